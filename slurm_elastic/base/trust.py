@@ -51,7 +51,13 @@ def flaw(path: str | Path, owners: Collection[int], *, private: bool = False) ->
     for place, status in _way(str(path)):
         if status.st_uid not in owners:
             owner_names = " or ".join(_name(uid) for uid in sorted(owners))
-            return f"{place} belongs to {_name(status.st_uid)}, not to {owner_names}; chown {place}"
+            # A secret must stay readable to the services; all else may be root's.
+            is_secret = private and stat.S_ISREG(status.st_mode)
+            new_owner = min(_slurm_user & owners, default=0) if is_secret else 0
+            return (
+                f"{place} belongs to {_name(status.st_uid)}, not to {owner_names}; "
+                f"chown {_name(new_owner)} {place}"
+            )
         if not stat.S_ISLNK(status.st_mode) and _is_open(status):
             mode = stat.S_IMODE(status.st_mode)
             return f"{place} may be written by others (mode {mode:04o}); chmod go-w {place}"

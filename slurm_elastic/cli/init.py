@@ -91,6 +91,7 @@ def run(args: argparse.Namespace) -> int:
         return init_make.run(args)
     output = Path(args.output or args.config)
     before = _existing_text(output)
+    _require_our_place(output)
     try:
         text = _configuration(args, output, before)
         print()
@@ -118,6 +119,16 @@ def _existing_text(path: Path) -> str | None:
         return configfile.text(path)
     except ConfigError as error:
         raise ConfigError(f"{error}; nothing is changed") from None
+
+
+def _require_our_place(output: Path) -> None:
+    """ConfigError if the checks of the written file would refuse its place."""
+    if os.geteuid() != 0:
+        return
+    try:
+        configfile.require_ours(output)
+    except ConfigError as error:
+        raise ConfigError(f"{error}; {NOTHING}") from None
 
 
 def _configuration(args: argparse.Namespace, output: Path, before: str | None) -> str:

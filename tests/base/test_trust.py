@@ -69,10 +69,10 @@ def led_elsewhere(place: Path) -> None:
     [
         (opened("dir/file"), "/dir/file may be written by others (mode 0666); chmod go-w {it}"),
         (opened("dir"), "/dir may be written by others (mode 0777); chmod go-w {it}"),
-        (given("dir/file"), "/dir/file belongs to nobody, not to root; chown {it}"),
-        (given("dir"), "/dir belongs to nobody, not to root; chown {it}"),
-        (linked, "/dir/file belongs to nobody, not to root; chown {it}"),
-        (led_elsewhere, "/theirs belongs to nobody, not to root; chown {it}"),
+        (given("dir/file"), "/dir/file belongs to nobody, not to root; chown root {it}"),
+        (given("dir"), "/dir belongs to nobody, not to root; chown root {it}"),
+        (linked, "/dir/file belongs to nobody, not to root; chown root {it}"),
+        (led_elsewhere, "/theirs belongs to nobody, not to root; chown root {it}"),
     ],
     ids=["file open", "directory open", "file", "directory", "link", "where a link leads"],
 )
@@ -90,6 +90,19 @@ def test_what_others_may_read_is_no_secret(place: Path) -> None:
     )
     (place / "dir" / "file").chmod(0o600)
     assert flaw(place, private=True) is None
+
+
+@ROOT
+def test_the_repair_of_a_secret_leaves_it_readable_to_the_services(
+    place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("SUDO_UID", raising=False)
+    monkeypatch.setattr(trust, "_slurm_user", {1})
+    given("dir/file")(place)
+    words = f"{place}/dir/file belongs to nobody, not to root or daemon; chown daemon"
+    assert trust.flaw(place / "dir" / "file", trust.ours(), private=True) == (
+        f"{words} {place}/dir/file"
+    )
 
 
 @ROOT

@@ -641,6 +641,20 @@ def test_a_wrong_answer_writes_nothing(
     assert not host.yaml.exists()
 
 
+@pytest.mark.skipif(os.geteuid() != 0, reason="root alone refuses files of others")
+def test_a_place_of_another_user_is_refused_before_anything_is_written(
+    host: Host, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("SUDO_UID", raising=False)
+    theirs = host.root / "theirs"
+    theirs.mkdir()
+    os.chown(theirs, 65534, 65534)
+    assert host.init(host.site("small"), "--yes", "--output", str(theirs / "site.yaml")) == 2
+    told = capsys.readouterr().err
+    assert f"chown root {theirs}; nothing is written" in told
+    assert list(theirs.iterdir()) == []
+
+
 def test_where_nobody_can_be_asked(
     host: Host, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
