@@ -16,6 +16,7 @@ from msgspec.structs import replace
 from slurm_elastic.base import writing
 from slurm_elastic.base.errors import ConfigError, ProviderError, reason_of
 from slurm_elastic.base.hostlist import expand
+from slurm_elastic.base.pages import page
 from slurm_elastic.cli.console import say
 from slurm_elastic.cli.streams import visible
 from slurm_elastic.config import Config, configfile
@@ -238,7 +239,9 @@ def _make(
     _write_names(path, cloud, maker.settings_with(ours))
     print("next:")
     secret_file = credential_file.path_of(path, cloud.name)
-    for line in (*_use_of(secret_file, config.slurm.user, attributes), *maker.advice()):
+    credential_lines = _use_of(secret_file, config.slurm.user, attributes)
+    key_lines = _use_of_key(config, path, attributes)
+    for line in (*credential_lines, *key_lines, *maker.advice()):
         say(f"  {line}")
     return 0
 
@@ -288,6 +291,20 @@ def _use_of(file: Path, user: str, attributes: Mapping[str, Mapping[str, str]]) 
         )
     else:
         yield f"--unmake, then --make: {file} is gone, and nothing else knows the secret"
+
+
+def _use_of_key(
+    config: Config, path: Path, attributes: Mapping[str, Mapping[str, str]]
+) -> Iterator[str]:
+    """What makes the head log in by the new key: without ``join.ssh`` nothing uses it."""
+    if KEY_PAIR not in attributes or config.join.ssh is not None:
+        return
+    file = login_key.key_file(config, path)
+    yield (
+        f"join: {{ssh: {{key: {file}, munge_key: FILE}}}}    # in slurm-elastic.yaml, then this "
+        "command again for SSH's port: the head brings the munge key. Without join.ssh the image "
+        f"must have it ({page('joining')})"
+    )
 
 
 def _unmake(

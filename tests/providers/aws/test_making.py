@@ -92,6 +92,17 @@ def test_the_private_key_is_the_owners_alone_and_never_shown(
     assert secret not in told.out + told.err + account.yaml.read_text()
 
 
+def test_it_says_what_else_the_new_key_needs(
+    account: Account, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The key alone brings no munge key: nothing uses it without ``join.ssh``."""
+    assert account.make() == 0
+    text = " ".join(capsys.readouterr().out.partition("next:")[2].split())
+    assert f"join: {{ssh: {{key: {account.key}, munge_key: FILE}}}}" in text
+    assert "slurm-elastic help joining" in text
+    assert "docs/" not in text
+
+
 CHANGING = [
     "CreateVpc", "CreateInternetGateway", "AttachInternetGateway", "CreateRouteTable",
     "CreateRoute", "CreateSubnet", "ModifySubnetAttribute", "AssociateRouteTable",

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 
 from slurm_elastic.base.errors import ConfigError, ProviderError
+from slurm_elastic.base.pages import page
 from slurm_elastic.config.site_place import Part, SitePlace
 from slurm_elastic.model.site_resources import FoundResource, Hcl, SiteResource, resolved
 from slurm_elastic.providers.aws.making import creating, terraform
@@ -117,7 +118,7 @@ class AwsMaker:
         associate = f"aws ec2 associate-iam-instance-profile --region {region} --instance-id HEAD"
         return (
             f"a head in EC2 gets its rights by: {associate} --iam-instance-profile Name={name}",
-            f"another head takes role {name} by `profile:` (docs/aws.md)",
+            f"another head takes role {name} by `profile:` ({page('aws')})",
             "slurm-elastic doctor    # tries each right and names the missing one",
         )
 
