@@ -15,6 +15,8 @@ from month_cases import MONTHS, NOW
 from month_sums import Contract, utc
 
 from slurm_elastic.base.month import Month, month_at, parse_month
+from slurm_elastic.cli import cost as cost_table
+from slurm_elastic.cli import month_tables
 from slurm_elastic.cli import report as module
 from slurm_elastic.cli.main import main
 from slurm_elastic.features.books import Costs
@@ -161,6 +163,24 @@ def test_the_text_fits_and_says_what_is_compared(
     assert "No simulation: it was left out." in flat
     assert "November 2026: about $" in flat
     assert "timings.suspend_time" in flat
+
+
+def test_unused_time_is_never_among_the_users_that_are_not_shown(
+    site: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    text = out_of(capsys, site, "report", "--no-simulation")
+    by_user = text[text.index("USER ") : text.index("CLOUD ")]
+    keys = lines(document(capsys, site, "2026-10"), "users")
+    unused = [key for key in keys if key.startswith("unused: ")]
+    assert unused
+    assert all(f"({key})" in by_user for key in unused)
+    number = len(keys) - len(unused) - month_tables.MAX_LINES
+    assert number > 0
+    assert f"and {number} more, $" in by_user
+
+
+def test_a_month_without_costs_shows_cents() -> None:
+    assert cost_table.dollars(0, cost_table.digits_of(0)) == "$0.00"
 
 
 @pytest.mark.parametrize(

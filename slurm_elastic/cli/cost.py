@@ -284,7 +284,7 @@ def digits_of(micro: int) -> int:
     """The digits after the point for amounts of a table with this sum: three figures of it, and at
     least cents.
     """
-    return 2 if micro >= 10_000_000 else 4 if micro >= 100_000 else 6
+    return 2 if micro >= 10_000_000 or not micro else 4 if micro >= 100_000 else 6
 
 
 def dollars(micro: int, digits: int = 2) -> str:

@@ -29,10 +29,12 @@ def render(report: MonthReport, console: Console, hint: str = "") -> None:
     for name, lines in (
         ("ACCOUNT", report.accounts), ("USER", report.users), ("CLOUD", report.clouds)
     ):  # fmt: skip
+        # Unused parts always have lines: among the hidden ones they would look like users.
+        used = [line for line in lines if not line.unused]
+        hidden = used[MAX_LINES:]
         console.print()
-        console.print(_costs(report, name, lines))
-        if len(lines) > MAX_LINES:
-            hidden = lines[MAX_LINES:]
+        console.print(_costs(report, name, [line for line in lines if line not in hidden]))
+        if hidden:
             cost = amount(report, sum(line.micro_dollars for line in hidden))
             console.print(f"and {len(hidden)} more, {cost} together: --html and --json have all")
     _section("Unused time", sentences.unused(report), console)
@@ -77,7 +79,7 @@ def _costs(report: MonthReport, name: str, lines: Sequence[ReportLine]) -> Table
     table.add_column(name, overflow="fold")
     for column in ("DOLLARS", "SHARE", "HOURS", *(("UNUSED",) if has_unused else ())):
         table.add_column(column, justify="right", no_wrap=True)
-    for line in lines[:MAX_LINES]:
+    for line in lines:
         table.add_row(*cells(report, line), *(
             [amount(report, line.unused_micro_dollars)] if has_unused else []
         ))  # fmt: skip
