@@ -39,8 +39,8 @@ STATE_DIRECTORIES = ("requests", "requests/bad")
 
 def _reread() -> str:
     return (
-        "slurm-elasticd and slurm-elastic-local read slurm-elastic.yaml only when they start:"
-        f" restart the running ones ({service_remedies.restart('slurm-elasticd')})"
+        "slurm-elasticd and slurm-elastic-local read slurm-elastic.yaml only when they start."
+        f" Restart the running ones: {service_remedies.restart('slurm-elasticd')}"
     )
 
 
