@@ -6,6 +6,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -13,9 +14,9 @@ from typing import Any
 import pytest
 
 from slurm_elastic.testing.bench import Bench, open_bench
-from slurm_elastic.testing.matrix import FAULTS
+from slurm_elastic.testing.matrix import CALLS, FAULTS
 from tests.faults.beds import Docker, Libvirt, all_beds
-from tests.faults.cells import OPEN, PAGE, PROVIDERS, Column, column, table, told
+from tests.faults.cells import PAGE, PROVIDERS, Column, column, published, table, told
 
 ALONE = (Docker.name, Libvirt.name)
 Beds = dict[str, Callable[[Path], Any]]
@@ -38,13 +39,17 @@ class TestAll(Column): ...
 
 
 def test_the_page_has_the_whole_table() -> None:
-    lines = PAGE.read_text().splitlines()
-    header, _, *rows = table({}).splitlines()
+    """Each call, fault and provider exactly once, and none open."""
+    header, *_ = table({}).splitlines()
+    lines = iter(PAGE.read_text().splitlines())
     assert header in lines
-    for row in rows:
-        start = row.split(OPEN)[0]
-        (found,) = [line for line in lines if line.startswith(start)]
-        assert OPEN not in found
+    rows = [
+        line.strip("|").split("|")
+        for line in itertools.takewhile(lambda row: row[:1] == "|", lines)
+    ]
+    named = [(row[0].strip(), fault) for row in rows[1:] for fault in row[1].strip().split("; ")]
+    assert sorted(named) == sorted(itertools.product(CALLS, FAULTS))
+    assert published().keys() == set(itertools.product(PROVIDERS, CALLS, FAULTS))
 
 
 def test_a_table_is_filled_in_by_parts() -> None:
