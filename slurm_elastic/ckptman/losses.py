@@ -112,7 +112,7 @@ class UnannouncedEnds:
         """Find runs that ended, and report them once their next run is at work. ``snapshot.jobs``
         must be from this tick.
         """
-        # Slurm forgets ended jobs after MinJobAge. So do we, or both tables would grow for ever.
+        # Slurm forgets ended jobs after MinJobAge. Without this both tables would grow for ever.
         for jobs_by_number in (self._last_work_by_job, self._lost_runs):
             for number in jobs_by_number.keys() - snapshot.jobs.keys():
                 jobs_by_number.pop(number)
