@@ -396,7 +396,8 @@ def _columns(view: StatusView) -> dict[str, str]:
     others = states_present - columns.keys()
     # A name of its own only for what a person must end, and only where it is the one other state:
     # five columns and one more fit on 80 characters.
-    name = {(DRAINED,): "Drained", (DOWN,): "Down"}.get(tuple(others), "Other")
+    only = next(iter(others)) if len(others) == 1 else ""
+    name = {DRAINED: "Drained", DOWN: "Down"}.get(only, "Other")
     return columns | ({_OTHER: name} if others else {})
 
 
