@@ -53,7 +53,7 @@ def flaw(path: str | Path, owners: Collection[int], *, private: bool = False) ->
             owner_names = " or ".join(_name(uid) for uid in sorted(owners))
             # A secret must stay readable to the services; all else may be root's.
             is_secret = private and stat.S_ISREG(status.st_mode)
-            new_owner = min(_slurm_user & owners, default=0) if is_secret else 0
+            new_owner = min(_slurm_user.intersection(owners), default=0) if is_secret else 0
             return (
                 f"{place} belongs to {_name(status.st_uid)}, not to {owner_names}; "
                 f"chown {_name(new_owner)} {place}"
