@@ -23,7 +23,7 @@ from slurm_elastic.state.ckptstate.orders import DROPS
 from tests.checkpointers.real_dmtcp import unpacked
 
 MPIS = ("mpich", "openmpi")
-STEPS, PAUSE_MS, NEXT_STEPS = 400, 150, 20
+STEPS, PAUSE_MS, NEXT_STEPS, NEXT_PAUSE_MS = 400, 150, 20, 100
 _CONFIG = """\
 cluster: {{name: t, uuid: 3f0a5c1e-7f6c-4c0a-9d51-0b1d2f3a4b5c}}
 state_dir: {home}/elastic
@@ -41,7 +41,7 @@ _SCRIPT = """#!/bin/bash
 mpirun.{mpi} -n {ranks} ./ring-{mpi} {steps} {pause} {result}
 echo "code $?"
 # Also on the nodes of a later run, which this script's variables do not name.
-mpirun.{mpi} -n {ranks} ./ring-{mpi} {next_steps} 0 next-result >next-output 2>&1
+mpirun.{mpi} -n {ranks} ./ring-{mpi} {next_steps} {next_pause} next-result >next-output 2>&1
 echo "code $?"
 """
 
@@ -87,7 +87,7 @@ class MpiWorld:
     def submit(self, nodes: int, *options: str) -> int:
         """A job on that many nodes."""
         script = _SCRIPT.format(mpi=self.mpi, ranks=2 * nodes, steps=STEPS, pause=PAUSE_MS,
-                                next_steps=NEXT_STEPS, result="result")  # fmt: skip
+                                next_steps=NEXT_STEPS, next_pause=NEXT_PAUSE_MS, result="result")  # fmt: skip
         return self.hosts.submit(
             script, f"--nodes={nodes}", "--ntasks-per-node=2", "--comment=ckpt=dmtcp", *options
         )
