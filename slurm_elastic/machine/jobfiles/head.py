@@ -210,7 +210,7 @@ def _take_link(tree: Tree, path: str, message: Message, order: Message) -> None:
 
 def _leads_to(tree: Tree, name: str, message: Message) -> bool:
     try:
-        return tree.link_target(name) == message["to"]
+        return bool(tree.link_target(name) == message["to"])
     except OSError:  # no link
         return False
 
@@ -253,7 +253,7 @@ def _has_come(tree: Tree, path: str, message: Message) -> bool:
     if status is None or not stat.S_ISREG(status.st_mode) or status.st_size != message["s"]:
         return False
     step = next(step for step in (10**9, 1000, 100, 1) if status.st_mtime_ns % step == 0)
-    return status.st_mtime_ns == message["m"] - message["m"] % step
+    return bool(status.st_mtime_ns == message["m"] - message["m"] % step)
 
 
 def _other_name(tree: Tree, path: str, order: Message, has_come: Callable[[str], bool]) -> str:
