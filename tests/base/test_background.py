@@ -18,7 +18,7 @@ PACKAGE = Path(slurm_elastic.__file__).parent
 READS_ALL = {"base/background.py", "providers/base/parallel.py", "cli/doctor.py"}
 """Modules that ask every Future of theirs for its result, and `submit` itself."""
 RETURNS_FUTURES = re.compile(r"\b(each|map|create_task|ensure_future|run_in_executor)\(")
-OWN_THREADS = {"crew", "sandbox", "_head", "slurm"}
+OWN_THREADS = {"crew", "output_writers", "sandbox", "_head", "slurm"}
 """Names of objects whose ``submit`` is no executor's."""
 
 
