@@ -157,9 +157,13 @@ def test_try_names_the_credentials_that_keystone_refuses(site: Sandbox, tmp_path
     (stack,) = [cloud for cloud in clouds if cloud["name"] == "stack"]
     words = yaml.safe_load(Path(stack["clouds_file"]).read_text())
     words["clouds"][stack["cloud"]]["auth"]["password"] = "that-of-last-month"
-    stack["clouds_file"] = str(tmp_path / "clouds.yaml")
-    Path(stack["clouds_file"]).touch(mode=0o600)
-    Path(stack["clouds_file"]).write_text(yaml.safe_dump(words))
+    earlier = Path(stack["clouds_file"])
+    changed = earlier.with_name("changed-clouds.yaml")
+    changed.touch(mode=0o600)
+    # The trial runs as SlurmUser, as slurm-elasticd does.
+    shutil.chown(changed, earlier.owner(), earlier.group())
+    changed.write_text(yaml.safe_dump(words))
+    stack["clouds_file"] = str(changed)
     code, said = tried(site, "stack", config=config_with(site, tmp_path, {"clouds": clouds}))
     assert code == 1, said
     assert "STOPPED before launched" in said, said
