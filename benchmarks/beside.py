@@ -10,6 +10,7 @@ compared by its value. Exit 0: no case is worse, 1: a case is worse, 2: wrong us
 from __future__ import annotations
 
 import argparse
+import os
 import statistics
 import subprocess
 import sys
@@ -24,6 +25,7 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
+from benchmarks import traces
 from benchmarks.report import Report, Row
 
 TURNS = 5
@@ -146,10 +148,18 @@ def run(tree: Path, name: str, options: Sequence[str]) -> Report:
     with tempfile.TemporaryDirectory(prefix="beside-") as directory:
         file = Path(directory) / "report.json"
         command = [str(tree / "scripts" / "bench"), name, "--json", str(file), *options]
-        done = subprocess.run(command, cwd=tree, capture_output=True, text=True, check=False)
+        done = subprocess.run(
+            command, cwd=tree, env=environment(), capture_output=True, text=True, check=False
+        )
         if not file.exists():
             raise SystemExit(f"{' '.join(command)} ended with {done.returncode}:\n{done.stderr}")
         return msgspec.json.decode(file.read_bytes(), type=Report)
+
+
+def environment() -> dict[str, str]:
+    """Ours, and where the histories are: beside the older tree's clone there are none."""
+    directory = traces.data()
+    return dict(os.environ) | ({traces.VARIABLE: str(directory)} if directory else {})
 
 
 def show(title: str, comparisons: Sequence[Comparison], machine: str) -> None:

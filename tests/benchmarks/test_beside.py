@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks import beside
-from benchmarks.beside import Verdict, compare, unmatched
+from benchmarks import beside, traces
+from benchmarks.beside import Verdict, compare, environment, unmatched
 from benchmarks.report import Report, Row, at_least, compared, noted, report
 
 SCRIPT = """#!/bin/sh
@@ -82,3 +82,12 @@ def test_a_commit_that_does_not_exist_is_named(
     with pytest.raises(SystemExit, match="2"):
         beside.main(["nothing", "probe"])
     assert "COMMIT: found 'nothing', expected a commit" in capsys.readouterr().err
+
+
+def test_both_trees_read_the_same_histories(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The older tree's clone lies where no histories are beside it."""
+    monkeypatch.delenv(traces.VARIABLE, raising=False)
+    monkeypatch.setattr(traces, "data", lambda: tmp_path)
+    assert environment()[traces.VARIABLE] == str(tmp_path)
