@@ -134,7 +134,7 @@ def test_the_address_of_a_lost_node_is_another_machines_and_its_job_goes_on_ther
         relay.close()
     assert len(relay.calls) == called
     site.wait_for(lambda: is_off(site, lost), 120, "the lost node is powered down")
-    assert site.nodes()[lost].address != NOWHERE, "slurmctld resets it"
+    site.wait_for(lambda: site.nodes()[lost].address != NOWHERE, 60, "slurmctld resets it")
     (again,) = submit_many(site, 1, "true", FULL, "--partition=aws", f"--nodelist={lost}")
     assert site.wait_job(again)["Restarts"] == "0"
     assert site.nodes()[lost].address == "127.0.0.1", "a fresh machine has its own address"

@@ -191,7 +191,7 @@ def another_munge_key(site: Sandbox, tmp_path: Path) -> None:
     ):
         assert trial.rest() == 1
     assert "cause: wrong munge key: " in trial.said, trial.said
-    assert "STOPPED before registered" in trial.said
+    assert "STOPPED before registered" in trial.said, trial.said
 
 
 @pytest.mark.release

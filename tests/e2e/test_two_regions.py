@@ -193,7 +193,7 @@ def test_waiting_jobs_follow_the_price(site: Sandbox) -> None:
     # Prices stay changed: a new job goes where it is cheaper now.
     until, _ = busy_static(site)
     (later,) = submit_many(site, 1, "sleep 1", FULL)
-    site.wait_job(later)
+    # Not by what was bought: the first job's machine may still be there.
+    assert site.wait_job(later)["NodeList"].startswith("east")
     until.go()
-    assert regions_of(site, [later]) == {"east"}
     set_prices(site, east=DEAR, west=CHEAP)
