@@ -195,7 +195,8 @@ class Copies:
         if not result.reason:
             log.info("copied out job=%d node=%s files=%d bytes=%d",
                      row.job, node, result.files, result.bytes)  # fmt: skip
-            self._put(row, CopyState.THERE, outputs=dict(result.bases))
+            there = replace(row, state=CopyState.THERE, since=self._site.now())
+            self._site.ledger.copies.put(replace(there, outputs=dict(result.bases)))
         return result
 
     def _row(self, row: JobCopy) -> JobCopy | None:
@@ -323,14 +324,9 @@ class Copies:
             self._site.ledger.copies.set_outputs(row, {**row.outputs, **result.bases})
         return result
 
-    def _put(
-        self, row: JobCopy, state: CopyState, *, reason: str = "",
-        outputs: dict[str, int] | None = None,
-    ) -> JobCopy:  # fmt: skip
-        bases = row.outputs if outputs is None else outputs
-        row = replace(row, state=state, since=self._site.now(), reason=reason, outputs=bases)
-        self._site.ledger.copies.put(row)
-        return row
+    def _put(self, row: JobCopy, state: CopyState, *, reason: str = "") -> None:
+        changed = replace(row, state=state, since=self._site.now(), reason=reason)
+        self._site.ledger.copies.set_state(changed)
 
     def _record(self, job: int, nodes: Sequence[str], kind: str, cause: AnyCause) -> None:
         level = logging.INFO if isinstance(cause, FilesReturned) else logging.WARNING

@@ -462,3 +462,18 @@ def test_slurms_answer_is_read() -> None:
     assert (waiting.label, waiting.nodes, waiting.outputs, waiting.restarts) == ("10", (), (), 0)
     assert parse(SHOWN, 1) is None
     assert os.path.isabs(waiting.directory)
+
+
+def test_the_end_of_a_run_keeps_where_its_output_begins(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An output may be copied at the same moment: the last copy would write it a second time."""
+    stage.serve(OUT)
+    copies = stage.world.ledger.copies
+    rows = copies.of(1)
+    copies.set_outputs(rows[0], {FILES.outputs[0]: 9})
+    with monkeypatch.context() as patch:
+        patch.setattr(copies, "of", lambda _: rows)
+        stage.copies.owe(1)
+    assert stage.states == ["owed"]
+    assert copies.of(1)[0].outputs == {FILES.outputs[0]: 9}

@@ -61,6 +61,16 @@ class CopyRows:
             to_json(outputs), copy.job, copy.restarts, copy.node, copy.machine,
         )  # fmt: skip
 
+    def set_state(self, copy: JobCopy) -> None:
+        """Change the state, its time and its reason: another thread may change the outputs."""
+        self._store.execute(
+            "copies",
+            "update copies set state = ?, since = ?, reason = ? where job = ? and restarts = ?"
+            " and node = ? and machine = ?",
+            str(copy.state), copy.since, copy.reason, copy.job, copy.restarts, copy.node,
+            copy.machine,
+        )  # fmt: skip
+
     def forget(self, before: float) -> None:
         """Delete the copies that were over before that time."""
         sql = "delete from copies where since < ? and state in ('back', 'lost', 'refused')"
