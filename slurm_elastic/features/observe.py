@@ -56,6 +56,8 @@ def observe(site: Site) -> Observation:
     nodes, jobs, state = read_all_nodes(site), site.slurm.jobs(), site.ledger.state()
     now, rows = site.now(), state.exclusions
     machines = {m.instance.node: m for m in site.serving_machines(state.machines)}
+    # Once for each cloud: there may be ten thousand machines.
+    counted_clouds = {cloud for cloud in site.clouds if _counts_hosts(site, cloud)}
     return Observation(
         at=int(now),
         nodes=nodes,
@@ -64,7 +66,7 @@ def observe(site: Site) -> Observation:
         machines_by_host=Counter(
             (m.instance.cloud, m.instance.zone)
             for m in machines.values()
-            if _counts_hosts(site, m.instance.cloud)
+            if m.instance.cloud in counted_clouds
         ),
         policy={row.scope: row for row in rows if row.kind == POLICY},
         capacity=frozenset(row.scope for row in rows if row.kind == CAPACITY),
@@ -82,9 +84,11 @@ def _counts_hosts(site: Site, cloud: str) -> bool:
     a pool's ``machine_order`` asks for it.
     """
     settings = site.clouds[cloud]
-    orders = (site.rules[pool.name].order for pool in site.pools_of_cloud(cloud))
-    is_packed = settings.switches_hosts or IdleOrder.PACKED in orders
-    return settings.zones_are_hosts and is_packed
+    if not settings.zones_are_hosts or settings.switches_hosts:
+        return settings.zones_are_hosts
+    return any(
+        site.rules[pool.name].order is IdleOrder.PACKED for pool in site.pools_of_cloud(cloud)
+    )
 
 
 def _blocked_pools(site: Site) -> dict[str, AnyCause]:

@@ -13,6 +13,7 @@ from msgspec.structs import replace
 
 from slurm_elastic.config.access import Who
 from slurm_elastic.config.policies import SitePolicies
+from slurm_elastic.features import observe as observe_module
 from slurm_elastic.features.covered_jobs import CoveredJobs, counted_id
 from slurm_elastic.features.observe import PoolGroup, observe, pool_groups
 from slurm_elastic.features.pool_nodes import Observation, PoolNodes
@@ -377,3 +378,21 @@ def test_a_job_that_is_gone_or_was_requeued_counts_again() -> None:
     assert counted.remaining(again, {}) == (3,)
     counted.add([1], [], again)
     assert counted.remaining(again, {}) == (1,)
+
+
+def test_hosts_of_machines_matter_once_per_cloud_and_not_per_machine(
+    make: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """There may be ten thousand machines, and a look comes every fifteen seconds."""
+    world, asked = make(), []
+    machines = [machine(name) for name in ("pub1", "pub2", "pub3")]
+
+    def counts(_: object, cloud: str) -> bool:
+        asked.append(cloud)
+        return True
+
+    monkeypatch.setattr(observe_module, "_counts_hosts", counts)
+    monkeypatch.setattr(type(world.site), "serving_machines", lambda *_: machines)
+    seen = observe(world.site)
+    assert asked == ["pub"]
+    assert seen.machines_by_host.total() == 3
