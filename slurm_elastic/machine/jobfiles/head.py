@@ -21,8 +21,10 @@ _ONE_FILE = (
 _NAME_ERRORS = (errno.ENAMETOOLONG, errno.EILSEQ, errno.EINVAL)
 """Names that the head's file system does not take."""
 _MAX_NAME_BYTES = 255
-_STAMPS_AT_ONCE = 5000
-"""Files per message: a message is a line, and lines are bounded."""
+_STAMPS_AT_ONCE = 150
+"""Files per message: a message is a line, and lines are bounded (4 MiB). The path of one file takes
+up to 4096 bytes, and each of them up to six characters of JSON.
+"""
 _LOCK_WAIT_S = 20.0
 """Shorter than wire.SILENCE_S: the machine waits meanwhile."""
 _MIN_DEPTH = 2

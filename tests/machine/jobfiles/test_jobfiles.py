@@ -348,6 +348,12 @@ def test_a_hundred_thousand_results_are_no_line_that_is_too_long(
     assert names(pair.node) == []
 
 
+def test_results_with_the_longest_paths_are_no_line_that_is_too_long() -> None:
+    paths = {f"{number}".ljust(4096, "\udcff"): [1 << 60] * 2 for number in range(2000)}
+    first = dict(list(paths.items())[: head._STAMPS_AT_ONCE])
+    assert len(json.dumps({"written": first})) < wire._MAX_LINE
+
+
 def test_each_try_has_the_same_other_name(pair: Pair) -> None:
     """A copy that fails is tried for ten minutes: its other names must not fill the disk."""
     (pair.head / "both").write_text("old")
