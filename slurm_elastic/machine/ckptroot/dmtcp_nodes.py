@@ -17,6 +17,8 @@ from .site import HelperSite, RequestRefused
 
 _READ_TIMEOUT_S = 60.0
 """Seconds after which nobody reads the end of a command: mpirun has ended its child."""
+_LOOK_GAP_S = 2.0
+"""Seconds between two looks after which we, or the job, were stopped meanwhile."""
 
 
 class OtherNodes:
@@ -36,6 +38,7 @@ class OtherNodes:
         # When we wrote the end of a command. An image may have the program that waits for it, so
         # the command counts as active until that program has read its end.
         self._ended_at: dict[str, float] = {}
+        self._looked_at = time.monotonic()
         self._images = {n: DmtcpImages(saved / str(n), caller, n) for n in self._attendants.numbers}
 
     def begin(self, port: int) -> None:
@@ -91,8 +94,13 @@ class OtherNodes:
 
     def _forget_ended(self, place: Path) -> None:
         """Drop the commands whose end was read."""
-        for name, ended_at in list(self._ended_at.items()):
-            is_late = time.monotonic() - ended_at > _READ_TIMEOUT_S
+        now = time.monotonic()
+        gap_s, self._looked_at = now - self._looked_at, now
+        # During a save, or while the job is suspended, nobody could read the end.
+        stopped_s = gap_s if gap_s > _LOOK_GAP_S else 0.0
+        for name in list(self._ended_at):
+            self._ended_at[name] += stopped_s
+            is_late = now - self._ended_at[name] > _READ_TIMEOUT_S
             if is_late:
                 mpi.forget_end(place, self._caller, name)
             if is_late or mpi.has_read_end(place, self._caller, name):

@@ -203,6 +203,26 @@ def test_a_command_counts_as_active_until_mpiruns_child_has_read_its_end(
     assert not list(tmp_path.glob("start-2.*")), "mpirun has ended its child"
 
 
+def test_the_time_in_which_a_job_is_suspended_does_not_count(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """mpirun's child, which could not read the end meanwhile, would wait for it for ever."""
+    bed = AgentBed(tmp_path, monkeypatch, "n1", "n2")
+    bed.start(1, "n2")
+    bed.end(1, 0)
+    clock = [time.monotonic()]
+    monkeypatch.setattr(dmtcp_nodes, "time", SimpleNamespace(monotonic=lambda: clock[0]))
+    clock[0] += 3600
+    for _ in range(59):
+        bed.nodes.tend(tmp_path, None)
+        clock[0] += 1
+    assert (tmp_path / "start-1.ended").exists()
+    for _ in range(3):
+        bed.nodes.tend(tmp_path, None)
+        clock[0] += 1
+    assert not list(tmp_path.glob("start-1.*"))
+
+
 def test_a_command_for_its_own_node_is_carried_out(made: dict[bytes, bytes]) -> None:
     program = os.fsdecode(made[b"HYDRA_LAUNCHER_EXEC"])
     environment = {**made, b"SLURMD_NODENAME": b"n1"}
