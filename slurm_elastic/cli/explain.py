@@ -19,7 +19,7 @@ from slurm_elastic.base.errors import SlurmElasticError, SlurmError
 from slurm_elastic.base.hostlist import compress, expand
 from slurm_elastic.base.local_time import clock
 from slurm_elastic.base.units import brief
-from slurm_elastic.cli import why_not
+from slurm_elastic.cli import forgotten_jobs, why_not
 from slurm_elastic.cli.cloud_table import published_rows
 from slurm_elastic.cli.console import plain
 from slurm_elastic.cli.explain_text import LINES, Explanation, render, render_short
@@ -229,14 +229,17 @@ def _explain_job(config: Config, slurm: Slurm, number: int) -> Explanation:
     )
     now = time.time()
     chain = chain_of(config, ask, now)
-    if job is None and not chain.decisions:
+    if job is None and not chain.decisions and not chain.machines:
         where = trouble or "Slurm does not have it in its queue"
+        if not trouble and (row := forgotten_jobs.own_job(config, slurm, str(number))):
+            return _explanation(str(number), "job", forgotten_jobs.sentence(row), chain)
         raise SlurmElasticError(
             f"nothing is known about job {number}: no decision in the ledger names it, and {where}"
         )
     no_money = f"; {chain.barred}" if chain.barred else ""
     own_nodes = {node for pool in domain_pools(config, expand) for node in pool.nodes}
-    state = trouble or _job_now(number, job, own_nodes, chain.machines) + no_money
+    label = chain.labels.get(number, str(number))
+    state = trouble or _job_now(label, job, own_nodes, chain.machines) + no_money
     explanation = _explanation(str(number), "job", state, chain)
     if job is None or not waits:
         return explanation
@@ -374,10 +377,10 @@ def _jobs(slurm: Slurm) -> tuple[Sequence[SlurmJob], str]:
 
 
 def _job_now(
-    number: int, job: SlurmJob | None, own_nodes: Collection[str], machines: Iterable[Machine]
+    label: str, job: SlurmJob | None, own_nodes: Collection[str], machines: Iterable[Machine]
 ) -> str:
     if job is None:
-        return f"job {number} is no longer in Slurm's queue"
+        return f"job {label} is no longer in Slurm's queue"
     where = f" on {compress(job.nodes)}" if job.nodes else ""
     if job.nodes and not job.has_ended and set(job.nodes).isdisjoint(own_nodes):
         where += ", nodes of the site itself"

@@ -10,6 +10,7 @@ import re
 
 from slurm_elastic.base.errors import SlurmElasticError, SlurmError
 from slurm_elastic.base.hostlist import HostlistError, expand
+from slurm_elastic.cli import forgotten_jobs
 from slurm_elastic.config import Config, domain_pools
 from slurm_elastic.model.protocols import Slurm
 
@@ -39,7 +40,7 @@ def subjects(config: Config, slurm: Slurm, text: str) -> tuple[str, ...]:
     if step := _STEP.fullmatch(text):
         text = step["job"]
     if task := _TASK.fullmatch(text):
-        return (_task(slurm, int(task["array"]), int(task["task"])),)
+        return (_task(config, slurm, int(task["array"]), int(task["task"])),)
     if component := _PART.fullmatch(text):
         # Slurm numbers the parts of a heterogeneous job consecutively.
         return (str(int(component["job"]) + int(component["offset"])),)
@@ -76,13 +77,13 @@ def _newest_of_name(slurm: Slurm, name: str) -> str:
     return ""
 
 
-def _task(slurm: Slurm, array: int, task: int) -> str:
+def _task(config: Config, slurm: Slurm, array: int, task: int) -> str:
     """The job number of a task. Tasks that have not started are one job with the array's number."""
     with contextlib.suppress(SlurmError):  # ``explain`` itself reports that Slurm does not answer
         for job in slurm.jobs(ended=True):
             if (job.array, job.task) == (array, task):
                 return str(job.id)
-    return str(array)
+    return str(forgotten_jobs.number_of(config, slurm, f"{array}_{task}") or array)
 
 
 def _nodes(text: str) -> tuple[str, ...]:

@@ -18,7 +18,7 @@ from status_cases import busy_ledger, busy_slurm, buy, config, config_file, gene
 from slurm_elastic.base.errors import SlurmElasticError, SlurmError
 from slurm_elastic.base.local_time import clock
 from slurm_elastic.base.units import utc_minute
-from slurm_elastic.cli import explain
+from slurm_elastic.cli import explain, forgotten_jobs
 from slurm_elastic.cli.explain import Explanation
 from slurm_elastic.cli.main import main
 from slurm_elastic.cli.shortened import offers
@@ -36,6 +36,7 @@ from slurm_elastic.state.audit_trail import FOLLOWED, tell_job, tell_node
 from slurm_elastic.state.ckptstate import CheckpointState
 from slurm_elastic.state.heartbeat import Mark, leave_mark
 from slurm_elastic.state.ledger import Decision, Health, Ledger
+from slurm_elastic.watch.view.own_jobs import ENDED, OwnJob, OwnJobs
 
 
 @pytest.fixture
@@ -622,6 +623,37 @@ def test_a_task_of_an_array_is_named_as_squeue_names_it(ledger: Ledger, tmp_path
     slurm.set_job(51, "RUNNING", user="erin", array=18, task=3, nodes=("pub1",))
     (meant,) = subjects(config(tmp_path), slurm, "18_3")
     assert "job 18_3 of erin is RUNNING on pub1" in text_of(explained(tmp_path, meant, slurm), 80)
+
+
+def test_a_task_that_slurm_has_forgotten_is_found_in_the_records(
+    ledger: Ledger, tmp_path: Path
+) -> None:
+    """It took a machine of others, so that no decision names it; ``mine`` lists it."""
+    buy(ledger, "h1", general_pool(), offer(), T0 + 3000, pub7="i-71")
+    shares = (("pub7", 1_000_000),)
+    ledger.usage.write([
+        ChargedRun(job=17, label="17_3", begin=T0 + 3100, end=T0 + 3200, shares=shares),
+        ChargedRun(job=61, label="17_2", begin=T0 + 3100, end=T0 + 3200, shares=shares),
+    ])  # fmt: skip
+    (meant,) = subjects(config(tmp_path), FakeSlurm(), "17_2")
+    assert meant == "61"
+    found = explained(tmp_path, meant, FakeSlurm())
+    assert found.now == "job 17_2 is no longer in Slurm's queue"
+    assert [m.instance.id for m in found.machines] == ["i-71"]
+
+
+def test_a_forgotten_task_on_nodes_of_the_site_is_found_as_mine_lists_it(
+    ledger: Ledger, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    row = OwnJob(
+        id=61, label="17_2", state=ENDED, user="ann", slurm_state="COMPLETED", nodes="st1", ended=T0
+    )
+    rows = OwnJobs(at=T0, user="ann", since=0.0, jobs=(row,))
+    monkeypatch.setattr(forgotten_jobs, "own_jobs_of", lambda *_: rows)
+    (meant,) = subjects(config(tmp_path), FakeSlurm(), "17_2")
+    found = explained(tmp_path, meant, FakeSlurm())
+    assert found.now.startswith("job 17_2 of ann ended at ")
+    assert found.now.endswith(" (COMPLETED) on st1; Slurm's queue no longer has it")
 
 
 def test_a_name_that_is_none_is_told_all_forms_of_a_jobs_name(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 import msgspec
 from msgspec.structs import astuple
@@ -72,6 +72,20 @@ class UsageRows:
         """All known runs of one job, by begin."""
         sql = f"select {RUN_COLUMNS} from runs where job = ? order by begin"
         return tuple(run_from(row) for row in self._store.select(sql, job))
+
+    def job_called(self, label: str) -> int | None:
+        """The number of the newest job with this label, such as ``17_2``; None without a run."""
+        sql = "select job from runs where label = ? order by begin desc limit 1"
+        rows = self._store.select(sql, label)
+        return int(rows[0]["job"]) if rows else None
+
+    def labels(self, jobs: Collection[int]) -> dict[int, str]:
+        """The labels of those jobs that are called something else than their number."""
+        sql = (
+            "select distinct job, label from runs where job in (select value from json_each(?)) "
+            "and label not in ('', cast(job as text))"
+        )
+        return {row["job"]: row["label"] for row in self._store.select(sql, to_json(sorted(jobs)))}
 
     def open_runs(self) -> tuple[ChargedRun, ...]:
         """The runs without an end, by begin and job."""

@@ -226,7 +226,8 @@ class Chain(Struct, frozen=True, kw_only=True):
     """Decisions, ordered by time, and the machines that they are about.
 
     ``barred``: why the account gets no machine of a public cloud. ``bars``: why pools start no
-    machines. ``retry_at``: by pool, when a sold-out pool is tried again (Unix time). ``private``,
+    machines. ``retry_at``: by pool, when a sold-out pool is tried again (Unix time). ``labels``:
+    by job number, the name of a job that is called something else, such as ``17_2``. ``private``,
     ``end_only`` and ``unhelped`` are as in ``Facts``.
     """
 
@@ -238,6 +239,7 @@ class Chain(Struct, frozen=True, kw_only=True):
     end_only: str = ""
     unhelped: tuple[UnhelpedJob, ...] = ()
     retry_at: Mapping[str, float] = {}
+    labels: Mapping[int, str] = {}
 
 
 class DoorAnswer(Struct, frozen=True, kw_only=True, omit_defaults=True):

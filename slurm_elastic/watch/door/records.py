@@ -28,6 +28,7 @@ from slurm_elastic.model.memory import ChargedRun
 from slurm_elastic.policies.money.account_budgets import barring
 from slurm_elastic.state.audit_trail import (
     Stay,
+    jobs_of,
     machines_of,
     nodes_of,
     pool_subject,
@@ -239,6 +240,9 @@ def _chain(config: Config, ledger: Ledger, ask: ChainAsk, now: float) -> Chain:
         machines = _machines_of_job(config, ledger, ask, decisions)
     asks = ask.account or ask.user
     payers = find_barred_payers(config, ledger, now) if asks else {}
+    named = {job for decision in decisions for job in jobs_of(decision)}
+    if ask.about == "job":
+        named.add(int(ask.name))
     barring_budget = barring(payers, ask.account, ask.user) if asks else None
     return Chain(
         decisions=tuple(decisions),
@@ -247,6 +251,7 @@ def _chain(config: Config, ledger: Ledger, ask: ChainAsk, now: float) -> Chain:
         bars=bars(config, ledger, ask.wants, now) if ask.wants else (),
         unhelped=ledger.growth_guard.jobs(now),
         retry_at=retry_times(config, ledger, now) if ask.wants else {},
+        labels=ledger.usage.labels(named),
     )
 
 

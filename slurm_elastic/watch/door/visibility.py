@@ -176,6 +176,11 @@ def seen_chain(chain: Chain, viewer: Viewer) -> Chain:
         private=viewer.hidden_names,
         unhelped=_seen_unhelped(chain.unhelped, viewer),
         retry_at=chain.retry_at,
+        labels={
+            job: label
+            for job, label in chain.labels.items()
+            if not viewer.hides(JOBS) or job in viewer.jobs
+        },
     )
 
 
