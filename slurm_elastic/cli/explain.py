@@ -43,7 +43,7 @@ from slurm_elastic.policies.launch.verdict import Verdict
 from slurm_elastic.policies.launch.wait_note import boot_note
 from slurm_elastic.policies.policy_text import text_of
 from slurm_elastic.slurm.client.prompt import PromptCli
-from slurm_elastic.state.audit_trail import nodes_of
+from slurm_elastic.state.audit_trail import jobs_of, nodes_of
 from slurm_elastic.state.heartbeat import Mark, alive, process_exists, read_mark, trouble_text
 from slurm_elastic.watch.door.client import chain_of, own_jobs_of
 from slurm_elastic.watch.door.questions import Chain, ChainAsk, OwnJobsAsk
@@ -240,7 +240,7 @@ def _explain_job(config: Config, slurm: Slurm, number: int) -> Explanation:
     own_nodes = {node for pool in domain_pools(config, expand) for node in pool.nodes}
     label = chain.labels.get(number, str(number))
     state = trouble or _job_now(label, job, own_nodes, chain.machines) + no_money
-    explanation = _explanation(str(number), "job", state, chain)
+    explanation = _explanation(str(number), "job", state, chain, jobs)
     if job is None or not waits:
         return explanation
     keeps = structs.replace(kept_of(slurm, now), jobs=jobs)
@@ -346,11 +346,17 @@ def _explain_node(config: Config, slurm: Slurm, name: str, *, is_of_pool: bool) 
                 "or a cloud, nor the number (18, 18_3, 18+1, 18.batch) or the name of a job"
             )
         return _explanation(name, "site", text, chain)
-    explanation = _explanation(name, "node", _node_now(slurm, name), chain)
+    jobs = _jobs(slurm)[0] if any(map(jobs_of, chain.decisions)) else ()
+    explanation = _explanation(name, "node", _node_now(slurm, name), chain, jobs)
     return structs.replace(explanation, attention=_node_advice(config, slurm, name, time.time()))
 
 
-def _explanation(subject: str, about: str, now: str, chain: Chain) -> Explanation:
+def _explanation(
+    subject: str, about: str, now: str, chain: Chain, jobs: Iterable[SlurmJob] = ()
+) -> Explanation:
+    """``jobs``: those of Slurm. The records have the names of tasks that ran on our machines."""
+    labels = {job.id: job.label for job in jobs if job.task is not None}
+    named = {number for decision in chain.decisions for number in jobs_of(decision)}
     return Explanation(
         subject=subject,
         about=about,
@@ -359,6 +365,7 @@ def _explanation(subject: str, about: str, now: str, chain: Chain) -> Explanatio
         decisions=chain.decisions,
         private=chain.private,
         end_only=chain.end_only,
+        labels={k: label for k, label in {**chain.labels, **labels}.items() if k in named},
     )
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 
 from msgspec import Struct
@@ -53,6 +53,7 @@ class Explanation(Struct, frozen=True, kw_only=True):
     present ones, the alarming ones last. ``end_only``: why the daemon buys nothing. ``verdicts``:
     for each pool why a pending job gets no machine there. ``clouds``: where a pending job starts
     first, and its cost there. ``job``: the row of ``mine`` for an own job, with its cost and start.
+    ``labels``: by job number, how Slurm's commands call a job of the decisions, such as ``33_2``.
     """
 
     subject: str
@@ -67,6 +68,7 @@ class Explanation(Struct, frozen=True, kw_only=True):
     attention: tuple[str, ...] = ()
     clouds: tuple[CloudRow, ...] = ()
     job: OwnJob | None = None
+    labels: Mapping[int, str] = {}
 
 
 def render(explanation: Explanation, console: Console) -> None:
@@ -75,20 +77,20 @@ def render(explanation: Explanation, console: Console) -> None:
     day = ""
     for decision in explanation.decisions:
         day = _day(decision, day, console)
-        _decision(decision, console, explanation.subject)
+        _decision(decision, console, explanation)
     _end(explanation, console)
 
 
 def render_short(explanation: Explanation, console: Console, lines: int = LINES) -> None:
     """Print each cause once, by its last time, as many of the newest as go into ``lines``."""
     head = _printed(console, partial(_head, explanation, console, machines=MACHINES_SHOWN))
-    told, subject = _last_times(explanation.decisions), explanation.subject
+    told = _last_times(explanation.decisions)
     end = _printed(console, partial(_end, explanation, console))
     room = lines - len(head) - len(end) - 2  # two lines may say what is left out
     chosen: list[tuple[Decision, str]] = []
     for decision, again in reversed(told):
         write = partial(
-            _decision, decision, console, subject, again=again, printed=str(decision.cause)
+            _decision, decision, console, explanation, again=again, printed=str(decision.cause)
         )
         block = _printed(console, write)
         new_day = not chosen or _date(chosen[-1][0]) != _date(decision)
@@ -104,7 +106,7 @@ def render_short(explanation: Explanation, console: Console, lines: int = LINES)
         short = decision
         if not isinstance(decision.cause, ConsoleRead):  # whose lines are printed below it
             short = replace(decision, cause=Quoted(text=without_repeats(whole, printed)))
-        _decision(short, console, subject, again=again, printed=whole)
+        _decision(short, console, explanation, again=again, printed=whole)
         printed.append(whole)
     left_out = len(told) - len(chosen)
     if left_out or len(told) < len(explanation.decisions):
@@ -226,7 +228,7 @@ def _machine(machine: Machine) -> Text:
 def _decision(
     decision: Decision,
     console: Console,
-    subject: str,
+    explanation: Explanation,
     *,
     again: str | None = None,
     printed: str = "",
@@ -250,8 +252,9 @@ def _decision(
     whole = again is None
     request = f"[{decision.correlation}]  " if whole else ""  # for who looks into the logs
     top, wide = None if whole else 1, console.width >= WIDE
-    nodes = hosts(compress(nodes_of(decision)), top, wide=wide, first=subject).plain
-    about = words(f"{request}{_subjects(nodes, jobs_of(decision))}{often}", "dim")
+    nodes = hosts(compress(nodes_of(decision)), top, wide=wide, first=explanation.subject).plain
+    jobs = [explanation.labels.get(job, str(job)) for job in jobs_of(decision)]
+    about = words(f"{request}{_subjects(nodes, jobs)}{often}", "dim")
     if about.plain:
         console.print(Padding(about, (0, 0, 0, margin), expand=False))
     details = [*_console(decision), *_details(decision.detail or {}, "" if whole else printed)]
@@ -262,8 +265,8 @@ def _decision(
         console.print(Padding(more, (0, 0, 0, margin + 2), expand=False))
 
 
-def _subjects(nodes: str, jobs: Sequence[int]) -> str:
-    shown = ", ".join(str(j) for j in jobs[:6]) + (f" and {len(jobs) - 6} more" if jobs[6:] else "")
+def _subjects(nodes: str, jobs: Sequence[str]) -> str:
+    shown = ", ".join(jobs[:6]) + (f" and {len(jobs) - 6} more" if jobs[6:] else "")
     parts = [nodes] if nodes else []
     if jobs:
         parts.append(f"{'job' if len(jobs) == 1 else 'jobs'} {shown}")

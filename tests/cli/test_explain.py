@@ -642,6 +642,29 @@ def test_a_task_that_slurm_has_forgotten_is_found_in_the_records(
     assert [m.instance.id for m in found.machines] == ["i-71"]
 
 
+def test_decisions_name_the_tasks_of_an_array_as_squeue_does(
+    ledger: Ledger, tmp_path: Path
+) -> None:
+    """Task 33_2 is still in Slurm, task 33_1 only in the records."""
+    share = (("pub1", 1_000_000),)
+    ledger.usage.write([ChargedRun(job=35, label="33_1", begin=T0, end=T0 + 9, shares=share)])
+    ledger.decisions.record(
+        Decision(
+            at=T0 + 950,
+            correlation="r",
+            kind="requeued",
+            subjects=("pub1", "job:35", "job:36", "job:42"),
+            cause=Quoted(text="x"),
+        )
+    )
+    slurm = busy_slurm()
+    slurm.set_job(36, "RUNNING", user="erin", array=33, task=2, nodes=("pub1",))
+    for subject in ("pub1", "36"):
+        found = explained(tmp_path, subject, slurm)
+        assert "jobs 33_1, 33_2, 42" in text_of(found, 120)
+        assert found.labels == {35: "33_1", 36: "33_2"}
+
+
 def test_a_forgotten_task_on_nodes_of_the_site_is_found_as_mine_lists_it(
     ledger: Ledger, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -73,7 +73,7 @@ function one(shell, chain) {
     machines(chain),
     chain.job ? h("p", { class: "lead" }, costAndStart(chain.job)) : "",
     h("h2", {}, chain.decisions.length ? "Decisions, the newest first" : "No decision about it is in the ledger"),
-    h("ol", { class: "chain", reversed: true }, shown.map((decision, i) => step(decision, shown[i - 1], chain.subject))),
+    h("ol", { class: "chain", reversed: true }, shown.map((decision, i) => step(decision, shown[i - 1], chain))),
     shown.length < decisions.length ? h("p", {}, h("button", { type: "button", on: { click: () => {
       state.rows = decisions.length;
       draw(shell);
@@ -105,7 +105,7 @@ function machines(chain) {
     chain.machines.length > found.length ? h("p", { class: "quiet" }, `and ${plural(chain.machines.length - found.length, "more machine")}`) : "");
 }
 
-function step(decision, before, subject) {
+function step(decision, before, chain) {
   const date = day(decision.at);
   const detail = Object.entries(decision.detail ?? {});
   const offers = detail.filter(([name, rows]) => LISTS.includes(name) && Array.isArray(rows) && rows.length);
@@ -116,7 +116,7 @@ function step(decision, before, subject) {
     h("div", { class: "step" },
       h("time", { datetime: new Date(decision.at * 1000).toISOString() }, clock(decision.at)),
       h("b", { class: `kind ${decision.kind}` }, decision.kind),
-      h("div", {}, h("p", {}, decision.reason), h("p", { class: "quiet" }, subjects(decision.subjects, subject),
+      h("div", {}, h("p", {}, decision.reason), h("p", { class: "quiet" }, subjects(decision.subjects, chain),
         " ", h("code", {}, decision.correlation)),
       more ? h("details", {}, h("summary", {}, offers.length ? "Offers and figures" : "Figures"),
         offers.map(([name, rows]) => h("div", {}, h("h4", {}, name), h("ul", { class: "plain" },
@@ -127,16 +127,16 @@ function step(decision, before, subject) {
 }
 
 // Nodes and pools, then jobs; each in the order of their numbers, but for the one that is asked about.
-function subjects(all, own) {
+function subjects(all, { subject: own, labels = {} }) {
   const jobs = all.filter((one) => one.startsWith("job:")), others = all.filter((one) => !one.startsWith("job:"));
-  return [...some(others, own, "node"), others.length && jobs.length ? ", " : "", ...some(jobs, `job:${own}`, "job")];
+  return [...some(others, own, "node"), others.length && jobs.length ? ", " : "", ...some(jobs, `job:${own}`, "job", labels)];
 }
 
-function some(names, own, kind) {
+function some(names, own, kind, labels = {}) {
   const sorted = [...names].sort((a, b) => (b === own) - (a === own) || a.localeCompare(b, "en", { numeric: true }));
   const shown = sorted.slice(0, 6).map((one, i) => {
     const name = one.replace(/^(job|pool):/, "");
-    return [i ? ", " : "", why(name, one.startsWith("job:") ? `job ${name}` : name)];
+    return [i ? ", " : "", why(name, one.startsWith("job:") ? `job ${labels[name] ?? name}` : name)];
   });
   return [shown, sorted.length > 6 ? ` and ${plural(sorted.length - 6, `more ${kind}`)}` : ""];
 }
