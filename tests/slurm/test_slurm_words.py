@@ -14,6 +14,7 @@ from slurm_elastic.model.slurm import SlurmJob
 from slurm_elastic.model.slurm_words import job_states, node_states, partition_states
 from slurm_elastic.model.slurm_words.pending_reasons import REASONS, UNKNOWN, reason_of, row_of
 from slurm_elastic.model.slurm_words.rows import Fate
+from slurm_elastic.policies.launch import stuck
 from slurm_elastic.policies.launch.waiting import is_counted, sentence
 
 PACKAGE = Path(slurm_elastic.__file__).parent
@@ -139,3 +140,20 @@ def test_an_administrators_hold_keeps_the_words_of_the_failed_launch() -> None:
 def test_a_job_that_can_never_start_has_an_advice() -> None:
     lacking = [r.pattern for r in REASONS if r.fate is not Fate.STARTS and not r.advice]
     assert lacking == []
+
+
+COMMAND_WORD = re.compile(r"&&|-[A-Za-z]|[a-z]+=\S*|\{job\}|[a-z]+")
+PROSE = frozenset({"with", "then", "and", "or", "less", "more", "fewer"})
+
+
+def test_a_remedy_is_a_command_that_can_be_typed_or_a_sentence() -> None:
+    """A remedy that begins as a command and goes on as prose is an error when it is pasted."""
+    remedies = {row.advice for row in REASONS if row.advice} | set(stuck._MISFITS.values())
+    programs = ("scontrol", "scancel", "sinfo", "squeue", "sacctmgr")
+    wrong = {
+        remedy
+        for remedy in remedies
+        if remedy.startswith(programs)
+        and not all(COMMAND_WORD.fullmatch(w) and w not in PROSE for w in remedy.split())
+    }
+    assert wrong == set()

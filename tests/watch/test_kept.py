@@ -21,6 +21,7 @@ from slurm_elastic.watch.view.rows import AttentionLevel, Facts
 
 OFF = ("IDLE", "CLOUD", "POWERED_DOWN")
 UP = ("IDLE", "CLOUD")
+SMALLER = "submit again with a smaller request, after scancel 7"
 
 
 @pytest.fixture
@@ -189,10 +190,10 @@ def test_never_is_said_only_of_jobs_of_which_it_is_proven(site: Config, job: Slu
          "scontrol update jobid=7 partition=burst"),
         (waiting(reason="PartitionConfig", partitions=("batch",), node_count=9),
          "; no other cloud can hold it (aws: the job asks for 9 nodes, and 8 such can be up",
-         "scontrol update jobid=7 with less"),
+         SMALLER),
         # Slurm would refuse the job in our partitions, which are for account physics.
         (waiting(reason="PartitionConfig", partitions=("batch",), node_count=4, account="arts"),
-         "; its account and QOS may use no other cloud", "scontrol update jobid=7 with less"),
+         "; its account and QOS may use no other cloud", SMALLER),
         (waiting(reason="AccountNotAllowed", partitions=("burst",), account="arts"),
          "may not use the partition; its account and QOS may use no other cloud",
          "scontrol update jobid=7 account=ACCOUNT"),

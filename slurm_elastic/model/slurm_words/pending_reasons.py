@@ -14,7 +14,10 @@ from msgspec import Struct
 
 from slurm_elastic.model.slurm_words.rows import Actor, Fate, ReasonRow
 
+# People copy a remedy. It is a command for the shell, with words in capitals to fill in, or a
+# sentence that does not begin like a command. Which option is too large, Slurm does not say.
 _RELEASE = "scontrol release {job}"
+_SMALLER = "submit again with a smaller request, after scancel {job}"
 _WHAT = r"(?:BB|Billing|C[Pp][Uu]|Energy|GRES|License|Mem|Memory|Node|Unknown)"
 """The resource that a limit is of, as the reasons of limits spell it."""
 
@@ -141,7 +144,7 @@ _PARTITIONS = (
     ),
     _never(
         "PartitionConfig", "its partition has not what it asks for",
-        "scontrol update jobid={job} with less", partition=True, elsewhere=True,
+        _SMALLER, partition=True, elsewhere=True,
     ),
     _never(
         "PartitionNodeLimit", "it asks for more nodes than the partition allows",
@@ -160,11 +163,11 @@ _PARTITIONS = (
 _REQUESTS = (
     _never(
         "BadConstraints", "no node of its partitions has what it asks for",
-        "scontrol update jobid={job} with less, then scontrol release {job}", may_free=True,
+        _SMALLER, may_free=True,
     ),
     _never(
         "Constraints", "no node of its partitions has what it asks for",
-        "scontrol update jobid={job} with less",
+        _SMALLER,
     ),
     _never(
         "DependencyNeverSatisfied", "a job that it depends on failed, so it never starts",
@@ -190,7 +193,8 @@ _REQUESTS = (
     _never(
         r"Invalid burst buffer spec \(.*\)|Could not find burst buffer record"
         r"|Error managing persistent burst buffers|Burst buffer create_persistent error",
-        "its burst buffer request failed", "scancel {job}, and correct its #BB or #DW lines",
+        "its burst buffer request failed",
+        "correct the #BB or #DW lines and submit again, after scancel {job}",
     ),
 )  # fmt: skip
 _BY_ADMIN = _held("JobHeldAdmin", Actor.OPERATOR, "an admin holds it", persons=True)
@@ -226,7 +230,7 @@ _HOLDS = (
         r"ReservationDeleted|Reservation (?P<reservation>\S+) was deleted"
         r"|Reservation (?P<ended>\S+), which this job was running under, has ended",
         Actor.USER, "Slurm holds it since its reservation is gone",
-        "scontrol update jobid={job} reservationname=, then scontrol release {job}",
+        "scontrol update jobid={job} reservationname= && scontrol release {job}",
     ),
     _held(
         r"BurstBufferOperation|Burst buffer pre_run error|teardown failed: .*",
@@ -261,7 +265,7 @@ _LIMITS = (
         rf"AssocMax(?:{_WHAT}(?:Minutes)?Per(?:Job|Node)|WallDurationPerJob)(?:Limit)?"
         r"|AssociationTimeLimit",
         "it asks for more than its account or user may have in one job",
-        f"scontrol update jobid={{job}} with less ({_OF_ASSOC})", refusal=True,
+        f"submit again within the limits ({_OF_ASSOC}), after scancel {{job}}", refusal=True,
     ),
     _passes(
         r"AccountingPolicy|Job is at or exceeds association .*",
@@ -281,11 +285,11 @@ _LIMITS = (
     _never(
         rf"QOSMax(?:{_WHAT}(?:Minutes)?Per(?:Job|Node)|WallDurationPerJob)(?:Limit)?|QOSTimeLimit",
         "it asks for more than its QOS allows in one job",
-        f"scontrol update jobid={{job}} with less ({_OF_QOS})",
+        f"submit again within the limits ({_OF_QOS}), after scancel {{job}}",
     ),
     _never(
         rf"QOSMin{_WHAT}(?:NotSatisfied)?", "it asks for less than its QOS demands of a job",
-        f"scontrol update jobid={{job}} with more ({_OF_QOS})",
+        f"submit again with a larger request ({_OF_QOS}), after scancel {{job}}",
     ),
     _never(
         "QOSNotAllowed", "its QOS may not use the partition",

@@ -16,8 +16,8 @@ _MISFITS = {
     "time": "scontrol update jobid={job} timelimit={minutes}",
     "size": "scontrol update jobid={job} numnodes={nodes}",
     "features": "scontrol update jobid={job} features=FEATURE",
-    "gres": "scancel {job}, and submit it with other --gres",
-    "cpus": "scontrol update jobid={job} with fewer CPUs a node",
+    "gres": "submit again with other --gres, after scancel {job}",
+    "cpus": "submit again with fewer CPUs a node, after scancel {job}",
     "memory": "scontrol update jobid={job} minmemorynode=MIB",
 }
 """Verdicts that hold until the job or the pool changes, and the change of the job."""
