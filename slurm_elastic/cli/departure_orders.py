@@ -246,10 +246,12 @@ def _moved(facts: Facts, jobs: MovedJobs) -> Iterator[str]:
         yield f"{_are(saved, 'saved')} by {method}, to continue elsewhere: {_named(saved)}."
     if restarted := jobs.restarted:
         lost = sum((facts.now - j.start) * max(len(j.nodes), 1) for j in restarted if j.start)
-        hours = f"{lost / 3600:.1f} node-hours of work are LOST"
+        # Jobs that have just begun lose less than is worth a figure.
+        hours = round(lost / 3600, 1)
+        loss = f", {hours:.1f} node-hours of work are LOST" if hours > 0 else ""
         start = does(len(restarted), "start")
         count_ = counted(len(restarted), "job")
-        yield f"{count_} without a method {start} over, {hours}: {_named(restarted)}."
+        yield f"{count_} without a method {start} over{loss}: {_named(restarted)}."
     if awaited := jobs.awaited:
         waits = _are(awaited, "waited for")
         yield f"{waits}, interactive or not to be requeued: {_named(awaited)}."

@@ -93,6 +93,9 @@ def test_an_aggressive_one_says_what_is_saved_lost_and_waited_for(site: Config) 
     assert "1 job is saved by signal, to continue elsewhere: 41." in lines
     assert any("start over, 4.0 node-hours of work are LOST: 42, 44." in line for line in lines)
     assert "1 job is waited for, interactive or not to be requeued: 43." in lines
+    begun = facts(site, job(42, "op1", start=NOW - 60))
+    lines = said(site, begun, "drain", "op1", aggressive=True)
+    assert "1 job without a method starts over: 42." in lines, "nothing to speak of is lost"
     lines = said(site, facts(site, job(41, "pub1"), ckptman=False), "drain", "aws", aggressive=True)
     assert "slurm-elastic-ckptman has never run here: nothing can be saved." in lines
     assert any("2.0 node-hours of work are LOST: 41." in line for line in lines)
