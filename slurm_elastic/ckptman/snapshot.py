@@ -20,7 +20,7 @@ from slurm_elastic.ckptman.site import CheckpointSite
 from slurm_elastic.config.checkpoint import PoolCheckpoint
 from slurm_elastic.config.job_checkpoint import MethodChoice, asks_for_limit, resolve_for
 from slurm_elastic.model.checkpoint import Image
-from slurm_elastic.model.memory import Machine
+from slurm_elastic.model.memory import PLANS, Machine
 from slurm_elastic.model.slurm import SlurmJob, SlurmNode
 from slurm_elastic.policies.checkpoint.checkpoint import observed_mtti, save_seconds
 from slurm_elastic.policies.checkpoint.threat import (
@@ -106,7 +106,7 @@ class SlurmPlans:
         "_lock": Guarded("_plans", "_plans_read_at", "_last_read_at")
     }
 
-    name = "plans of Slurm"
+    name = PLANS
 
     def __init__(self, site: CheckpointSite) -> None:
         self._site = site

@@ -17,7 +17,7 @@ from pathlib import Path
 from slurm_elastic.base.errors import ConfigError, PassingError
 from slurm_elastic.base.periodic import PeriodicThread
 from slurm_elastic.ckptman.executor import KeyedExecutor
-from slurm_elastic.ckptman.readers import PeriodicReader, spot_prices
+from slurm_elastic.ckptman.readers import PeriodicReader, plans_reader, spot_prices
 from slurm_elastic.ckptman.service import Service
 from slurm_elastic.ckptman.wake import SOCKET, SlurmEvents
 from slurm_elastic.ckptman.wiring import open_pollers, open_prices, open_site
@@ -35,9 +35,6 @@ log = logging.getLogger("slurm_elastic.ckptman")
 JOIN_TIMEOUT_S = 5.0
 """At the end we wait so long for each thread. A thread that still reads a source loses nothing."""
 
-
-PLANS_EVERY_S = 60.0
-"""Interval of reading what Slurm plans for nodes, such as a maintenance reservation."""
 ABOUT = (
     "Save jobs, and move them off machines that are taken away. Run it as SlurmUser; systemd does."
 )
@@ -94,7 +91,7 @@ def _serve_as(config: Config, ended: threading.Event, head: Head | None = None) 
             return
         if head is not None:
             closing.enter_context(head.watched(service.stop))
-        threads.append(PeriodicReader(site, service.plans.name, PLANS_EVERY_S, service.plans.read))
+        threads.append(plans_reader(site, service.plans))
         if prices is not None:
             read = partial(spot_prices, prices, service.reader.machines)
             threads.append(

@@ -8,6 +8,7 @@ from msgspec import Struct, field
 
 from slurm_elastic.base.backoff import Backoff
 from slurm_elastic.base.sentence import Sentence
+from slurm_elastic.base.units import brief
 from slurm_elastic.model.causes import AnyCause
 from slurm_elastic.model.cluster import Instance, Lease, Offer
 from slurm_elastic.model.launch_states import INTENDED, LaunchState
@@ -188,7 +189,11 @@ class Decision(Struct, frozen=True, kw_only=True):
         return self.cause.sentence
 
 
-_PLAIN_NAMES = {"plans of Slurm": "Slurm's reservations and drains", "slurm (ckptman)": "slurm"}
+PLANS, PLANS_EVERY_S = "plans of Slurm", 60.0
+"""The entry for what Slurm plans for nodes, such as a maintenance reservation, and the seconds
+after which it is read again at the latest.
+"""
+_PLAIN_NAMES = {PLANS: "Slurm's reservations and drains", "slurm (ckptman)": "slurm"}
 """The names for people of entries that have other names in the ledger."""
 REFUSED, UNREADABLE = "auth", "unreadable"
 """REFUSED: the cloud refuses the credentials. UNREADABLE: its list fails for another reason."""
@@ -210,6 +215,11 @@ class Health(Struct, frozen=True, kw_only=True):
         prefix = f"{self.name}: "
         name = _PLAIN_NAMES.get(self.name, self.name)
         return f"{name}: {(self.error or '').removeprefix(prefix)}"
+
+    def dated_error(self, age_s: float) -> str:
+        """``named_error`` with its age, and with the time of the next try if we know it."""
+        again = f", asked again within {brief(PLANS_EVERY_S)}" if self.name == PLANS else ""
+        return f"{self.named_error} ({brief(age_s)} ago{again})"
 
 
 class ChargedRun(Struct, frozen=True, kw_only=True):

@@ -7,7 +7,9 @@ from typing import Any
 
 import pytest
 
-from slurm_elastic.base.errors import CheckpointError
+from slurm_elastic.base.errors import CheckpointError, SlurmError
+from slurm_elastic.base.periodic import PeriodicTask
+from slurm_elastic.ckptman import readers
 from slurm_elastic.config.checkpoint import CheckpointSettings, PoolCheckpoint
 from slurm_elastic.config.job_checkpoint import asks_for_limit, resolve
 from slurm_elastic.model.slurm import Reservation
@@ -485,3 +487,28 @@ def test_what_is_planned_does_not_move_a_job_that_cannot_be_saved() -> None:
         assert world.migrations() == []
     finally:
         world.close()
+
+
+def test_the_plans_are_read_soon_after_slurm_is_back(
+    world: CkptWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """``status`` and ``doctor`` show the error until the next success."""
+    tasks: list[PeriodicTask] = []
+
+    def made(*args: Any, **fields: Any) -> PeriodicTask:
+        tasks.append(PeriodicTask(*args, **fields))
+        return tasks[0]
+
+    def away() -> None:
+        raise SlurmError(("scontrol",), 1, "away")
+
+    monkeypatch.setattr(readers, "PeriodicTask", made)
+    plans = world.service.plans  # type: ignore[union-attr]
+    monkeypatch.setattr(plans, "read", away)
+    readers.plans_reader(world.ckpt, plans)
+    pauses = []
+    for _ in range(6):
+        assert not tasks[0].once()
+        pauses.append(tasks[0]._due_at - world.ckpt.monotonic())
+    assert pauses[0] <= 10
+    assert max(pauses) <= 60

@@ -699,6 +699,7 @@ def test_no_private_noun_stands_alone_on_the_screen(tmp_path: Path) -> None:
     text = console.file.getvalue()
     assert "2 requests of Slurm wait" in text
     assert "last error of Slurm's reservations and drains: away" in text
+    assert "(0s ago, asked again within 1m)" in text
     assert "slurm-elasticd knows no machine for it" in text
     unread = status_view(config(tmp_path), Facts(now=NOW, ledger_error="there is none"))
     (text,) = (one.text for one in unread.attention if one.cause == LEDGER)

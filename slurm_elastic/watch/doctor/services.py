@@ -102,8 +102,8 @@ def _ledger_findings(
             ):
                 yield Finding.note("paid machines", unendable_text, advice=_CONSOLE)
             advice = _STRAYS if health.code == CODE else ""
-            error_text = f"{health.named_error} ({brief(max(now - health.checked, 1.0))} ago)"
             cause = causes.cause_of_health(health, clouds)
+            error_text = health.dated_error(max(now - health.checked, 1.0))
             yield Finding.wrong("last errors", error_text, advice=advice, cause=cause)
     breakers = ledger.exclusions.breakers()
     consoles = read_consoles(ledger, [breaker.scope for breaker in breakers])

@@ -8,7 +8,6 @@ from collections.abc import Iterable, Sequence
 from msgspec.structs import replace
 
 from slurm_elastic.base.hostlist import compress, expand
-from slurm_elastic.base.units import brief
 from slurm_elastic.config import Config, blocked_clouds, domain_pools
 from slurm_elastic.config.clouds import CloudSettings
 from slurm_elastic.config.limit_changes import with_limits
@@ -252,7 +251,7 @@ def _daemon(config: Config, facts: Facts) -> DaemonView:
         process_found=facts.process_found,
         pending_requests=facts.pending,
         problems=tuple(
-            f"{h.named_error} ({brief(max(facts.now - h.checked, 0.0))} ago)"
+            h.dated_error(max(facts.now - h.checked, 0.0))
             for h in service_errors(facts.health, clouds, {SLURM} if facts.slurm_error else set())
         ),
         end_only=str(trouble) if trouble else None,
