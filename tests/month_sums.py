@@ -112,6 +112,33 @@ def sums(
     )
 
 
+def expected(
+    path: Path,
+    until: float,
+    weeks: int,
+    month: tuple[float, float],
+    leases: Mapping[str, int],
+    contracts: Sequence[Contract] = (),
+    contract_cloud: str = "",
+) -> Fraction:
+    """The dollars to expect in ``month``: the contracts' price there, and the mean of the other
+    costs of so many weeks until the midnight ``until``.
+    """
+    since = until - weeks * 7 * 86400
+    paid = sums(path, since, until, until, leases, contracts, contract_cloud).total
+    days = Fraction(round(month[1] - month[0]), 86400)
+    usage = (paid - _of_contracts(contracts, since, until)) / (weeks * 7)
+    return usage * days + _of_contracts(contracts, *month)
+
+
+def _of_contracts(contracts: Sequence[Contract], since: float, until: float) -> Fraction:
+    hours = [
+        (contract, max(min(until, contract.end) - max(since, contract.begin), 0) / HOUR)
+        for contract in contracts
+    ]
+    return sum((contract.per_hour * _exact(hours_of) for contract, hours_of in hours), Fraction(0))
+
+
 def _exact(seconds: float) -> Fraction:
     """To the millisecond."""
     return Fraction(round(seconds * 1000), 1000)

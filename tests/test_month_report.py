@@ -10,6 +10,7 @@ from pathlib import Path
 
 import month_cases
 import month_sums
+import msgspec
 import pytest
 from month_cases import MONTHS, NOW
 from month_sums import Contract, utc
@@ -22,6 +23,7 @@ from slurm_elastic.cli.main import main
 from slurm_elastic.features.books import Costs
 from slurm_elastic.features.cost_keys import By
 from slurm_elastic.features.cost_sums import CostLine
+from slurm_elastic.model.reserved import Held, ReservationKind
 from slurm_elastic.state.ledger import Ledger
 from slurm_elastic.watch.view.month_report import forecast
 
@@ -236,6 +238,51 @@ def test_the_forecast_is_the_mean_of_whole_weeks_with_a_range() -> None:
     assert uneven is not None
     assert uneven.micro_dollars == 30 * 2_000_000
     assert 0 <= uneven.low_micro_dollars < uneven.micro_dollars < uneven.high_micro_dollars
+
+
+def test_the_price_of_reservations_is_taken_apart_from_the_mean() -> None:
+    begin, end = utc("2026-10-15T00:00+00:00"), utc("2026-11-11T00:00+00:00")
+    held = Held(
+        cloud="aws", name="ri", kind=ReservationKind.INSTANCES, begins_at=begin, ends_at=end,
+        instance_type="big", count=2, price=1.0,
+    )  # fmt: skip
+    micros = [7_000_000] * 14 + [7_000_000 + 48_000_000] * 14
+    found = forecast(Month(2026, 11), days(*micros), [held])
+    assert found is not None
+    assert found.reserved_micro_dollars == 10 * 48_000_000, "it covers ten days of November"
+    assert found.micro_dollars == found.low_micro_dollars == 30 * 7_000_000 + 10 * 48_000_000
+    assert found.changing == ("ri",)
+
+
+def test_weeks_before_the_first_launch_are_not_in_the_mean() -> None:
+    held = Held(
+        cloud="aws", name="ri", kind=ReservationKind.INSTANCES, begins_at=0.0,
+        ends_at=utc("2028-01-01T00:00+00:00"), instance_type="big", count=2, price=1.0,
+    )  # fmt: skip
+    costs = days(*[48_000_000] * 28, *[55_000_000] * 28)
+    launched = msgspec.structs.replace(costs, first_launch=costs.until - 28 * 86400)
+    found = forecast(Month(2026, 11), launched, [held])
+    assert found is not None
+    assert (found.weeks, found.micro_dollars) == (4, 30 * 55_000_000)
+    assert found.changing == ()
+
+
+@pytest.mark.release
+def test_the_forecast_is_that_of_an_independent_sum(
+    site: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    found = document(capsys, site, "2026-10")["forecast"]
+    assert isinstance(found, dict)
+    november = parse_month("2026-11")
+    expected = month_sums.expected(
+        site.parent / "state" / "ledger.db", november.begin, found["weeks"],
+        (november.begin, november.end), {"aws": 1, "hourly": 3600, "own": 1}, [CONTRACT], "aws",
+    )  # fmt: skip
+    assert abs(Fraction(found["micro_dollars"], 1_000_000) - expected) < CENT
+    text = re.sub(r"\s+", " ", out_of(capsys, site, "report", "--no-simulation"))
+    reserved = CONTRACT.per_hour * 30 * 24
+    assert f"${float(reserved):,.2f} of it is the fixed price of reservations" in text
+    assert "half-year begins or ends between" in text
 
 
 def test_a_short_history_gives_no_forecast() -> None:

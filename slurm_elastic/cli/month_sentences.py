@@ -6,12 +6,12 @@ from collections.abc import Iterator
 from datetime import UTC, datetime
 
 from slurm_elastic.base.month import parse_month
-from slurm_elastic.base.units import brief, counted, money
+from slurm_elastic.base.units import brief, counted, does, money
 from slurm_elastic.cli.cost import digits_of, dollars
 from slurm_elastic.cli.simulate_tables import SCHEDULER, duration
 from slurm_elastic.simulate.certainty import Interval
 from slurm_elastic.simulate.month_replay import Replay
-from slurm_elastic.watch.view.month_report import MIN_WEEKS, MonthReport
+from slurm_elastic.watch.view.month_report import MIN_WEEKS, Forecast, MonthReport
 
 
 def amount(report: MonthReport, micro: int) -> str:
@@ -222,7 +222,26 @@ def forecast(report: MonthReport) -> str:
         f"{amount(report, expected.high_micro_dollars)}), from the last {expected.weeks} weeks. It "
         "assumes that the coming weeks vary as these did."
     )
+    text += _reserved_part(report, expected)
     budget = report.budget_micro_dollars
     if budget and expected.high_micro_dollars > budget:
         return f"{text} The budget of {amount(report, budget)} may be reached; it stops launches."
+    return text
+
+
+def _reserved_part(report: MonthReport, expected: Forecast) -> str:
+    """Sentences about the reservations in the forecast, each after a space; or ""."""
+    text = ""
+    if expected.reserved_micro_dollars:
+        text = (
+            f" {amount(report, expected.reserved_micro_dollars)} of it is the fixed price of "
+            "reservations in that month; the weeks are counted without it."
+        )
+    names = expected.changing
+    if names:
+        text += (
+            f" {', '.join(names)} {does(len(names), 'begin')} or {does(len(names), 'end')} between "
+            "the first of these weeks and the end of that month, so the other costs may differ "
+            "from their mean."
+        )
     return text

@@ -6,7 +6,7 @@ span. Only the forecast is an estimate; what a simulation says is in ``Replay``.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from math import sqrt
 from statistics import mean, stdev
@@ -17,6 +17,8 @@ from slurm_elastic.base.month import Month
 from slurm_elastic.config import Config
 from slurm_elastic.features.books import Costs
 from slurm_elastic.features.cost_keys import By
+from slurm_elastic.model.reserved import Held
+from slurm_elastic.policies.money.reservations import charged
 from slurm_elastic.simulate.month_replay import Replay
 from slurm_elastic.watch.view.unused import (
     NormalUnused,
@@ -60,13 +62,20 @@ class AlwaysOn(Struct, frozen=True, kw_only=True):
 
 
 class Forecast(Struct, frozen=True, kw_only=True):
-    """The expected costs of ``month``, from ``weeks`` whole weeks: low, expected, high."""
+    """The expected costs of ``month``, from ``weeks`` whole weeks: low, expected, high.
+
+    ``reserved_micro_dollars``: the part of each that is the fixed price of reservations.
+    ``changing``: reservations that begin or end between the first of these weeks and the end of
+    ``month``, so that the same machines do not cost the same all the time.
+    """
 
     month: str
     weeks: int
     low_micro_dollars: int
     micro_dollars: int
     high_micro_dollars: int
+    reserved_micro_dollars: int = 0
+    changing: tuple[str, ...] = ()
 
 
 class MonthReport(Struct, frozen=True, kw_only=True):
@@ -136,7 +145,7 @@ def month_report(
         normal_unused=None if is_own else normal_unused(config, by_account),
         always_on=_always_on(by_account),
         first_launch=by_account.first_launch,
-        forecast=forecast(month.next, days),
+        forecast=forecast(month.next, days, _held(config, days)),
         budget_micro_dollars=None if budget is None or is_own else round(budget * 1_000_000),
         problems=tuple(
             dict.fromkeys(problem for by_key in costs.values() for problem in by_key.problems)
@@ -172,42 +181,69 @@ def _always_on(costs: Costs) -> AlwaysOn | None:
     )
 
 
-def forecast(month: Month, days: Costs) -> Forecast | None:
-    """Return the costs to expect in ``month`` from the costs by day; None if the history is too
-    short.
+def _held(config: Config, days: Costs) -> tuple[Held, ...]:
+    """The reservations that ``days`` include. Own jobs pay unknown parts of them."""
+    return () if days.own else tuple(held for cloud in config.clouds for held in cloud.held)
 
-    The expected amount is the mean of the last whole weeks, at most ``MAX_WEEKS``, times the weeks
-    of the month. The range has two standard errors on either side. They include that the weeks of a
-    month vary, and that few weeks determine the mean badly.
+
+def forecast(month: Month, days: Costs, held: Sequence[Held] = ()) -> Forecast | None:
+    """Return the costs to expect in ``month`` from the costs by day; None if the history is too
+    short. ``held``: the reservations whose prices the costs include.
+
+    The fixed price of reservations in the month is known. The other costs are expected to be the
+    mean of the last whole weeks, at most ``MAX_WEEKS``, times the weeks of the month. The range has
+    two standard errors on either side. They include that the weeks of a month vary, and that few
+    weeks determine the mean badly.
     """
-    weeks = _weeks(days)[:MAX_WEEKS]
+    weeks = _weeks(days, held)[:MAX_WEEKS]
     if len(weeks) < MIN_WEEKS:
         return None
     in_month = month.days / 7
+    reserved = _fixed_price(held, month.begin, month.end)
     expected = mean(weeks) * in_month
     half_width = 2 * stdev(weeks) * sqrt(in_month + in_month**2 / len(weeks))
+    begin = _last_midnight(days) - len(weeks) * WEEK_S
     return Forecast(
         month=str(month),
         weeks=len(weeks),
-        low_micro_dollars=max(round(expected - half_width), 0),
-        micro_dollars=round(expected),
-        high_micro_dollars=round(expected + half_width),
+        low_micro_dollars=max(round(expected - half_width), 0) + reserved,
+        micro_dollars=round(expected) + reserved,
+        high_micro_dollars=round(expected + half_width) + reserved,
+        reserved_micro_dollars=reserved,
+        changing=tuple(
+            reservation.name
+            for reservation in held
+            if begin < reservation.begins_at < month.end or begin < reservation.ends_at < month.end
+        ),
     )
 
 
-def _weeks(days: Costs) -> Sequence[int]:
-    """The micro-dollars of whole weeks, the last week first. The first day with costs begins the
-    history: before it slurm-elastic may not have run.
+def _fixed_price(held: Iterable[Held], since: float, until: float) -> int:
+    """The micro-dollars that these reservations cost in that span, used or not."""
+    begin, end = round(since * 1000), round(until * 1000)
+    return sum(charged(reservation, end) - charged(reservation, begin) for reservation in held)
+
+
+def _weeks(days: Costs, held: Sequence[Held]) -> Sequence[int]:
+    """The micro-dollars of whole weeks without the fixed price of reservations, the last week
+    first. The first day with costs begins the history: before it slurm-elastic may not have run.
     """
     by_day = {line.key: line.micro for line in days.lines}
-    last_midnight = days.until // DAY_S * DAY_S
     first = min(by_day, default="")
+    if held and days.first_launch is not None:
+        # A reservation costs money on days before slurm-elastic ran.
+        first = max(first, _day(days.first_launch))
     weeks = []
-    end = last_midnight
+    end = _last_midnight(days)
     while first and _day(end - WEEK_S) >= first:
-        weeks.append(sum(by_day.get(_day(end - n * DAY_S), 0) for n in range(1, 8)))
+        micro = sum(by_day.get(_day(end - n * DAY_S), 0) for n in range(1, 8))
+        weeks.append(max(micro - _fixed_price(held, end - WEEK_S, end), 0))
         end -= WEEK_S
     return weeks
+
+
+def _last_midnight(days: Costs) -> float:
+    return days.until // DAY_S * DAY_S
 
 
 def _day(timestamp: float) -> str:
