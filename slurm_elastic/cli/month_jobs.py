@@ -6,7 +6,8 @@ import argparse
 import contextlib
 import sqlite3
 import time
-from collections.abc import Iterable
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from msgspec.structs import replace
@@ -20,13 +21,16 @@ from slurm_elastic.cli import history as history_files
 from slurm_elastic.config import Config, domain_pools
 from slurm_elastic.features.policy_chooser import own_nodes
 from slurm_elastic.model.cluster import Market
+from slurm_elastic.model.memory import Machine
 from slurm_elastic.model.slurm import SlurmJob
+from slurm_elastic.policies.growth.waste import measured
 from slurm_elastic.providers.base.prices.trace import PriceTrace
 from slurm_elastic.simulate import sacct
+from slurm_elastic.simulate.boot import BootTimes
 from slurm_elastic.simulate.month_replay import Replay, replay
 from slurm_elastic.simulate.paid_prices import paid_prices
 from slurm_elastic.simulate.scenario import PoolModel
-from slurm_elastic.simulate.setting import Options, setting_of
+from slurm_elastic.simulate.setting import Options, setting_of, with_boots
 from slurm_elastic.simulate.swf import History
 from slurm_elastic.slurm.client.accounting import AccountingCli, jobs_between
 from slurm_elastic.slurm.client.prompt import PromptCli
@@ -101,8 +105,10 @@ def _replay(
             static = own_nodes(config, slurm.nodes().values())
         except SlurmError:
             notes.append("Slurm does not answer, so the site's own nodes are unknown")
-    paid = _paid_prices(config, history, month)
+    machines = _machines(config, month)
+    paid = _paid_prices(machines, history, month) if machines else None
     setting = setting_of(history, config, Options(static=static, paid=paid))
+    setting = with_boots(setting, measured_boots(machines))
     on_demand = _spot_pools_on_demand(config, setting.configured.pools)
     if any(model.on_spot for model in setting.configured.pools):
         notes.append(PAID_PRICES)
@@ -114,9 +120,9 @@ def _replay(
     )
 
 
-def _paid_prices(config: Config, history: History, month: Month) -> PriceTrace | None:
-    """The spot prices at the launches of the month and of the one before; None if there are none,
-    or if this user may not read the ledger.
+def _machines(config: Config, month: Month) -> Sequence[Machine]:
+    """The machines launched in the month and in the one before; none if this user may not read the
+    ledger.
     """
     earlier = month.previous.begin
     try:
@@ -124,14 +130,32 @@ def _paid_prices(config: Config, history: History, month: Month) -> PriceTrace |
         with config.sharing(), contextlib.closing(Ledger(path, read_only=True)) as ledger:
             machines = ledger.machines.live(ended_since=earlier, stopped=True)
     except (SlurmElasticError, sqlite3.Error, OSError):
-        return None
+        return ()
+    return [m for m in machines if earlier <= m.instance.launched < month.end]
+
+
+def measured_boots(machines: Sequence[Machine]) -> dict[str, BootTimes]:
+    """The typical boot by pool, of pools where enough of these machines have booted."""
+    by_pool: defaultdict[str, list[Machine]] = defaultdict(list)
+    for machine in machines:
+        if not machine.is_off:
+            by_pool[machine.pool].append(machine)
+    wastes = {pool: measured(of_pool, 0.0) for pool, of_pool in by_pool.items()}
+    return {
+        pool: BootTimes(((1, waste.boot_s),), measured=waste.boots)
+        for pool, waste in wastes.items()
+        if waste.boots
+    }
+
+
+def _paid_prices(machines: Iterable[Machine], history: History, month: Month) -> PriceTrace | None:
+    """The spot prices at the launches of these machines; None if there are none."""
     jobs = history.jobs
     last_s = max(submit + run for submit, run in zip(jobs.submit, jobs.run, strict=True))
     begin = min(month.begin, history.start) if history.start else month.begin
     # A second more, because the simulator asks for the price at the end of the last job.
     end = max(month.end, history.start + last_s + 1)
-    launched = [m.instance for m in machines if earlier <= m.instance.launched < month.end]
-    return paid_prices(launched, begin, end)
+    return paid_prices([machine.instance for machine in machines], begin, end)
 
 
 def _spot_pools_on_demand(config: Config, models: Iterable[PoolModel]) -> tuple[str, ...]:

@@ -11,11 +11,13 @@ from msgspec import Struct
 class BootTimes(Struct, frozen=True):
     """Boot times in seconds by batch size. Between two given sizes we interpolate by the logarithm
     of the size. Above the largest size we use its time. ``configure``: seconds from the end of the
-    boot until the machine is usable.
+    boot until the machine is usable. ``measured``: the number of machines that the time was
+    measured on (0: it is assumed).
     """
 
     points: tuple[tuple[int, float], ...] = ((1, 120.0),)
     configure: int = 0
+    measured: int = 0
 
     def __post_init__(self) -> None:
         sizes = [size for size, _ in self.points]

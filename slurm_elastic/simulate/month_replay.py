@@ -20,6 +20,7 @@ from msgspec.structs import replace
 
 from slurm_elastic.base.errors import ConfigError, SlurmElasticError
 from slurm_elastic.base.units import brief
+from slurm_elastic.simulate.boot import BootTimes
 from slurm_elastic.simulate.certainty import Interval
 from slurm_elastic.simulate.engine import simulate
 from slurm_elastic.simulate.outcome import RunResult
@@ -184,19 +185,23 @@ def _without_clouds(setting: Setting, seconds: float) -> tuple[RunResult | None,
 
 
 def _boot_times(scenario: Scenario) -> tuple[str, ...]:
-    """A note with the boot times that the simulation assumes."""
-    pools_by_boot: dict[int, list[str]] = {}
-    for pool in scenario.pools:
-        if pool.public:
-            pools_by_boot.setdefault(pool.boot.seconds(1), []).append(pool.name)
-    if len(pools_by_boot) == 1:
-        return (
-            f"each machine is assumed to boot in {brief(next(iter(pools_by_boot)))} ({BOOT_KEY})",
-        )
+    """Notes with the boot times of the simulation, measured or assumed."""
+    public = [pool for pool in scenario.pools if pool.public]
+    pools_by_text: dict[str, list[str]] = {}
+    for pool in sorted(public, key=lambda pool: pool.boot.seconds(1)):
+        pools_by_text.setdefault(_boot_time(pool.boot), []).append(pool.name)
+    if len(pools_by_text) == 1:
+        return (f"each machine {next(iter(pools_by_text))}",)
     return tuple(
-        f"each machine of {', '.join(pools)} is assumed to boot in {brief(boot_s)} ({BOOT_KEY})"
-        for boot_s, pools in sorted(pools_by_boot.items())
+        f"each machine of {', '.join(pools)} {text}" for text, pools in pools_by_text.items()
     )
+
+
+def _boot_time(boot: BootTimes) -> str:
+    boot_s = brief(boot.seconds(1))
+    if boot.measured:
+        return f"boots in {boot_s}, the median of {boot.measured} measured boots"
+    return f"is assumed to boot in {boot_s} ({BOOT_KEY})"
 
 
 def _overload(setting: Setting, without: RunResult | None) -> tuple[str, ...]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 from msgspec import Struct
@@ -200,6 +200,26 @@ def setting_of(history: History, config: Config, options: Options) -> Setting:
         notes=tuple(notes),
         own_notes=tuple(own_notes),
     )
+
+
+def with_boots(setting: Setting, boots: Mapping[str, BootTimes]) -> Setting:
+    """Return the setting with these boot times by pool. A pool whose configured policies do not
+    work with its time keeps the configured one: the site's own policies must be simulated.
+    """
+    used = {
+        pool.name: boots[pool.name]
+        for pool in setting.configured.pools
+        if pool.name in boots
+        and not replace(
+            setting.configured, pools=(replace(pool, boot=boots[pool.name]),)
+        ).problems()
+    }
+
+    def booting(scenario: Scenario) -> Scenario:
+        pools = (replace(pool, boot=used.get(pool.name, pool.boot)) for pool in scenario.pools)
+        return replace(scenario, pools=tuple(pools))
+
+    return replace(setting, base=booting(setting.base), configured=booting(setting.configured))
 
 
 def _bounds(config: Config, notes: list[str]) -> Bounds:

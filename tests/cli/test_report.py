@@ -90,6 +90,24 @@ def test_the_simulation_replays_the_months_jobs_of_slurmdbd(
     assert replay["curve"][0]["dollars"] == 0.0
 
 
+def test_the_simulation_boots_machines_as_long_as_they_took(
+    site: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Each machine booted in a minute. Two are too few to count, three are not."""
+    path = tmp_path / "state" / "ledger.db"
+    ledger = Ledger(path)
+    month_cases.one_machine(ledger, OCTOBER + 90_000, "pub2")
+    ledger.close()
+    notes = json.loads(report(capsys, site, "--json"))["replay"]["notes"]
+    assert "each machine is assumed to boot in 2m (policies.expected_boot_time)" in notes
+    ledger = Ledger(path)
+    month_cases.one_machine(ledger, OCTOBER + 180_000, "pub3")
+    ledger.close()
+    notes = json.loads(report(capsys, site, "--json"))["replay"]["notes"]
+    assert "each machine of burst boots in 1m, the median of 3 measured boots" in notes
+    assert any("of leased is assumed to boot in 2m" in note for note in notes)
+
+
 def test_the_text_says_that_it_is_a_simulation(
     site: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -6,13 +6,17 @@ import time
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from slurm_elastic.base.errors import SlurmElasticError
 from slurm_elastic.config import configfile
+from slurm_elastic.policies.growth.capacity import Slurm
+from slurm_elastic.policies.growth.release import Idle
 from slurm_elastic.simulate import month_replay as module
+from slurm_elastic.simulate.boot import BootTimes
 from slurm_elastic.simulate.jobs import Job, Jobs
 from slurm_elastic.simulate.month_replay import OVERLOAD, replay
-from slurm_elastic.simulate.setting import Options, Setting, setting_of
+from slurm_elastic.simulate.setting import Options, Setting, setting_of, with_boots
 from slurm_elastic.simulate.swf import History
 from tests.cost_cases import config_file
 
@@ -113,6 +117,27 @@ def test_a_few_jobs_of_minutes_are_no_overload(tmp_path: Path) -> None:
     notes = replay(setting(tmp_path, jobs), 60).notes
     assert OVERLOAD not in notes
     assert notes[0] == "each machine is assumed to boot in 2m (policies.expected_boot_time)"
+
+
+def test_measured_boots_are_simulated_and_named(tmp_path: Path) -> None:
+    boots = {"burst": BootTimes(((1, 600.0),), measured=31)}
+    found = replay(with_boots(setting(tmp_path, pairs()), boots), 60)
+    assert found.configured.mean_wait == pytest.approx(300.0), "each second job waits for a boot"
+    assert found.notes[0] == "each machine boots in 10m, the median of 31 measured boots"
+
+
+def test_a_measured_boot_never_refuses_the_sites_own_policies(tmp_path: Path) -> None:
+    """idle(0) with the growth of Slurm works only without a boot, as the site configured it."""
+    made = setting(tmp_path, pairs())
+    pools = tuple(
+        replace(pool, release=Idle(0), boot=BootTimes(((1, 0.0),))) if pool.public else pool
+        for pool in made.configured.pools
+    )
+    made = replace(made, configured=replace(made.configured, growth=Slurm(), pools=pools))
+    assert not made.configured.problems()
+    found = with_boots(made, {"burst": BootTimes(((1, 600.0),), measured=31)})
+    assert not found.configured.problems()
+    assert found.configured == made.configured
 
 
 def test_the_time_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
