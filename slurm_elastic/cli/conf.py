@@ -27,6 +27,7 @@ from slurm_elastic.slurm.conf import uninstall as slurm_uninstall
 from slurm_elastic.slurm.conf.install import InstallResult
 from slurm_elastic.slurm.conf.overridden import overridden
 from slurm_elastic.state.ledger import Ledger
+from slurm_elastic.watch.doctor import copies
 
 _ACTIONS: dict[str, str] = {
     "show": "print the whole configuration, defaults included",
@@ -194,7 +195,9 @@ def run_check(args: argparse.Namespace) -> int:
     planned = plan.make(config)
     prices = cloud_prices.notices(config)
     lines = check.check(planned).lines
-    _say((*lines, *overridden(config, planned.version), *planned.notices, *prices, *planned.manual))
+    lost = copies.without_way_back(config)
+    notices = (*planned.notices, *prices, *([lost] if lost else ()))
+    _say((*lines, *overridden(config, planned.version), *notices, *planned.manual))
     return 0
 
 

@@ -69,10 +69,16 @@ class _Hello(Struct, frozen=True, kw_only=True):
 
 
 def join(site: Site) -> Extensions | None:
-    """Join if files are copied to some cloud, or are still to come back from one."""
+    """Join if files are copied to some cloud, or are still to come back from one. Without
+    ``join.ssh`` nothing is copied, but machines with files are kept as long as otherwise: the
+    setting may return in time.
+    """
     copying = any(cloud.data is Data.COPY for cloud in site.clouds.values())
     ssh = site.config.join.ssh
     is_open = any(not copy.state.is_over for copy in site.ledger.copies.all())
+    if ssh is None and is_open:
+        log.warning("join.ssh is missing, so files of jobs cannot come back from machines")
+        return Extensions(find_unfinished=[Unfinished(site)])
     if ssh is None or not (copying or is_open):
         return None
     try:

@@ -313,6 +313,22 @@ def test_a_part_joins_for_open_copies_of_a_cloud_that_no_longer_copies(stage: St
     assert copy_part.join(later) is None
 
 
+def test_without_join_ssh_machines_with_files_are_kept(stage: Stage) -> None:
+    site = stage.world.site
+    assert site.config.join.ssh is None
+    assert copy_part.join(site) is None
+    stage.serve(OUT)
+    joined = copy_part.join(site)
+    assert joined is not None
+    assert joined.parts == []
+    (find,) = joined.find_unfinished
+    machines = stage.world.ledger.machines.live()
+    (row,) = site.ledger.copies.of(1)
+    assert [machine.instance.id for machine in find(machines)] == [row.machine]
+    stage.world.advance(2 * site.config.copy.back_within + 60, step=60)
+    assert not find(machines), "for a while, not for ever"
+
+
 @pytest.fixture
 def unfinished(stage: Stage) -> copy_part.Unfinished:
     return copy_part.Unfinished(stage.world.site)

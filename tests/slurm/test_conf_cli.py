@@ -16,10 +16,12 @@ from needs import unless
 from slurm_elastic.cli.main import main
 from slurm_elastic.config import configfile
 from slurm_elastic.config.resolve import effective
+from slurm_elastic.model.copying import CopyState, JobCopy
 from slurm_elastic.model.finding import FindingLevel
 from slurm_elastic.slurm.client import controller
 from slurm_elastic.slurm.conf import cloud_prices
 from slurm_elastic.slurm.conf.overridden import overridden
+from slurm_elastic.state.ledger import Ledger
 from slurm_elastic.watch.doctor import head
 from tests.ports import free_ports
 from tests.slurm import site_cases
@@ -191,6 +193,22 @@ def test_check_notes_prices_that_disagree_with_the_order(
     monkeypatch.setattr(cloud_prices, "notices", lambda _config: ["clouds: a stands before b"])
     assert admin("check") == 0
     assert "clouds: a stands before b" in capsys.readouterr().out
+
+
+def test_check_names_files_that_have_no_way_back(
+    admin: Admin, capsys: pytest.CaptureFixture[str]
+) -> None:
+    state = configfile.load(admin.yaml).state
+    state.mkdir(mode=0o700, exist_ok=True)
+    ledger = Ledger(state / "ledger.db")
+    ledger.copies.put(
+        JobCopy(job=7, restarts=0, node="aws1", machine="i-1", uid=1, directory="/home/a/w",
+                outputs={}, state=CopyState.OWED, since=1.0)
+    )  # fmt: skip
+    ledger.close()
+    assert admin("check") == 0
+    said = capsys.readouterr().out
+    assert "join.ssh is missing, and files of job 7 are on aws1: they are lost when" in said
 
 
 def test_render_check_diff_install_uninstall(

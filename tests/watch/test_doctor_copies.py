@@ -10,6 +10,7 @@ from msgspec.structs import replace
 
 from slurm_elastic.config import Config
 from slurm_elastic.config.copying import CopySettings, Data
+from slurm_elastic.config.joining import Ssh
 from slurm_elastic.model.copying import CopyState, JobCopy
 from slurm_elastic.model.finding import FindingLevel
 from slurm_elastic.state.ledger import Ledger
@@ -22,7 +23,8 @@ def config(tmp_path: Path) -> Config:
     plain = make_config(tmp_path, copy=CopySettings(socket=f"{tmp_path}/copier.sock"))
     clouds = (plain.clouds[0], replace(plain.clouds[1], data=Data.COPY))
     slurm = replace(plain.slurm, user="root")
-    return replace(plain, clouds=clouds, slurm=slurm)
+    ssh = Ssh(key="/etc/slurm-elastic/login", munge_key="/etc/munge/munge.key")
+    return replace(plain, clouds=clouds, slurm=slurm, join=replace(plain.join, ssh=ssh))
 
 
 def test_it_says_nothing_where_nothing_is_copied(config: Config) -> None:
@@ -38,6 +40,27 @@ def test_a_copier_that_is_not_there_and_ssh_that_is_not_installed(
     assert missing.observed == "the head has no ssh"
     assert silent.observed.endswith("No such file or directory: no job starts in pub")
     assert "systemctl enable --now slurm-elastic-copier" in silent.advice
+
+
+def test_files_on_machines_without_join_ssh(config: Config) -> None:
+    """Also of a cloud that no longer copies."""
+    shared = tuple(replace(cloud, data=Data.SHARED) for cloud in config.clouds)
+    with_ssh = replace(config, clouds=shared)
+    ledger = Ledger(config.state / "ledger.db")
+    for job, state in ((3, CopyState.THERE), (1, CopyState.OWED), (2, CopyState.BACK)):
+        ledger.copies.put(
+            JobCopy(job=job, restarts=0, node=f"pub{job}", machine=f"i-{job}", uid=1,
+                    directory="/home/a/w", outputs={}, state=state, since=T0)
+        )  # fmt: skip
+    ledger.close()
+    assert list(copies.examine(with_ssh, T0)) == []
+    without = replace(with_ssh, join=replace(config.join, ssh=None))
+    (finding,) = copies.examine(without, T0)
+    assert finding.level == FindingLevel.WRONG
+    assert finding.observed == (
+        "join.ssh is missing, and files of jobs 1, 3 are on pub[1,3]: they are lost when these"
+        " machines end"
+    )
 
 
 def test_files_that_do_not_come_back(config: Config) -> None:

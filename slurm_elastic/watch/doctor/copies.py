@@ -7,6 +7,7 @@ import socket
 from collections.abc import Iterator
 
 from slurm_elastic.base.errors import SlurmElasticError
+from slurm_elastic.base.hostlist import compress
 from slurm_elastic.base.local_time import moment
 from slurm_elastic.base.pages import page
 from slurm_elastic.config import Config
@@ -16,12 +17,18 @@ from slurm_elastic.watch.door.records import opened
 
 SUBJECT = "copies of jobs' files"
 _TIMEOUT_S = 5.0
+_MAX_JOBS = 8  # named in one sentence
 
 
 def examine(config: Config, now: float) -> Iterator[Finding]:
     """Check the programs, the copier and the copies that are on their way back. Nothing if no cloud
-    has ``data: copy``.
+    has ``data: copy`` and no files are on machines without a way back.
     """
+    if text := without_way_back(config):
+        yield Finding.wrong(
+            SUBJECT, text, expected="join.ssh, by which the head brings files back",
+            advice=f"set join.ssh again until these files are back ({page('data')})",
+        )  # fmt: skip
     clouds = [cloud.name for cloud in config.clouds if cloud.data is Data.COPY]
     if not clouds:
         return
@@ -42,6 +49,28 @@ def examine(config: Config, now: float) -> Iterator[Finding]:
     elif not missing:
         yield Finding.ok(SUBJECT, f"slurm-elastic-copier listens at {config.copy.socket}")
     yield from _owing(config, now)
+
+
+def without_way_back(config: Config) -> str:
+    """A sentence about jobs' files on machines that the head can no longer reach, because
+    ``join.ssh`` has been removed; or "". Also "" if this user may not read the ledger.
+    """
+    if config.join.ssh is not None:
+        return ""
+    try:
+        with opened(config) as ledger:
+            copies = [copy for copy in ledger.copies.all() if not copy.state.is_over]
+    except (OSError, SlurmElasticError):
+        return ""
+    if not copies:
+        return ""
+    jobs = sorted({copy.job for copy in copies})
+    listed = ", ".join(map(str, jobs[:_MAX_JOBS])) + (", ..." if len(jobs) > _MAX_JOBS else "")
+    whose = f"{'job' if len(jobs) == 1 else 'jobs'} {listed}"
+    return (
+        f"join.ssh is missing, and files of {whose} are on {compress({c.node for c in copies})}: "
+        "they are lost when these machines end"
+    )
 
 
 def _copier_error(path: str) -> str:
