@@ -384,7 +384,8 @@ def test_hosts_of_machines_matter_once_per_cloud_and_not_per_machine(
     make: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """There may be ten thousand machines, and a look comes every fifteen seconds."""
-    world, asked = make(), []
+    world = make()
+    asked: list[str] = []
     machines = [machine(name) for name in ("pub1", "pub2", "pub3")]
 
     def counts(_: object, cloud: str) -> bool:
