@@ -217,8 +217,9 @@ class Coordinator:
     def close(self) -> None:
         """Open its port to everybody again and remove the scratch directory."""
         if self._has_begun:
-            # It ends with its last process, but perhaps no process has ever joined it.
-            with contextlib.suppress(RequestRefused):
+            # It ends with its last process, but perhaps no process has ever joined it. OSError: a
+            # program of DMTCP is gone or cannot start. The port must be opened all the same.
+            with contextlib.suppress(RequestRefused, OSError):
                 self._ends_last()
         if self._guard:
             self._guard.close()

@@ -316,3 +316,12 @@ def test_a_coordinator_that_no_process_has_joined_ends_with_its_session(
     asked.append(("listens",))
     coordinator.close()
     assert asked == [("listens",), ("dmtcp_command", "--quit"), ("guard",)]
+
+    def no_program(*_: object) -> tuple[int, str]:
+        raise FileNotFoundError("dmtcp_command")
+
+    monkeypatch.setattr(Coordinator, "ask", no_program)
+    monkeypatch.setattr(dmtcp_coordinator, "is_free", lambda _: False)
+    asked.clear()
+    coordinator.close()
+    assert asked == [("guard",)], "the port is opened even if DMTCP has been uninstalled"
