@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import re
+from pathlib import Path
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -81,3 +84,16 @@ def test_it_reads_well() -> None:
 def test_other_text_that_looks_like_ours_is_kept(text: str) -> None:
     assert parsed(text).site_text == text
     assert with_note(text, NoteKind.WAIT, "") == text
+
+
+def test_the_width_that_the_pages_name_shows_a_whole_sentence() -> None:
+    """squeue cuts a column in silence: the end of a sold-out note says when it is tried again."""
+    longest = with_note("", NoteKind.UNSAVED, "x" * 2 * MAX_SENTENCE_LENGTH)
+    pages = Path(__file__).parents[2] / "docs"
+    widths = [
+        int(width)
+        for page in pages.glob("*.md")
+        for width in re.findall(r"admin_comment:(\d+)", page.read_text())
+    ]
+    assert widths
+    assert min(widths) >= len(longest)
