@@ -10,13 +10,13 @@ from pathlib import Path
 import msgspec
 
 from slurm_elastic.base.errors import ConfigError, SlurmElasticError
-from slurm_elastic.base.units import format_duration, parse_duration
+from slurm_elastic.base.units import format_duration
 from slurm_elastic.ckptman.site import pools_by_node
 from slurm_elastic.cli.ckpt_tables import checkpoint_blocks
 from slurm_elastic.cli.console import plain
 from slurm_elastic.cli.explain import explain
 from slurm_elastic.cli.explain_text import SAVES, render
-from slurm_elastic.cli.giving_orders import require_trusted
+from slurm_elastic.cli.giving_orders import require_trusted, seconds_of
 from slurm_elastic.cli.helptext import examples
 from slurm_elastic.cli.machine_readable import write_json
 from slurm_elastic.cli.shortened import words
@@ -116,10 +116,7 @@ def _add_notice(inner: argparse._SubParsersAction[argparse.ArgumentParser]) -> N
 
 
 def _seconds(text: str) -> float:
-    try:
-        duration = parse_duration(text)
-    except ValueError as error:
-        raise argparse.ArgumentTypeError(str(error)) from None
+    duration = seconds_of(text)
     if duration > MAX_NOTICE_S:
         limit = format_duration(MAX_NOTICE_S)
         raise argparse.ArgumentTypeError(f"{text!r} is more than {limit}")

@@ -32,17 +32,22 @@ _WHO_MAY = "For root, SlurmUser and members of the groups in users.operators."
 
 def duration(text: str) -> float:
     """Seconds, more than 0 and at most LONGEST, for argparse."""
+    seconds = seconds_of(text)
+    if not 0 < seconds <= LONGEST:
+        raise argparse.ArgumentTypeError(f"{text!r} is not from 1s to {format_duration(LONGEST)}")
+    return seconds
+
+
+def seconds_of(text: str) -> float:
+    """Seconds of a duration with a unit, for argparse."""
     if text.strip().isdecimal() and float(text):
         # 10 means minutes to Slurm's users and seconds in our configuration: a pause that somebody
         # meant to last for ten minutes would be over before anybody notices.
         raise argparse.ArgumentTypeError(f"{text!r} has no unit: write {text}m or {text}s")
     try:
-        seconds = parse_duration(text)
+        return parse_duration(text)
     except ValueError as error:
         raise argparse.ArgumentTypeError(str(error)) from None
-    if not 0 < seconds <= LONGEST:
-        raise argparse.ArgumentTypeError(f"{text!r} is not from 1s to {format_duration(LONGEST)}")
-    return seconds
 
 
 def one_line(text: str) -> str:

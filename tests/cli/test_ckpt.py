@@ -317,6 +317,9 @@ def test_a_notice_that_makes_no_sense_is_refused(
         run(config, "notice", "op1", "--in", "999999999999d")
     assert end.value.code == 2
     assert "--in: '999999999999d' is more than 366d" in capsys.readouterr().err
+    with pytest.raises(SystemExit):
+        run(config, "notice", "op1", "--in", "10")
+    assert "'10' has no unit: write 10m or 10s" in capsys.readouterr().err
     assert not list(place.iterdir())
 
 
