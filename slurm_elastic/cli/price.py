@@ -3,36 +3,40 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import os
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from msgspec import Struct
 from rich.console import Console
 from rich.table import Table
 
-from slurm_elastic.base.errors import ConfigError
+from slurm_elastic.base.errors import ConfigError, SlurmElasticError
+from slurm_elastic.base.local_time import clock
 from slurm_elastic.base.units import brief, counted, money
 from slurm_elastic.cli import cloud_table, why_not
 from slurm_elastic.cli.cloud_table import CloudRow, published_rows
 from slurm_elastic.cli.console import plain
 from slurm_elastic.cli.helptext import examples
 from slurm_elastic.cli.machine_readable import write_json
+from slurm_elastic.cli.shortened import words
 from slurm_elastic.cli.status import kept_of
 from slurm_elastic.config import Config
 from slurm_elastic.config.configfile import load
 from slurm_elastic.model.protocols import Slurm
 from slurm_elastic.model.slurm import SlurmJob
 from slurm_elastic.policies.launch.time_limits import default_limits, exceeding
+from slurm_elastic.policies.launch.verdict import Verdict
 from slurm_elastic.slurm.client import sbatch_test_only
 from slurm_elastic.slurm.client.prompt import PromptCli
 from slurm_elastic.slurm.client.sbatch_test_only import Submission
 from slurm_elastic.slurm.client.site import read_site
 from slurm_elastic.slurm.hooks import submit_filter
-from slurm_elastic.watch.door.client import prices
+from slurm_elastic.watch.door.client import chain_of, prices
 from slurm_elastic.watch.door.orders import name_of
-from slurm_elastic.watch.door.questions import KNOWN_JOBS, Chain, PartitionPrice, PriceAsk
+from slurm_elastic.watch.door.questions import KNOWN_JOBS, Chain, ChainAsk, PartitionPrice, PriceAsk
 
 BARS = frozenset(
     {"partition", "account", "qos", "group", "requeue", "time", "features", "gres", "cpus",
@@ -41,6 +45,8 @@ BARS = frozenset(
 """The predicates of ``policies.launch.verdict`` that exclude a job permanently; the others pass
 with time.
 """
+CLOSED = frozenset({"bound", "health"})
+"""The predicates of a pool that starts no machine now: its cloud is sold out, paused or limited."""
 MAX_QUERIES = 8  # ask slurmctld for at most this many partitions: each query is one command
 NO_ESTIMATE_S = 182 * 86400
 """Slurm assumes that a job without a time limit runs for a year. An estimate this far ahead only
@@ -55,12 +61,24 @@ class PartitionRow(Struct, frozen=True, kw_only=True, rename={"by_slurm": "by_sl
     by_slurm: int | None = None
 
 
+class ClosedPool(Struct, frozen=True, kw_only=True):
+    """A pool that starts no machine now. ``retry_at``: when its sold-out cloud is asked again (Unix
+    time; None: it is not sold out).
+    """
+
+    cloud: str
+    pool: str
+    reason: str
+    retry_at: float | None = None
+
+
 class Priced(Struct, frozen=True, kw_only=True, rename={"limit": "limit_s"}):
     """The document of ``price --json``.
 
     ``limit``: the job's own time limit (s); None if it has none, so that each forecast has its own.
     ``options``: the options as sbatch understood them. ``at``: Unix time. ``clouds``: the order in
-    which the job would use the clouds.
+    which the job would use the clouds. ``closed``: pools that start no machine now. The forecasts
+    do not know how long this lasts.
     """
 
     at: float
@@ -70,6 +88,7 @@ class Priced(Struct, frozen=True, kw_only=True, rename={"limit": "limit_s"}):
     options: Mapping[str, str]
     version: int = 1
     clouds: tuple[CloudRow, ...] = ()
+    closed: tuple[ClosedPool, ...] = ()
 
 
 def add(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -116,7 +135,9 @@ def gather(config: Config, script: str, options: Sequence[str], now: float) -> P
     # excluded=False saves a query of 22.05: a job that is not submitted excludes no nodes.
     slurm = PromptCli(config.slurm, excluded=False)
     # Our own verdict and limits first: Slurm is asked only about partitions that remain.
-    barred = _barred(config, slurm, job, now)
+    chain = _chain(config, job, now)
+    verdicts = why_not.judge(config, job, chain, kept_of(slurm, now))
+    barred = {verdict.pool: verdict.reason for verdict in verdicts if verdict.predicate in BARS}
     limits, too_short = _limits(slurm, job, asked.options)
     ask = PriceAsk(job=job, save=config.checkpoint.expected_duration, limits=limits)
     rows = [
@@ -149,6 +170,7 @@ def gather(config: Config, script: str, options: Sequence[str], now: float) -> P
         ),
         options=asked.options,
         clouds=published_rows(config, job, now),
+        closed=closed_pools(verdicts, chain),
     )
 
 
@@ -227,10 +249,26 @@ def _require_partitions(config: Config, asked: Submission) -> None:
     )
 
 
-def _barred(config: Config, slurm: PromptCli, job: SlurmJob, now: float) -> dict[str, str]:
-    """By pool: why it is closed to this job, in the words of ``explain``."""
-    verdicts = why_not.judge(config, job, Chain(), kept_of(slurm, now))
-    return {verdict.pool: verdict.reason for verdict in verdicts if verdict.predicate in BARS}
+def _chain(config: Config, job: SlurmJob, now: float) -> Chain:
+    """What stops the job's pools now, by slurm-elasticd; empty if that cannot be read or seen."""
+    ask = ChainAsk(about="job", name="0", account=job.account, user=job.user, wants=job.node_count)
+    with contextlib.suppress(SlurmElasticError):
+        return chain_of(config, ask, now)
+    return Chain()
+
+
+def closed_pools(verdicts: Iterable[Verdict], chain: Chain) -> tuple[ClosedPool, ...]:
+    """The pools that could run the job but start no machine now, in the words of ``explain``."""
+    return tuple(
+        ClosedPool(
+            cloud=verdict.cloud,
+            pool=verdict.pool,
+            reason=verdict.reason,
+            retry_at=chain.retry_at.get(verdict.pool),
+        )
+        for verdict in verdicts
+        if verdict.predicate in CLOSED
+    )
 
 
 def _limits(
@@ -278,9 +316,24 @@ def render(priced: Priced, console: Console) -> None:
     for row in priced.rows:
         if row.forecast.why:
             console.print(f"{_where(row.forecast)}: not possible: {row.forecast.why}")
+    for text in _closed_texts(priced):
+        console.print(words(text, "yellow"))
     cloud_table.show(priced.clouds, console)
     if started:
         _print_notes(started, jobs, console)
+
+
+def _closed_texts(priced: Priced) -> Iterator[str]:
+    """``Cloud aws (pool general) starts no machine now: ...; it is asked again at 09:31``."""
+    groups: dict[tuple[str, str], list[ClosedPool]] = {}
+    for row in priced.closed:
+        groups.setdefault((row.cloud, row.reason), []).append(row)
+    for (cloud, reason), rows in groups.items():
+        pools = ", ".join(row.pool for row in rows)
+        noun = "pool" if len(rows) == 1 else "pools"
+        times = [row.retry_at for row in rows if row.retry_at is not None]
+        again = f"; it is asked again at {clock(min(times))}" if times else ""
+        yield f"Cloud {cloud} ({noun} {pools}) starts no machine now: {reason}{again}"
 
 
 def _print_notes(started: Sequence[PartitionRow], jobs: int, console: Console) -> None:

@@ -2,17 +2,26 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
+import time
 from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
 from rich.console import Console
+from status_cases import config, general_pool
 
-from slurm_elastic.cli import price
+from slurm_elastic.base.local_time import clock
+from slurm_elastic.cli import price, why_not
 from slurm_elastic.cli.main import main
 from slurm_elastic.cli.price import PartitionRow, Priced
+from slurm_elastic.cli.status import kept_of
+from slurm_elastic.model.causes import Quoted
+from slurm_elastic.model.exclusion import CAPACITY, Exclusion
+from slurm_elastic.policies.nodes.node_reasons import HOLD_MARK
 from slurm_elastic.slurm.client.fake import FakeSlurm
+from slurm_elastic.state.ledger import Ledger
 from slurm_elastic.watch.door.questions import PartitionPrice
 
 YEAR = 365 * 86400
@@ -117,3 +126,32 @@ def test_a_year_of_slurms_is_no_estimate() -> None:
     assert "no limit ~7m" in text
     assert "SLURM SAYS no limit: jobs that come first have no time limit." in text
     assert "30d" in shown(600, row("batch", 600, slurm=30 * 86400))
+
+
+def test_a_sold_out_cloud_is_named_with_the_time_of_the_next_try(tmp_path: Path) -> None:
+    sold_out = "8 offers: cooling down after InsufficientInstanceCapacity"
+    now, site, slurm = time.time(), config(tmp_path), FakeSlurm()
+    with contextlib.closing(Ledger(tmp_path / "ledger.db")) as ledger:
+        for node in general_pool().nodes:
+            slurm.set_node(
+                node, "IDLE", "CLOUD", "POWERED_DOWN", "DRAIN", reason=f"{HOLD_MARK}{sold_out}"
+            )
+            ledger.exclusions.add(
+                Exclusion(
+                    kind=CAPACITY, scope=node, pool="general", cause=Quoted(text=sold_out),
+                    until=now + 90,
+                )
+            )  # fmt: skip
+    aws = next(cloud for cloud in site.clouds if cloud.name == "aws")
+    job = price.job_of({"account": "physics"}, (aws.partition_name,))
+    chain = price._chain(site, job, now)
+    verdicts = why_not.judge(site, job, chain, kept_of(slurm, now))
+    closed = price.closed_pools(verdicts, chain)
+    assert [(row.cloud, row.pool, row.retry_at) for row in closed] == [("aws", "general", now + 90)]
+    out = io.StringIO()
+    priced = Priced(at=now, job="job.sh", limit=60, rows=(), options={}, closed=closed)
+    price.render(priced, Console(file=out, width=80))
+    text = " ".join(out.getvalue().split())
+    assert "Cloud aws (pool general) starts no machine now: " in text
+    assert sold_out in text
+    assert f"it is asked again at {clock(now + 90)}" in text

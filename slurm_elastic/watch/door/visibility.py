@@ -140,7 +140,9 @@ def _seen_checkpoints(facts: CheckpointFacts, viewer: Viewer) -> CheckpointFacts
 
 def refusal(ask: ChainAsk, viewer: Viewer) -> str:
     """Why ``viewer`` may see nothing about the subject; "" if some of it is visible."""
-    if ask.about == "job" and viewer.hides(JOBS) and int(ask.name) not in viewer.jobs:
+    # Job 0 is one that is not submitted yet: it belongs to nobody.
+    number = int(ask.name) if ask.about == "job" else 0
+    if number and viewer.hides(JOBS) and number not in viewer.jobs:
         return (
             f"job {ask.name} is not one of your jobs that Slurm still has, and slurm.conf "
             "(PrivateData=jobs) hides other users' jobs"

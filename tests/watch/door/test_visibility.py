@@ -110,6 +110,8 @@ def test_a_users_own_job_is_told_and_anothers_is_not(tmp_path: Path) -> None:
     own, other = ChainAsk(about="job", name="42"), ChainAsk(about="job", name="41")
     assert refusal(own, viewer(BOB, "jobs")) == ""
     assert "job 41 is not one of your jobs" in refusal(other, viewer(BOB, "jobs"))
+    unsubmitted = ChainAsk(about="job", name="0", wants=1)
+    assert refusal(unsubmitted, viewer(BOB, "jobs")) == "", "price asks what stops the pools"
     assert "job 7 is not one of your jobs" in refusal(
         ChainAsk(about="job", name="7"), viewer(BOB, "jobs")
     ), "whether there is one is not told"
