@@ -22,7 +22,15 @@ from slurm_elastic.config.resolve import effective
 from slurm_elastic.model.directive import describe
 from slurm_elastic.providers.base.joining import program_of
 from slurm_elastic.slurm.client import controller
-from slurm_elastic.slurm.conf import check, cloud_prices, conf_diff, install, pair, plan
+from slurm_elastic.slurm.conf import (
+    check,
+    cloud_prices,
+    conf_diff,
+    install,
+    pair,
+    plan,
+    without_effect,
+)
 from slurm_elastic.slurm.conf import uninstall as slurm_uninstall
 from slurm_elastic.slurm.conf.install import InstallResult
 from slurm_elastic.slurm.conf.overridden import overridden
@@ -196,7 +204,8 @@ def run_check(args: argparse.Namespace) -> int:
     prices = cloud_prices.notices(config)
     lines = check.check(planned).lines
     lost = copies.without_way_back(config)
-    notices = (*planned.notices, *prices, *([lost] if lost else ()))
+    unused = without_effect.notices(config)
+    notices = (*planned.notices, *prices, *unused, *([lost] if lost else ()))
     _say((*lines, *overridden(config, planned.version), *notices, *planned.manual))
     return 0
 

@@ -187,12 +187,15 @@ def test_a_line_that_repeats_ours_and_added_programs_undo_nothing(admin: Admin) 
     assert "PrologSlurmctld=/site/prolog stands behind" in older
 
 
-def test_check_notes_prices_that_disagree_with_the_order(
+def test_check_notes_prices_that_disagree_with_the_order_and_unused_settings(
     admin: Admin, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(cloud_prices, "notices", lambda _config: ["clouds: a stands before b"])
+    admin.yaml.write_text(f"{admin.yaml.read_text()}copy: {{size_limit: 20G}}\n")
     assert admin("check") == 0
-    assert "clouds: a stands before b" in capsys.readouterr().out
+    said = capsys.readouterr().out
+    assert "clouds: a stands before b" in said
+    assert "copy.size_limit: no effect, because no cloud has `data: copy`" in said
 
 
 def test_check_names_files_that_have_no_way_back(
