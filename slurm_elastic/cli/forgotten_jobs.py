@@ -13,9 +13,9 @@ from slurm_elastic.base.errors import SlurmElasticError
 from slurm_elastic.base.local_time import minute
 from slurm_elastic.config import Config
 from slurm_elastic.model.protocols import Slurm
-from slurm_elastic.watch.door.client import may_read, own_jobs_of
+from slurm_elastic.watch.door.client import own_jobs_of
 from slurm_elastic.watch.door.questions import OwnJobsAsk
-from slurm_elastic.watch.door.records import opened
+from slurm_elastic.watch.door.records import may_read, opened
 from slurm_elastic.watch.view.own_jobs import ENDED, OwnJob
 
 SINCE_S = 30 * 86400.0
