@@ -62,6 +62,12 @@ def agent(made: dict[bytes, bytes], tmp_path: Path) -> Iterator[subprocess.Popen
     process.wait()
 
 
+def took(taken: list[mpi.Start], place: Path) -> bool:
+    """Take the commands that are there. Whether there were any, now or before."""
+    taken += mpi.starts(place, CALLER)
+    return bool(taken)
+
+
 def test_the_job_keeps_its_own_values_but_for_what_starts_ranks(made: dict[bytes, bytes]) -> None:
     assert made[b"UCX_TLS"] == b"tcp"
     assert made[b"OMPI_MCA_btl"] == b"tcp,self"
@@ -73,7 +79,7 @@ def test_a_command_for_another_node_is_taken_once_and_its_end_ends_ssh(
     agent: subprocess.Popen[bytes], tmp_path: Path
 ) -> None:
     taken: list[mpi.Start] = []
-    eventually(lambda: taken.extend(mpi.starts(tmp_path, CALLER)) or taken)
+    eventually(lambda: took(taken, tmp_path))
     (start,) = taken
     assert (start.node, start.directory) == ("n2", str(tmp_path))
     assert start.command == '"echo" --id 1'
@@ -99,7 +105,7 @@ def test_a_command_that_nobody_had_taken_before_an_image_comes_again_after_the_r
     for path in tmp_path.glob("start-*"):  # a restore begins with an empty directory
         path.unlink()
     taken: list[mpi.Start] = []
-    eventually(lambda: taken.extend(mpi.starts(tmp_path, CALLER)) or taken)
+    eventually(lambda: took(taken, tmp_path))
     assert taken[0].environment[b"MINE"] == b"a=b\nc"
     eventually(lambda: not list(tmp_path.glob("start-*")))
     time.sleep(0.7)  # it looks twice a second
@@ -138,8 +144,12 @@ class AgentBed:
         self.nodes = OtherNodes(site, CALLER, JobNodes(JobNode(names[0], "10.0.0.1"), others),
                                 place / "saved")  # fmt: skip
         attendants = self.nodes._attendants
-        monkeypatch.setattr(attendants, "ask", lambda order: self.asked.append(order) or [])
+        monkeypatch.setattr(attendants, "ask", self._ask)
         monkeypatch.setattr(attendants, "reports", self.reports)
+
+    def _ask(self, order: dict[str, object]) -> list[dict[str, object]]:
+        self.asked.append(order)
+        return []
 
     def reports(self) -> list[dict[str, object]]:
         reported, self.reported = self.reported, []
