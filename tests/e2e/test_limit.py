@@ -8,6 +8,7 @@ import pytest
 
 from slurm_elastic.policies.checkpoint.threat import ThreatCause
 from slurm_elastic.sandbox.cluster import Sandbox
+from slurm_elastic.state.ckptstate.facts import MigrationStep
 from tests.e2e.ckpt import FILE_SIGN, begun_at, counter, each_once, early, kinds, migrations
 
 pytestmark = pytest.mark.e2e
@@ -39,7 +40,10 @@ def test_a_job_goes_on_after_its_time_limit_with_a_full_one(site: Sandbox) -> No
     assert [move.image is not None for move in moves] == [True] * len(moves)
     assert "ckpt-saved" in kinds(site, f"job:{job}")
     said = (site.work / f"slurm-{job}.out").read_text()
-    assert said.count("slurm-elastic: this job was saved at") == len(moves)
+    # A run that ends within seconds may have no step left to write its line; explain says so.
+    missing = kinds(site, f"job:{job}").count("ckpt-not-told")
+    back = [move for move in moves if move.step is MigrationStep.BACK]
+    assert said.count("slurm-elastic: this job was saved at") == len(back) - missing
     assert f"its time limit of 00:01:00 ends (1 of {TIMES} times)" in said
     assert "with its full time limit" in said
 
