@@ -262,14 +262,22 @@ def _read_report(site: Site, failed: Sequence[Machine]) -> BootDetail | None:
     machines = {m.instance.node: m for m in failed[:MAX_ASKED_MACHINES]}
     # The cause only explains the failures. They are counted also if Slurm does not answer.
     with contextlib.suppress(SlurmError):
-        for name, node in site.slurm.nodes(list(machines)).items():
-            for prefix in (GATE_PREFIX, PREPARE_PREFIX):
-                generation, colon, report = node.comment.removeprefix(prefix).partition(":")
-                is_report = node.comment.startswith(prefix) and colon
-                if is_report and _reports_launch(machines[name], generation):
-                    if prefix == PREPARE_PREFIX:
-                        return MachineNotPrepared(error=report)
-                    return CheckFailed(check_output=report)
+        nodes = site.slurm.nodes(list(machines))
+        reports = (_parse_report(machines[name], node.comment) for name, node in nodes.items())
+        return next((report for report in reports if report is not None), None)
+    return None
+
+
+def _parse_report(machine: Machine, comment: str) -> BootDetail | None:
+    """Return what the comment of its node says about this machine's launch."""
+    for prefix in (GATE_PREFIX, PREPARE_PREFIX):
+        generation, colon, report = comment.removeprefix(prefix).partition(":")
+        is_report = comment.startswith(prefix) and colon
+        if not is_report or not _reports_launch(machine, generation):
+            continue
+        if prefix == PREPARE_PREFIX:
+            return MachineNotPrepared(error=report)
+        return CheckFailed(check_output=report)
     return None
 
 

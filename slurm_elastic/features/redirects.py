@@ -81,13 +81,13 @@ class Redirects:
                 self._note(directive, change, jobs)
 
     def _without_changed(self, number: int, queue: Sequence[SlurmJob]) -> list[SlurmJob]:
-        """Return the jobs without those that this order has sent and that somebody has changed
-        since: a person, or another order. Two orders would else move a job to and fro for ever.
+        """Leave out each job that a person or another order has changed after this order sent it.
+        Otherwise two orders would move a job to and fro for ever.
         """
         movable = []
         for job in queue:
             own = [s for s in self._known_steps().get(job.id, ()) if s.number == number]
-            # Only a job that was seen with our partitions was changed by somebody else. Slurm may
+            # Only a job that was seen with our partitions was changed by others. Slurm may
             # not have done our own change.
             is_ours = bool(own) and {*job.partitions} == {*own[-1].partitions}
             if is_ours:

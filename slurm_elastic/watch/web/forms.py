@@ -44,11 +44,11 @@ class SessionTokens:
         return secrets.token_urlsafe(24)
 
     def token(self, session: str, uid: int) -> str:
-        """The token that forms of this session have."""
+        """The token in the forms of one browser and user."""
         return hmac.new(self._key, f"{uid} {session}".encode(), hashlib.sha256).hexdigest()
 
     def fits(self, token: str, session: str, uid: int) -> bool:
-        """Whether a form of this session has this token."""
+        """Whether the forms of this browser and user have this token."""
         return bool(session) and hmac.compare_digest(
             token.encode(), self.token(session, uid).encode()
         )
