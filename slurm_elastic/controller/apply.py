@@ -15,6 +15,7 @@ from typing import Any
 from msgspec.structs import replace
 
 from slurm_elastic.base.errors import NotLearntError, SlurmElasticError
+from slurm_elastic.base.grouping import group_by
 from slurm_elastic.base.hostlist import compress
 from slurm_elastic.controller import holds
 from slurm_elastic.controller.adoption import adopt
@@ -235,8 +236,8 @@ class _Apply:
 
     def _note_end(self, batch: Sequence[NoteEnd | NoteMissing]) -> None:
         nodes = self._nodes_of(batch)
-        for cause in dict.fromkeys(a.cause for a in batch):
-            ids = [a.machine for a in batch if a.cause == cause]
+        for cause, ends in group_by(batch, lambda action: action.cause).items():
+            ids = [end.machine for end in ends]
             self._site.ledger.machines.record_end(self._cloud, ids, cause, self._site.now())
             self._site.record(CORRELATION, "ended", [nodes[i] for i in ids], cause)
 
@@ -377,8 +378,7 @@ class _Apply:
 
     def _drop(self, batch: Sequence[actions.Drop]) -> None:
         correlation = self._correlation
-        for cause in dict.fromkeys(a.cause for a in batch):
-            dropped = [a.node for a in batch if a.cause == cause]
+        for cause, dropped in group_by_cause(batch).items():
             # Once for each request, because a request that fails is tried again.
             nodes = self._site.recorder.record_if_changed(
                 correlation, "dropped", dropped, cause, once_per_correlation=True

@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 
 from slurm_elastic.base.errors import InstanceNotFound, ProviderError, describe_foreign
 from slurm_elastic.base.faults import reach
+from slurm_elastic.base.grouping import group_by
 from slurm_elastic.base.hostlist import compress
 from slurm_elastic.controller.context import Site
 from slurm_elastic.model.causes import AnyCause, Quoted
@@ -82,8 +83,7 @@ def terminate_by_cause(
     correlation: str,
 ) -> None:
     """Terminate these machines of one cloud, each for its own cause (by machine id)."""
-    for cause in dict.fromkeys(cause_of[m.instance.id] for m in machines):
-        ending = [m for m in machines if cause_of[m.instance.id] == cause]
+    for cause, ending in group_by(machines, lambda m: cause_of[m.instance.id]).items():
         terminate(site, cloud, ending, cause, correlation)
 
 

@@ -18,6 +18,7 @@ from collections.abc import Mapping, Sequence
 from msgspec.structs import replace
 
 from slurm_elastic.base.faults import reach
+from slurm_elastic.base.grouping import group_by
 from slurm_elastic.base.hostlist import compress
 from slurm_elastic.controller.context import Site
 from slurm_elastic.controller.holds import can_drain, hold, hold_reason
@@ -110,8 +111,7 @@ def power_down_and_requeue(
     reach("refuse.before-force")
     if forced:
         _address_mates(site, forced, waiting)
-    for node_cause in dict.fromkeys(causes.values()):
-        nodes = [n for n in forced if causes[n] == node_cause]
+    for node_cause, nodes in group_by(forced, causes.__getitem__).items():
         node_updates.power_down_by_force(site.slurm, nodes, hold_reason(node_cause))
     reach("refuse.after-force")
     for job in waiting:

@@ -21,6 +21,7 @@ from itertools import islice
 import msgspec
 from msgspec.structs import replace
 
+from slurm_elastic.base.grouping import group_by
 from slurm_elastic.base.hostlist import compress
 from slurm_elastic.base.in_time import InTime
 from slurm_elastic.base.report_once import ReportOnce
@@ -305,9 +306,7 @@ class Autoscaler(Part):
             if cause is None:
                 continue
             nodes = [node for node in group.unheld[pool.name] if node not in chosen]
-            nodes += [
-                node for node, held_cause in group.held[pool.name].items() if held_cause != cause
-            ]
+            nodes += _held_for_another_cause(group.held[pool.name], cause)
             if nodes:
                 holds.hold_back(self._site, nodes, cause)
                 self._site.record(
@@ -338,11 +337,12 @@ class Autoscaler(Part):
             return
         stops = {pool.name: pool.stop for pool in group.now.pools}
         policy_cause = holds.BY_POLICY if holds_back(group.now.growth) else None
-        causes = {node: stops[self._site.pool_of[node].name] or policy_cause for node in nodes}
+        pool_of = self._site.pool_of
+        by_cause = group_by(nodes, lambda node: stops[pool_of[node].name] or policy_cause)
         # Hold all nodes of a cause in one transaction, because each transaction syncs the disk.
-        for cause in dict.fromkeys(causes.values()):
+        for cause, held in by_cause.items():
             if cause is not None:
-                holds.hold_back(self._site, [n for n in nodes if causes[n] == cause], cause)
+                holds.hold_back(self._site, held, cause)
         node_updates.power_down_when_idle(self._site.slurm, nodes)
 
     def _set_weights(self, group: PoolGroup, view: Observation) -> None:
@@ -364,6 +364,11 @@ class Autoscaler(Part):
         changed = {n: w for n, w in weight_by_node.items() if n in nodes and nodes[n].weight != w}
         if changed:
             node_updates.set_weights(self._site.slurm, changed)
+
+
+def _held_for_another_cause(held: Mapping[str, object], cause: object) -> list[str]:
+    # object, not AnyCause: mypy compares two unions of hundreds of classes for a minute.
+    return [node for node, held_cause in held.items() if held_cause != cause]
 
 
 def _may_start_unasked(now: GroupSnapshot) -> bool:

@@ -11,6 +11,7 @@ import logging
 from collections.abc import Mapping
 from concurrent.futures import Executor
 
+from slurm_elastic.base.grouping import group_by
 from slurm_elastic.config import Config
 from slurm_elastic.config.limit_changes import pools_in
 from slurm_elastic.controller import holds
@@ -82,8 +83,8 @@ class DirectivesPart(Part):
         if changed:
             # Hold all nodes of a cause in one transaction. Each transaction syncs the disk and
             # reads all holds again, so one transaction per node takes seconds in a large pool.
-            for cause in dict.fromkeys(closed[node] for node in changed):
-                holds.hold_back(site, [n for n in changed if closed[n] == cause], cause, OPERATOR)
+            for cause, nodes in group_by(changed, closed.__getitem__).items():
+                holds.hold_back(site, nodes, cause, OPERATOR)
             holds.drain_when_powered_down(site)
 
 

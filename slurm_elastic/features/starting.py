@@ -22,6 +22,7 @@ from slurm_elastic.base.errors import (
     TransientError,
 )
 from slurm_elastic.base.faults import reach
+from slurm_elastic.base.grouping import group_by
 from slurm_elastic.controller.context import Site, new_generation
 from slurm_elastic.controller.ending import terminate
 from slurm_elastic.controller.extensions import Caps, Extensions
@@ -244,8 +245,8 @@ def end_stopped(site: Site, snapshot: ClusterSnapshot, ends: Sequence[actions.En
     """End these stopped machines, the intent first."""
     cloud = snapshot.terms.cloud
     machines = {m.instance.id: m for m in site.ledger.stops.machines() if m.instance.cloud == cloud}
-    for cause in dict.fromkeys(a.cause for a in ends):
-        doomed = [machines[a.machine] for a in ends if a.cause == cause if a.machine in machines]
+    for cause, alike in group_by(ends, lambda end: end.cause).items():
+        doomed = [machines[a.machine] for a in alike if a.machine in machines]
         ids = [m.instance.id for m in doomed]
         site.ledger.stops.record_ending_of_stopped(cloud, ids, cause, site.now())
         terminate(site, cloud, doomed, cause, CORRELATION)
