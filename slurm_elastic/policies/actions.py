@@ -5,8 +5,8 @@ how its actions may be carried out:
 
 - ``patient``: only after the finding has stood for a while, because a race could fake it for a
   moment.
-- ``capped``: only a limited number per round. With a wrong view of the world we would otherwise
-  destroy many machines, jobs or records at once.
+- ``capped``: only a limited number per round. Otherwise a wrong view of the world would destroy
+  many machines, jobs or records at once.
 - ``by_node``: only if the state of Slurm's node still requires it, because the node may have
   changed since it was read.
 - ``bulk``: many in one call.
@@ -92,8 +92,8 @@ class Adopt(OnMachine, frozen=True, kw_only=True):
 
 
 class AdoptStopped(OnMachine, frozen=True, kw_only=True):
-    """Record a stopped machine that is missing in the ledger. It is patient because a machine that
-    is about to be deleted often disappears soon.
+    """Record a stopped machine missing in the ledger. It is patient because a machine about to be
+    deleted often disappears soon.
     """
 
     kind: ClassVar[str] = "adopt-stopped"
@@ -172,7 +172,7 @@ class TerminateDouble(OnMachine, frozen=True, kw_only=True):
 
 
 class TerminateStopped(OnMachine, frozen=True, kw_only=True):
-    """End a machine that is stopped in its cloud although we did not stop it."""
+    """End a machine stopped in its cloud although we did not stop it."""
 
     kind: ClassVar[str] = "terminate-stopped"
     patient: ClassVar[bool] = True
@@ -280,8 +280,8 @@ class Disclaim(OnNode, frozen=True, kw_only=True):
 
 
 class PowerDownAgain(OnNode, frozen=True, kw_only=True):
-    """Power down a powered-down node that is NOT_RESPONDING once more, which removes this flag.
-    With the flag, slurmctld would allocate no job to the node after its next restart.
+    """Power down a powered-down NOT_RESPONDING node once more, which removes this flag. slurmctld
+    would allocate no job to a node with this flag after its next restart.
     """
 
     kind: ClassVar[str] = "power-down-again"
@@ -330,7 +330,7 @@ class ReopenPool(Action, frozen=True, kw_only=True):
 
 
 class SetAddress(OnNode, frozen=True, kw_only=True):
-    """Set the address of a node in slurmctld to that of its machine."""
+    """Set a node's address in slurmctld to its machine's address."""
 
     kind: ClassVar[str] = "set-address"
     by_node: ClassVar[bool] = False

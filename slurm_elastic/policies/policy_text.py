@@ -50,7 +50,7 @@ class Policy(Struct, frozen=True):
 
 @cache
 def _numbers(kind: type) -> Mapping[str, tuple[Any, str]]:
-    """Return the fields that are numbers, with their types and the descriptions of these."""
+    """Return the number fields with their types and the types' descriptions."""
     hints = get_type_hints(kind, include_extras=True)
     hint_and_description = {name: (hint, _meta(hint)) for name, hint in hints.items()}
     return {name: (hint, meta) for name, (hint, meta) in hint_and_description.items() if meta}

@@ -1,1 +1,1 @@
-"""Decides when a job is saved and moved, by what threatens it and what a save costs."""
+"""Decides when a job is saved and moved, by the threats to it and the cost of a save."""

@@ -57,8 +57,8 @@ class Never(Policy, frozen=True, tag="none"):
 
 
 class Hour(Policy, frozen=True, tag="hour"):
-    """Once per paid lease, ``margin`` seconds before its end. ``every`` (s) replaces a lease that
-    is too short for a save, such as payment by the second.
+    """Once per paid lease, ``margin`` seconds before its end. ``every`` (s) replaces a lease too
+    short for a save, such as payment by the second.
 
     A margin shorter than ``dump`` is widened to it.
     """

@@ -1,17 +1,17 @@
 """A job with a deadline on a spot market: when to use spot machines, to wait, or to pay. Pure.
 
 ``uniform`` is uniform progress of Wu et al., "Can't Be Late: Optimizing Spot Instance Savings under
-Deadlines" (NSDI '24, section 4.2). Without a spot machine the job waits as long as it is ahead of a
+Deadlines" (NSDI '24, section 4.2). A job without a spot machine waits as long as it is ahead of a
 straight line from start to deadline, and pays for an on-demand machine when it is behind.
 
 Our own rule (``choose``) compares dollars. A job pays for its work, and for a restart on each
 machine that it gets; each second on a spot machine saves the difference of the prices; waiting
 costs only slack. So the rule estimates how long the market will stay as it is from the spells seen
-so far (``policies.checkpoint.market_spells``). The job waits for spot machines that are expected
-back soon, for longer the more slack it has. In a long outage it pays, and keeps slack for the short
-outages after it. A job that pays returns to a spot machine also near the end, if the slack pays for
-both changes, and only if the machine is expected to stay long enough to earn them. No wrong
-estimate makes the job late, because the slack for restarts and looks is kept apart.
+so far (``policies.checkpoint.market_spells``). The job waits for spot machines expected back soon,
+for longer the more slack it has. In a long outage it pays, and keeps slack for the short outages
+after it. A job that pays returns to a spot machine also near the end, if the slack pays for both
+changes, and only if the machine is expected to stay long enough to earn them. No wrong estimate
+makes the job late, because the slack for restarts and looks is kept apart.
 """
 
 from __future__ import annotations
@@ -32,8 +32,7 @@ buys one.
 """
 
 OUTAGE = 2 / 3
-"""The share of an outage's expected remainder that is subtracted from the slack before that
-comparison.
+"""The share of an outage's expected remainder subtracted from the slack before the comparison.
 """
 
 EARNED = 7.0
@@ -59,11 +58,11 @@ class Race(Struct, frozen=True, kw_only=True):
     """All facts for the choice, in seconds.
 
     ``begin`` and ``deadline`` bound the whole job of ``work``, of which ``left`` remains.
-    ``restart`` is lost whenever the job gets a machine; ``starting`` is the part of it that is
-    still ahead. ``look``: until the next choice. ``spot``: a spot machine is available, or kept,
-    now. ``up``: for how long without a break it has been available; ``down``: for how long it has
-    not been. ``past``: the known history of the market. ``price``: of a spot machine, as a share of
-    the on-demand price.
+    ``restart`` is lost whenever the job gets a machine; ``starting`` is its part still ahead.
+    ``look``: until the next choice. ``spot``: a spot machine is available, or kept, now. ``up``:
+    for how long without a break it has been available; ``down``: for how long it has not been.
+    ``past``: the known history of the market. ``price``: of a spot machine, as a share of the
+    on-demand price.
     """
 
     now: float
@@ -130,7 +129,7 @@ def choose(race: Race) -> DeadlineChoice:
     if race.where is Where.ON_DEMAND:
         # Stay: to wait now would cost a restart later.
         return DeadlineChoice(Where.ON_DEMAND, "no spot machine is available")
-    # At the next look it would be too late to begin on demand, so begin now.
+    # The next look would be too late to begin on demand, so begin now.
     if race.slack < race.restart + 2 * race.look:
         return DeadlineChoice(Where.ON_DEMAND, f"only {brief(race.slack)} may still be lost")
     if race.patient:

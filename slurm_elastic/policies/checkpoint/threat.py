@@ -43,8 +43,8 @@ FALSE_AFTER = 600.0
 mistake.
 """
 HORIZON = 900.0
-"""A planned threat counts from this long before its end (s), or from three times a save's duration
-if that is longer.
+"""A planned threat counts from this long before its end (s), or three times a save's duration if
+longer.
 """
 _DATE = re.compile(r"\d{4}-\d\d-\d\d(?:[T ]\d\d:\d\d(?::\d\d)?)?(?:Z|[+-]\d\d:\d\d)?")
 
@@ -78,7 +78,7 @@ PLANNED = frozenset(
 CERTAIN = PLANNED | {ThreatCause.PREEMPTION}
 """The run certainly ends at that time, so the checkpoint policy has no say in the save."""
 OF_JOBS = frozenset({ThreatCause.LIMIT, ThreatCause.PREEMPTION})
-"""They end the job and concern none of its nodes."""
+"""They end the job and concern no node."""
 OF_SLURM = frozenset({ThreatCause.MAINTENANCE, ThreatCause.DRAIN, ThreatCause.HEALTH})
 """The causes that Slurm's own nodes and reservations report."""
 LEAVING = frozenset({ThreatCause.RECLAIM, ThreatCause.DEPARTURE})

@@ -1,5 +1,5 @@
 """Why a job cannot be saved, in one sentence, and what would help, from the message of a failed
-save. Pure. CRIU's messages are those of 4.1 and 4.2 (its sources, and measured).
+save. Pure. CRIU's messages are from 4.1 and 4.2 (its sources, and measured).
 """
 
 from __future__ import annotations

@@ -62,7 +62,7 @@ class Demand(Struct, frozen=True, kw_only=True):
 
     @property
     def up(self) -> int:
-        """Machines that are up or booting."""
+        """Machines up or booting."""
         return self.idle + self.busy + self.booting
 
     @property

@@ -1,9 +1,9 @@
 """When an idle machine may go, and which idle machines a job gets first. Pure.
 
 A release policy's ``due`` returns the earliest time, from ``now`` on, at which a machine may go if
-it stays idle. It is called only while no job waits. ``stays``: only the idle time counts, so a
-machine that is due stays due. ``started``: when its billing began; ``since``: since when it is
-idle; ``lease``: how many seconds are paid at a time (1: by the second).
+it stays idle. It is called only while no job waits. ``stays``: only the idle time counts, so a due
+machine stays due. ``started``: when its billing began; ``since``: since when it is idle; ``lease``:
+how many seconds are paid at a time (1: by the second).
 
 Sources: Elastic Site (flags), VHEC (delayed), SEC (the end of the lease, and placement). Times are
 integer seconds.
@@ -94,7 +94,7 @@ class OwnRelease(Policy, frozen=True, tag="own"):
     Slurm's SuspendTime.
 
     ``leaves_at`` must be pure and quick: no clock but ``machine.now``, no file, no random number.
-    If it raises, or returns nonsense, no machine goes by it, and the error is reported
+    If it raises, or returns nonsense, it releases no machine, and the error is reported
     (ReleaseError).
     """
 

@@ -422,7 +422,7 @@ def _idle_too_long(pool: PoolSnapshot, now: int) -> list[ScaleDown]:
     ]
     # Hosts with few machines get empty first, and can be switched off.
     due_machines.sort(key=lambda machine: machine.on_host)
-    # Of all idle machines, not of the due ones: the warm machines must stay as well.
+    # Count all idle machines, not only due ones: the warm machines must stay as well.
     limit = spare(len(pool.idle), rules.min_idle)
     return [ScaleDown(machine.node, _idle_reason(machine, now)) for machine in due_machines[:limit]]
 

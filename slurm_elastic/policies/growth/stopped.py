@@ -1,5 +1,4 @@
-"""Machines that are stopped instead of ended: which may stop, which stay stopped, which start
-again. Pure.
+"""Machines stopped instead of ended: which may stop, which stay stopped, which start again. Pure.
 
 A stopped machine still belongs to its node: it boots with its old name, tags and user data, so it
 can start for that node only. A pool keeps as many as its ``stopped`` says. A stopped machine ends
@@ -83,7 +82,7 @@ def to_stop(
     """Return the unneeded machines of ``doomed`` that must be stopped, not ended, in their order.
     ``all_machines``: all live and stopped machines.
     """
-    # Machines that are being stopped fill the pool's places already.
+    # Stopping machines fill the pool's places already.
     kept: list[Machine] = [m for m in all_machines if m.is_off or m.is_stopping]
     chosen: list[Machine] = []
     for machine in doomed:

@@ -2,10 +2,10 @@
 Pure.
 
 Slurm may keep a job pending for a reason that we do not know, and a growth policy would buy for it
-forever. So each purchase is watched until all its machines were used, given back or idle for long.
-If a job still waits that could have started on the unused machines, growth policies stop counting
-it. It counts again when its wishes change, after ``slurm-elastic clear``, or after a pause that
-doubles with each such purchase.
+forever. Each purchase is therefore watched until all its machines were used, given back or idle for
+long. If a job still waits that could have started on the unused machines, growth policies stop
+counting it. It counts again when its wishes change, after ``slurm-elastic clear``, or after a pause
+that doubles with each such purchase.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def watched(purchase: Purchase, use: Mapping[str, NodeUse], now: float) -> Purch
         state = use.get(node, NodeUse.OFF)
         if state is NodeUse.IDLE:
             came_up.setdefault(node, now)
-        # A used machine proves nothing against the jobs, and neither does one that never came up.
+        # Neither a used machine nor a machine that never came up proves anything against the jobs.
         elif state is NodeUse.BUSY or (state is NodeUse.OFF and _is_lost(purchase, node, now)):
             still_open.discard(node)
         elif state is NodeUse.LONG_IDLE or (state is NodeUse.OFF and node in came_up):

@@ -1,4 +1,4 @@
-"""Which nodes and licences a waiting job may get, as Slurm counts them. Pure.
+"""Finds the nodes and licences that a waiting job may get, as Slurm counts them. Pure.
 
 A growth policy buys for a job only what that job can use. Slurm says why a job waits only after it
 has looked at it, and gives one reason of several, so these facts are compared here.
@@ -52,8 +52,8 @@ def exceeds_max_time(
     it there.
 
     Slurm shows MaxTime of the partition that it tried last for a job without a limit of its own
-    (22.05, measured), and such a job gets the default of the partition that it starts in. So a
-    limit that equals MaxTime of another listed partition proves nothing, unless ``is_fixed``: the
+    (22.05, measured), and such a job gets the default of the partition that it starts in. Therefore
+    a limit that equals MaxTime of another listed partition proves nothing, unless ``is_fixed``: the
     first task of an array that starts fixes the limit of all others.
     """
     max_time = max_times.get(partition)

@@ -110,7 +110,7 @@ def under_way(
     clouds: Iterable[str],
     pool_of: Mapping[str, Pool],
 ) -> dict[str, UnderWay]:
-    """Return the booting machines and the open launches of each cloud that has any."""
+    """Return the booting machines and the open launches by cloud."""
     boots = [m for m in machines if m.boots]
     if not boots and not launches:
         return {}
@@ -135,8 +135,8 @@ def timed_out(
     machines: Iterable[Machine],
     pool_of: Mapping[str, Pool],
 ) -> TimedOut:
-    """Return the nodes of a cloud that are overdue according to the ledger. Slurm may have them up
-    already, or may not want them any longer.
+    """Return the overdue nodes of a cloud according to the ledger. Slurm may have them up already,
+    or may not want them any longer.
 
     ``late``: generations in ``cloud_part`` whose time is over; ``machines``: all live machines.
     """

@@ -1,5 +1,4 @@
-"""Nodes that are useful together only: a multi-node job starts on all of its nodes or on none.
-Pure.
+"""Nodes useful only together: a multi-node job starts on all of its nodes or on none. Pure.
 
 Without this rule a job that needs eight nodes and gets seven would keep seven machines booting for
 nothing: Slurm requeues the job as soon as the eighth node is given up. ParallelCluster calls this

@@ -1,4 +1,6 @@
-"""Which image a pool's machines start from: by name pattern, or the newest that fits. Pure."""
+"""Chooses the image that a pool's machines start from: by name pattern, or the newest that fits.
+Pure.
+"""
 
 from __future__ import annotations
 
@@ -75,5 +77,5 @@ def _is_release(release: str, wish: str) -> bool:
     """Whether ``release`` is a version of ``wish``: ``12.5`` is a ``12``, ``slurm-24.11.5`` a
     ``slurm-24.11``; ``120`` is no ``12``.
     """
-    # With the dot, or 120 would count as a 12.
+    # The dot matters, or 120 would count as a 12.
     return release == wish or release.startswith(f"{wish}.")

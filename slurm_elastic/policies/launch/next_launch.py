@@ -59,7 +59,7 @@ def next_launch(
     keys: Sequence[str] = DEFAULT_KEYS,
     choices: int = 0,
 ) -> NextLaunch:
-    """Decide the next launch of ``request`` for the nodes that are not in ``nodes_with_machine``.
+    """Decide the next launch of ``request`` for the nodes outside ``nodes_with_machine``.
 
     ``todo``: the request's gangs (``gang.gangs``). ``caps``: how many machines may boot at once, by
     scope. ``startable``: how many machines the cloud's API would start now (None: any number).

@@ -118,8 +118,8 @@ class RankedPool(Struct, frozen=True, kw_only=True):
 def keys_of(ranking: Sequence[str]) -> tuple[str, ...]:
     """Return the keys of the order: the site's, with ``available`` in its place.
 
-    Whether a cloud can sell now counts before everything but a leading location. An on-premises
-    cloud that is busy comes first all the same: a machine of its own may become free at any time.
+    Whether a cloud can sell now counts before everything but a leading location. A busy on-premises
+    cloud comes first all the same: a machine of its own may become free at any time.
     """
     lead = 1 if ranking[0] == "location" else 0
     return (*ranking[:lead], AVAILABLE, *ranking[lead:])

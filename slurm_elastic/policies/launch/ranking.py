@@ -1,4 +1,4 @@
-"""Which offers serve a request: reject unfit offers, order the others. Pure.
+"""Ranks the offers that serve a request: reject unfit offers, order the others. Pure.
 
 The order is data: a list of names of ``KEYS``, compared as a tuple, smaller first. The default
 prefers on-premises to public, reserved to spot to on-demand (the precedence of Karpenter's

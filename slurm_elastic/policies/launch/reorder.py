@@ -1,5 +1,5 @@
-"""Which waiting jobs get another order of their partitions, because prices or stock have changed
-since they were submitted. Pure.
+"""Finds waiting jobs that get another order of their partitions, because prices or stock have
+changed since they were submitted. Pure.
 
 Only a list that the submit filter has made is changed (``order_note``): the site's default
 partition, then several of ours. All other lists are a user's choice.
@@ -102,8 +102,8 @@ def growth_order(
     """Return the partitions in which growth policies start machines, best first: those of a job of
     one machine and one hour, because the machines serve many jobs.
 
-    The ``last`` order stays unless another is much better. Machines that are spread over several
-    clouds because prices differ by a cent would serve no job that needs them together.
+    The ``last`` order stays unless another is much better. If prices that differ by a cent spread
+    machines over several clouds, they serve no job that needs them together.
     """
     job = JobShape(machines=dict.fromkeys((terms.pool for terms in table), 1), seconds=3600.0)
     ranked = partition_order(job, table, ranking)

@@ -108,8 +108,8 @@ def is_over(remains: Rest) -> bool:
         return False
     if any(not machine.has_ended for machine in remains.machines):
         return False
-    # Without a machine, a ResumeProgram that was called may not have written its request yet. The
-    # node powers down first, which takes SuspendTimeout.
+    # If there is no machine, ResumeProgram may have been called and not written its request yet.
+    # The node powers down first, which takes SuspendTimeout.
     return bool(remains.machines) or remains.refused or phase(node) is Phase.POWERED_DOWN
 
 

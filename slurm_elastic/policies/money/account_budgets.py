@@ -1,5 +1,5 @@
-"""The spending of each of Slurm's accounts and users, and why one of them gets no new machine.
-Pure; shared by the daemon and the simulator.
+"""The spending of each of Slurm's accounts and users, and why an account or user gets no new
+machine. Pure; shared by the daemon and the simulator.
 
 **The rule.** The payers of the jobs for which a machine was launched pay all its costs, from launch
 to end. Each job counts one. If a machine was launched for two jobs of physics and one of chemistry,
@@ -7,8 +7,7 @@ physics pays two thirds, also for the time in which other jobs use it or no job 
 policy starts a machine ahead, the payers of the jobs that waited for it pay, by the nodes that they
 wait for. ``NONE`` pays for machines started while no job waits (``min_idle``, an admin's power_up),
 for adopted machines without a known launch, and for jobs without an account; only the cluster's
-budget bounds it. So the spending of all accounts together is the cluster's, and so is the spending
-of all users.
+budget bounds it. All accounts together have spent what the cluster has, and so have all users.
 """
 
 from __future__ import annotations

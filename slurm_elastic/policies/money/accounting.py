@@ -36,12 +36,12 @@ def usage(
 ) -> Usage:
     """Return nodes and dollars per hour by scope (keys as in ``model.cluster.Usage``).
 
-    Machines that have ended do not count. A stopped machine counts no node, and its own price. An
-    open launch counts with all its nodes, except those whose machines are known already. Each
-    machine counts with the highest of three prices: its price, the worst price in the ledger, and
-    ``worst`` ($/h by ``Offer.key``: on-demand prices of today's offers, if the caller has them).
-    ``paid``: the reservations whose price is due now. Each counts with its fixed price, and a
-    machine on it with what its use adds to that.
+    Ended machines do not count. A stopped machine counts no node, and its own price. An open launch
+    counts with all its nodes, except nodes with known machines. Each machine counts with the
+    highest of three prices: its price, the worst price in the ledger, and ``worst`` ($/h by
+    ``Offer.key``: on-demand prices of today's offers, if the caller has them). ``paid``: the
+    reservations whose price is due now. Each counts with its fixed price, and a machine on it with
+    what its use adds to that.
     """
     counts = _Counts(paid)
     known_by_generation: Counter[str] = Counter()

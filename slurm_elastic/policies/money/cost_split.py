@@ -120,8 +120,8 @@ def share(allocated: str, nodes: int, cpus: int, memory: int, gres: Mapping[str,
 
 
 def amounts(tres: str) -> dict[str, float]:
-    """Parse ``cpu=4,mem=8G,gres/gpu=1`` into amounts by name, memory in MiB. Values that are no
-    number are omitted.
+    """Parse ``cpu=4,mem=8G,gres/gpu=1`` into amounts by name, memory in MiB. Values other than
+    numbers are omitted.
     """
     amount_by_name = {}
     for word in tres.split(","):

@@ -1,12 +1,12 @@
-"""What reservations cost, and which machines they cover. Pure.
+"""The cost of reservations, and the machines that they cover. Pure.
 
 **The rule.** A reservation costs its fixed price from its begin to its end, whether machines use it
 or not: the upfront payment spread evenly over the term, and the price of each machine-hour (of a
 savings plan: the commitment). The machines that it covers pay their part of that; the rest is
 ``unused: reserved``. So the sum is what the cloud bills.
 
-The cloud decides anew for each clock hour (UTC) which machines are covered. A capacity reservation
-or block covers the machines that were launched on it. Reserved instances cover any machine of their
+The cloud decides for each clock hour (UTC) which machines are covered. A capacity reservation or
+block covers the machines that were launched on it. Reserved instances cover any machine of their
 type and zone that is not spot, up to their count times the hour; then savings plans cover machines
 of their families, in dollars. Machines that were launched on the reservation come first, then the
 older ones. The remaining time of a machine costs its price on demand.
@@ -107,7 +107,7 @@ def settle(hours: Sequence[MachineHour], held: Sequence[Held], since: int, until
 
 
 class _Bills:
-    """What each machine-hour pays to reservations, and for how long they cover it."""
+    """How much each machine-hour pays to reservations, and for how long they cover it."""
 
     def __init__(self, hours: Sequence[MachineHour]) -> None:
         self._hours = hours
@@ -197,7 +197,7 @@ def spent_on(
     leases: Sequence[ReservedLease], held: Sequence[Held], since: float, now: float
 ) -> list[tuple[Mapping[str, int], float]]:
     """Return who paid how many dollars for a cloud's reservations and the machines launched on
-    them, from ``since`` until ``now``. Nobody (no payer) pays the parts that these did not use.
+    them, from ``since`` until ``now``. The parts that these did not use have no payer.
 
     Budgets count this. It differs from ``settle`` in one case: a machine bought on demand counts at
     its own price, also if the cloud lets a reservation cover it. So a budget counts too much rather

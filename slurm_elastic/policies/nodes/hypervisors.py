@@ -17,7 +17,7 @@ class SwitchPlan(Struct, frozen=True, kw_only=True):
 
 
 def free_hosts(views: Sequence[HostView]) -> list[str]:
-    """Return the hosts that are on and have no machine, of any owner."""
+    """Return the switched-on hosts without a machine of any owner."""
     return [v.host for v in views if v.state is HostState.ON and v.occupants == 0]
 
 

@@ -14,7 +14,7 @@ NOTICE_MARK = f"{OUR_MARK}notice:"
 
 
 def has_mark(node: SlurmNode, mark: str | tuple[str, ...]) -> bool:
-    """Whether the node's reason begins with ``mark``, or with one of several marks."""
+    """Whether the node's reason begins with ``mark`` (or, of several marks, with any)."""
     return node.reason.startswith(mark)
 
 

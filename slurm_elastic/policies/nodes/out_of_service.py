@@ -75,8 +75,8 @@ def _declared(reason: str, terms: DrainTerms) -> Ill | None:
 
 
 def known_illness(reason: str) -> Ill | None:
-    """Return the cause that one of Slurm's own reasons names; None for any other text, and for a
-    text that is only partly Slurm's.
+    """Return the cause that one of Slurm's own reasons names; None for any other text, also if it
+    is only partly Slurm's.
     """
     # First the whole text, because a person's words before "reboot timed out" may contain a comma.
     if (whole := _cause(reason)) is not None:

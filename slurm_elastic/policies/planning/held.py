@@ -1,6 +1,6 @@
-"""What to reserve now, given what the site has reserved already. Pure.
+"""Decides what to reserve now, given what the site has reserved already. Pure.
 
-The rule is that of ``reserve.trailing``, with a real inventory instead of the purchases that the
+It follows the rule of ``reserve.trailing``, with a real inventory instead of the purchases that the
 rule itself would have made: held machines serve the lowest ranks, and each rank above them gets the
 class that its mean use of the last weeks pays for.
 """

@@ -1,4 +1,4 @@
-"""Which machines to reserve for years ahead: classes, Algorithm 1, its online form. Pure.
+"""Decides which machines to reserve for years ahead: classes, Algorithm 1, its online form. Pure.
 
 Usage is a table ``usage[week][rank]``: the hours of the week in which more than ``rank`` machines
 ran at a time, so each row descends. A class is worth its upfront payment for a rank that is used
@@ -25,7 +25,7 @@ WEEK = 168
 
 MOST_GROWTH = 2.0
 """The paper bounds its forecast by nothing, and three years ahead the parabola of Equation 3 leaves
-all reason. This bound decides much of what the forecast saves (``scripts/bench papers``).
+all reason. The savings of the forecast depend much on this bound (``scripts/bench papers``).
 """
 ROUNDING = 1e-9
 """Factors that should be whole come out of sums of floats."""
@@ -350,7 +350,9 @@ def _buy(
 
 
 def _counts_as(index: int, remaining_weeks: int, classes: Sequence[ReservedClass]) -> int:
-    """A reservation near its end counts as one of a shorter term with the same hourly price."""
+    """A reservation near its end counts like a reservation of a shorter term with the same hourly
+    price.
+    """
     reservation = classes[index]
     alike = [
         other

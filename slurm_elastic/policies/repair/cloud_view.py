@@ -99,11 +99,11 @@ class CloudView(Struct, frozen=True, kw_only=True, dict=True):
     """One cloud's part of the world at ``now`` (Unix s).
 
     ``listed``: the cloud's list, None if the cloud could not be read. ``nodes``: the nodes of the
-    cloud and of ``tracked`` machines, whose pool may have left the configuration; a node that is
-    not there is unknown to Slurm. ``held``: nodes that we keep from Slurm on purpose.
-    ``elsewhere``: nodes that machines or open launches of other clouds serve. ``machines`` and
-    ``all_nodes`` are those of all clouds. ``slurmd_timeout`` (s): how soon slurmctld itself notices
-    that a node does not answer. ``drain_terms``: how to read drains.
+    cloud and of ``tracked`` machines, whose pool may have left the configuration; Slurm does not
+    know a node missing there. ``held``: nodes that we keep from Slurm on purpose. ``elsewhere``:
+    nodes that machines or open launches of other clouds serve. ``machines`` and ``all_nodes``
+    include all clouds. ``slurmd_timeout`` (s): how soon slurmctld itself notices that a node does
+    not answer. ``drain_terms``: how to read drains.
     """
 
     now: float

@@ -16,7 +16,7 @@ from slurm_elastic.policies.repair.cluster_snapshot import ClusterSnapshot
 
 
 def due_holds(snapshot: ClusterSnapshot) -> dict[str, list[Exclusion]]:
-    """Return, by pool of the cloud, the capacity holds of pools that have at least one due hold."""
+    """Return, by pool of the cloud, the capacity holds of pools with at least one due hold."""
     holds_by_pool: dict[str, list[Exclusion]] = {}
     for exclusion in snapshot.exclusions:
         pool = snapshot.terms.pool_of.get(exclusion.scope)
@@ -56,7 +56,7 @@ def holds(snapshot: ClusterSnapshot) -> Iterable[Action]:
 
 
 def is_marked(node: SlurmNode) -> bool:
-    """Whether one of our holds drains the node."""
+    """Whether a hold of ours drains the node."""
     return has_mark(node, HOLD_MARK) and is_drained(node)
 
 

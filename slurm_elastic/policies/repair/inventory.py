@@ -5,8 +5,8 @@ A cloud may answer without an error and the list may be wrong: because of the cr
 account or project, or because someone removed the machines' tags. The other witness is slurmctld.
 It pings every node each third of SlurmdTimeout; a node that does not answer becomes NOT_RESPONDING,
 and DOWN after SlurmdTimeout (src/slurmctld/ping_nodes.c). To ask for both witnesses costs at most
-some of that time. With SlurmdTimeout 0 slurmctld pings only nodes that are silent already. A node
-that it has up then proves nothing, and we doubt a list only if it lacks everything that was there
+some of that time. With SlurmdTimeout 0 slurmctld pings only silent nodes. A node that it has up
+then proves nothing, and we doubt a list only if it lacks everything that was there
 (``assess_inventory``).
 """
 

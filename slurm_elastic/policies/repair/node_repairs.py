@@ -1,5 +1,5 @@
-"""Rows of the table of repairs (``reconcile_rules``) for nodes that are out of service, or that no
-machine serves.
+"""Rows of the table of repairs (``reconcile_rules``) for nodes out of service, or without a
+machine.
 """
 
 from __future__ import annotations

@@ -1,4 +1,5 @@
-"""Which machine may reach the head: its address in the tunnel, and whose packets pass. Pure.
+"""Decides which machines may reach the head: its address in the tunnel, and whose packets pass.
+Pure.
 
 A node's address follows from the configuration alone, so that a machine can compute its own from
 its pool and name. Each pool has its own block of the subnet; the block's place follows from the

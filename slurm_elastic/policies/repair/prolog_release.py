@@ -31,8 +31,8 @@ def ready_reason(
     for name in node_names:
         if name in nodes and (failed_states := nodes[name].states & FAILED):
             return f"node {name} is {'+'.join(sorted(failed_states))}"
-    # A node that is not listed counts as not up, because 22.05 hides powered-down cloud nodes
-    # unless PrivateData has `cloud`.
+    # An unlisted node counts as not up, because 22.05 hides powered-down cloud nodes unless
+    # PrivateData has `cloud`.
     if all(name in nodes and not nodes[name].states & NOT_UP for name in node_names):
         return "nodes are up"
     return None

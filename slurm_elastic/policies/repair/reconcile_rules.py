@@ -242,8 +242,8 @@ def _unlisted(view: CloudView, machine: TrackedInstance, patience: Thresholds) -
     """End the machine of a node that Slurm does not have, once the machine is old enough. No job
     can be on such a node.
     """
-    # If its tags name no node, as after somebody changed them, we do not know what the machine
-    # does. It may stay for its maximum age.
+    # If its tags name no node, as after a manual change, we do not know what the machine does. It
+    # may stay for its maximum age.
     limit = patience.unlisted_node_s if machine.node else machine.max_age
     # `age_of` gives infinity after the clock was set back; that must not end a machine which may be
     # working.

@@ -1,5 +1,5 @@
-"""Which repairs may be carried out now: a finding must stand for a while, and deletions are capped.
-Pure.
+"""Chooses the repairs that may be carried out now: a finding must stand for a while, and deletions
+are capped. Pure.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ class DueRepairs(Struct, frozen=True, kw_only=True):
 def due_repairs(
     view: CloudView, patience: Thresholds, before: Mapping[tuple[str, str], float], clock: float
 ) -> DueRepairs:
-    """Return the repairs that have stood for long enough, up to the cap. ``before``: ``standing``
-    of the round before; ``clock``: monotonic s.
+    """Return the repairs that stand for long enough, up to the cap. ``before``: ``standing`` of the
+    round before; ``clock``: monotonic s.
     """
     ready, standing = debounce(repairs(view, patience), before, clock, patience.grace_s)
     # Machines that already end must not raise the cap.

@@ -37,8 +37,8 @@ def requested(snapshot: ClusterSnapshot) -> Iterable[Action]:
 
 def _resume(snapshot: ClusterSnapshot, request: Request, names: Sequence[str]) -> Iterable[Action]:
     # Between two power-ups of a node at least SuspendTimeout passes, so a machine that registered
-    # before that is of an earlier power-up. A younger machine may still be up while a slurmctld
-    # that was just killed has forgotten it: the repair decides about such a machine.
+    # before that belongs to an earlier power-up. A younger machine may still be up while a
+    # slurmctld that was just killed has forgotten it: the repair decides about such a machine.
     long_ago = snapshot.now - snapshot.terms.suspend_timeout
     past: dict[str, list[str]] = {}
     for machine in snapshot.own_machines:

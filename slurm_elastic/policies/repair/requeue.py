@@ -21,5 +21,5 @@ def may_hurry(
     It may start at once if all ``nodes`` that it had are in ``gone_nodes``: drained, down or
     powered down by force.
     """
-    # If `nodes` is empty, the nodes of the job are unknown, and it might get one of its old nodes.
+    # If `nodes` is empty, the nodes of the job are unknown, and it might get an old node back.
     return now - since >= SETTLING or (bool(nodes) and set(nodes) <= set(gone_nodes))

@@ -50,7 +50,7 @@ def overdue(
     now: float,
     bound: Bound,
 ) -> Unneeded:
-    """Return the machines of the cloud's list that have been unneeded for ``bound``.
+    """Return the listed machines unneeded for ``bound``.
 
     A machine is unneeded if its node is, and no job is on the node (``busy``). A machine that was
     needed in one look starts over. One look ends no more machines than repair may end in a round.
