@@ -1,1 +1,3 @@
-"""What people and their tools look at: status, the read door, the page, doctor, the watchdog."""
+"""The room of everything that people and their tools look at: status, the read door, the page,
+doctor, the watchdog.
+"""

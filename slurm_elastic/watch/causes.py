@@ -70,7 +70,7 @@ def service_errors(
 ) -> Iterator[Health]:
     """Yield the errors of services and sources other than clouds, one for each cause.
 
-    Errors whose cause is in ``reported``, or is that of a cloud's error, are left out.
+    Errors are left out if ``reported`` has their cause, or a cloud's error does.
     """
     service_health = sorted(
         (h for h in health if h.error and h.name not in clouds), key=_is_other_than_slurm
@@ -104,7 +104,7 @@ def cause_of_cool_down(cool_down: Exclusion) -> str:
     """Return the key of the thing at fault in a cool-down.
 
     Several offers of a cloud that gave the same answer have the same key; so have all offers of a
-    pool or a cloud that is not tried at all. A denied offer has none ("").
+    pool or cloud not tried at all. A denied offer has none ("").
     """
     cloud, *scope_parts = cool_down.scope.split("/")
     if scope_parts[:3] != ["*", "*", "*"]:

@@ -71,7 +71,7 @@ def _keys(config: Config, keys: KeySet, now: float) -> Iterator[Finding]:
 
 
 def _used(keys: KeySet, clouds: list[str]) -> list[AuthKey]:
-    """Return the keys in use and the site's own keys; not those that a rotation lets expire."""
+    """Return the keys in use and the site's own keys; not keys that a rotation lets expire."""
     used_kids = {keys.default.kid}
     for cloud in clouds:
         cloud_keys = [key.kid for key in keys.keys if key.cloud == cloud]

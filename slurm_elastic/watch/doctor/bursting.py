@@ -196,7 +196,7 @@ def probes(config: Config, client: Probing) -> Iterator[Finding]:
     nodes = client.nodes()
     for cloud in config.clouds:
         if cloud.name not in blocked and _waits_for_growth(config, cloud, nodes):
-            # For Slurm a held node is drained, so sbatch would call the job impossible.
+            # Slurm takes a held node for drained, so sbatch would call the job impossible.
             yield Finding.ok(
                 f"a job in partition {cloud.partition_name}",
                 "not tried: its growth policies start a node once a job waits",

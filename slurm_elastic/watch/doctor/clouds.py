@@ -64,7 +64,8 @@ def examine(
 
 
 def not_looked_at(config: Config) -> Finding:
-    """Return the finding for users: their credentials say nothing about those of the services."""
+    """Return the finding for users: their credentials say nothing about the services' credentials.
+    """
     return Finding.note(
         "credentials, machines, offers",
         f"not checked: the cloud's credentials are for root and {config.slurm.user}",
@@ -184,7 +185,7 @@ def _machines(provider: Provider, cloud: str) -> Finding:
             cause=scope_of_cloud(cloud),
         )
     standing = sum(machine.state in STANDING for machine in machines)
-    # Only these two are counted, because clouds also list machines that are gone.
+    # Count only these two, because clouds also list machines of the past.
     off = sum(machine.state in OFF for machine in machines)
     stopped = f", {off} stopped" if off else ""
     return Finding.ok("listing machines", f"{standing} of this cluster{stopped}")
@@ -225,8 +226,7 @@ def _unusable(subject: str, offers: Sequence[Offer], cause: AnyCause | None) -> 
 def _markets(cloud: CloudSettings, pool: Pool, offers: Sequence[Offer]) -> Iterator[Finding]:
     """Report offers that the configuration names but the cloud does not have.
 
-    A whole market that is missing is a mistake that would stay unnoticed: the pool is bought at
-    another price, or never.
+    A wholly missing market would stay unnoticed: the pool is bought at another price, or never.
     """
     missing = unsold(pool, offers, types_of(cloud, pool)) if offers else ()
     if cloud.reservations:

@@ -21,8 +21,8 @@ _MAX_JOBS = 8  # named in one sentence
 
 
 def examine(config: Config, now: float) -> Iterator[Finding]:
-    """Check the programs, the copier and the copies that are on their way back. Nothing if no cloud
-    has ``data: copy`` and no files are on machines without a way back.
+    """Check the programs, the copier and the copies on their way back. Nothing if no cloud has
+    ``data: copy`` and no files are on machines without a way back.
     """
     if text := without_way_back(config):
         yield Finding.wrong(

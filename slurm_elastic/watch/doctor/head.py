@@ -113,7 +113,7 @@ def memory(config: Config, now: float) -> Iterator[Finding]:
 
 
 def _mail(config: Config) -> Iterator[Finding]:
-    """Report a missing mail program: else nobody notices before a mail is missed."""
+    """Report a missing mail program: else a missing mail would be the first sign."""
     notify = config.notify
     program = mail_program(config)
     sends_mail = notify.mail or notify.users or notify.accounts or notify.coordinators

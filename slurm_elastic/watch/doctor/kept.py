@@ -1,6 +1,6 @@
 """Nodes and partitions that take no jobs, reservations, SuspendExc*, and jobs that do not run.
 
-The jobs are those that do not start by themselves, and those that ask to be saved but are not.
+The jobs either do not start by themselves, or ask to be saved but are not.
 """
 
 from __future__ import annotations

@@ -49,7 +49,7 @@ def examine(
 ) -> Iterator[Finding]:
     """Yield all findings; none if Slurm does not answer, which another check reports.
 
-    Without the ledger, which another check also reports, the machines are not checked.
+    If the ledger cannot be read (another check reports that), the machines are not checked.
     """
     try:
         nodes = slurm.nodes()

@@ -1,8 +1,8 @@
 """Whether a plain job gets our partitions, tried on a throw-away slurmctld.
 
 The production slurmctld is not asked, so that no job number is used up. The site's job_submit.lua
-runs as it does at the site. If its job gets none of our partitions, a second slurmctld shows what
-the filter alone would give the same job.
+runs as it does at the site. If its job gets no partition of ours, a second slurmctld shows what the
+filter alone would give the same job.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ def _scripts(directory: Path) -> Scripts:
 def _comparison(
     site_result: DryRunSubmission, filter_result: DryRunSubmission, own_partitions: list[str]
 ) -> Iterator[Finding]:
-    """Compare the result of the site's script with that of the filter alone."""
+    """Compare the results of the site's script and of the filter alone."""
     expected = ",".join(filter_result.partitions)
     if site_result.refusal and not filter_result.refusal and not filter_result.failure:
         yield Finding.wrong(

@@ -225,7 +225,7 @@ def _held(config: Config, ledger: Ledger) -> Iterator[Finding]:
 
 
 def _cooling(cool_downs: Iterable[Exclusion], now: float) -> Iterator[Finding]:
-    """Report offers that are not tried now, by reason."""
+    """Report offers not tried now, by reason."""
     by_cause: dict[tuple[str, AnyCause], list[Exclusion]] = {}
     for cool_down in cool_downs:
         by_cause.setdefault((cool_down.code, cool_down.cause), []).append(cool_down)
@@ -271,7 +271,7 @@ def _paused(breaker: Exclusion, now: float, console: str) -> Finding:
 
 
 def _failing(breaker: Exclusion, console: str) -> Finding:
-    """Report a pool that is not paused yet, with the evidence of its last failure."""
+    """Report a pool not paused yet, with the evidence of its last failure."""
     failed = counted(breaker.count, "machine")
     return Finding.note(
         f"pool {breaker.scope}",

@@ -1,4 +1,4 @@
-"""Which of two heads acts, for users who may read the shared directory (``ha.directory``)."""
+"""Says which head acts, for users who may read the shared directory (``ha.directory``)."""
 
 from __future__ import annotations
 

@@ -144,7 +144,9 @@ def own_jobs_of(
 
 
 def published_terms(config: Config, now: float) -> Published | None:
-    """The published terms of all pools; None if there are none now, or nobody answers."""
+    """The published terms of all pools; None if there are none now, or slurm-elasticd does not
+    answer.
+    """
     if may_read(config):
         return order_file.read(config.state / order_file.FILE, now)
     try:

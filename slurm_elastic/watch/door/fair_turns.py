@@ -24,7 +24,7 @@ class WaitingQuestion(Struct, eq=False):
 
 
 class FairTurns:
-    """The questions that wait in a lane: one of each user in turn, trusted users first.
+    """The questions that wait in a lane: each user's next in turn, trusted users first.
 
     ``_served``: the other questions of the user who was answered last. New users go before them.
     """

@@ -110,7 +110,7 @@ def _idle(nodes: Iterable[SlurmNode], jobs: Iterable[SlurmJob]) -> int:
 def present_of(
     ask: PriceAsk, moment: Moment, partition: str, nodes: Sequence[SlurmNode]
 ) -> Present:
-    """The processors of a partition's nodes, the jobs that run there, and those that wait."""
+    """The processors of a partition's nodes, its running jobs, and its waiting jobs."""
     cpus = {node.name: max(node.cpus, 1) for node in nodes}
     running = []
     for job in moment.jobs:
@@ -164,7 +164,7 @@ def _asked(job: SlurmJob, size: int, limit: int | None) -> RequestedJob:
 def _started(
     named: PartitionPrice, ask: PriceAsk, moment: Moment, present: Present, boots: Sequence[int]
 ) -> PartitionPrice:
-    """The forecast with start and run; with ``boots``, each start waits for one of these boots."""
+    """The forecast with start and run; with ``boots``, each start waits for one such boot."""
     limit = _limit_in(ask, named.partition, ask.job)
     wish = _asked(ask.job, ask.job.cpus, limit)
     times = start_forecast.starts(present, wish, moment.habits)

@@ -134,7 +134,7 @@ RULES: Mapping[type, OrderRule] = {
 
 
 def _check_text(name: str, text: str, longest: int = MAX_TEXT) -> None:
-    """ConfigError for text that is too long, has several lines or control characters."""
+    """ConfigError for too long text, several lines or control characters."""
     if len(text) > longest:
         raise ConfigError(f"{name} has {len(text)} characters, expected {longest} at most")
     if not text.isprintable():

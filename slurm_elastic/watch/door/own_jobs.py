@@ -96,7 +96,7 @@ def subject_of(ask: OwnJobsAsk, uid: int, name: str, viewer: Viewer | None) -> S
         raise SlurmElasticError("only root, SlurmUser, operators and viewers see jobs of others")
     if ask.everyone or (viewer is None and ask.job is not None):
         return Subject(name="", job=ask.job)
-    # By uid, because the kernel vouches for it.
+    # Compare the uid, because the kernel vouches for it.
     own_uid = uid if is_own else None
     return Subject(name=ask.user or name, uid=own_uid, viewer=viewer, job=ask.job)
 

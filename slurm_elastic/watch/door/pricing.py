@@ -1,4 +1,4 @@
-"""What a price forecast needs: the question, and one reading of Slurm and the records.
+"""Collects what a price forecast needs: the question, and one reading of Slurm and the records.
 
 ``forecasts`` computes the answer. The forecast reveals no other user's job, so every user may ask.
 """
@@ -116,8 +116,8 @@ def prices_of(config: Config, ask: PriceAsk, moment: Moment) -> tuple[PartitionP
 
     slurm-elasticd must call it with ``run_bounded``: it imports the simulator into its process.
     """
-    # By name, because slurm-elasticd imports this module: the simulator's code, and the memory it
-    # takes, have no place in the process that starts and ends machines.
+    # The module is named, not imported, because slurm-elasticd imports this module: the simulator's
+    # code, and the memory it takes, have no place in the process that starts and ends machines.
     forecasts = importlib.import_module(_FORECASTS)
     prices: tuple[PartitionPrice, ...] = forecasts.forecasts_of(config, ask, moment)
     return prices

@@ -231,7 +231,7 @@ def _chain(config: Config, ledger: Ledger, ask: ChainAsk, now: float) -> Chain:
             bars=tuple(bar for bar in bars(config, ledger, 1, now) if bar.pool == ask.name),
         )
     if ask.about == "node":
-        # sqlite rejects a name that is not valid UTF-8, and no node has such a name.
+        # sqlite rejects a name in invalid UTF-8, and no node has such a name.
         decisions = tell_node(ask.name, ledger.decisions.about) if ask.name.isprintable() else []
         since = decisions[0].at if decisions else None
         machines = ledger.machines.live(ended_since=since, nodes=[ask.name])
@@ -273,7 +273,7 @@ def _machines_of_job(
 def _stays(config: Config, ledger: Ledger, ask: ChainAsk) -> list[Stay]:
     """The nodes of the job over time, from Slurm, the usage records and the moves.
 
-    A short run may be in only one of these sources.
+    A short run may be in only one source.
     """
     job = int(ask.name)
     stays = [Stay(ask.nodes, ask.begin, ask.end)] if ask.nodes else []

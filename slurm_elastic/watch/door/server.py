@@ -25,7 +25,7 @@ _BROKEN = refused("slurm-elasticd could not answer this; its log has the error")
 
 
 class DoorLimits(ServerBounds, frozen=True, kw_only=True):
-    """Limits of the door, besides those of ``ServerBounds``.
+    """Limits of the door, besides ``ServerBounds``.
 
     ``max_unread_bytes``: bytes of answers that clients have not read yet; one user may have half of
     them. ``request_timeout_s``, ``answer_timeout_s``, ``delivery_timeout_s``: seconds until the

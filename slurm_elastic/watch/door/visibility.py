@@ -1,4 +1,4 @@
-"""Which parts of the records a user may see, by the rules of Slurm's PrivateData. Pure functions.
+"""Selects the records that a user may see, by the rules of Slurm's PrivateData. Pure functions.
 
 Operators see everything. For other users, the words ``jobs``, ``nodes``, and ``usage`` or
 ``accounts`` hide the same as in Slurm's own commands: other people's jobs, nodes and accounts.
@@ -28,7 +28,7 @@ JOBS, NODES = "jobs", "nodes"
 MONEY = frozenset({"usage", "accounts"})
 HIDING = frozenset({JOBS, NODES}) | MONEY  # the words of PrivateData that matter to us
 _OFFERS = ("ranked", "behind", "refused", "rejected")
-"""The details of a decision that are only about offers."""
+"""The details of a decision about offers alone."""
 
 
 class Viewer(Struct, frozen=True, kw_only=True):
@@ -140,7 +140,7 @@ def _seen_checkpoints(facts: CheckpointFacts, viewer: Viewer) -> CheckpointFacts
 
 def refusal(ask: ChainAsk, viewer: Viewer) -> str:
     """Why ``viewer`` may see nothing about the subject; "" if some of it is visible."""
-    # Job 0 is one that is not submitted yet: it belongs to nobody.
+    # Job 0 is not submitted yet: it belongs to nobody.
     number = int(ask.name) if ask.about == "job" else 0
     if number and viewer.hides(JOBS) and number not in viewer.jobs:
         return (

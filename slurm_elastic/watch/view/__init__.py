@@ -98,7 +98,7 @@ class _Join:
         self.taken = taken_phrases(self.checkpoints, self.jobs_of)
         with_machine = {m.instance.node for m in self.live}
         if facts.ledger_error is not None:
-            # Without the ledger we cannot tell which nodes lack a machine, so report none.
+            # Only the ledger tells which nodes lack a machine, so report none without it.
             with_machine |= self.pool_of.keys()
         self.state_of: dict[str, str] = {}
         self._counts: dict[str, Counter[str]] = {}

@@ -174,7 +174,7 @@ def unendable(view: StatusView) -> Iterable[StatusNotice]:
 
 
 def other_clouds(view: StatusView) -> Iterable[StatusNotice]:
-    """Report the other clouds that are not in use or answer with errors."""
+    """Report other clouds: not in use, or with errors."""
     for cloud in view.clouds:
         if cloud.blocked:
             yield StatusNotice(level=AttentionLevel.WARN, text=f"Not in use: {cloud.blocked}")
@@ -225,7 +225,7 @@ def paused(breaker: BreakerView) -> StatusNotice:
 
 
 def stopped(budgets: Iterable[BudgetView]) -> Iterable[StatusNotice]:
-    """Report budgets that are used up."""
+    """Report spent budgets."""
     for budget in budgets:
         if budget.stop:
             text = f"No machine is started for {payer(budget)}: {budget.stop}"

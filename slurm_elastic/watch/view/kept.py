@@ -159,7 +159,7 @@ def _group_key(kept: KeptNode) -> KeptNode:
 def kept_by_reservations(
     reservations: Iterable[Reservation], nodes: Sequence[str], now: float
 ) -> Iterator[KeptView]:
-    """Yield the reservations that have some of the ``nodes`` now or will have them."""
+    """Yield the reservations, present or future, over some of the ``nodes``."""
     for reserved in reserved_nodes(reservations, nodes, now):
         yield KeptView(
             kind="reservation", names=reserved.name, count=len(reserved.nodes), text=reserved.text,

@@ -49,7 +49,7 @@ class ReportLine(Struct, frozen=True, kw_only=True):
 
 class AlwaysOn(Struct, frozen=True, kw_only=True):
     """The cluster that the costs are compared with: the ``machines`` of the busiest moment, ``at``
-    (Unix time), on demand and running during all ``hours`` from ``since`` on. That is the begin of
+    (Unix time), on demand and running during all ``hours`` from ``since`` on. It is the begin of
     the month, or the first launch on record if the cluster began within the month.
     """
 
@@ -64,9 +64,9 @@ class AlwaysOn(Struct, frozen=True, kw_only=True):
 class Forecast(Struct, frozen=True, kw_only=True):
     """The expected costs of ``month``, from ``weeks`` whole weeks: low, expected, high.
 
-    ``reserved_micro_dollars``: the part of each that is the fixed price of reservations.
-    ``changing``: reservations that begin or end between the first of these weeks and the end of
-    ``month``, so that the same machines do not cost the same all the time.
+    ``reserved_micro_dollars``: the fixed price of reservations within each. ``changing``:
+    reservations that begin or end between the first of these weeks and the end of ``month``, so
+    that the same machines do not cost the same all the time.
     """
 
     month: str

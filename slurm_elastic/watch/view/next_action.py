@@ -37,7 +37,7 @@ _NEVER_S = 10**8  # slurm.conf's "never": a suspend time of at least this
 
 
 def node_state(node: SlurmNode | None, hold: Exclusion | None, *, has_machine: bool) -> str:
-    """Return one or two words for the state of one of our nodes, from Slurm and the ledger."""
+    """Return one or two words for a node's state, from Slurm and the ledger."""
     if node is None:
         return UNKNOWN
     power_phase = phase(node)
@@ -140,9 +140,8 @@ class Outlook:
     ) -> str:
         """Return a phrase for the machine with Slurm's ``node`` and ``jobs``.
 
-        ``leaves``: the phrase of a machine that is taken or sent away. The tests run from the
-        surest fact to the weakest: what the ledger has decided goes before what Slurm says of the
-        node.
+        ``leaves``: the phrase of a machine on its way out. The tests run from the surest fact to
+        the weakest: what the ledger has decided goes before what Slurm says of the node.
         """
         if machine.retired_at is not None:
             return (
@@ -219,7 +218,7 @@ class Outlook:
 
 
 def _given_up(node: SlurmNode) -> str:
-    """Return the phrase of a node that is down or reboots."""
+    """Return the phrase of a down or rebooting node."""
     if is_rebooting(node):
         return f"reboots: {node.reason}"
     return f"down: {node.reason}" if node.reason else "down"

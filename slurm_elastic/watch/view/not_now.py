@@ -1,5 +1,4 @@
-"""Rows about offers that cool down, pools whose machines fail and nodes that are held. Pure
-functions.
+"""Rows about offers that cool down, pools whose machines fail and held nodes. Pure functions.
 """
 
 from __future__ import annotations
@@ -57,7 +56,7 @@ def holds(
 
 
 def shut_reason(pool: Pool, state_of: Mapping[str, str], holds: Iterable[Exclusion]) -> str:
-    """Return why none of the pool's powered-down nodes may start; "" if one may or none is held."""
+    """Return why no powered-down node of the pool may start; "" if one may or none is held."""
     states = {state_of.get(node) for node in pool.nodes}
     if POWERED_DOWN in states or HELD not in states:
         return ""

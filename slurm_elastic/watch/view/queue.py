@@ -146,11 +146,11 @@ def _waiting(job: SlurmJob, now: float, wait: Wait, shut: str) -> WaitingView:
 def site_nodes(
     nodes: Mapping[str, SlurmNode] | None, of_pools: Collection[str]
 ) -> SiteNodesView | None:
-    """Slurm's ``nodes`` that are in no pool; None if there are none, or if they are not known."""
+    """Slurm's ``nodes`` outside all pools; None if there are none, or if they are not known."""
     names = [name for name in nodes or {} if name not in of_pools]
     if not names:
         return None
-    # A node of the site is a physical machine, so none of them counts as "no machine".
+    # A node of the site is a physical machine, so it never counts as "no machine".
     states = Counter(node_states(names, nodes, {}, frozenset(names)).values())
     return SiteNodesView(nodes=compress(names), count=len(names), states=in_order(states))
 

@@ -1,4 +1,4 @@
-"""The rows about reserved capacity that is paid now. Pure, except for the head's time zone."""
+"""The rows about reserved capacity paid now. Pure, except for the head's time zone."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class ReservedView(
 def reserved_views(
     config: Config, machines: Iterable[Machine], now: float
 ) -> tuple[ReservedView, ...]:
-    """A row for each reservation that is paid now."""
+    """A row for each reservation paid now."""
     return tuple(_view(use) for use in reserved_use(paid_reservations(config, now), machines))
 
 

@@ -44,7 +44,7 @@ class Facts(Struct, frozen=True, kw_only=True):
 
     ``nodes`` and ``jobs`` are None and empty if Slurm did not answer. ``ledger_error`` is set if
     the ledger could not be read; the ledger's fields are empty then. ``machines`` are the live
-    machines and those that ended in the last 24 hours; ``stopped`` machines can be started again.
+    machines and machines ended in the last 24 hours; ``stopped`` machines can be started again.
     ``process_found``: whether the daemon's process exists on this host (None: not checked).
     ``mark``: the daemon's heartbeat file beside its ledger. ``end_only``: why the daemon only ends
     machines. ``spent``: dollars of this day and month for each cloud with a budget, and for all
@@ -243,8 +243,7 @@ class JobView(Struct, frozen=True, kw_only=True):
 class InstanceView(
     Struct, frozen=True, kw_only=True, rename={"launched": "launched_at", "age": "age_s"}
 ):
-    """A machine that is paid now: its ``cost`` so far, its ``next`` step; ``calm``: it needs no
-    person.
+    """A machine paid now: its ``cost`` so far, its ``next`` step; ``calm``: it needs no person.
     """
 
     id: str
@@ -311,7 +310,7 @@ class BreakerView(Struct, frozen=True, kw_only=True, rename={"left": "left_s", "
 
 
 class HoldView(Struct, frozen=True, kw_only=True, rename={"left": "left_s"}):
-    """Nodes that are held, for ``left`` seconds (``capacity``) or by the site's ``policy``."""
+    """Held nodes, for ``left`` seconds (``capacity``) or by the site's ``policy``."""
 
     pool: str
     nodes: str
@@ -340,7 +339,7 @@ class TotalView(Struct, frozen=True, kw_only=True):
 class BudgetView(Struct, frozen=True, kw_only=True):
     """Dollars of this day and month (UTC) and their limits.
 
-    The budget is that of a cloud, of the cluster (``cloud`` is ""), or of an account or user.
+    The budget belongs to a cloud, to the cluster (``cloud`` is ""), or to an account or user.
     ``stop``: why no machine is started on it now.
     """
 

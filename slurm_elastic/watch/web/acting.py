@@ -79,7 +79,7 @@ class ActRoutes:
 
 
 def visitor_of(request: Request, visitors: Visitors) -> Person:
-    """The user behind a request. UnknownVisitorError if nobody names the user."""
+    """The user behind a request. UnknownVisitorError if the connection does not name the user."""
     names = request.headers.getlist(visitors.header) if visitors.header else []
     return visitors.person(getattr(request.state, "peer", None), names)
 

@@ -31,9 +31,9 @@ _MIN_PACKED_BYTES = 1400  # shorter documents are not compressed
 class DocumentSource(Struct, frozen=True, kw_only=True):
     """How one document is made.
 
-    ``make`` raises SlurmElasticError with a sentence for the user. It gets only the parameters of
-    a query that are in ``takes``. The document is used for at least ``fresh`` seconds.
-    ``kind``: its media type.
+    ``make`` raises SlurmElasticError with a sentence for the user. It gets only the query's
+    parameters in ``takes``. The document is used for at least ``fresh`` seconds. ``kind``: its
+    media type.
     """
 
     make: Callable[[Query], str]
@@ -52,7 +52,9 @@ class CachedDocument(Struct, frozen=True, kw_only=True):
 
 
 class Documents:
-    """The documents of ``sources`` by name. Thread-safe: callers wait while one is being made."""
+    """The documents of ``sources`` by name. Thread-safe: while a document is made, its callers
+    wait.
+    """
 
     guarded_by: ClassVar[GuardedBy] = {
         "_making": "to make the documents of one name",

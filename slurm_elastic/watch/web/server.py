@@ -1,7 +1,7 @@
 """HTTP for the page: static files, ``api/NAME`` for documents, ``api/events`` for news about them.
 
-At a loopback port visitors need the key, and the page is read-only. At a unix socket the kernel
-names the visitor, who may act if the rules of the command line allow it (``act``).
+Visitors of a loopback port need the key, and the page is read-only there. The kernel names the
+visitor of a unix socket, who may act if the rules of the command line allow it (``act``).
 """
 
 from __future__ import annotations
@@ -113,7 +113,7 @@ def _json(document: object, status: int) -> Response:
 
 
 def visitor_name(request: Request, visitors: Visitors | None) -> str:
-    """The user who looks at the page; "" if nobody names the user, as at a port."""
+    """The user who looks at the page; "" if the user is not named, as at a port."""
     try:
         return visitor_of(request, visitors).name if visitors else ""
     except UnknownVisitorError:
