@@ -1,5 +1,4 @@
-"""Rows about offers that cool down, pools whose machines fail and held nodes. Pure functions.
-"""
+"""Rows about offers that cool down, pools whose machines fail and held nodes. Pure functions."""
 
 from __future__ import annotations
 

@@ -243,8 +243,7 @@ class JobView(Struct, frozen=True, kw_only=True):
 class InstanceView(
     Struct, frozen=True, kw_only=True, rename={"launched": "launched_at", "age": "age_s"}
 ):
-    """A machine paid now: its ``cost`` so far, its ``next`` step; ``calm``: it needs no person.
-    """
+    """A machine paid now: its ``cost`` so far, its ``next`` step; ``calm``: it needs no person."""
 
     id: str
     node: str
