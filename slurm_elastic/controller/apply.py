@@ -86,7 +86,7 @@ def apply(
         by_kind.setdefault(type(action), []).append(action)
     doers = _Apply(site, cloud, snapshot, doubts or {})
     for kind, kind_actions in by_kind.items():
-        # Without a bulk call each action runs by itself, so that an error stops only its own.
+        # Each action without a bulk call runs by itself, so that an error stops only that action.
         for batch in [kind_actions] if kind.bulk else [[action] for action in kind_actions]:
             doers.do(batch)
     return doers.nodes_wait

@@ -42,8 +42,8 @@ PERIOD_S = 1.0
 SURELY_OVER_S = 60.0
 """Seconds after ResumeTimeout after which slurmctld has certainly given the node up itself."""
 LAST_MARGIN_SHARE = 0.3
-"""The share of the margin before ResumeTimeout that is left when a boot is given back although
-slurmctld was away during it: 3 s to 9 s, enough for six commands.
+"""The share of the margin before ResumeTimeout left when a boot is given back although slurmctld
+was away during it: 3 s to 9 s, enough for six commands.
 """
 AFTER_RETURN_S = 3.0
 """Seconds that machines get to register after slurmctld was away, if ResumeTimeout is nearly over.
@@ -97,7 +97,7 @@ class BootTimeouts:
         if not any(late_cloud.nodes for late_cloud in late):
             return
         # The spool first, then the ledger: a request leaves the spool only after its effect is in
-        # the ledger, so in this order we see each request in one of them.
+        # the ledger, so in this order we see each request at least once.
         requests, still_late = self._spool.pending_before(lambda: self._late(dict(began)))
         for late_cloud in still_late:
             unanswered = leave_out_asked_again(site, late_cloud, requests)

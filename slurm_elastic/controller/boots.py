@@ -1,5 +1,5 @@
-"""Counts the machines that register and those that never do, and pauses pools whose machines fail
-(``policies.launch.exclusions``).
+"""Counts the machines that register and the machines that never do, and pauses pools whose machines
+fail (``policies.launch.exclusions``).
 """
 
 from __future__ import annotations
@@ -199,7 +199,7 @@ def _cool_down(
     known_cause: BootDetail | None,
 ) -> ScopesCoolDown | None:
     """Cool down the pool or the offers that failed. Returns what cools down; None if nothing."""
-    # Also machines that have ended since: one that registered proves that the pool works.
+    # Also machines ended since: any that registered proves that the pool works.
     since = min(_describe_boot(m).launched for m in failed)
     ids = {m.instance.id for m in failed}
     other_machines = [

@@ -36,7 +36,7 @@ from slurm_elastic.state.ledger import Ledger, LedgerState
 
 NO_BUDGET = Budget()
 UNKNOWN_LEASE_S = 1
-"""The billing unit (s) of a cloud that has left the configuration."""
+"""The billing unit (s) of a cloud outside the configuration."""
 
 
 def find_stops(

@@ -70,7 +70,7 @@ class Site:
     It also applies to machines bought before that quote. ``oversized``: jobs that fit no cloud and
     are being requeued. If an entry is lost, the job is tried once more and rejected again.
     ``unreadable``: by cloud, why its last list could not be read. A cloud that was never read has
-    no entry. ``unadopted``: by cloud and id, listed machines that have no row in the ledger yet.
+    no entry. ``unadopted``: by cloud and id, listed machines without a row in the ledger yet.
     ``suspends``: by id, the suspend requests that still wait to be carried out. ``cloud_places``:
     by partition, its place in the order in which growth policies start machines
     (``features.cloud_order``), empty while no prices decide.

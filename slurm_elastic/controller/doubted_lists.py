@@ -26,7 +26,7 @@ log = logging.getLogger(__name__)
 
 
 MAX_SAMPLE = 100
-"""Missing machines, and as many nodes, that are remembered of a doubted list."""
+"""The maximum of missing machines, and of nodes, remembered of a doubted list."""
 NODE_PREFIX = "node:"
 """Prefix of a node's name among the remembered subjects."""
 

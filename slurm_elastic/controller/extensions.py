@@ -27,9 +27,9 @@ if TYPE_CHECKING:
     from slurm_elastic.controller.periodic import SiteTask
 
 Jobs = Mapping[int, Sequence[str]]
-"""By job number, all nodes of the job."""
+"""All nodes of each job, by job number."""
 Owners = Mapping[int, Mapping[str, str]]
-"""By job number, its ``account`` and ``user`` as far as they are known."""
+"""Each job's ``account`` and ``user`` as far as they are known, by job number."""
 Caps = Sequence[tuple[str, int]]
 """How many machines may boot at once, by scope (``cloud:aws``, ``pool:gpu``)."""
 Doer = Callable[[ClusterSnapshot, Sequence[Any]], None]
@@ -55,7 +55,7 @@ class Extensions(Struct, kw_only=True):
     parts: list[tuple[str, Callable[[Executor], Part]]] = field(default_factory=list)
     """The name of a part's worker thread, and the function that makes the part."""
     doers: list[tuple[type[Action], Doer]] = field(default_factory=list)
-    """By class of action, the function that carries out a feature's own actions."""
+    """The functions that carry out a feature's own actions, by class of action."""
     complete_listed: list[Callable[[str, Sequence[Instance]], tuple[Instance, ...]]] = field(
         default_factory=list
     )
@@ -79,7 +79,7 @@ class Extensions(Struct, kw_only=True):
     given machines to.
     """
     complete_spec: list[Callable[[LaunchSpec], LaunchSpec]] = field(default_factory=list)
-    """A launch that is decided -> the same launch with further settings for its machines."""
+    """A decided launch -> the same launch with further settings for its machines."""
     on_intent: list[Callable[[LaunchSpec], None]] = field(default_factory=list)
     """A launch whose intent is in the ledger. Its cloud has not been called yet."""
     on_answer: list[Callable[[str, str], None]] = field(default_factory=list)
@@ -89,7 +89,7 @@ class Extensions(Struct, kw_only=True):
     find_unfinished: list[Callable[[Sequence[Machine]], Collection[Machine]]] = field(
         default_factory=list
     )
-    """Machines that are about to end -> the machines that must not end yet, for a bounded time."""
+    """Machines about to end -> the machines that must not end yet, for a bounded time."""
     spare_from_end: list[
         Callable[[str, Sequence[Machine], Mapping[str, SlurmNode], str], Collection[Machine]]
     ] = field(default_factory=list)

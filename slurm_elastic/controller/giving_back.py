@@ -1,5 +1,4 @@
-"""Gives nodes back to Slurm that are powering up and get no machine, so that their jobs can start
-elsewhere.
+"""Gives powering-up nodes without a machine back to Slurm, so that their jobs can start elsewhere.
 
 The steps and their order were measured on Slurm 22.05, 24.11 and 26.05:
 
@@ -96,7 +95,7 @@ def power_down_and_requeue(
     ``hurry`` the jobs may start elsewhere at once. ``cause``: one for all nodes, or one by node.
 
     A node that an admin has drained is left out because power_down would undo the drain; it runs
-    into its ResumeTimeout. A node that is not powering up is left out, too. Returns the nodes that
+    into its ResumeTimeout. A node that does not power up is left out, too. Returns the nodes that
     were powered down. SlurmError passes.
     """
     forced = [n for n in nodes if n in view and may_force(view[n])]
@@ -177,10 +176,10 @@ def may_force(node: SlurmNode) -> bool:
 
 
 def _allow_requeue(site: Site, job: SlurmJob) -> None:
-    """Lift ``--no-requeue`` of a job that has not started. Otherwise Slurm fails it with NODE_FAIL,
+    """Lift ``--no-requeue`` of a job not started yet. Otherwise Slurm fails it with NODE_FAIL,
     although it loses nothing by waiting again. ``ExpectedRequeues`` puts the setting back.
 
-    A job that has started keeps its user's setting, also if one of its nodes powers up again.
+    A started job keeps its user's setting, also if a node of it powers up again.
     """
     if job.requeue or "CONFIGURING" not in job.states:
         return

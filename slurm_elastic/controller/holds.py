@@ -108,7 +108,7 @@ def can_drain(node: SlurmNode) -> bool:
 
 
 def drain_when_powered_down(site: Site) -> bool:
-    """Drain the held nodes that are powered down. Returns whether some must power down first."""
+    """Drain the powered-down held nodes. Returns whether some must power down first."""
     with site.hold_lock:
         return _drain_when_powered_down(site, site.slurm.nodes())
 

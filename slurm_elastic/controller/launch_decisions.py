@@ -24,7 +24,7 @@ log = logging.getLogger(__name__)
 
 
 BEST_RECORDED = 3
-"""Best offers of a ranking that are recorded with their reason; the others only by name."""
+"""The best offers of a ranking to record with their reason; the others only by name."""
 MAX_CAUSES = 20
 """Groups of offers that one record has at most."""
 

@@ -65,7 +65,7 @@ class SiteTask(PeriodicTask):
 
 
 def start_due_tasks(tasks: Iterable[SiteTask], read: Callable[[], LedgerState]) -> None:
-    """Start the looks that are due. ``read`` returns the ledger's state."""
+    """Start the due looks. ``read`` returns the ledger's state."""
     # Read the ledger only if a look is due: the main loop calls this every second.
     due_tasks = [task for task in tasks if task.is_due]
     state = read() if due_tasks else None

@@ -117,7 +117,7 @@ def provision(
 
 
 def _split(site: Site, request: NodeRequest) -> Sequence[NodeRequest]:
-    """Return the parts of a request that are served one after another."""
+    """Return the parts of a request to serve one after another."""
     parts: Sequence[NodeRequest] = (request,)
     for split in site.extensions.split_requests:
         parts = [smaller for part in parts for smaller in split(part)]

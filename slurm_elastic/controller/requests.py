@@ -104,8 +104,8 @@ class Requests:
                 self._parts[cloud].append(_CloudPart(request))
 
     def serve(self, cloud: str, act: Callable[[Request, bool], bool]) -> None:
-        """Serve each request that is due at this moment once, oldest first. Requests that become
-        due later wait for the next call, so that the worker's other tasks get their turn.
+        """Serve each request due at this moment once, oldest first. Requests that become due later
+        wait for the next call, so that the worker's other tasks get their turn.
 
         ``act(request, is_retry)`` returns whether some nodes of the request wait for their turn to
         boot. ``is_retry``: they did so at the last call.

@@ -43,9 +43,9 @@ class _Expected(Struct, frozen=True):
 
 
 class ExpectedRequeues:
-    """The jobs that are being requeued, in memory only: if an entry is lost, its job waits out its
-    hold. Jobs whose ``--no-requeue`` is lifted are in the ledger, too, because a lost entry would
-    change the job for good. ``clock`` is monotonic time.
+    """The jobs on their way back into the queue, in memory only: if an entry is lost, its job waits
+    out its hold. Jobs whose ``--no-requeue`` is lifted are in the ledger, too, because a lost entry
+    would change the job for good. ``clock`` is monotonic time.
     """
 
     guarded_by: ClassVar[GuardedBy] = {
@@ -103,7 +103,7 @@ class ExpectedRequeues:
         return bool(self._expected)
 
     def tick(self, slurm: Slurm, ledger: Ledger, now: float, clock: float) -> None:
-        """Lift the hold of the jobs that are pending now, and forget jobs that need nothing more.
+        """Lift the hold of the jobs pending now, and forget jobs that need nothing more.
 
         SlurmError passes and ends the pass. The job that caused it comes last in the next pass.
         """

@@ -57,7 +57,7 @@ def list_live_machines(site: Site, cloud: str) -> list[Machine]:
 
 
 def find_machines_to_act_on(site: Site, cloud: str, actions: Sequence[OnMachine]) -> list[Machine]:
-    """Return the machines of these actions that are still live."""
+    """Return the still live machines of these actions."""
     # Read again: another worker may have ended some of them after the round read the ledger.
     ids = {a.machine for a in actions}
     return [m for m in list_live_machines(site, cloud) if m.instance.id in ids]

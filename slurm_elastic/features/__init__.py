@@ -1,1 +1,1 @@
-"""The optional parts of slurm-elasticd. The core (``controller``) imports none of them."""
+"""The optional parts of slurm-elasticd. The core (``controller``) does not import them."""

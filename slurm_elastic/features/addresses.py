@@ -28,8 +28,8 @@ def join(site: Site) -> Extensions | None:
 
 def in_tunnel(site: Site, cloud: str, machines: Iterable[Instance]) -> tuple[Instance, ...]:
     """Return the machines with their tunnel addresses, which Slurm's nodes use. A machine of a
-    tunnelled cloud whose tunnel key is not accepted yet gets the address None. Without a public
-    address, the address in the cloud's own network becomes it: ``tunnels`` may call it.
+    tunnelled cloud whose tunnel key is not accepted yet gets the address None. A machine without a
+    public address uses its address in the cloud's own network: ``tunnels`` may call it.
     """
     if cloud not in site.tunnelled:
         return tuple(machines)
@@ -37,7 +37,7 @@ def in_tunnel(site: Site, cloud: str, machines: Iterable[Instance]) -> tuple[Ins
     # The cloud lists a restarted machine under the generation of its first boot. The ledger has
     # the generation under which its tunnel was recorded.
     latest = {m.instance.id: m.instance.generation for m in site.ledger.machines.live()}
-    # Without an accepted key a machine has no tunnel, so no address of it can be reached.
+    # A machine without an accepted key has no tunnel, so no address of it can be reached.
     return tuple(
         replace(
             i,

@@ -284,8 +284,8 @@ class Autoscaler(Part):
             self._site.record(CORRELATION, "awaited", jobs, cause)
 
     def _release_holds(self, group: PoolGroup) -> None:
-        """Release the holds of nodes that are up or coming, and the holds of pools in which Slurm
-        may start nodes by itself again.
+        """Release the holds of nodes up or coming, and the holds of pools in which Slurm may start
+        nodes by itself again.
         """
         if group.needless_holds:
             holds.release(self._site, group.needless_holds, UpOrComing(), POLICY)
@@ -410,7 +410,7 @@ def outlook_of(now: GroupSnapshot, plan: ScalingPlan) -> AnyCause | None:
 
 def recalled(site: Site, group: str) -> CoveredJobs:
     """Read from the journal the jobs for which an earlier daemon started machines. The first look
-    removes jobs that have ended in between.
+    removes jobs ended in between.
     """
     jobs: set[int] = set()
     started: dict[str, frozenset[int]] = {}

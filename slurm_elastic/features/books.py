@@ -37,7 +37,7 @@ from slurm_elastic.state.ledger.retention import MACHINES_KEPT
 
 MAX_PROBLEMS = 20
 UNKNOWN_LEASE_S = 1
-"""Billing unit (seconds) of a cloud that is no longer configured."""
+"""Billing unit (seconds) of a cloud outside the configuration."""
 
 
 class Costs(Struct, frozen=True, kw_only=True):
@@ -202,7 +202,7 @@ def reports(
 ) -> dict[By, Costs]:
     """Sum the costs by each key of ``keys``; see ``report``. The charges are split only once."""
     jobs = {run.job for run in books.runs if run.uid == uid}
-    # With reservations all machines are read, because they share the price.
+    # Reservations need all machines, because these share the price.
     all_books, books = books, books if uid is None else of_jobs(books, jobs)
     sums_by_key = {by: CostSums(by, books.runs, uid) for by in keys}
     kept = {(m.instance.cloud, m.instance.id) for m in books.machines}

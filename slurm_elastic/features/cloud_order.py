@@ -47,7 +47,7 @@ PAUSE_PER_DURATION = 20.0
 def join(site: Site) -> Extensions | None:
     """Only a site in which prices can change the order of two clouds needs it."""
     clouds = [site.clouds[name] for name in {pool.cloud for pool in site.pools.values()}]
-    # Where the location counts first, clouds of different locations never change their order.
+    # If the location counts first, clouds of different locations never change their order.
     leads = site.config.ranking[0] == "location"
     rivals = Counter(str(cloud.location) if leads else "" for cloud in clouds)
     if max(rivals.values(), default=0) < 2:
@@ -140,7 +140,7 @@ class CloudOrder(Part):
             self._change(jobs, partitions, same_list_changes)
 
     def _learn(self, jobs: Sequence[SlurmJob]) -> None:
-        """Read the orders of jobs that are new, and forget the jobs that no longer wait."""
+        """Read the orders of new jobs, and forget jobs that no longer wait."""
         known = {job.id: self._orders[job.id] for job in jobs if job.id in self._orders}
         if len(known) < len(jobs):
             comments = self._site.slurm.admin_comments()
@@ -176,7 +176,7 @@ class CloudOrder(Part):
         comments = slurm.admin_comments(jobs)
         for job in jobs:
             comment = comments.get(job, "")
-            # Without our note the comment is another one by now. It must not be replaced.
+            # A comment without our note has changed since. It must not be replaced.
             if not noted_order(comment):
                 continue
             try:

@@ -46,7 +46,7 @@ _HELLO_S = 10.0
 _WAITING = 512
 """Prologs and epilogs that may wait at a time."""
 _OUT_AT_ONCE, _BACK_AT_ONCE = 16, 48
-"""Jobs whose files are copied at a time. A try to copy back may wait for a machine that is lost."""
+"""Jobs whose files are copied at a time. A try to copy back may wait for a lost machine."""
 _NOTES_AT_ONCE = 4
 """Threads that only write down what has happened to a job, so that no copy delays that."""
 _ANSWER_S, _GRACE_S = 10.0, 5.0
@@ -69,9 +69,9 @@ class _Hello(Struct, frozen=True, kw_only=True):
 
 
 def join(site: Site) -> Extensions | None:
-    """Join if files are copied to some cloud, or are still to come back from one. Without
-    ``join.ssh`` nothing is copied, but machines with files are kept as long as otherwise: the
-    setting may return in time.
+    """Join if files are copied to some cloud, or are still to come back from one. Nothing is copied
+    without ``join.ssh``, but machines with files are kept as long as otherwise: the setting may
+    return in time.
     """
     copying = any(cloud.data is Data.COPY for cloud in site.clouds.values())
     ssh = site.config.join.ssh
@@ -269,7 +269,7 @@ class CopyPart(Part):
 
     def _bring_back(self, ended: Mapping[int, Set[int]]) -> Set[tuple[int, int]]:
         """Let a thread try to bring the files of these runs of jobs back; each look, if necessary.
-        Return the runs that have not ended, because they are about to start.
+        Return the runs without an end, because they are about to start.
         """
         self._returns = {job: future for job, future in self._returns.items() if not future.done()}
         starting = set()

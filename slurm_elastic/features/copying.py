@@ -254,8 +254,8 @@ class Copies:
                     self._put(row, CopyState.OWED)
 
     def bring_back(self, job: int, *, before: int | None = None) -> bool:
-        """Try once to bring back the files that are owed; with ``before``, also of all runs before
-        that one. Return False if a copy must be tried again.
+        """Try once to bring back the owed files; with ``before``, also of all runs before that one.
+        Return False if a copy must be tried again.
         """
         # A try may begin long after the run's end, when the next run is on its machine. So a try
         # never decides that a run has ended: ``owe`` does, when Slurm says so.

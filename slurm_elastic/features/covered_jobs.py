@@ -12,8 +12,8 @@ from slurm_elastic.policies.nodes.node_state import Phase, is_down, phase
 
 
 def counted_id(job: SlurmJob) -> int:
-    """The job's id. For the pending rest of an array it is the array's id, because Slurm gives the
-    rest a new id each time a task starts.
+    """The job's id. The pending rest of an array has the array's id, because Slurm gives the rest a
+    new id each time a task starts.
     """
     return job.array if job.array and job.task is None else job.id
 
@@ -32,7 +32,7 @@ class CoveredJobs:
     def remaining(
         self, jobs: Sequence[SlurmJob], nodes: Mapping[str, SlurmNode]
     ) -> tuple[int, ...]:
-        """Return the jobs that are still covered. Forget the others."""
+        """Return the jobs still covered. Forget the others."""
         for name, ids in list(self._started.items()):
             node = nodes.get(name)
             node_phase = phase(node) if node is not None and not is_down(node) else None

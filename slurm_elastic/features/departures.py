@@ -70,7 +70,7 @@ class Departures:
         return self._redirects.is_done
 
     def look(self) -> None:
-        """Take the next step of each departure that is in force."""
+        """Take the next step of each departure in force."""
         now = self._site.now()
         directives = self._site.ledger.directives.all()
         self._forget({directive.number for directive in directives})
@@ -89,9 +89,9 @@ class Departures:
 
     def _advance(self, directive: Directive, departure: Departure) -> None:
         site = self._site
-        # Read running and stopped machines at one moment. A machine that is started between two
-        # readings would be in neither, and its node would count as left. The stopped machines count
-        # until the repair has ended them.
+        # Read running and stopped machines at one moment. A machine started between two readings
+        # would be in neither, and its node would count as left. The stopped machines count until
+        # the repair has ended them.
         state = site.ledger.state()
         machines_in_use = (*site.serving_machines(state.machines), *state.stopped)
         machines = concerned(machines_in_use, departure, directive.starts)

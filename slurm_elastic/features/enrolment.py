@@ -1,7 +1,7 @@
 """Keys with which a machine can only enrol, and only once: for clouds that show no consoles.
 
 Each launch has a secret word. A machine's enrolment key is derived from the word and the name of
-its node. With this key the hub lets the machine reach one port, for at most ten minutes after the
+its node. The hub lets a machine with this key reach one port, for at most ten minutes after the
 launch. There the machine hands in its own public key, and the enrolment key becomes invalid. A
 machine gets only its own key. If the cloud gives all machines of a launch the same user data, they
 get the word, and ``programs/tunnel.py`` derives the key. The words are derived from one secret of
@@ -45,7 +45,7 @@ def word_of(state: Path, generation: str) -> str:
     """The secret word of a launch, derived from the head's secret, which the first call creates.
     OSError if the secret's file cannot be read or written.
     """
-    # Derived, not random: a launch that is repeated must give its machines the same word.
+    # Derived, not random: a repeated launch must give its machines the same word.
     return hmac.new(_secret(state / FILE), generation.encode(), hashlib.sha256).hexdigest()
 
 
@@ -59,7 +59,7 @@ def _secret(path: Path) -> bytes:
 
 
 class Desk:
-    """Where machines hand in their keys, at the head's address in the tunnel. A machine is
+    """The port at the head's address in the tunnel where machines hand in their keys. A machine is
     identified by its address: WireGuard accepts from each key only packets with that key's address.
     ``place``: address and port to listen on; port 0 means any free port.
     """

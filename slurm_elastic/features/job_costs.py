@@ -27,9 +27,7 @@ class JobCost(Struct, frozen=True, kw_only=True):
 def costs_of_jobs(
     config: Config, ledger: Ledger, jobs: Collection[int], now: float
 ) -> dict[int, JobCost]:
-    """The costs of those of the jobs that ran on machines of ours, to the micro-dollar as in
-    ``cost --by job``.
-    """
+    """The costs of the jobs that ran on our machines, to the micro-dollar as in ``cost --by job``."""
     # Read the runs job by job. The ledger may keep millions of runs, and a reading holds its lock.
     begin = min((run.begin for job in jobs for run in ledger.usage.runs_of(job)), default=None)
     if begin is None:
@@ -37,7 +35,7 @@ def costs_of_jobs(
     # An hour of a machine is split as a whole: from within an hour the parts would be rounded
     # otherwise than in a report of the month.
     books = read_books(config, ledger, begin // _HOUR_S * _HOUR_S, None, now)
-    # With reservations all machines are read, because they share the price.
+    # Reservations need all machines, because these share the price.
     books = books if books.held else of_jobs(books, jobs)
     micro: defaultdict[int, int] = defaultdict(int)
     markets: defaultdict[int, set[str]] = defaultdict(set)

@@ -52,8 +52,8 @@ CORRELATION = "join"
 
 class MungeKeys(Part):
     """``task``: the periodic task that the daemon runs, in the thread of ``task_executor``. It
-    starts the tries that are due, in the threads of ``worker``. ``_failures``: by machine id, why
-    the last try failed.
+    starts due tries in the threads of ``worker``. ``_failures``: by machine id, why the last try
+    failed.
     """
 
     guarded_by: ClassVar[GuardedBy] = {"_lock": Guarded("_known")}
@@ -82,7 +82,7 @@ class MungeKeys(Part):
         self._next_tick_at = float("-inf")
 
     def tick(self) -> None:
-        """Collect the results of ended tries, forget machines that are gone, start due tries."""
+        """Collect the results of ended tries, forget past machines, start due tries."""
         clock = self._site.monotonic()
         if clock < self._next_tick_at:
             return

@@ -74,7 +74,7 @@ def of_rate(config: Config, usage: Usage) -> Iterator[Occasion]:
 
 
 def of_breakers(breakers: Iterable[Exclusion], now: float) -> Iterator[Occasion]:
-    """Yield an occasion for each pool that is paused because its machines do not come up."""
+    """Yield an occasion for each pool paused because its machines do not come up."""
     for breaker in breakers:
         if breaker.until > now:
             yield Occasion(

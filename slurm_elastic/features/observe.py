@@ -33,11 +33,11 @@ class PoolGroup(Struct, frozen=True, kw_only=True):
 
     ``name``: of the group's first pool in the configuration.
 
-    By pool: ``startable``: nodes that may be started. ``unheld``: nodes that are powered down or
-    powering down, and that no policy holds yet. ``held``: held nodes that are powered down or
-    powering down, with the cause of the hold. ``needless_holds``: nodes that are held although they
-    are up or coming. ``idle``: the idle machines, including machines that slurmctld is about to
-    allocate, because it picks them by their weights.
+    By pool: ``startable``: nodes that may be started. ``unheld``: nodes, powered down or powering
+    down, that no policy holds yet. ``held``: held nodes, powered down or powering down, with the
+    cause of the hold. ``needless_holds``: nodes held although they are up or coming. ``idle``: the
+    idle machines, including machines that slurmctld is about to allocate, because it picks them by
+    their weights.
     """
 
     name: str
@@ -121,7 +121,7 @@ def _pool_group(
 ) -> PoolGroup:
     name, pools = pools[0].name, _in_use_order(site, pools)
     pool_nodes = [PoolNodes(site, view, pool) for pool in pools]
-    # Copy the idle machines first: `waiting` removes those that slurmctld is about to allocate.
+    # Copy the idle machines first: `waiting` removes machines that slurmctld is about to allocate.
     idle = {group_pool.pool.name: group_pool.idle for group_pool in pool_nodes}
     node_names = {node for pool in pools for node in pool.nodes}
     queue = waiting(pending(site, view, pool_nodes, view.unhelped), pool_nodes, view.at)

@@ -97,8 +97,8 @@ class QueueWatch:
         verdicts = (
             (waiter, ready_reason(self._jobs.get(waiter.job), nodes, waiter.nodes))
             for waiter in waiters
-            # A waiter that came after this reading of the queue may have a job that is not in it.
-            # Its absence would look as if the job had ended.
+            # A waiter that came after this reading of the queue may have a job missing in it. Its
+            # absence would look as if the job had ended.
             if waiter.since < self._jobs_read
         )
         return [(waiter, reason) for waiter, reason in verdicts if reason is not None]
@@ -107,7 +107,8 @@ class QueueWatch:
         """Whether the last reading of the queue is too old, also because a waiter came after it."""
         newcomer = any(waiter.since >= self._jobs_read for waiter in waiters)
         # squeue loads all jobs, even if only some are asked for. With many thousands this takes
-        # seconds. So it gets at most a twentieth of the time, or a third if there is a newcomer.
+        # seconds. It therefore gets at most a twentieth of the time, or a third if there is a
+        # newcomer.
         return now - self._jobs_read >= self._jobs_cost * (2 if newcomer else 20)
 
     def _read_queue(self) -> None:

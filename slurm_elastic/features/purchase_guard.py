@@ -110,7 +110,7 @@ class PurchaseGuard:
         return frozenset(job for job, suffices in rows.items() if suffices)
 
     def _forget(self, view: Observation, waiting: Mapping[int, SlurmJob]) -> None:
-        """Count jobs again that ask for something else now, and forget jobs that are gone."""
+        """Count jobs again that ask for something else now, and forget past jobs."""
         memory, limits = self._site.ledger.growth_guard, view.facts.max_times
         outdated = [
             row.job

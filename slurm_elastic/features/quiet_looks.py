@@ -24,7 +24,7 @@ FILES = ("job_state", "node_state")
 PROOF = "clustername"
 """slurmctld writes it before all else. Without it, the directory is not the right one."""
 STALE_S = 1800.0
-"""Files that are older are of no use. slurmctld does not run, or its directory is now another."""
+"""Older files are of no use. slurmctld does not run, or its directory is now another."""
 Stamp = tuple[tuple[int, int, int], ...]
 """Inode, size and time (ns) of each file; zeros if there was no job yet. slurmctld replaces a file
 by a new one.

@@ -194,7 +194,7 @@ class Redirects:
                 del steps[job]
 
     def _forget_unless(self, queued: Collection[int]) -> None:
-        """Forget the jobs that have left the queue."""
+        """Forget the jobs no longer in the queue."""
         self._steps = {job: rows for job, rows in self._known_steps().items() if job in queued}
 
     def _forget_refusals(self, queued: Collection[int]) -> None:

@@ -3,9 +3,10 @@
 The order in the ledger contains the nodes, so a restarted daemon starts none twice. A launch
 follows the same rules as any other: slurmctld asks for the node, and the core checks all limits.
 
-To keep a machine without a job, we set its idle node IDLE again. slurmctld then counts SuspendTime
-from that moment on (measured on 22.05 and 25.11). It refuses this for a node with a job, so the job
-is not disturbed. If slurm-elasticd stops, the machines end by Slurm's SuspendTime.
+We set the idle node of a machine IDLE again to keep the machine without a job. slurmctld then
+counts SuspendTime from that moment on (measured on 22.05 and 25.11). It refuses this for a node
+with a job, so the job is not disturbed. If slurm-elasticd stops, the machines end by Slurm's
+SuspendTime.
 """
 
 from __future__ import annotations
@@ -81,7 +82,7 @@ class ReplacementStarts:
         site, now = self._site, self._site.now()
         started = departure.replacements
         if started is None:
-            # With ``--at`` the order begins later, and its machines are kept from that time on.
+            # An order with ``--at`` begins later, and its machines are kept from that time on.
             kept_until = max(directive.starts, now) + REPLACEMENT_KEPT_S
             started = Replacements(wanted=len(leaving), kept_until=kept_until)
         chosen: Mapping[str, str] = {}
@@ -210,7 +211,7 @@ class ReplacementStarts:
         # again.
         self._powered_up |= {(directive.number, node) for node in nodes}
         if any(node not in chosen for node in todo):
-            # An earlier daemon has started them. A machine that has ended since gets no second one.
+            # An earlier daemon has started them. A machine ended since gets no second replacement.
             ended = self._ended_machines(directive)
             todo = [node for node in todo if node in chosen or node not in ended]
         if not todo:
@@ -270,7 +271,7 @@ class ReplacementStarts:
         except SlurmError as error:
             if error.unanswered:
                 raise
-            # Slurm has just started a job on one of the nodes. The next look leaves this node out.
+            # Slurm has just started a job on a node of these. The next look leaves this node out.
             log.info("not all replacements are idle nodes=%s error=%s", compress(idle), error)
 
 

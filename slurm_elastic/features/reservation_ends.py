@@ -1,8 +1,8 @@
 """Keeps jobs off machines whose reservation ends before the jobs do.
 
 Some reservations end their machines (EC2's capacity blocks). A request is split, so that jobs that
-cannot end in time and cannot be saved get other machines. A machine that is up may get further jobs
-from slurmctld without asking us, so a reservation in Slurm takes its node from that time on:
+cannot end in time and cannot be saved get other machines. slurmctld may give a running machine
+further jobs without asking us, so a reservation in Slurm takes its node from that time on:
 slurmctld starts no job there whose time limit reaches into it. ckptman moves the jobs that are
 there nevertheless (``policies.checkpoint.threat``).
 """

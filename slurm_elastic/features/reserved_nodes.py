@@ -24,7 +24,7 @@ def reservation_sentence(reservation: Reservation, nodes: Sequence[str], now: fl
 def reserved_nodes(
     reservations: Iterable[Reservation], nodes: Sequence[str], now: float
 ) -> tuple[ReservedNodes, ...]:
-    """Return the reservations that have some of the ``nodes`` now or will have them."""
+    """Return the reservations, present or future, over some of the ``nodes``."""
     return tuple(
         ReservedNodes(
             name=reservation.name, nodes=frozenset(own_nodes),

@@ -210,7 +210,7 @@ def note_stopped(
 
 def repeat_stop(site: Site, snapshot: ClusterSnapshot, stops: Sequence[actions.StopAgain]) -> None:
     """Repeat the stop of these machines. End them if the cloud does not stop them, or if the ledger
-    accepts no new intents: nobody would remember that they exist.
+    accepts no new intents: no record would say that they exist.
     """
     cloud = snapshot.terms.cloud
     machines = find_machines_to_act_on(site, cloud, stops)

@@ -64,7 +64,8 @@ READERS = 10
 HANDSHAKE_MAX_AGE_S = 180.0
 """A connected peer repeats its handshake within this many seconds."""
 ENDED_LATELY_S = 3600.0
-"""For so many seconds after a machine's end, a peer of the hub at its address does not stay."""
+"""Seconds after a machine's end during which the hub keeps no peer at its address.
+"""
 CONSOLE_READ = 1 << 18
 """Only this many last characters of a console are searched. Clouds keep fewer."""
 CORRELATION = "tunnel"
@@ -271,7 +272,7 @@ class TunnelsPart(Part):
         return [p for p in staying if p.address not in addresses and p.key not in keys]
 
     def _ending_addresses(self) -> set[str]:
-        """The addresses of machines that are ending or ended lately."""
+        """The addresses of machines ending or ended lately."""
         lately = self._site.now() - ENDED_LATELY_S
         recent_machines = self._site.ledger.machines.live(ended_since=lately)
         ending = [m for m in recent_machines if not m.is_wanted]
@@ -279,7 +280,7 @@ class TunnelsPart(Part):
 
     def _recover(self) -> None:
         """After the loss of a ledger, take the keys of live machines from the hub's peers. A key
-        that is already in the ledger belongs to another machine.
+        already in the ledger belongs to another machine.
         """
         ledger, now = self._site.ledger, self._site.now()
         known_keys = {t.key for t in ledger.tunnels.all()}
@@ -323,7 +324,7 @@ class TunnelsPart(Part):
         )
 
     def _forget(self, living: Sequence[Instance]) -> None:
-        """Forget machines that are gone."""
+        """Forget past machines."""
         self._outside.keep({m.instance.id for m in self._site.ledger.machines.live()})
         names, nodes = {instance.id for instance in living}, {instance.node for instance in living}
         self._retry_at = {

@@ -28,7 +28,7 @@ PERIOD_S = 60.0
 PAUSE_PER_DURATION = 20.0
 """After a look the task pauses at least this many times as long as the look took."""
 RUNS = frozenset({"RUNNING", "SUSPENDED", "STOPPED", "COMPLETING"})
-"""States of a job that has started. A job in CONFIGURING still waits for its machines."""
+"""States of a started job. A job in CONFIGURING still waits for its machines."""
 
 
 def join(site: Site) -> Extensions:

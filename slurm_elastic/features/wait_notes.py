@@ -85,8 +85,8 @@ class WaitNotes(Part):
         """Whether no job can wait for us, so that slurmctld need not send the queue."""
         if not self._has_learnt or self._written or self._site.blocked or not state.writable:
             return False
-        # Whatever keeps jobs from machines is in the ledger: when we refuse a request of Slurm for
-        # a limit, a budget or a sold-out cloud, we hold its nodes.
+        # Everything that keeps jobs from machines is in the ledger: when we refuse a request of
+        # Slurm for a limit, a budget or a sold-out cloud, we hold its nodes.
         is_booting = any(machine.registered_at is None for machine in state.machines)
         return not (is_booting or state.launches or state.exclusions or state.directives)
 
