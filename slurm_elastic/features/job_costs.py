@@ -27,7 +27,7 @@ class JobCost(Struct, frozen=True, kw_only=True):
 def costs_of_jobs(
     config: Config, ledger: Ledger, jobs: Collection[int], now: float
 ) -> dict[int, JobCost]:
-    """The costs of the jobs that ran on our machines, to the micro-dollar as in ``cost --by job``."""
+    """The costs of jobs that ran on our machines, to the micro-dollar as in ``cost --by job``."""
     # Read the runs job by job. The ledger may keep millions of runs, and a reading holds its lock.
     begin = min((run.begin for job in jobs for run in ledger.usage.runs_of(job)), default=None)
     if begin is None:

@@ -64,7 +64,7 @@ def examine(
 
 
 def not_looked_at(config: Config) -> Finding:
-    """Return the finding for users: their credentials say nothing about the services' credentials."""
+    """Return the finding for users: their credentials prove nothing about the services' own."""
     return Finding.note(
         "credentials, machines, offers",
         f"not checked: the cloud's credentials are for root and {config.slurm.user}",
