@@ -135,8 +135,8 @@ def line_of(inner: socket.socket, budget: ReadBudget) -> bytes:
 def pieces(body: Any, budget: ReadBudget, **read: Any) -> Iterator[bytes]:  # noqa: ANN401 - urllib3's
     """The body of an answer in the pieces in which it arrives.
 
-    ``read1`` returns the bytes that are there and does not wait for a full chunk. The file of an
-    SSH channel has no ``read1``, so each of its chunks is waited for.
+    ``read1`` returns the available bytes and does not wait for a full chunk. The file of an SSH
+    channel has no ``read1``, so each of its chunks is waited for.
     """
     read_chunk = body.read1 if hasattr(_file_of(body), "read1") else body.read
     while chunk := read_chunk(_CHUNK, **read):

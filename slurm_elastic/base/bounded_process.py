@@ -1,6 +1,6 @@
 """Runs work whose size users choose in a process of its own, outside of slurm-elasticd.
 
-That process has limits of memory, processor time and time. It has a low priority, and the kernel
+The process has limits of memory, processor time and time. It has a low priority, and the kernel
 kills it first if the host is out of memory.
 """
 

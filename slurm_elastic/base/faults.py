@@ -3,9 +3,9 @@
 ``SLURM_ELASTIC_FAULT=launch.after-intent`` names a point. Each point stands between two steps of a
 launch, a suspend, a refusal (no offer left), the end of a hold, a migration or a save of a
 suspended job. SIGKILL ends the process there, as a crash would. The tests then prove that a restart
-repairs everything. With ``SLURM_ELASTIC_FAULT_ONCE=FILE`` the point fires only if FILE does not
-exist yet, and creates it. With ``SLURM_ELASTIC_FAULT_SIGNAL=STOP`` the process stands still there
-until it gets SIGCONT.
+repairs everything. If ``SLURM_ELASTIC_FAULT_ONCE=FILE`` is set, the point fires only if FILE does
+not exist yet, and creates it. With ``SLURM_ELASTIC_FAULT_SIGNAL=STOP`` the process stands still
+there until it gets SIGCONT.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
 """Keeps the memory of a service that runs for months as small as its data.
 
 glibc gives each thread a heap of its own (mallopt(3), M_ARENA_MAX) and keeps free memory in the
-middle of a heap. Our services have a dozen threads, which read lists of varying lengths. So these
-heaps grew by some KB for each job, although nothing in them was in use. Python's lock lets one
-thread work at a time, so one heap is enough. Python searches all objects for cycles only after
-their number has grown by a quarter, so we start a search every few minutes.
+middle of a heap. Our services have a dozen threads, which read lists of varying lengths. These
+heaps therefore grew by some KB for each job, although nothing in them was in use. Python's lock
+lets one thread work at a time, so one heap is enough. Python searches all objects for cycles only
+after their number has grown by a quarter, so we start a search every few minutes.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ def share_one() -> None:
 
 
 def give_back() -> None:
-    """Return unused memory to the system, in a process that has called ``share_one``.
+    """Return unused memory to the system. Call ``share_one`` before.
 
     Other processes do nothing: a test process has so many objects that the search takes a second.
     """

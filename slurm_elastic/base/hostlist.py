@@ -33,7 +33,7 @@ def expand(text: str) -> list[str]:
 
 @functools.lru_cache(maxsize=128)
 def _expanded(text: str) -> tuple[str, ...]:
-    """The same lists, those of pools, are expanded many times, so the results are cached."""
+    """The lists of pools are expanded many times, so the results are cached."""
     names: list[str] = []
     for item in _split(text):
         names.extend(_expand_item(item, text))

@@ -18,7 +18,7 @@ _FLAGS = os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 
 def opened(path: Path, flags: int, mode: int = 0o600) -> int:
     """Open the file and return its descriptor. OSError if it is no regular file of the directory's
-    owner or of our own. A file that is created gets ``mode``.
+    owner or of our own. A new file gets ``mode``.
     """
     try:
         descriptor = os.open(path, flags | _FLAGS, mode)

@@ -2,7 +2,7 @@
 
 It finds secrets by their place (after a key, an option, a header or a user that names one), by
 their form, and by a list of known secrets. So it may take out too much. It cannot recognise a
-secret that looks like an ordinary word: whoever sends a bundle must look through it.
+secret that looks like an ordinary word: the sender of a bundle must look through it.
 
 A log may have endless words, so no pattern may scan a part of the text again for each place in it.
 Therefore the runs are possessive, and begin only where the same run cannot have begun before.

@@ -82,7 +82,7 @@ class ServerClient:
         self._loop.add_reader(link, self.receive)
 
     def receive(self) -> None:
-        """Read the bytes that have come."""
+        """Read the available bytes."""
         try:
             data = self._link.recv(_READ_SIZE)
         except BlockingIOError:
@@ -201,7 +201,7 @@ class Server(ABC):
         return b""
 
     def trusts(self, peer: Peer) -> bool:  # noqa: ARG002
-        """Whether this client may use the places that are reserved for trusted users."""
+        """Whether this client may use the places reserved for trusted users."""
         return False
 
     def fail(self) -> None:
@@ -223,7 +223,7 @@ class Server(ABC):
         return int(self._listener.getsockname()[1])
 
     def call(self, function: Callable[..., object], *args: object) -> None:
-        """Call the function soon, in the server's thread. Without such a thread, do nothing."""
+        """Call the function soon, in the server's thread. Do nothing if there is no such thread."""
         if self._thread is not None:
             with contextlib.suppress(RuntimeError):  # it has ended
                 self._loop.call_soon_threadsafe(function, *args)
@@ -393,7 +393,7 @@ class Hands:
         self._busy = self._threads = 0
 
     async def call(self, function: Callable[P, T], *args: P.args, **named: P.kwargs) -> T:
-        """Call the function in one of the threads. Return its result or raise its error."""
+        """Call the function in a thread of these. Return its result or raise its error."""
         done: Future[T] = Future()
         # Work in the queue is always done, even if its caller is cancelled.
         done.set_running_or_notify_cancel()

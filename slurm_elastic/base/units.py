@@ -71,7 +71,7 @@ def utc_minute(timestamp: float) -> str:
 
 def brief(seconds: float) -> str:
     """A duration for sentences and tables, with its two largest units: ``45s``, ``1h 3m``. An
-    infinite duration is one whose beginning is unknown.
+    infinite duration has an unknown beginning.
     """
     if not math.isfinite(seconds):
         return "an unknown time"

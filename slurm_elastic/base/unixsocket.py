@@ -51,7 +51,7 @@ def bind_socket(
     with contextlib.suppress(FileNotFoundError):
         if not stat.S_ISSOCK(os.lstat(path).st_mode):
             raise FileExistsError(f"{path} exists and is no socket")
-    # Bound under another name and renamed, so that nobody can connect before the mode is right.
+    # Bound under another name and renamed, so that no client can connect before the mode is right.
     # The path through /proc also works if ``path`` is longer than the 107 bytes of unix(7).
     directory = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY)
     try:

@@ -30,7 +30,7 @@ _THROUGH_NO_LINK = os.O_WRONLY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 def replace(path: Path, content: bytes, mode: int = 0o600, owner: Owner | None = None) -> None:
-    """Write ``content`` to ``path`` in place of the file or link that is there.
+    """Write ``content`` to ``path`` in place of a file or link there.
 
     OSError if ``path`` is a device or a pipe: root would replace /dev/null for the whole host.
     """
