@@ -318,7 +318,7 @@ def _replace_reasons(draft: Draft) -> None:
 
 
 def _other_clusters(draft: Draft) -> None:
-    """Report clusters that have not exactly one of ``ssh`` and ``file``, and repeated names."""
+    """Report clusters with both or neither of ``ssh`` and ``file``, and repeated names."""
     cluster = draft.value(("cluster", "name"), str)
     names = {cluster: 1} if cluster else {}
     for n, other in enumerate(draft.value(("clusters",), tuple) or ()):

@@ -1,5 +1,5 @@
-"""The checkpoint policies that a configuration may name: ours, and those of other packages. These
-offer them by an entry point of the group ``slurm_elastic.checkpoint_policy``.
+"""The checkpoint policies that a configuration may name: ours, and other packages' own. These offer
+them by an entry point of the group ``slurm_elastic.checkpoint_policy``.
 """
 
 from __future__ import annotations

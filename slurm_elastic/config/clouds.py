@@ -110,7 +110,7 @@ class CloudSettings(
 
     @property
     def type_class(self) -> type[InstanceType]:
-        """The class that describes one of its types."""
+        """The class that describes a type of it."""
         return InstanceType
 
     @property

@@ -49,8 +49,8 @@ def read(path: Path, *, whole: bool = False) -> Config:
     """The configuration in ``path``, with the UUID from ``cluster-uuid`` beside it if that exists.
 
     ConfigError for anything wrong with either file. For root this includes that another user could
-    have written it. If a kind of cloud cannot be used, its clouds become ``UnusableCloud``. With
-    ``whole`` that is an error, too.
+    have written it. If a kind of cloud cannot be used, its clouds become ``UnusableCloud``. If
+    ``whole``, these are errors, too.
     """
     is_root = os.geteuid() == 0
     if is_root:
@@ -63,7 +63,7 @@ def read(path: Path, *, whole: bool = False) -> Config:
     if uuid_in_file is None:
         return config
     if config.cluster.uuid not in (None, uuid_in_file):
-        # Machines of the other identity would belong to nobody: never seen or deleted, still paid.
+        # Machines of the other identity would have no owner: never seen or deleted, still paid.
         raise ConfigError(
             f"{path}: cluster.uuid: found '{config.cluster.uuid}', expected '{uuid_in_file}' as in"
             f" {_uuid_file(path)}: remove one of them"

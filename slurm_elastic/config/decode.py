@@ -202,7 +202,7 @@ class Conversion:
         return self._struct(member, plain, path)
 
     def _tag(self, tag_field: str, tags: Sequence[str], plain: object, path: KeyPath) -> str | None:
-        """The value of the tag field, if it is one of ``tags``."""
+        """The value of the tag field, if it is in ``tags``."""
         if not isinstance(plain, dict):
             self._wrong(path, plain, f"a mapping with the key {tag_field!r}")
             return None

@@ -24,11 +24,11 @@ class Found(Struct, frozen=True, kw_only=True):
     ``usable``. ``lacking``: the site has an account or engine of it, and only that step is missing.
 
     ``narrowed``: requirements of a pool that exclude types unfit for batch work. ``sized``: the
-    cloud has no sizes of its own, so its file names one, that of a node. ``by_node``: its hosts
-    must be listed. ``joins``: its machines learn from the file where the head is. ``reads``: the
-    files and sockets that the services will use, each with the remedy if {user} (SlurmUser) may not
-    read it. ``todos``: for ``init --cloud``, by key, the step that gives a missing value; {name} is
-    the cloud's name, {user} SlurmUser. A step whose key is not in ``keys`` becomes a comment.
+    cloud has no sizes of its own, so its file names a node's size. ``by_node``: its hosts must be
+    listed. ``joins``: its machines learn from the file where the head is. ``reads``: the files and
+    sockets that the services will use, each with the remedy if {user} (SlurmUser) may not read it.
+    ``todos``: for ``init --cloud``, by key, the step that gives a missing value; {name} is the
+    cloud's name, {user} SlurmUser. A step whose key is not in ``keys`` becomes a comment.
     """
 
     name: str

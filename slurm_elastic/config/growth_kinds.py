@@ -1,4 +1,4 @@
-"""The growth policies that a configuration may name: ours, and those of other packages. These offer
+"""The growth policies that a configuration may name: ours, and other packages' own. These offer
 them by an entry point of the group ``slurm_elastic.growth``.
 """
 

@@ -82,7 +82,7 @@ def resolve(
         return MethodChoice(method="none", policy=Never(), refused=str(error))
     method, options = request or (pool.method or settings.method, {})
     sign = options.get("saved", settings.signal.saved)
-    # With the sign "exit" the save ends the batch script, so it only makes sense for a move.
+    # A save with the sign "exit" ends the batch script, so it only makes sense for a move.
     ends_by_save = method == "signal" and sign.partition(":")[0] == "exit"
     renewals_asked = options.pop(LIMIT, None)
     if method == "criu" and options.pop(TCP, pool.tcp or settings.tcp) == CLOSE:

@@ -75,7 +75,7 @@ def _policies(policies: P, change: LimitChange) -> P:
 
 
 def scope_named(config: Config, text: str, *, payers: bool = False, nodes: bool = False) -> str:
-    """The scope that a person means by ``text``: ``cluster``, a cloud, a pool, or one of these with
+    """The scope that a person means by ``text``: ``cluster``, a cloud, a pool, or any of these with
     its kind in front. With ``payers`` also an account or a user with a budget. If a cloud and its
     only pool share a name, the cloud is meant. ConfigError if nothing (``nodes``: the caller has
     looked for a node) or more than one thing has that name.

@@ -1,4 +1,4 @@
-"""The checkpoint methods that a configuration or a job may name: ours, and those of other packages.
+"""The checkpoint methods that a configuration or a job may name: ours, and other packages' own.
 These offer them by an entry point of the group ``slurm_elastic.checkpointers``.
 """
 

@@ -44,7 +44,7 @@ class Draft:
         return value if isinstance(value, kind) else None
 
     def choice(self, path: KeyPath, choices: Iterable[str]) -> None:
-        """Report a word at that path that is none of ``choices``."""
+        """Report a word at the path outside ``choices``."""
         text = self.value(path, str)
         if text is not None and text not in choices:
             self.problems.add(
@@ -74,7 +74,7 @@ class Draft:
         return {i: value for i, value in values.items() if value is not None}
 
     def timing(self, key: str) -> float | None:
-        """One of the timings in seconds. None if it is broken."""
+        """A timing in seconds. None if it is broken."""
         timings = self._file_values.get("timings", {})
         if isinstance(timings, dict) and key not in timings:
             return float(getattr(Timings(), key))

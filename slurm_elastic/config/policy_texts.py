@@ -1,4 +1,4 @@
-"""Reads the policies that a configuration names: ours, and those of other packages."""
+"""Reads the policies that a configuration names: ours, and other packages' own."""
 
 from __future__ import annotations
 

@@ -35,7 +35,7 @@ _reported = ReportOnce[str]()
 class RankingKind(Struct, frozen=True, kw_only=True):
     """A ranking key of another package. ``name``: the word in ``ranking``. ``key`` returns a number
     for an offer; smaller ranks first. The number depends on the pool of the request and on the
-    offer alone, because it also orders the clouds of jobs that are not submitted yet.
+    offer alone, because it also orders the clouds of jobs not submitted yet.
     """
 
     name: str

@@ -32,7 +32,7 @@ class ReferenceKey(Struct, frozen=True, kw_only=True):
 
 
 def keys() -> tuple[ReferenceKey, ...]:
-    """Each key once, at the first place that has it. A section is no key."""
+    """Each key once, at its first place. A section is no key."""
     listed_fields: set[tuple[type, str]] = set()
     general = [f for f in _fields(Config) if f.name not in CLOUDS]
     large = [f for f in _fields(Config) if f.name in CLOUDS]

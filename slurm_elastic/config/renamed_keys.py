@@ -1,5 +1,5 @@
-"""Keys of the configuration that have a new name. A file with an old name is refused; the error
-names the new one, and ``slurm-elastic conf upgrade`` writes it into the file.
+"""Keys of the configuration with a new name. A file with an old name is refused; the error names
+the new one, and ``slurm-elastic conf upgrade`` writes it into the file.
 
 CHANGELOG.md has the same table. Add a row here and there when a key gets another name.
 

@@ -83,7 +83,7 @@ def parse_range(text: str, number: Callable[[str], float] = float) -> Range:
 RANGES: dict[str, Callable[[str], float]] = {
     "cpus": float, "memory": parse_size, "gpu": float, "generation": float,
 }  # fmt: skip
-"""The keys that are ranges, and the functions that read their numbers."""
+"""The keys with ranges, and the functions that read their numbers."""
 
 
 class Shape(Struct, frozen=True, kw_only=True):

@@ -1,8 +1,8 @@
 """The guard of ``join.wipe``: it says which directories root never empties of users' files.
 
 The configuration is checked by it, and so is, on each machine, the place where a directory really
-is: this text becomes part of programs/slurm-elastic-wipe. So it uses the standard library alone,
-and runs on any Python from 3.6 on.
+is: this text becomes part of programs/slurm-elastic-wipe. It therefore uses the standard library
+alone, and runs on any Python from 3.6 on.
 """
 
 import posixpath

@@ -1,4 +1,4 @@
-"""Which clouds' machines open a tunnel to the head, and the address of each node in it."""
+"""Lists the clouds whose machines open a tunnel to the head, and the address of each node in it."""
 
 from __future__ import annotations
 

@@ -85,7 +85,9 @@ def _stop_command(draft: Draft, join: Join) -> None:
 
 
 def _gate(draft: Draft, join: Join) -> None:
-    """Root will empty the directories of ``wipe``, so none may be one that a machine needs."""
+    """Root will empty the directories of ``wipe``, so ``wipe`` may name no directory that a machine
+    needs.
+    """
     if join.check is not None and not join.check.strip():
         draft.problems.add(("join", "check"), shown(join.check), "a command")
     for number, text in enumerate(join.wipe):
@@ -104,7 +106,7 @@ def _copying(draft: Draft, join: Join) -> None:
 
 
 def _heartbeat(draft: Draft, join: Join) -> None:
-    """While a machine boots it cannot reach slurmctld. That must not look like a dead head."""
+    """A booting machine cannot reach slurmctld. This pause must not look like a dead head."""
     boots = [draft.timing("resume_timeout"), *(c.resume_timeout for c in draft.clouds.values())]
     longest = max((boot for boot in boots if boot is not None), default=None)
     if join.head and longest is not None and join.heartbeat_timeout <= longest:

@@ -148,7 +148,7 @@ def _candidates(draft: Draft) -> None:
 
 
 def _of_candidate(draft: Draft, site: SitePolicies, text: str) -> str:
-    """What is wrong with a policy to choose from. Empty if nothing is."""
+    """Return what is wrong with a policy to choose from. Empty if nothing is."""
     try:
         section = with_policy(site, text)
         checked_growth(section.growth or "")
