@@ -204,7 +204,7 @@ def pool_lines(cloud: Found, site: SiteFacts, answers: Answers) -> Iterator[str]
 def free_nodes(cloud: str, site: SiteFacts) -> str:
     """Return a hostlist of names that the site does not use."""
     prefix = "".join(c for c in cloud if c.isalnum()) or "cloud"
-    # Compare prefixes and not whole names: a site that has cloud-1 may add cloud-9 later.
+    # Compare prefixes and not whole names: a site with cloud-1 may add cloud-9 later.
     while any(name.startswith(prefix) for name in site.taken):
         prefix += "x"
     return f"{prefix}-[1-{NODES}]"

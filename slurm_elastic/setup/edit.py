@@ -73,7 +73,7 @@ def rename_keys(text: str, new_names: Mapping[KeyPath, str]) -> str:
         spelling = old_spelling.replace(key.value, new_name)
         if spellings.setdefault((start, end), spelling) != spelling:
             raise ValueError(key.value)
-    # From the end, so that the positions of the keys above stay true.
+    # Edit from the end, so that the positions of the keys above stay true.
     for (start, end), spelling in sorted(spellings.items(), reverse=True):
         text = text[:start] + spelling + text[end:]
     return text

@@ -24,9 +24,9 @@ _OTHER_PLACES = ("/usr/local/bin", "/usr/local/sbin", "/opt/slurm/bin", "/opt/sl
 class SiteFacts(Struct, frozen=True, kw_only=True):
     """Facts of slurm.conf. ``cpus`` and ``memory`` (MiB): the commonest shape of a node;
     ``max_time`` and ``default_time`` (s): limits of the default partition, None if it has none;
-    ``taken``: the names of all nodes and partitions. ``programs``: the settings of the directories
-    of Slurm's programs that are not the usual ones. ``head_flaw``: why machines cannot reach
-    ``head`` at the address that it has on this host.
+    ``taken``: the names of all nodes and partitions. ``programs``: the settings of unusual
+    directories of Slurm's programs. ``head_flaw``: why machines cannot reach ``head`` at the
+    address that it has on this host.
     """
 
     conf: str
@@ -78,7 +78,7 @@ def facts(path: Path) -> SiteFacts:
 
 
 def _programs() -> dict[str, str]:
-    """Directories of Slurm's programs by key of ``slurm``, if not those of Debian and RHEL."""
+    """Directories of Slurm's programs by key of ``slurm``, if not Debian's and RHEL's."""
     usual = SlurmSettings()
     programs = {"bin_dir": ("scontrol", usual.bin_dir), "sbin_dir": ("slurmctld", usual.sbin_dir)}
     path = os.pathsep.join([os.environ.get("PATH", ""), *_OTHER_PLACES])

@@ -18,8 +18,8 @@ def kinds_with_skeleton(kinds: CloudTable) -> tuple[str, ...]:
 
 
 def completed(kinds: CloudTable, name: str, clouds_found: Sequence[Found]) -> Found:
-    """The usable cloud of the kind if there is one. Without one, the skeleton with the settings
-    that were found of the first cloud. ConfigError if the kind has no skeleton.
+    """The usable cloud of the kind if there is one. If there is none, the skeleton with the
+    settings found for the first cloud. ConfigError if the kind has no skeleton.
     """
     skeleton = _skeleton(kinds, name)
     if skeleton is None:

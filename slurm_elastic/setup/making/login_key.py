@@ -18,7 +18,7 @@ TIMEOUT_S = 30
 
 
 def key_file(config: Config, config_path: Path) -> Path:
-    """The file of the private key: that of ``join.ssh``, or else beside the configuration."""
+    """The file of the private key: the path of ``join.ssh``, or else beside the configuration."""
     if config.join.ssh is not None:
         return Path(config.join.ssh.key)
     return config_path.absolute().parent / _NAME

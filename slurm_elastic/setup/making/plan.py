@@ -1,4 +1,4 @@
-"""Compares the resources that a site needs in a cloud with those that are there. Pure."""
+"""Compares the resources that a site needs in a cloud with the existing ones. Pure."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from slurm_elastic.model.site_resources import FoundResource, SiteResource, is_d
 
 class Verb(StrEnum):
     """``leave``: it is ours, and stays because of the reason. ``refuse``: nothing can be created
-    because a resource that is not ours is in the way.
+    because a foreign resource is in the way.
     """
 
     CREATE = "create"
@@ -123,8 +123,8 @@ def _why_kept(resource: FoundResource) -> str:
 
 
 def _kept_keys(existing: Sequence[FoundResource]) -> dict[str, str]:
-    """The keys of the resources that stay, each with the reason: those that are in use or changed,
-    all that they need, and all parts of these. A network of a running machine must keep its routes.
+    """The keys of the resources that stay, each with the reason: used or changed resources, all
+    that they need, and all parts of these. A network of a running machine must keep its routes.
     """
     kept = {resource.key: _why_kept(resource) for resource in existing if _why_kept(resource)}
     count = -1
