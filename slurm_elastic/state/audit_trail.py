@@ -55,9 +55,9 @@ def nodes_of(decision: Decision) -> list[str]:
 
 def tell_job(job: int, read: Read, held_now: Iterable[str] = ()) -> list[Decision]:
     """All decisions about a job, and the decisions about its nodes, from the job's first decision
-    until another job got the node. ``held_now``: its nodes according to Slurm. Without them, the
-    recorded rankings say for which nodes of its request it waited. If the job has more than
-    FOLLOWED nodes, none is followed.
+    until another job got the node. ``held_now``: its nodes according to Slurm. If they are missing,
+    the recorded rankings say for which nodes of its request it waited. A job of more than FOLLOWED
+    nodes is not followed.
     """
     own = list(read(job_subject(job)))
     if not own:

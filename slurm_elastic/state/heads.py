@@ -60,9 +60,9 @@ class Epochs:
 
     def number(self) -> int:
         """The number of the newest epoch; 0 if no head has ever acted."""
-        # By a listing, for which an NFS client asks its server (nfs(5), cto). Do not open one file
-        # again and again from threads instead: on Linux 6.1 such an open never returned (NFSv4.2,
-        # nfs-ganesha; measured).
+        # Use a listing, because an NFS client asks its server for it (nfs(5), cto). Do not open one
+        # file again and again from threads instead: on Linux 6.1 such an open never returned
+        # (NFSv4.2, nfs-ganesha; measured).
         matches = [_NAME.fullmatch(name) for name in os.listdir(self.directory)]
         return max((int(match[1]) for match in matches if match), default=0)
 

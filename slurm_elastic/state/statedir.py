@@ -87,7 +87,7 @@ def _tighten(descriptor: int, name: str, uid: int) -> bool:
     if status.st_uid != uid:
         log.warning("%s belongs to uid %d, not to %d, and stays as it is", name, status.st_uid, uid)
         return False
-    # By the descriptor, because the name may lead to another file since the open. Only rwx bits:
-    # a service under RestrictSUIDSGID= may not set setgid (systemd.exec(5)), and nothing needs it.
+    # Use the descriptor, because the name may lead to another file since the open. Only rwx bits: a
+    # service under RestrictSUIDSGID= may not set setgid (systemd.exec(5)), and nothing needs it.
     os.chmod(f"/proc/self/fd/{descriptor}", status.st_mode & stat.S_IRWXU)
     return True

@@ -193,7 +193,7 @@ class CheckpointState(Store):
         self._write(*images, Fact(put="migrations", rows=rows))
 
     def migrations(self, *, since: float | None = None) -> tuple[Migration, ...]:
-        """The open migrations; with ``since`` (Unix time) also those that changed since."""
+        """The open migrations; with ``since`` (Unix time) also moves changed since."""
         if since is None:
             with self.lock:
                 moves = list(self.by_key("migrations").values())
@@ -234,7 +234,7 @@ class CheckpointState(Store):
         self._write(*self._image_facts(image))
 
     def _image_facts(self, image: Image) -> list[Fact]:
-        """The facts that add the image and drop the images that are older than the kept ones."""
+        """The facts that add the image and drop the images older than the kept ones."""
         row = {**_image_key(image), "taken": image.taken, "body": to_json(image)}
         other_images = [
             other for other in self.images(image.job) if _image_key(other) != _image_key(image)
@@ -271,7 +271,7 @@ class CheckpointState(Store):
             return dict(self.by_key("unsavable"))
 
     def put_verdict(self, verdict: UnsavableRun) -> None:
-        """Write a verdict. It replaces an earlier one of the job."""
+        """Write a verdict. It replaces the job's earlier one."""
         row = {"job": verdict.job, "body": to_json(verdict)}
         self._write(Fact(put="unsavable", rows=[row]))
 

@@ -22,7 +22,7 @@ class Order(Struct, frozen=True, kw_only=True, tag_field="kind", forbid_unknown_
 
 
 class NoticeOrder(Order, frozen=True, kw_only=True, tag="notice"):
-    """A node is taken away at ``deadline`` (Unix time; None: unknown). With ``departure`` it leaves
+    """A node is taken away at ``deadline`` (Unix time; None: unknown). ``departure``: it leaves
     because an operator drains, replaces or migrates it.
     """
 

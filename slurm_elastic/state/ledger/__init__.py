@@ -184,8 +184,9 @@ class Ledger:
         allows no purchases (end-only).
 
         The daemon adopts machines whose rows cannot be read by their tags, as with a new ledger.
-        So the daemon still repairs, suspends and releases nodes. Only ``launches.record_intent``
-        and ``stops.record_start`` refuse. The caller must call ``check`` periodically.
+        The daemon therefore still repairs, suspends and releases nodes. Only
+        ``launches.record_intent`` and ``stops.record_start`` refuse. The caller must call ``check``
+        periodically.
         """
         ledger = cls.__new__(cls)
         ledger._begin(Refuge(path, schema.LEDGER, Endurance(END_ONLY, _MEANS, now, monotonic)))
@@ -251,9 +252,8 @@ class Ledger:
         return self.store.moment()
 
     def state(self) -> LedgerState:
-        """All rows that a round decides by, as of one moment. A launch that is answered at this
-        moment is either open or has its machines, and a cloud in ``read_whole`` has all its
-        machines here.
+        """All rows that a round decides by, as of one moment. A launch answered at this moment is
+        either open or has its machines, and a cloud in ``read_whole`` has all its machines here.
         """
         # One lock around both reads: ``read_whole`` must not name a cloud whose machines another
         # thread entered after the machines were read.

@@ -15,7 +15,7 @@ from slurm_elastic.state.store.store import Store
 from slurm_elastic.state.store.view import OF_LIST, to_json
 
 MINIMUM = 60.0
-"""Seconds that are charged at least, even if the second is the unit (EC2's Linux machines)."""
+"""The least number of charged seconds, even if the second is the unit (EC2's Linux machines)."""
 _PAID = """
     , paid as (
         select accounts, price, launched, case

@@ -53,7 +53,7 @@ class Decisions:
         return tuple(decision_from(row) for row in reversed(rows))
 
     def of_kinds(self, correlation: str, kinds: Sequence[str]) -> tuple[Decision, ...]:
-        """All decisions of these kinds, oldest first. It reads every decision that is kept."""
+        """All decisions of these kinds, oldest first. It reads every kept decision."""
         marks = ", ".join("?" * len(kinds))
         rows = self._store.select(
             f"select * from decisions where correlation = ? and kind in ({marks}) order by id",

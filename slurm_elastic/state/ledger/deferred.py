@@ -26,13 +26,13 @@ class DeferredJobs:
             self._store.insert("insert or replace into set_aside", columns, values)
 
     def jobs(self) -> tuple[Deferral, ...]:
-        """All jobs that are deferred, by number."""
+        """All deferred jobs, by number."""
         return tuple(
             _deferral_from(r) for r in self._store.select("select * from set_aside order by job")
         )
 
     def forget(self, jobs: Sequence[int]) -> None:
-        """Delete the rows of jobs that have their own settings again, or that are gone."""
+        """Delete the rows of jobs that left the queue or have their own settings again."""
         self._store.execute(None, f"delete from set_aside where job in {OF_LIST}", to_json(jobs))
 
 

@@ -53,7 +53,7 @@ class Directives:
         return msgspec.structs.replace(directive, number=number)
 
     def all(self) -> tuple[Directive, ...]:
-        """All directives that are not ended, in force or not, in the order of their numbers."""
+        """All directives not ended yet, in force or not, in the order of their numbers."""
         return self._store.tables("directives")[0]
 
     def progress(self, number: int, word: Word) -> bool:

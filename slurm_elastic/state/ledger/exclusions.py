@@ -108,7 +108,7 @@ class Exclusions:
             return bool(self._store.change(sql, str(kind), to_json(scopes)))
 
     def cool_downs(self, now: float) -> tuple[Exclusion, ...]:
-        """The cool-downs that have not ended at ``now``, by scope."""
+        """The cool-downs still running at ``now``, by scope."""
         return tuple(
             exclusion
             for exclusion in self.all()
@@ -136,7 +136,7 @@ class Exclusions:
 
     def end_far(self, now: float, longest_s: float) -> int:
         """End the cool-downs, pauses and holds that would last longer than ``longest_s`` seconds
-        from ``now``; return how many. None is set for so long, so the clock was set back.
+        from ``now``; return how many. No exclusion lasts so long, so the clock was set back.
         """
         with self._store.transaction("exclusions"):
             kinds = ", ".join("?" * len(TIMED))

@@ -45,7 +45,7 @@ class GrowthGuard:
         self._store = store
 
     def purchases(self) -> tuple[Purchase, ...]:
-        """The purchases that are not judged yet, the oldest first."""
+        """The purchases not judged yet, the oldest first."""
         return self._store.tables("growth_purchases")[0]
 
     def rows(self) -> tuple[UnhelpedJob, ...]:
@@ -77,7 +77,7 @@ class GrowthGuard:
             (row.job, row.asks, row.since, to_json(row.nodes), row.reason, row.strikes)
             for row in jobs
         ]
-        # In one transaction: a purchase that is judged twice would count a strike twice.
+        # In one transaction: a purchase judged twice would count a strike twice.
         with self._store.transaction("growth_purchases", "unhelped_jobs"):
             sql = "delete from growth_purchases where first_node = ? and at = ?"
             self._store.change(sql, purchase.first_node, purchase.at)

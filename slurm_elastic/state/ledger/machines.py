@@ -130,7 +130,7 @@ def machine_from(row: sqlite3.Row) -> Machine:
 
 
 def _new(instance: Instance, pool: str, launch: Launch | None, now: float, worst: float) -> Machine:
-    """A machine that is seen for the first time."""
+    """A machine seen for the first time."""
     is_terminated = instance.state == InstanceState.TERMINATED
     return Machine(
         instance=instance,
@@ -306,17 +306,17 @@ class Machines:
         """
         with self._store.transaction("machines", "launches"):
             before = self._machine(instance.cloud, instance.id)
-            # The recorded generation wins, because anybody with rights in the cloud can change the
-            # tag.
+            # The recorded generation wins, because every user with rights in the cloud can change
+            # the tag.
             if before is not None:
                 instance = replace(instance, generation=before.instance.generation)
             launch = self._launches.get(instance.generation)
             if clouds is not None and launch is not None and launch.cloud not in clouds:
                 self._follow(launch, instance.cloud, now)
             if clouds is not None and before is None:
-                # A row of a cloud that is no longer configured belongs to the same machine under
-                # the cloud's earlier name. Move the row to the new name, so that the machine is
-                # charged once, even if the row had ended.
+                # A row of a cloud no longer configured belongs to the same machine under the
+                # cloud's earlier name. Move the row to the new name, so that the machine is charged
+                # once, even if the row had ended.
                 before = self._renamed(instance, pool, clouds)
             if launch is not None:
                 worst = worst_price(instance, launch.offers)
@@ -393,7 +393,7 @@ class Machines:
         )  # fmt: skip
 
     def _renamed(self, instance: Instance, pool: str, clouds: Collection[str]) -> Machine | None:
-        """Move the machine's row from a cloud that is no longer configured; return the row."""
+        """Move the machine's row from a cloud no longer configured; return the row."""
         sql = (
             f"select {MACHINE_COLUMNS} from machines "
             # Ids may repeat in different clouds. The generation belongs to one launch, so it proves

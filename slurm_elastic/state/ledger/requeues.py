@@ -19,8 +19,8 @@ class LiftedRequeues:
         self._store = store
 
     def lift(self, job: int, restarts: int, now: float) -> None:
-        """Record a ``--no-requeue`` job and its number of restarts, before Slurm is told to allow
-        its requeue.
+        """Record a ``--no-requeue`` job and its number of restarts, before Slurm gets the order to
+        allow its requeue.
         """
         # "or ignore": the first row has the time from which the job's own setting is missing.
         sql = "insert or ignore into lifted_requeues (job, restarts, at) values (?, ?, ?)"
@@ -34,5 +34,5 @@ class LiftedRequeues:
         return tuple((job, restarts) for job, restarts, lifted_at in rows if lifted_at <= until)
 
     def forget(self, job: int) -> None:
-        """Delete the row of a job that has its own setting again, or that is gone."""
+        """Delete the row of a job that left the queue or has its own setting again."""
         self._store.execute("lifted", "delete from lifted_requeues where job = ?", job)

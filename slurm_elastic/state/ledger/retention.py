@@ -26,7 +26,7 @@ MACHINES_KEPT = 400 * 86400.0
 """Seconds for which a machine is kept after its end: the account of a year and a month to read it.
 """
 MOST_RUNS = 5_000_000
-"""The number of job runs that are kept, the last ones: about 750 MB, or 12,500 jobs per day for
+"""The number of job runs to keep, the last ones: about 750 MB, or 12,500 jobs per day for
 ``MACHINES_KEPT``. ``cost`` then shows the costs of earlier machines as unused.
 """
 LAUNCHES_PER_TRANSACTION = 500

@@ -1,4 +1,4 @@
-"""The ledger's rows of machines that are stopped instead of ended, and started again.
+"""The ledger's rows of machines stopped instead of ended, and started again.
 
 The life of such a machine has several parts: it runs, it is stopped, it runs. Each part is a row
 with its own price and payers, because the cloud charges each part differently. The last part has
@@ -61,7 +61,7 @@ class StopRows:
         self._end_only = end_only
 
     def machines(self) -> tuple[Machine, ...]:
-        """The machines that are stopped, by the time at which they were stopped."""
+        """The stopped machines, by the time of their stop."""
         return tuple(m for m in self._store.tables("machines")[0] if m.is_off)
 
     def record_stopping(

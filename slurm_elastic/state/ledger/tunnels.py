@@ -58,7 +58,7 @@ class TunnelRows:
         return ""
 
     def end(self, tunnels: Iterable[Tunnel]) -> None:
-        """Delete the keys of machines that have ended."""
+        """Delete the keys of ended machines."""
         with self._store.transaction("tunnels"):
             for tunnel in tunnels:
                 sql = "delete from tunnels where generation = ? and node = ?"

@@ -80,7 +80,7 @@ class UsageRows:
         return int(rows[0]["job"]) if rows else None
 
     def labels(self, jobs: Collection[int]) -> dict[int, str]:
-        """The labels of those jobs that are called something else than their number."""
+        """The labels of jobs called something else than their number."""
         sql = (
             "select distinct job, label from runs where job in (select value from json_each(?)) "
             "and label not in ('', cast(job as text))"

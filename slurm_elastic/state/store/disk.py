@@ -313,9 +313,9 @@ class Disk:
     # a new segment
 
     def shorten(self, lock: contextlib.AbstractContextManager[object], now: float) -> None:
-        """Begin a new segment if the current one is long. ``lock`` is the owner's lock. The owner
-        can write while the rows are copied: they are read as of one moment, and the lines that were
-        appended after that moment follow them.
+        """Begin a new segment if the current segment is long. ``lock`` is the owner's lock. The
+        owner can write while the rows are copied: they are read as of one moment, and the lines
+        that were appended after that moment follow them.
         """
         if not self._is_long():
             return

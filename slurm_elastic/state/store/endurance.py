@@ -330,7 +330,7 @@ class Refuge:
     def _return(self, memory: Memory) -> None:
         journal = journal_of(self._path)
         journal.uncut = self._uncut
-        # The caller of this write got an error, so nobody may find it in the journal later.
+        # The caller of this write got an error, so the journal must not show it later.
         if self._uncut is not None:
             with contextlib.closing(journal), journal.locked(LOCK_TIMEOUT_S):
                 journal.cut_left()
@@ -370,7 +370,7 @@ class Refuge:
 
 
 def _is_grave(error: sqlite3.Error) -> bool:
-    """Whether to repair or give up the files for an error of any thread. Most writes are those of
+    """Whether to repair or give up the files for an error of any thread. Most writes come from
     workers, whose next try would fail as well.
     """
     if kind_of(error) in _MENDED:

@@ -413,8 +413,8 @@ class Journal:
 
     def segment_of(self, written: Callable[[IO[bytes]], int]) -> Position:
         """Begin a new segment. ``written`` writes its content and returns the number of the last
-        line. From the rename on, the segment is part of the journal, even if a later step fails
-        here: the next writer continues in it.
+        line. The rename makes the segment a part of the journal, even if a later step fails here:
+        the next writer continues in it.
         """
         segment = (self.segments() or [0])[-1] + 1
         # All drafts have one name, so a later segment replaces the draft of a killed program.

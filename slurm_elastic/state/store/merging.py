@@ -20,7 +20,7 @@ _LINE = 1000
 
 class WaitingFacts:
     """The facts to append: for each row only its last state, and before it the deletion if there
-    was one; and all rows of tables that are ``numbered``.
+    was one; and all rows of ``numbered`` tables.
     """
 
     def __init__(self, schema: Schema) -> None:
@@ -29,7 +29,7 @@ class WaitingFacts:
         self._numbered: list[Fact] = []
 
     def add(self, facts: Sequence[Fact]) -> None:
-        """Add facts that are later than all others."""
+        """Add facts later than all others."""
         for fact in facts:
             table = fact.put or fact.drop
             if table in self._schema.numbered_tables:
@@ -59,7 +59,7 @@ class WaitingFacts:
 
 class MemoryMerge:
     """``base`` has the rows with which the memory began (none if no row could be read), ``disk``
-    the rows on the disk now. For a row in both, the columns that changed in memory win. If others
+    the rows on the disk now. If both have a row, the columns that changed in memory win. If others
     changed the same column, or the memory did not have the row, only the columns ``newer`` win. A
     row of a ``cleared`` table that others deleted stays deleted, because a person did it.
     """

@@ -54,8 +54,8 @@ _STATEMENT = re.compile(r"\s*(?:insert(?: or \w+)? into|update|(delete) from)\s+
 
 
 class KeyedTable(Struct, frozen=True):
-    """Rows of ``table`` that are cached by key. ``value`` makes the cached value of a row, None for
-    a row that is left out. ``where``: a condition for the rows to read.
+    """Rows of ``table`` cached by key. ``value`` makes the cached value of a row, None for a row
+    that is left out. ``where``: a condition for the rows to read.
     """
 
     table: str

@@ -47,7 +47,7 @@ class Trouble(Struct, frozen=True, kw_only=True):
 
 
 class LostFileError(OSError):
-    """The file at the path is not the one that was opened."""
+    """The file at the path is not the opened one."""
 
 
 def locked_error(path: Path) -> OSError:
