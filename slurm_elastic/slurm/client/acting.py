@@ -1,4 +1,4 @@
-"""Which slurmctld acts, found out as Slurm's own controllers do.
+"""Finds out which slurmctld acts, as Slurm's own controllers do.
 
 With several controllers the acting one writes ``heartbeat`` in StateSaveLocation: 16 bytes, two
 big-endian uint64, the Unix time and its index among the lines of SlurmctldHost (0: the first). It

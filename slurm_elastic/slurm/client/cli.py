@@ -284,7 +284,7 @@ class SlurmCli(CommentCommands, PartitionCommands, ReservationCommands):
         self._run_repeatable("scontrol", "notify", str(job), line)
 
     def finished(self, days: int) -> Sequence[tuple[str, str, int, int, int]]:
-        """By ``sacct``, which gives the limit in minutes. A job without a limit is left out."""
+        """Asks ``sacct``, which gives the limit in minutes. A job without a limit is left out."""
         output = self._run(
             "sacct", "--allusers", "--allocations", "--noheader", "--parsable2",
             f"--starttime=now-{days}days", "--endtime=now",
@@ -303,7 +303,7 @@ class SlurmCli(CommentCommands, PartitionCommands, ReservationCommands):
         return match[1]
 
     def mail_of(self, job: int) -> JobMail | None:
-        """By ``scontrol show job``, because squeue cannot print these fields."""
+        """Asks ``scontrol show job``, because squeue cannot print these fields."""
         try:
             text = self._run("scontrol", "--oneliner", "show", "job", self._label(job))
         except SlurmError as error:
@@ -370,7 +370,7 @@ class SlurmCli(CommentCommands, PartitionCommands, ReservationCommands):
             text = f"answered JSON of an unknown form: {type(error).__name__}: {error}"
             raise SlurmError(command, 0, text) from error
         # If slurmctld is stopped or hangs, 22.05 says so beside an empty list and exits with 0
-        # (measured). That list must not pass for an empty cluster.
+        # (measured). Such a list must not pass for an empty cluster.
         if error_text:
             raise SlurmError(command, 0, f"answered with an error: {error_text}")
         return tuple(records.values)

@@ -167,7 +167,7 @@ class FakeSlurm:
         partitions: Sequence[str] = (),
         begin_in: float | None = None,
     ) -> None:
-        """Change the jobs that are pending. The others stay as they are."""
+        """Change the pending jobs. The others stay as they are."""
         with self._lock:
             changes = {"partitions": tuple(partitions), "begin_in": begin_in}
             self._command("change_pending", jobs=tuple(jobs), **changes)

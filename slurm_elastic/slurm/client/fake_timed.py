@@ -28,8 +28,8 @@ REQUEUE_HOLD_S = 121.0
 POWER_DOWN_LAG_S = 1.0
 
 Program = Callable[[str, Sequence[str], Mapping[int, Sequence[str]]], None]
-"""A call of one of slurmctld's programs: kind (``resume``, ``suspend``, ``resume-fail``), nodes,
-and the nodes of each job.
+"""A call of a program of slurmctld: kind (``resume``, ``suspend``, ``resume-fail``), nodes, and the
+nodes of each job.
 """
 
 
@@ -111,7 +111,7 @@ class TimedSlurm(FakeSlurm):
             self._nodes[name] = replace(node, states=node.states | {"NOT_RESPONDING"})
 
     def hear(self, name: str) -> None:
-        """The slurmd of a node that is up answers."""
+        """The slurmd of a running node answers."""
         with self._lock:
             node = self._nodes[name]
             if phase(node) is Phase.UP and not is_down(node):
@@ -170,7 +170,7 @@ class TimedSlurm(FakeSlurm):
                 self._nodes[name] = replace(node, states=node.states | {"DRAIN"})
             case "resume" | "undrain" | "idle":
                 self._resume(node, state)
-            # DOWN has no effect on a node that is powering up (22.05.8).
+            # DOWN has no effect on a powering-up node (22.05.8).
             case "down" if phase(node) is not Phase.POWERING_UP:
                 self._fail(name, "", set())
             case "power_up" if "POWERED_DOWN" in node.states:

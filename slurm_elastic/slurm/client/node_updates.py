@@ -34,7 +34,7 @@ def return_to_service(slurm: Slurm, nodes: Iterable[SlurmNode]) -> None:
 
 
 def set_reason(slurm: Slurm, nodes: Sequence[str], reason: str) -> None:
-    """Change only the reason, for example of a drain that has another cause now."""
+    """Change only the reason, for example if a drain has another cause now."""
     slurm.update_nodes(nodes, reason=reason)
 
 
@@ -46,8 +46,8 @@ def set_down(
     ``address`` becomes NodeAddr first: slurmctld sends the nodes an order to kill these jobs, which
     must not reach a new machine at the old address.
     """
-    # On 22.05 DOWN has no effect on a node that is powering up. On 24.11 and 26.05 its jobs are
-    # requeued within 0.1 s (measured).
+    # On 22.05 DOWN has no effect on a powering-up node. On 24.11 and 26.05 its jobs are requeued
+    # within 0.1 s (measured).
     slurm.update_nodes(nodes, state="DOWN", reason=reason, address=address)
 
 
@@ -71,7 +71,7 @@ def power_down(slurm: Slurm, nodes: Sequence[str]) -> None:
 
 
 def power_down_from_nowhere(slurm: Slurm, nodes: Sequence[str]) -> None:
-    """The same for nodes that are down. Later messages of slurmctld to them reach no machine."""
+    """The same for down nodes. Later messages of slurmctld to them reach no machine."""
     slurm.update_nodes(nodes, state="POWER_DOWN", address=NOWHERE)
 
 

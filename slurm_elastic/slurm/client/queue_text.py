@@ -1,8 +1,8 @@
 """The queue in the form of ``squeue --Format``, which we use with 22.05. Pure.
 
-22.05's ``squeue --json`` takes 1 s of processor time and 470 MB for 10,000 jobs (measured), for
-any fields. This form takes a twentieth of that. The content is the same, because 22.05 has one word
-for a job's state in either form. Each field ends in a mark that is random each time.
+22.05's ``squeue --json`` takes 1 s of processor time and 470 MB for 10,000 jobs (measured), for any
+fields. This form takes a twentieth of that. The content is the same, because 22.05 has one word for
+a job's state in either form. Each field ends in a random mark, another one each time.
 """
 
 from __future__ import annotations

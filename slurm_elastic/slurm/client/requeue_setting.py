@@ -1,8 +1,8 @@
 """The only place that changes whether a job may be requeued (``--no-requeue``, scontrol's Requeue).
 
-Slurm ends a ``--no-requeue`` job with its node. A job that has not started, or that can continue
-from an image, loses nothing if it waits again. So both services lift the setting for such a job. If
-it is lifted only until the job runs, the ledger has a row about that.
+Slurm ends a ``--no-requeue`` job with its node. A job loses nothing if it waits again, as long as
+it has not started or can continue from an image. So both services lift the setting for such a job.
+If it is lifted only until the job runs, the ledger has a row about that.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ def lift_until_it_runs(slurm: Slurm, ledger: Ledger, job: SlurmJob, now: float) 
 
 
 def lift_for_good(slurm: Slurm, job: int) -> None:
-    """Allow requeues of a job that has an image to continue from. SlurmError if Slurm refuses."""
+    """Allow requeues of a job with an image to continue from. SlurmError if Slurm refuses."""
     slurm.set_requeue(job, requeue=True)
 
 

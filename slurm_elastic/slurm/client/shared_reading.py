@@ -13,9 +13,9 @@ T = TypeVar("T")
 
 
 class SharedReading(Generic[T]):
-    """``get`` returns the result of a reading that began after the call, never an older one. At
-    most two readings run for any number of threads, one after the other. When no thread waits,
-    nothing is kept, because a list of all jobs may be large. (``base.ttl_cache`` is a cache.)
+    """``get`` returns the result of a reading that began after the call, never an older one. Any
+    number of threads share at most two readings, one after the other. When no thread waits, nothing
+    is kept, because a list of all jobs may be large. (``base.ttl_cache`` is a cache.)
     """
 
     guarded_by: ClassVar[GuardedBy] = {

@@ -1,10 +1,10 @@
 """Proves, before anything is changed, that the fragment does not change the site's own parts.
 
 First come the checks that need no process: conflicts and topology. Then Slurm's own parser reads
-the files, in a client that contacts nobody. Then two throw-away slurmctlds run without a network,
-one without and one with the fragment, and we compare what they show of the site's own nodes,
-partitions and options. If the kernel allows no such namespace, the last step is left out and the
-report says so.
+the files, in a client without network. Then two throw-away slurmctlds run without a network, one
+without and one with the fragment, and we compare what they show of the site's own nodes, partitions
+and options. If the kernel allows no such namespace, the last step is left out and the report says
+so.
 """
 
 from __future__ import annotations
@@ -173,7 +173,9 @@ def _relocated(message: str, conf: Path, site: SiteConf) -> str:
 def _differences(
     plan: ConfPlan, before: DryRun, after: DryRun, *, joined: Set[str]
 ) -> Iterator[str]:
-    """What the fragment would change. ``joined``: the site's own partitions with our nodes."""
+    """The changes that the fragment would make. ``joined``: the site's own partitions with our
+    nodes.
+    """
     if after.failure:
         yield f"slurmctld does not start with the fragment: {after.failure}"
         if "Invalid GRES data" in after.failure:
@@ -237,7 +239,7 @@ def _compare(
     before: Mapping[str, Mapping[str, str]],
     after: Mapping[str, Mapping[str, str]],
 ) -> Iterator[str]:
-    """What would change in the site's own nodes or partitions that both runs show."""
+    """The changes in the site's own nodes or partitions that both runs show."""
     for name in names:
         # The site's own cloud nodes may be hidden before and shown after (PrivateData, 22.05).
         if name not in before:

@@ -1,4 +1,4 @@
-"""Where the file's order of public clouds disagrees with the prices that are typed in it."""
+"""Finds where the file's order of public clouds disagrees with the prices typed in it."""
 
 from __future__ import annotations
 

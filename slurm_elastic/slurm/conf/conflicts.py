@@ -1,8 +1,8 @@
 """The options of a site's slurm.conf that conflict with our fragment. Pure.
 
 If an option has two values, Slurm uses the last one and says so only in the log of slurmctld
-(measured on 22.05 to 26.05). So we report each such case before anything is written, with both
-values and the site's file and line.
+(measured on 22.05 to 26.05). We therefore report each such case before anything is written, with
+both values and the site's file and line.
 """
 
 from __future__ import annotations

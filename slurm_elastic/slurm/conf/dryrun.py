@@ -78,7 +78,7 @@ class DryRunSubmission(Struct, frozen=True, kw_only=True):
 
 
 def isolation() -> tuple[str, ...] | None:
-    """The command that runs another one in its own namespaces. None if that is not allowed here."""
+    """The command that runs another one in its own namespaces. None if it is not allowed here."""
     # Without --map-root-user: slurmctld as root drops groups, which a mapped root may not.
     own_user = () if os.geteuid() == 0 else ("--user", "--map-current-user", "--keep-caps")
     command = ("unshare", *own_user, *_NAMESPACES)
@@ -203,7 +203,7 @@ def records(text: str, key: str) -> dict[str, dict[str, str]]:
 def copy_text(lines: Sequence[ConfLine]) -> str:
     """The lines without the options of ``_REPLACED``, otherwise as they were written.
 
-    An empty line replaces a line that is left out, so that slurmctld counts lines as we do.
+    An empty line replaces an omitted line, so that slurmctld counts lines as we do.
     """
     return "".join(f"{_kept_text(line)}\n" for line in lines)
 

@@ -119,7 +119,7 @@ def _options(
 
 
 def copying_clouds(config: Config) -> list[CloudSettings]:
-    """The clouds to whose machines jobs' files are copied."""
+    """The clouds with machines that get copies of jobs' files."""
     return [cloud for cloud in config.clouds if cloud.data is Data.COPY]
 
 
@@ -231,7 +231,7 @@ def _address(
 
 def _looks_up_names(site: SiteConf, version: tuple[int, int]) -> bool:
     """Whether slurmctld looks up the names of nodes without an address. It takes 10 s for each and
-    answers no command meanwhile, for example at ``scontrol reconfigure`` (22.05, measured).
+    answers no command in this time, for example at ``scontrol reconfigure`` (22.05, measured).
     """
     # Commands use the names with cloud_dns, and slurmd binds to NodeAddr with NoInAddrAny.
     by_name = "cloud_dns" in site.items("SlurmctldParameters")

@@ -2,8 +2,8 @@
 reading.
 
 slurmd counts no GPU whose file is not named, and slurmctld then drains the node. slurmctld itself
-reads the lines of cloud nodes at its start, before there is a machine. So our lines name files, and
-switch a site's AutoDetect off for our nodes.
+reads the lines of cloud nodes at its start, before there is a machine. Our lines therefore name
+files, and switch a site's AutoDetect off for our nodes.
 """
 
 from __future__ import annotations

@@ -163,7 +163,7 @@ def ask(
             stdout=answer,
             stderr=subprocess.DEVNULL,
         )
-    # Without this loop scontrol would try for 10 s to reach a slurmctld that has ended.
+    # Without this loop scontrol would try for 10 s to reach an ended slurmctld.
     while process.poll() is None and daemon.poll() is None:
         time.sleep(0.02)
     process.kill()

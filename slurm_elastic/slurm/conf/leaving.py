@@ -39,7 +39,7 @@ class NodesAndPartitions(Struct, frozen=True, kw_only=True):
     partitions: frozenset[str] = frozenset()
 
     def without(self, remaining: NodesAndPartitions) -> NodesAndPartitions:
-        """The nodes and partitions that are not in ``remaining``."""
+        """The nodes and partitions missing in ``remaining``."""
         return NodesAndPartitions(
             nodes=self.nodes - remaining.nodes, partitions=self.partitions - remaining.partitions
         )
@@ -110,7 +110,7 @@ def find_costs(config: Config, departing: NodesAndPartitions, clouds: Set[str]) 
 
 
 def forget_holds(config: Config) -> None:
-    """Forget the holds of nodes that have left. If they come back, they come back released."""
+    """Forget the holds of former nodes. If they come back, they come back released."""
     path = config.state / "ledger.db"
     try:
         with config.sharing():

@@ -92,7 +92,7 @@ class ConfPlan(Struct, frozen=True, kw_only=True):
     manual: tuple[str, ...]
 
     def changes(self) -> tuple[PlannedFile, ...]:
-        """The files that are not yet as planned."""
+        """The files not yet as planned."""
         return tuple(file for file in self.files if file.differs())
 
 
@@ -216,7 +216,9 @@ def foreign_lua(directory: Path) -> str | None:
 
 
 def is_installed(config: Config) -> bool:
-    """Whether slurm.conf includes our part, whoever wrote the line. True if it is unreadable."""
+    """Whether slurm.conf includes our part, by our line or the site's own. True if it is
+    unreadable.
+    """
     try:
         return _ANY_INCLUDE.search(Path(config.slurm.conf).read_bytes()) is not None
     except OSError:

@@ -58,7 +58,7 @@ class Published(Struct, frozen=True, kw_only=True):
 
 
 def read(path: Path, now: float) -> Published | None:
-    """Return the published terms; None without a file that is complete and new enough."""
+    """Return the published terms; None if there is no complete, new enough file."""
     try:
         return parse(path.read_text(), now)
     except (OSError, UnicodeDecodeError):

@@ -1,5 +1,5 @@
 """The job submit filter: ``slurm_elastic.lua`` with its parts (``job_*.lua``), and
-``job_submit.lua`` for a site that has none.
+``job_submit.lua`` for a site without one.
 
 The code is Lua, for Slurm's job_submit/lua plug-in, and lies beside this module. This module gives
 it its data: our partitions in rank order, with the resources of their nodes. The data does not say
@@ -305,7 +305,7 @@ def _default_memory(site: SiteConf | None) -> dict[str, LuaValue]:
 
 
 def _integer(site: SiteConf | None, option: str, default: int) -> int:
-    """A global option's number. The default also for UNLIMITED and for text that is no number."""
+    """A global option's number. The default also for UNLIMITED and for other text than a number."""
     entry = site.option(option) if site else None
     value = confvalues.number(entry.value) if entry is not None else None
     return default if value is None else value
