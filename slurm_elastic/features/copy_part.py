@@ -269,7 +269,7 @@ class CopyPart(Part):
 
     def _bring_back(self, ended: Mapping[int, Set[int]]) -> Set[tuple[int, int]]:
         """Let a thread try to bring the files of these runs of jobs back; each look, if necessary.
-        Return the runs without an end, because they are about to start.
+        Return the runs not ended yet, because they are about to start.
         """
         self._returns = {job: future for job, future in self._returns.items() if not future.done()}
         starting = set()
