@@ -135,6 +135,7 @@ def _try_again_later(
     if job is None or not fits(deadline, now, MIN_FIRST_SAVE_S, slack):
         return move
     act_at = max(threat.answer_at(job, move.dump, slack), now)
+    # The tries begin again: the earlier saves failed against the earlier deadline.
     changed_move = replace(move, deadline=deadline, at=act_at, again=True, tries=0)
     site.state.put(changed_move)
     record_step(site, changed_move, "ckpt-later", DeadlineLater(left_s=deadline - now))

@@ -93,6 +93,8 @@ def apply_threats(site: CheckpointSite, snapshot: Snapshot, nodes_to_empty: froz
     ]
     names_without_moves = [name for name in leaving if name not in nodes_to_empty]
     steps: tuple[tuple[Collection[str], Callable[[], None]], ...] = (
+        # Drain first. `_power_down` looks at the snapshot from before this drain, so a node powers
+        # down in a later tick at the earliest, when no new job can have started on it.
         (leaving, lambda: _drain(site, view, leaving)),
         (
             late_names,
@@ -195,6 +197,7 @@ def _power_down(
 def cool_down(site: CheckpointSite, new_notices: Sequence[RecordedNotice]) -> None:
     """Stop buying, for a while, the offers whose machines are taken away."""
     now, seconds = site.now(), site.config.timings.capacity_cooldown
+    # Once per offer: a cloud often takes many machines of an offer at the same time.
     for recorded in {notice.offer: notice for notice in new_notices if notice.takes}.values():
         cooling = after_interruption(recorded.offer, recorded.notice.instance, now, seconds)
         try:
@@ -238,6 +241,8 @@ def _why_ended(
     if notice.instance:
         machine = snapshot.machines.get(notice.instance)
         if machine is None:
+            # With an offer, the ledger knew the machine when the notice came, so the machine has
+            # ended. Without one, the ledger may list it a little later.
             is_gone = recorded.offer or now - notice.seen > UNKNOWN_NOTICE_TTL_S
             return NoticedMachineGone() if is_gone else None
         is_wrong = is_false(notice, now)

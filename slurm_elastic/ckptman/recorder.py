@@ -165,6 +165,8 @@ class BufferedRecorder:
                 counts = sums(self._counts, self._observed)
                 self._counts, self._observed = defaultdict(float), []
         try:
+            # Without the lock: a write may wait for slurm-elasticd's, and the threads that save
+            # jobs must not wait with it.
             if decisions:
                 self._ledger.decisions.record(*decisions)
             self._ledger_reports.clear("ledger")

@@ -45,6 +45,7 @@ def resume(site: CheckpointSite, run: JobRun) -> None:
     last_job = site.jobs.last.get(run.job)
     if last_job is None or not last_job.is_suspended:
         return
+    # Read the job again: since the last list a person may have resumed it, or Slurm requeued it.
     job = site.jobs.read_new(run.job)
     if job is None or not job.is_suspended or job.restarts != run.attempt:
         return
@@ -68,6 +69,8 @@ def suspend_again(site: CheckpointSite, run: JobRun) -> None:
         cause = SlurmRefused(error=str(error))
         site.recorder.record_run(run, "ckpt-not-suspended", cause, level=logging.WARNING)
         return
+    # Forget the suspension only after Slurm has taken the command: after a crash in between the job
+    # is suspended once more, which changes nothing.
     reach("suspended.again")
     site.state.forget_suspension(run.job)
     site.recorder.record_run(run, "ckpt-suspended", SuspendedAgain())

@@ -170,6 +170,7 @@ def withdraw_verdict(site: CheckpointSite, run: JobRun) -> None:
 
 def forget(site: CheckpointSite, job: int) -> None:
     """Forget the verdict: the job is over, or can be saved."""
+    # The verdict first: if the rule cannot be removed now, it ends by itself after NO_SPOT_RULE_S.
     site.state.forget_verdict(job)
     try:
         site.ledger.exclusions.readmit(NO_SPOT, f"job:{job}")

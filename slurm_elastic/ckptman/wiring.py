@@ -152,6 +152,7 @@ def open_prices(config: Config) -> PriceBook | None:
 
 def _sellers(config: Config) -> Mapping[str, PoolSeller]:
     """The seller of each pool of EC2."""
+    # Imported here, because only this source of prices needs the extra `aws`.
     from slurm_elastic.providers.aws.client import AwsApi
     from slurm_elastic.providers.aws.images import AwsImages
     from slurm_elastic.providers.aws.rate_limit import pace_of
