@@ -54,6 +54,8 @@ class Controllers(Struct, frozen=True, kw_only=True):
         if len(content) != _FORM.size:
             return None  # slurmctld is writing it
         written_at, place = _FORM.unpack(content)
+        # abs(): after a clock was set back, a heartbeat from the future would keep a dead
+        # controller acting.
         return int(place) if abs(now - written_at) <= self.timeout else None
 
     def acting_host(self, now: float) -> str:
@@ -83,6 +85,7 @@ def _read(path: Path) -> bytes:
 def controllers(conf: str) -> Controllers:
     """The controllers of slurm.conf. ConfigError if this host is not among them."""
     site = read(conf)
+    # A line may be SlurmctldHost=NAME(ADDRESS). The index in the file counts these lines.
     hosts = tuple(entry.value.partition("(")[0] for entry in site.options("SlurmctldHost"))
     own_name = os.uname().nodename
     place = next((n for n, host in enumerate(hosts) if _same(host, own_name)), None)

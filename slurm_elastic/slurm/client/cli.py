@@ -115,6 +115,8 @@ class SlurmCli(CommentCommands, PartitionCommands, ReservationCommands):
             jobs = self._read("jobs", answers.RawJob, answers.job, *command)
         else:
             jobs = self._queue_text()
+        # Kept for later commands on a task: scontrol takes 17_2, while squeue's numbers name each
+        # task's own id.
         self._labels = {job.id: job.label for job in jobs if job.task is not None}
         return jobs
 
@@ -291,12 +293,14 @@ class SlurmCli(CommentCommands, PartitionCommands, ReservationCommands):
             "--state=CD,F,TO,OOM,DL", "--format=User,Account,AllocCPUS,TimelimitRaw,ElapsedRaw,End",
         )  # fmt: skip
         rows = [line.split("|") for line in output.splitlines()]
+        # TimelimitRaw is a word such as UNLIMITED for a job without a limit.
         rows = [r for r in rows if len(r) == 6 and all(n.isdecimal() for n in r[2:5])]
         rows.sort(key=lambda row: row[5])
         return [(r[0], r[1], int(r[2]), int(r[3]) * 60, int(r[4])) for r in rows]
 
     def output(self, job: int) -> str:
         command = ("scontrol", "--oneliner", "show", "job", self._label(job))
+        # Up to the next field: a file name may contain blanks.
         match = re.search(r"\sStdOut=(.*?)(?: \w+=|\s*$)", self._run(*command))
         if match is None:
             raise SlurmError(command, 0, "answered no StdOut")

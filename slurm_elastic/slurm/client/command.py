@@ -40,6 +40,7 @@ class CallTimeout:
             end_at = min(end_at, max(began_at, self._stopped_at) + AFTER_STOP_S)
         if now < end_at:
             return end_at - now
+        # Only while the service ends: then each further call would delay the end by as much again.
         self._given_up = self._stopped_at is not None
         raise TimeoutError(f"no answer in {brief(now - began_at)}")
 
@@ -61,6 +62,7 @@ def run(
     began_at = time.monotonic()
     # Do not start a command that could not be waited for.
     timeout.seconds_left(began_at)
+    # No shell, and no standard input: a command that asks something must not wait for ever.
     with subprocess.Popen(
         command,
         env=environment,
@@ -73,6 +75,8 @@ def run(
             _pass_on(process, {"stdout": take, "stderr": keep_error}, timeout, began_at)
             code = _exit_status(process, timeout, began_at)
         except BaseException:
+            # Also for an error of `take`: nobody reads the output any more, so the command would
+            # never end.
             process.kill()
             raise
     return code, error_bytes.decode(errors="replace")

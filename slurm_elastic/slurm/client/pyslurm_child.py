@@ -58,6 +58,8 @@ class PyslurmChild:
             link.sendall(msgspec.json.encode(request) + b"\n")
             return msgspec.json.decode(self._line(link, began_at), type=ChildAnswer)
         except BaseException as error:
+            # End the process after every failure. Otherwise its late answer would be taken for the
+            # answer to the next request.
             code = self.close()
             if isinstance(error, (EOFError, ConnectionError, msgspec.DecodeError)):
                 raise OSError(f"no answer, its process has ended ({code}): see the log") from error
@@ -90,6 +92,7 @@ class PyslurmChild:
     def _line(self, link: socket.socket, began_at: float) -> bytes:
         answer = bytearray()
         while not answer.endswith(b"\n"):
+            # Wait in short pieces, because `seconds_left` also notices that the service must end.
             link.settimeout(min(self._timeout.seconds_left(began_at), STOP_POLL_S))
             with contextlib.suppress(TimeoutError):
                 chunk = link.recv(_READ_SIZE)

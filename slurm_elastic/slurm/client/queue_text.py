@@ -72,8 +72,10 @@ def _job(
     node_cpus: str, memory: str, end: str, preempt: str, allocated: str, job_wants: str,
     *tres_and_licenses: str,
 ) -> SlurmJob:  # fmt: skip
+    # `exit_code` is the status that wait(2) gives: signal in the low bits, exit code above.
     code, states = _whole(exit_code, 0), job_states(state)
     *gres_requests, licenses = tres_and_licenses
+    # intern(): tens of thousands of jobs share few of these texts.
     return SlurmJob(
         id=int(number),
         states=states,

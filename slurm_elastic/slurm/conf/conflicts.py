@@ -77,11 +77,13 @@ def _cluster(config: Config, site: SiteConf) -> Iterator[str]:
     name = site.option("ClusterName")
     if name is None:
         yield f"{site.path}: ClusterName is not set; slurm-elastic's cluster.name must equal it"
+    # Slurm writes cluster names in lower case everywhere.
     elif name.value.lower() != config.cluster.name.lower():
         yield (
             f"{name.location}: ClusterName is {name.value}, slurm-elastic has {config.cluster.name}"
         )
     user = site.option("SlurmUser")
+    # slurmctld runs as root if slurm.conf has no SlurmUser (slurm.conf(5)).
     owner = user.value if user else "root"
     where = user.location if user else site.path
     if not same_account(owner, config.slurm.user):

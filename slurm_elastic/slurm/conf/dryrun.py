@@ -151,6 +151,7 @@ def submit_job(
 
 def _write_script(path: Path, text: str, user: str) -> None:
     """A copy that only slurmctld can read, because the site may keep secrets in its script."""
+    # Before the text, so that no other user can open the file in between.
     path.touch(mode=0o600)
     path.write_text(text)
     if os.geteuid() == 0:
@@ -261,6 +262,7 @@ def _prepare(
             shutil.copyfile(site.directory / name, directory / name)
     hosts = "".join(f"{line}\n" for line in _hosts(lines))
     (directory / "hosts").write_bytes(siteconf.encoded(hosts))
+    # Empty: a copy of the site's state would hold its jobs and nodes.
     (directory / "state").mkdir()
     # A temporary directory has mode 0700, but slurmctld reads this one as SlurmUser.
     directory.chmod(0o755)

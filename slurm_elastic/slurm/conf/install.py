@@ -91,6 +91,8 @@ def install(
         # The check's first slurmctld fails, too, on a partition with nodes that it does not know.
         removal.refuse_mentions(config.slurm, planned.site, planned.version, departing, force=force)
     costs = leaving.find_costs(config, departing, {cloud.name for cloud in config.clouds})
+    # Before any file changes: a pending job that lists a partition which goes would end with
+    # NODE_FAIL at slurmctld's next start.
     _prepare_jobs(planned, departing, costs, force=force)
     lines += [*costs.lines(), _reread()]
     if not changes:
@@ -187,6 +189,7 @@ def _write_state(config: Config, config_path: Path, planned: ConfPlan, files: Tr
     # With two heads the services make the shared ones: root may be nobody there (root_squash).
     for name in STATE_DIRECTORIES if config.ha.directory is None else ():
         files.make_below(config.state, name, owner, statedir.DIRECTORY)
+    # Also an existing directory, which `make_directory` leaves as it is.
     statedir.close_to_others(config.state, owner[0] if owner else os.geteuid())
     if config.cluster.uuid is None:
         configfile.ensure_uuid(config_path)
@@ -282,6 +285,7 @@ def taken_back(
     files.roll_back()
     # slurmctld may have read the new filter already, so it must read the old one again.
     touch_lua(Path(settings.conf).parent)
+    # The first error is the one to report; the last words say whether slurmctld answers.
     with contextlib.suppress(SlurmElasticError):
         if restart is not None:
             controller.restart(settings, restart)

@@ -83,6 +83,7 @@ class KeySet(Struct, frozen=True):
         """
         served_keys = [key for key in self.keys if key.cloud in ("", cloud) and key.is_valid(now)]
         signing_keys = [key for key in served_keys if key.cloud] or [self.default]
+        # Even an ended key is better than none: a daemon does not start with a file without keys.
         return KeySet(tuple(served_keys) or (self.default,)).signing(signing_keys[-1].kid)
 
     def joined(self, other: KeySet) -> KeySet:
@@ -105,6 +106,8 @@ class KeySet(Struct, frozen=True):
             for key in self.keys
             if overlap and key.is_valid(now)
         ]
+        # Above all earlier numbers, also after the clock was set back: one kid must never mean two
+        # keys.
         number = max([int(now), *(_number(key) + 1 for key in self.keys)])
         fresh = [
             AuthKey(alg="HS256", kty="oct", kid=kid, k=_text(random(SIZE)), exp=int(ends))

@@ -94,6 +94,7 @@ def find_costs(config: Config, departing: NodesAndPartitions, clouds: Set[str]) 
             with contextlib.closing(Ledger(path, read_only=True)) as ledger:
                 state = ledger.state()
     except (sqlite3.Error, SlurmElasticError) as error:
+        # An unreadable ledger is no empty ledger: machines may be paid.
         return LeavingCosts(unread=f"{path}: {error}")
     return LeavingCosts(
         machines=tuple(
@@ -154,6 +155,7 @@ def prepare_jobs(
     Raises ConfigError, with no job changed, if jobs need these nodes or partitions, or if there are
     ``costs``. With ``force`` neither is an error.
     """
+    # With --force and without a slurmctld there are no jobs to ask for, and no list to change.
     if not (departing or costs) or (force and not up):
         return
     if not up:

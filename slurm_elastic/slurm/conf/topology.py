@@ -137,5 +137,6 @@ def _root(tree: Sequence[ConfRecord], added: Sequence[str]) -> Iterator[Topology
 def _expand(text: str) -> list[str]:
     try:
         return expand(text) if text else []
+    # Compare a name that we cannot expand as it stands: slurmctld itself judges the file.
     except HostlistError:
         return text.split(",")

@@ -103,6 +103,7 @@ def _name_path_in_errors(path: Path) -> Iterator[None]:
 @contextlib.contextmanager
 def _opened(path: Path, name: str | None = None, inside: int | None = None) -> Iterator[int]:
     """A descriptor of the directory ``path``, or of ``name`` in the directory ``inside``."""
+    # The base itself may be a link of the administrator; names below it may not.
     flags = os.O_RDONLY | os.O_DIRECTORY | (os.O_NOFOLLOW if name else 0)
     with _name_path_in_errors(path):
         descriptor = os.open(name or path, flags, dir_fd=inside)
@@ -113,6 +114,7 @@ def _opened(path: Path, name: str | None = None, inside: int | None = None) -> I
 
 
 def _set_owner_and_mode(directory: int, owner: tuple[int, int] | None, mode: int) -> None:
+    # fchmod, because the umask has narrowed the mode that mkdir got.
     os.fchmod(directory, mode)
     if owner is not None:
         os.fchown(directory, *owner)

@@ -148,6 +148,7 @@ def _remove_lines(
             files.write(PlannedFile(path=path, content=our_lines.without_include(text), mode=None))
         except SlurmElasticError:
             files.roll_back()
+            # slurmctld may have loaded the inert filter. Let it read the restored one.
             touch_lua(path.parent)
             raise
         try:
@@ -191,15 +192,18 @@ def _remove_files(
         path = Path(name)
         if not path.exists():
             continue
+        # The filter may be the inert one of `_disarm`.
         if digest(path.read_bytes()) in (written, digest(_INERT)):
             path.unlink()
             removed.append(path)
         else:
             kept_lines.append(f"{path} was changed since the install and stays")
     if manifest is not None:
+        # Files of other people keep the directory.
         with contextlib.suppress(OSError):
             Path(manifest.programs_dir).rmdir()
     kept_lines += _drop_backup(Path(config.slurm.conf))
+    # Last: if a removal fails, the next run must still know which files are ours.
     manifest_path(config_path).unlink(missing_ok=True)
     kept_lines.append(f"{config.state} and the cluster's UUID stay")
     return removed, kept_lines
