@@ -75,6 +75,7 @@ class Snapshots:
             "Tags": tag_list(image_marks(file, self._cluster)),
         }
         self._api.send("create_tags", request)
+        # The object costs money, and the snapshot no longer needs it.
         self.delete(file, say)
         return snapshot
 
@@ -136,6 +137,7 @@ class Snapshots:
 
     def _checked_snapshot(self, file: ImageFile, detail: Mapping[str, Any]) -> str:
         size = detail.get("DiskImageSize")
+        # Another size means that the object was not this file, or not all of it.
         if size is not None and int(size) != file.size:
             text = f"EC2 has imported {size:.0f} bytes of {file.size}"
             raise ProviderError(self._settings.name, "BadImage", text)

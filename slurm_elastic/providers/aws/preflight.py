@@ -80,6 +80,7 @@ def _image(api: AwsApi, settings: AwsCloud, clock: Callable[[], float]) -> Itera
 def _clock_skew(answer: Mapping[str, Any], now: float) -> Iterator[Finding]:
     headers = answer.get("ResponseMetadata", {}).get("HTTPHeaders", {})
     try:
+        # Any answer has this header; no call of its own is needed.
         their_time = parsedate_to_datetime(headers["date"]).timestamp()
     except (KeyError, ValueError, TypeError):
         return

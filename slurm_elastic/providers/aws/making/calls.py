@@ -89,11 +89,14 @@ class Calls:
                 if error.code not in THROTTLES or retries == _MAX_RETRIES:
                     raise
             retries += 1
+            # Random, so that calls that were refused together do not come again together.
             time.sleep(random.uniform(0.5, 1.0) * _PAUSES.after(retries))  # noqa: S311
 
     def _client(self, service: str) -> Any:  # noqa: ANN401
         if service not in self._clients:
             settings = self._settings
+            # attempts=1: the loop above repeats throttled calls alone. A repeated create might make
+            # a second resource.
             self._clients[service] = plain_client(settings, service, settings.region, attempts=1)
         return self._clients[service]
 

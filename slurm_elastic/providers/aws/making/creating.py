@@ -111,6 +111,7 @@ def _group(calls: Calls, properties: Properties, tags: Tags) -> Attributes:
 
 
 def _closed_egress(calls: Calls, properties: Properties, _tags: Tags) -> Attributes:
+    # EC2 gives each new group this rule.
     everything = {"IpProtocol": "-1", "IpRanges": [{"CidrIp": "0.0.0.0/0"}]}
     calls.ec2(
         "revoke_security_group_egress",

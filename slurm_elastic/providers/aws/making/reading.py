@@ -163,6 +163,7 @@ def _in_vpc(look: Look, vpc: str) -> Iterator[str]:
     filters = [{"Name": "vpc-id", "Values": [vpc]}]
     for kind in KINDS[2:]:
         for record in look.calls.all_of(kind.operation, kind.list_key, Filters=filters):
+            # EC2 makes these with the VPC and removes them with it.
             main = any(a.get("Main") for a in record.get("Associations", ()))
             is_default = record.get("GroupName") == "default" or main
             if record[kind.id_key] not in look.key_of and not is_default:
@@ -175,6 +176,7 @@ def _route_table(look: Look, kind: Kind, record: Record) -> Iterator[FoundResour
     for route in record.get("Routes", ()):
         target = route.get("GatewayId", "")
         destination = route.get("DestinationCidrBlock") or route.get("DestinationIpv6CidrBlock")
+        # Each table has this route of the VPC itself. It cannot be removed.
         if target == "local":
             continue
         if destination == ANYWHERE and target in look.references:
@@ -312,6 +314,7 @@ def _templates(look: Look) -> Iterator[FoundResource]:
         options = version.get("MetadataOptions", {})
         known = {"InstanceInitiatedShutdownBehavior", "MetadataOptions"}
         strangers = [f"{key} in it" for key in sorted(version.keys() - known - {_OF_EMULATOR})]
+        # init makes version 1 only, so a person made any other.
         if record.get("LatestVersionNumber", 1) > 1:
             strangers.append(f"a version {record['LatestVersionNumber']}")
         yield FoundResource(
