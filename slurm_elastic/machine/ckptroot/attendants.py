@@ -73,6 +73,7 @@ class Attendants:
         self._srun = self._started()
         for pipe in (self._srun.stdin, self._srun.stdout, self._srun.stderr):
             if pipe:
+                # A node that stands still must not block the save of the others.
                 os.set_blocking(pipe.fileno(), False)
         return self._answers("hello", _START_TIMEOUT_S)
 
@@ -96,6 +97,7 @@ class Attendants:
 
     def _environment(self) -> dict[bytes, bytes]:
         """Return srun's variables: the job's, without its options for steps."""
+        # Others, such as SLURM_NTASKS or SLURM_CPU_BIND, are options for srun (srun(1)).
         kept = {b"SLURM_CONF", b"SLURM_JOB_ID", b"SLURM_JOBID"}
         pairs = self._caller.environment.items()
         environment = {k: v for k, v in pairs if not k.startswith(b"SLURM_") or k in kept}
@@ -174,6 +176,7 @@ class Attendants:
         *errors, self._errors = (self._errors + _available(self._srun.stderr.fileno())).split(b"\n")
         self._pass_on(errors)
         if max(len(self._unread), len(self._errors)) > _MAX_LINE_BYTES:
+            # A program that writes without a newline must not take our memory.
             self._unread = self._errors = b""
         for line in lines:
             with contextlib.suppress(ValueError, TypeError, KeyError):
@@ -201,6 +204,7 @@ class Attendants:
         srun, self._srun = self._srun, None
         with contextlib.suppress(OSError):
             if srun.stdin:
+                # Its end is the attendants' sign to end by themselves.
                 srun.stdin.close()
         try:
             rest = _wait(srun, _END_TIMEOUT_S)

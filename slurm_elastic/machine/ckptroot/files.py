@@ -113,6 +113,8 @@ def names(directory: int, max_entries: int) -> list[str]:
     ``max_entries``.
     """
     with os.scandir(directory) as entries:
+        # One entry more than allowed is enough to refuse. A full list of a huge directory would
+        # take all memory.
         entry_names = [entry.name for entry in islice(entries, max_entries + 1)]
     if len(entry_names) > max_entries:
         raise RequestRefused(f"a directory with more than {max_entries} entries")
@@ -125,6 +127,8 @@ def remove(path: Path, max_entries: int = MAX_ENTRIES) -> None:
     After ``max_entries`` it raises Refused and leaves the rest for the next call.
     """
     try:
+        # All below goes by descriptors, so that a renamed or replaced directory cannot lead
+        # elsewhere.
         parent = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     except FileNotFoundError:
         return
@@ -156,6 +160,7 @@ def _empty(top: int, path: Path, max_entries: int) -> None:
         for name, is_directory in batch:
             if is_directory:
                 remaining -= _hollow(top, name, path, remaining)
+                # Empty now: its directories were moved up, its files are gone.
                 os.rmdir(name, dir_fd=top)
             else:
                 os.unlink(name, dir_fd=top)
@@ -209,6 +214,7 @@ def pieces(source: int, start: int, end: int) -> Iterator[tuple[int, int]]:
         except OSError as error:
             if error.errno == errno.ENXIO:  # a hole up to the end
                 return
+            # A file system without SEEK_DATA: all is data.
             if error.errno not in _NO_HOLES:
                 raise
             end_of_data = end
@@ -235,6 +241,7 @@ def copy(
         if max_bytes is not None and copied > max_bytes:
             raise RequestRefused(f"more than {max_bytes} bytes of data to copy")
         copy_block(source, target, offset, stop, shift)
+    # A hole at the end was not written.
     if os.fstat(target).st_size < end - shift:
         os.ftruncate(target, end - shift)
     return copied

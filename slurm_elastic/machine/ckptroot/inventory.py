@@ -37,6 +37,7 @@ def stray(tasks: Iterable[int], init: int, first_pid: int) -> str:
     """
     for pid in tasks:
         status = status_of(pid)
+        # The last number of NSpid is the number in the innermost namespace (proc(5)).
         inside = status.get("NSpid", "").split()[-1:]
         is_alive = status.get("State", "Z")[0] not in "ZX"
         if is_alive and status.get("PPid") == str(init) and inside != [str(first_pid)]:
@@ -49,6 +50,7 @@ def open_paths(tasks: Iterable[int]) -> Iterator[str]:
     mapped, if these still have a name.
     """
     for pid in tasks:
+        # A task may end while we look. Its files are then nobody's.
         with contextlib.suppress(OSError):
             yield os.readlink(f"/proc/{pid}/cwd")
         for _, path, status in _opened(pid):
@@ -63,6 +65,7 @@ def used(tasks: Collection[int]) -> set[tuple[int, int]]:
     file_ids = set()
     for pid in tasks:
         links = [f"/proc/{pid}/cwd"]
+        # map_files has also mapped files whose descriptor is closed.
         for place in (f"/proc/{pid}/fd", f"/proc/{pid}/map_files"):
             with contextlib.suppress(OSError):
                 links += [f"{place}/{name}" for name in os.listdir(place)]
@@ -108,6 +111,8 @@ def deleted(tasks: Iterable[int]) -> int:
     for pid in tasks:
         for _, path, status in _opened(pid):
             if stat.S_ISREG(status.st_mode) and not (status.st_nlink or path.startswith(_MEMORY)):
+                # Blocks and not the length: holes take no room in the image. By inode, because
+                # several tasks may have the file open.
                 sizes[status.st_dev, status.st_ino] = status.st_blocks * 512
     return sum(sizes.values())
 
@@ -198,6 +203,7 @@ def check_locked(locked: Mapping[str, State]) -> None:
             now = state_of(path)
         except OSError as error:
             raise RequestRefused(f"{path}: {error.strerror}") from error
+        # JSON has made lists of the manifest's tuples.
         if now != tuple(before):
             raise RequestRefused(
                 f"{path} has changed since the job, which keeps it locked, was saved"

@@ -75,6 +75,7 @@ def take(tasks: Iterable[int], locks_by_number: Locks, owner: TaskOwner) -> str:
         return ""
     until = time.monotonic() + _STOP_TIMEOUT_S
     for task in missing_by_task:
+        # SIGSTOP takes effect some time after kill(2) returns.
         while status_of(task).get("State", "T")[0] != "T" and time.monotonic() < until:
             time.sleep(0.001)
     tracing.by_child(
@@ -99,6 +100,7 @@ def _held(task: int, file: int) -> Iterator[Lock]:
             fields = line.split()
             if fields[:1] == ["lock:"] and fields[2] == "POSIX" and fields[4] in _LOCK_TYPES:
                 start, end = int(fields[7]), fields[8]
+                # The kernel shows the last byte, fcntl(2) wants the length.
                 length = _TO_THE_END if end == "EOF" else int(end) + 1 - start
                 yield Lock(file, _LOCK_TYPES[fields[4]], start, length)
 
@@ -111,6 +113,8 @@ def _have_taken(pid: int, owner: TaskOwner, locks: Iterable[Lock]) -> None:
         trace(tracing.GETREGS, pid, None, ctypes.byref(before))
         # Skip 32-bit tasks: their calls have other numbers.
         if before[tracing.CS] == tracing.LONG_MODE:
+            # A lock that cannot be taken shows in `_missing` afterwards. The registers must be
+            # restored in any case.
             with contextlib.suppress(OSError, ValueError):
                 _lend(task, before, locks)
             trace(tracing.SETREGS, pid, None, ctypes.byref(before))
@@ -149,6 +153,7 @@ def _find_places(task: PinnedTask, memory: int) -> tuple[int, int]:
         if name == ["[vdso]"]:
             call = start + os.pread(memory, end - start, start).index(_SYSCALL_CODE)
         elif rights == "rw-p" and inode == "0":
+            # Any private page serves: its bytes are put back after the call.
             private = private or start
     if not call or not private:
         raise ValueError(f"task {task.pid} has no vDSO, or no private memory")

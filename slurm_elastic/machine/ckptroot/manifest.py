@@ -85,6 +85,7 @@ def unseal(content: bytes, key: bytes) -> ImageManifest:
         found_seal = str(values.pop("seal"))
     except (ValueError, KeyError, AttributeError, TypeError) as error:
         raise RequestRefused("the manifest cannot be read") from error
+    # Before any value is used: a manifest without our seal may say anything.
     if not hmac.compare_digest(found_seal.encode(), _seal(values, key).encode()):
         raise RequestRefused("the manifest was not sealed by a node of this cluster")
     try:
@@ -95,6 +96,7 @@ def unseal(content: bytes, key: bytes) -> ImageManifest:
 
 
 def _seal(values: dict[str, Any], key: bytes) -> str:
+    # One form for the same values, or the seal would depend on the order of the fields in the file.
     canonical = json.dumps(values, sort_keys=True, separators=(",", ":")).encode()
     return hmac.new(key, b"slurm-elastic checkpoint 1\n" + canonical, hashlib.sha256).hexdigest()
 
@@ -157,6 +159,7 @@ def _digest(path: Path, max_bytes: int) -> tuple[int, str]:
         raise RequestRefused(f"{path}: {error.strerror}") from error
     sha, size = hashlib.sha256(), 0
     with open(descriptor, "rb", buffering=0) as file:
+        # The manifest is written after this and says that the image is complete.
         os.fsync(descriptor)
         while block := file.read(_BLOCK_BYTES):
             sha.update(block)

@@ -69,10 +69,14 @@ def give_back(
                 aside = _move_rest_aside(file, OpenFile(output.path, 0), caller, number)
                 steps.append(f"{output.path}: {length} bytes of others in its place{aside}")
                 length = os.fstat(file).st_size
+            # Slurm truncates a job's output at each start, so the file is usually shorter than at
+            # the image.
             if length < output.size and copy is not None:
                 _fill(file, copy, output.size, caller)
                 steps.append(f"{output.path}: {output.size} bytes given back, {length} were there")
             if length > output.size:
+                # The copy has our own data as well. Without a copy, only a file opened to append
+                # may have data of others.
                 lose = _given_back(file, copy) if copy else not output.appends
                 aside = _shorten(file, output, caller, number, lose=lose)
                 steps.append(f"{output.path}: cut from {length} to {output.size} bytes{aside}")
@@ -190,6 +194,7 @@ def _fresh(path: str, like: int) -> tuple[str, int]:
     for name in (path, *(f"{path}.{again}" for again in range(1, 1000))):
         with contextlib.suppress(FileExistsError):
             target = os.open(name, flags, 0o600)
+            # Readable for whoever may read the file that it is cut from, but not executable.
             os.fchmod(target, stat.S_IMODE(os.fstat(like).st_mode) & 0o666)
             return name, target
     raise FileExistsError(0, "too many such files", path)
@@ -227,6 +232,7 @@ def _extend(copy: Path, source: int, size: int, max_bytes: int) -> int:
     """Extend the copy; return the bytes of data added."""
     with files.held(copy, os.O_RDWR | os.O_CREAT, owners=(0,)) as target:
         copied = min(os.fstat(target).st_size, size)
+        # A longer copy has output from after this image.
         os.ftruncate(target, copied)
         try:
             added = files.copy(source, target, copied, size, max_bytes=max_bytes)

@@ -54,9 +54,11 @@ def pack(
         return replace(item, target=os.readlink(path)), offset
     if not stat.S_ISREG(status.st_mode):
         return item, offset
+    # Hard links stay one file: programs such as sem_open(3) depend on that.
     first_name = names.setdefault((status.st_dev, status.st_ino), path)
     if first_name != path:
         return replace(item, same=first_name), offset
+    # The path may lead to another file since the lstat: only a file of the same owner is read.
     with files.held(path, owners=(status.st_uid,)) as source:
         size, pieces = os.fstat(source).st_size, []
         for start, stop in files.pieces(source, 0, size):
@@ -74,6 +76,7 @@ def unpack(item: Item, data: int, offset: int, make_way: Callable[[str], None]) 
     ``make_way`` is called to move an existing file away. Directories stay writable until
     ``finish``.
     """
+    # The image has only the job's own directories. Those of others may be missing here.
     os.makedirs(os.path.dirname(item.path), mode=0o700, exist_ok=True)
     if stat.S_ISDIR(item.mode):
         _make_directory(item, make_way)
@@ -126,6 +129,7 @@ def _write(item: Item, data: int, offset: int, make_way: Callable[[str], None]) 
             for start, stop in item.pieces:
                 files.copy_block(data, target, offset, offset + stop - start, offset - start)
                 offset += stop - start
+            # A hole at the end has no data, so the length must be set.
             os.ftruncate(target, item.size)
     finish(item)
     return end
@@ -143,6 +147,7 @@ def _is_same(item: Item, data: int, offset: int) -> bool:
         stop_by_start = dict(item.pieces)
         for start, stop in files.pieces(existing, 0, item.size):
             block = os.pread(existing, stop - start, start)
+            # Zeros that are written compare equal to a hole.
             if stop_by_start.get(start) != stop and any(block):
                 return False
         for start, stop in item.pieces:
@@ -161,6 +166,7 @@ def finish(item: Item) -> None:
     their owner.
     """
     if os.lstat(item.path).st_gid != item.gid:
+        # The user may no longer be in the group. The file then keeps the user's own.
         with contextlib.suppress(PermissionError):
             os.chown(item.path, -1, item.gid)
     if stat.S_IMODE(os.lstat(item.path).st_mode) != stat.S_IMODE(item.mode):

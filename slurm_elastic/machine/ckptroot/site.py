@@ -85,6 +85,7 @@ def read(path: str = CONFIG) -> HelperSite:
     """
     values = _values(_read_trusted(Path(path)).decode())
     key = _read_trusted(Path(values.pop("key", "/etc/slurm-elastic/ckpt.key")), private=True)
+    # HMAC-SHA-256 is no stronger than its key.
     if len(key) < 32:
         raise RequestRefused("the key has fewer than 32 bytes")
     directory = Path(_needed(values, "directory", path))
@@ -119,6 +120,7 @@ def trust(path: Path, *, directory: bool = False, private: bool = False) -> None
     """
     if not path.is_absolute() or ".." in path.parts:
         raise RequestRefused(f"{path}: not an absolute path")
+    # From the root down: whoever may write to a directory above can replace all below it.
     for place in (*reversed(path.parents), path):
         try:
             status = place.lstat()

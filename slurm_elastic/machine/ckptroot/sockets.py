@@ -58,6 +58,8 @@ def sockets(tasks: Collection[int]) -> list[Socket]:
 
 
 def _rows(tasks: Iterable[int], table: str, inodes: Collection[str]) -> list[Socket]:
+    # All tasks are in one network namespace, so the first table that can be read has the sockets of
+    # all.
     for pid in tasks:
         with contextlib.suppress(OSError), open(f"/proc/{pid}/net/{table}") as file:
             rows = (line.split() for line in file)
@@ -98,6 +100,7 @@ def stays_here(tasks: Collection[int]) -> str:
             return ""
     for bound_socket in sockets(tasks):
         address = bound_socket.local[0]
+        # A connected TCP socket has its own check (`connections`).
         has_no_peer = bound_socket.kind == "udp" or not bound_socket.remote[1]
         if has_no_peer and not (address.is_unspecified or address.is_loopback):
             return (
@@ -170,6 +173,8 @@ def wake(tasks: Iterable[int], reused: Collection[str], owner: TaskOwner) -> Non
     to ``reused``.
     """
     for inode, copy in _opened(tasks, owner):
+        # Only sockets that CRIU has put into repair mode; for others SO_REUSEADDR is as the program
+        # set it.
         if copy.getsockopt(socket.IPPROTO_TCP, TCP_REPAIR):
             copy.setsockopt(socket.IPPROTO_TCP, TCP_REPAIR, 0)
             copy.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, int(inode in reused))
@@ -209,6 +214,8 @@ def _end(text: str) -> End:
     address, _, port = text.rpartition(":")
     if len(address) not in (8, 32):
         return ipaddress.IPv4Address(0), 0  # the table's header
+    # The file has each word as a number of this machine. Packing it in native order gives the bytes
+    # of the network.
     integers = struct.unpack(f">{len(address) // 8}I", bytes.fromhex(address))
     return _end_of((struct.pack(f"={len(integers)}I", *integers), int(port, 16)))
 

@@ -77,6 +77,7 @@ def begin(
             session.abandon(error)
             raise
     except BaseException:
+        # Release the job's lock, because the script may run without us from here on.
         store.close()
         raise
     return store, session
@@ -94,6 +95,7 @@ def drive(store: JobStore, session: Session) -> int:
 
 def take(site: HelperSite, caller: Caller, store: JobStore, wait: ImageWait) -> JobState:
     """Take the job's directory. Return slurmctld's state of the job, read after any wait."""
+    # A job without images loses nothing by starting at once, so only the others wait for slurmctld.
     wait.patient = may_have_images(store, caller)
     state = _ask(site, caller, wait, caller.restarts)
     wait.patient = state.restarts > 0
@@ -104,6 +106,7 @@ def take(site: HelperSite, caller: Caller, store: JobStore, wait: ImageWait) -> 
         except Taken as taken:
             if not wait.retry_after_pause(str(taken)):
                 raise
+    # During a wait the job may have been cancelled or requeued.
     return _ask(site, caller, wait, state.restarts) if wait.waited else state
 
 
@@ -138,6 +141,8 @@ def meta_of(
     if state.restarts and before and (before.uid, before.gid, before.method) == own_values:
         return before
     if before and before.uid != caller.uid:
+        # Slurm uses job numbers again after MaxJobId. The images of the earlier job count against
+        # its own user.
         JobQuota(site, caller.job, before.uid, store.path).forget()
     label = state.label(caller.job)
     meta = Meta(caller.job, label, caller.uid, caller.gid, method, outputs.of_step())

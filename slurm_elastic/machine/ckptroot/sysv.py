@@ -71,12 +71,14 @@ def enter_empty(values: Mapping[str, str]) -> None:
 
 def set_limits_of(pid: int, values: Mapping[str, str]) -> None:
     """Set these limits in the namespace of another process."""
+    # A child, because setns(2) would move this process itself.
     child = os.fork()
     if child == 0:
         try:
             join_ipc(f"/proc/{pid}/ns/ipc")
             set_limits(values)
         finally:
+            # Not sys.exit: the child must not run the parent's clean-up.
             os._exit(0)
     os.waitpid(child, 0)
 
@@ -130,12 +132,14 @@ def check_undone(tasks: Iterable[int], plain: int) -> None:
     processes with threads always have a list.
     """
     for pid in tasks:
+        # kcmp(2) has no function in glibc.
         compared = LIBC.syscall(_KCMP[os.uname().machine], plain, pid, _SYSVSEM, 0, 0)
         error = ctypes.get_errno() if compared < 0 else 0
         if compared > 0:
             raise RequestRefused(
                 "semaphores may be undone at the end of a process of it (SEM_UNDO)"
             )
+        # ESRCH: the task has ended, and nothing of it will be undone later.
         if error not in (0, errno.ESRCH):
             raise RequestRefused(f"its semaphores cannot be looked into: {os.strerror(error)}")
 

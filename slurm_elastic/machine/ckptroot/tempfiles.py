@@ -87,6 +87,7 @@ class TempFiles:
         top = self._tmpdir or PLACES[0]
         if self._has_tmpdir or top in self._its or top not in self.places:
             return {}
+        # Random, so that no other user can put the name there before us.
         path = f"{top}/slurm-elastic-{self._caller.job}-{secrets.token_hex(4)}"
         try:
             with as_user(self._caller):
@@ -102,6 +103,8 @@ class TempFiles:
         with contextlib.suppress(OSError):
             record = files.opened(self._record, _NEW, owners=(0,))
             with open(record, "w") as file:
+                # Inode and ctime: a file that was changed after the image has another ctime and
+                # counts as foreign.
                 json.dump(self._packed, file)
         self.discard()
 
@@ -122,6 +125,7 @@ class TempFiles:
                 if self._is_ours(path, status):
                     _check_is_open(path, status)
                     job_files[path] = status
+        # Owner and time do not tell one process of a user from another.
         if other_processes := others_of(self._caller.uid, tasks):
             job_files = self._without_others(job_files, tasks, other_processes)
         where = " and ".join(
@@ -154,6 +158,7 @@ class TempFiles:
                 raise RequestRefused(
                     f"{path} may be its own or that of another process of its user on this node"
                 )
+        # A directory of the user's travels if a kept file is below it, whoever uses the directory.
         for path in [path for path in candidates if path not in kept]:
             if any(kept_path.startswith(f"{path}/") for kept_path in kept):
                 kept[path] = candidates[path]
@@ -239,6 +244,7 @@ class TempFiles:
             index = files.json_of(files.read(image / INDEX, MAX_INDEX_BYTES, owners=(0,)))
         except FileNotFoundError:
             return
+        # An image tried before may have left its files.
         self.withdraw()
         items = [item_of(fields) for fields in index["items"]]
         self._left_behind = self._read_record() | self._left_behind
@@ -261,6 +267,8 @@ class TempFiles:
                 offset = unpack(item, data, offset, self.make_way)
                 now = _state(item.path)
             laid.append(item)
+            # Only files that this image made. A file that was there already is not ours to
+            # withdraw.
             if now and (before is None or before[0] != now[0]):
                 self._fresh[item.path] = now
         for item in reversed(items):  # directories after their entries

@@ -116,6 +116,8 @@ class Hub:
         self._enrolling = frozenset(p.key for p in peers if not p.live)
         self._plain = tuple(p.address for p in peers if not p.key)
         self._admitted = tuple(peers)
+        # Last, when the kernel has the peers: after a restart the hub must not admit what was
+        # refused.
         writing.replace(self._peers_file, msgspec.json.encode(list(peers)), 0o600)
 
 

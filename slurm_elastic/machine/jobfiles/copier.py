@@ -52,6 +52,7 @@ def start_head(order: Mapping[str, Any], descriptors: Sequence[int]) -> subproce
         account = pwd.getpwuid(uid)
     except KeyError:
         raise CopierRefusalError(f"this host has no user with uid {uid}") from None
+    # The groups are ours and not the order's: slurm-elasticd names a user, and no rights.
     text = json.dumps({**order, "gid": account.pw_gid, "groups": groups_of(account)})
     python_path = os.environ.get("PYTHONPATH")
     return subprocess.Popen(
@@ -91,6 +92,7 @@ class Copier:
 
     def end(self) -> None:
         """Stop listening. Copies that run are ended with this process."""
+        # By its inode: a newer service may have put its own socket there.
         remove_socket(self._path, self._inode)
         with contextlib.suppress(OSError):
             self._listener.shutdown(socket.SHUT_RDWR)
@@ -132,6 +134,7 @@ def _run(link: socket.socket) -> int:
         os.close(handle)
     if link.fileno() in ready:
         with contextlib.suppress(ProcessLookupError):
+            # The group, because the head's end has children of its own.
             os.killpg(process.pid, signal.SIGKILL)
     return process.wait()
 

@@ -84,6 +84,8 @@ class Channel:
                 length = len(block)
                 packed = struct.pack(">I", length) + block
             except OSError:
+                # The length was not sent before, so a file that cannot be read to its end does not
+                # end the connection.
                 length, packed = 0, struct.pack(">I", _ABORTED)
             with _other_end():
                 self._sink.write(packed)
@@ -111,6 +113,7 @@ class Channel:
                 raise UnreadableError(errno.EIO, "it could not be read to its end")
             if length == 0:
                 return
+            # Checked before the read: the other end must not choose how much memory we take.
             if length > _BLOCK:
                 raise CopyError("the other end does not keep to the protocol", final=True)
             with _other_end():

@@ -98,6 +98,7 @@ class LocalAgent:
         A repeated launch of a generation returns its machines and starts no new ones. Refusal.
         """
         self._validate(message)
+        # One lock around the look and the save: a repeated order must not start the machines twice.
         with self._register.changing:
             records = self._earlier_machines(message)
             if not records:
@@ -135,6 +136,8 @@ class LocalAgent:
             return
         log.info("terminate machine=%s node=%s", record.id, record.node)
         if record.process:
+            # Before the record is saved: after a crash in between the machine still stands, and the
+            # order comes again.
             local_processes.send(record.process, signal.SIGTERM)
         stop_by = self._clock() + self._settings.deadline
         self._register.save(record, state=InstanceState.STOPPING, stop_by=stop_by)
