@@ -95,6 +95,7 @@ def read_books(
     leases = {cloud.name: lease_of(config, cloud) for cloud in config.clouds}
     longest = max(leases.values(), default=1)
     since = max(since, now - MACHINES_KEPT)
+    # A lease that has begun is paid to its end, which may lie in the future.
     until = now + longest + MINIMUM if until is None else until
     machines = [
         machine
@@ -132,6 +133,7 @@ def charges(books: CostRows) -> Iterator[Charge]:
     if not books.held:
         yield from bought
         return
+    # All charges at once, because the machines of an hour share the reservations.
     listed = list(bought)
     repriced = {
         index: c

@@ -119,6 +119,7 @@ class Unfinished:
         }
         for machine in machines:
             if machine.instance.id in holders:
+                # The first time counts, or each round would prolong the wait.
                 self._wanted_at.setdefault(machine.instance.id, self._site.now())
         kept = {row.machine for row in rows if self._is_in_time(row)}
         return [machine for machine in machines if machine.instance.id in kept]
@@ -170,6 +171,8 @@ class CopyServer(Server):
     async def _serve_prolog(
         self, client: ServerClient, hello: _Hello, nodes: tuple[str, ...]
     ) -> str:
+        # Our answer must come before Slurm kills the prolog, or the job is requeued without a
+        # reason.
         copy_s = max(min(self._out_within, hello.remaining - _ANSWER_S), 0.0)
         until = time.monotonic() + copy_s
         request = CopyRequest(job=hello.job, nodes=nodes, back=False, until=until)
@@ -187,6 +190,7 @@ class CopyServer(Server):
             raise
         finally:
             cancelled.set()
+            # Both: the task may not have begun, or its thread may be in the middle of a copy.
             work.cancel()
 
     def _work_on(
@@ -241,6 +245,8 @@ class CopyPart(Part):
 
     def close(self) -> None:
         self._server.close()
+        # Without a wait: a lost machine would hold the end of the service for minutes. The next
+        # start continues.
         self._pullers.shutdown(wait=False, cancel_futures=True)
         self._returners.shutdown(wait=False, cancel_futures=True)
 
@@ -260,6 +266,7 @@ class CopyPart(Part):
         for row in rows:
             if (row.job, row.restarts) not in running:
                 ended.setdefault(row.job, set()).add(row.restarts)
+        # A prolog or an epilog of these jobs already does the work.
         for job in self._copies.busy_jobs:
             ended.pop(job, None)
         starting = self._bring_back(ended)

@@ -85,6 +85,7 @@ class CopyRunner:
     ) -> CopyResult:
         try:
             keys = self._host_keys(instance)
+            # Several jobs may start on a machine at the same time. Only one brings the program.
             with self._locks.setdefault(instance.id, threading.Lock()):
                 if instance.id not in self._installed:
                     self._install(instance, keys)
@@ -99,6 +100,7 @@ class CopyRunner:
 
     def _own_key(self) -> str:
         path = self._state / _KEY
+        # ssh-keygen writes the private key first, so without the public one the pair is not whole.
         public = path.with_suffix(".pub")
         if not public.exists():
             path.unlink(missing_ok=True)
@@ -148,6 +150,8 @@ class CopyRunner:
                 end_head = ending.enter_context(self._head(order, files))
             finally:
                 os.close(out_write)
+                # Our copies of the descriptors: only the two ends may hold them, or neither sees
+                # the other one's end.
                 link.stdin.close()
                 link.stdout.close()
             text = _read(result.fileno(), until, cancelled)
@@ -165,6 +169,8 @@ class CopyRunner:
         }  # fmt: skip
         arguments = [word for pair in options.items() for word in ("-o", "=".join(pair))]
         return [
+            # No configuration of SlurmUser's or the host's: an option there could send the files
+            # elsewhere.
             "ssh", "-T", "-F", "/dev/null", *arguments, "-i", str(self._state / _KEY),
             "-p", str(self._ssh.port), "-l", self._ssh.user, instance.address or "",
             ssh_text(instance.node, order),
@@ -188,6 +194,8 @@ class CopyRunner:
             try:
                 link.connect(path)
                 text = json.dumps(order).encode() + b"\n"
+                # The descriptors go with the first byte. The rest of a long order may need further
+                # calls.
                 sent = socket.send_fds(link, [text], list(files))
                 link.sendall(text[sent:])
             except OSError as error:
@@ -208,6 +216,7 @@ class CopyRunner:
             )  # fmt: skip
         reason = str(result.get("reason") or text.decode(errors="replace").strip()[-300:])
         ssh_error = _end(link).decode(errors="replace").strip()[-300:]
+        # The head's end only knows that the connection ended. ssh knows why.
         if ssh_error and (not reason or "connection has ended" in reason):
             reason = ssh_error
         return CopyResult(

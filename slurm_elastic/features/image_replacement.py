@@ -80,6 +80,7 @@ class ImageReplacement(Part):
         live = {m.instance.id for m in self._site.ledger.machines.live()}
         self._images.keep(live)
         for pool in self._pools:
+            # Without an intent or a list no new machine could follow the one that leaves.
             if self._site.ledger.end_only or pool.cloud in self._site.unreadable.snapshot():
                 continue
             image = self._new_image(pool)
@@ -171,6 +172,7 @@ class ImageReplacement(Part):
     ) -> None:  # fmt: skip
         subjects = (*nodes, pool_subject(pool.name), image_subject(pool.name))
         self._site.record(CORRELATION, kind, subjects, cause)
+        # The next look reads the decisions again, with this one among them.
         self._histories.pop((pool.name, image), None)
 
 

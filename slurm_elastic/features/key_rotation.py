@@ -168,7 +168,9 @@ def put_copy(ssh: Ssh, text: bytes) -> None:
     try:
         status = path.stat()
         owner = (status.st_uid, status.st_gid) if os.geteuid() == 0 else None
+        # link(2) does not replace. A copy of an earlier rotation may still be there.
         before.unlink(missing_ok=True)
+        # A link and not a rename: at no time is there no key for new machines.
         os.link(path, before)
         writing.replace(path, text, 0o400, owner)
     except OSError as error:

@@ -95,6 +95,7 @@ class MungeKeys(Part):
             self._known.keep(alive | {m.instance.id for m in state.stopped})
         self._finished &= alive
         self._failures.forget_unless(alive.__contains__)
+        # Machines come and go for years: what is not forgotten here would grow for ever.
         self._retry_at = {i: retry_at for i, retry_at in self._retry_at.items() if i in alive}
         for machine in machines:
             if machine.registered_at is not None:
@@ -123,6 +124,8 @@ class MungeKeys(Part):
             return False
         if not takes_key(self._site.config, instance.cloud):
             return False
+        # The time of our call, not the cloud's: ResumeTimeout runs from Slurm's request, and the
+        # clouds' clocks differ.
         launched_at = generation_time(instance.generation) or instance.launched
         timeout = self._site.config.resume_timeout(self._site.clouds[instance.cloud])
         # The machine is given up after that time, so a later try would be too late.
@@ -208,6 +211,7 @@ class MungeKeys(Part):
             known_keys = self._known.keys(instance.id, address, port)
         if known_keys:
             return known_keys
+        # Outside of the lock: a console may take the cloud's whole time-out.
         keys = self._fixed or self._printed(machine)
         if keys:
             with self._lock:

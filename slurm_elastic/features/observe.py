@@ -72,6 +72,7 @@ def observe(site: Site) -> Observation:
         capacity=frozenset(row.scope for row in rows if row.kind == CAPACITY),
         stops=_blocked_pools(site) | find_stops(site.config, site.ledger, site.rules, now),
         over=find_barred_payers(site.config, site.ledger, now),
+        # With the operators' orders of now, not the file's limits alone.
         pool_nodes={
             p.name: p.max_nodes for p in apply_directives(site.config, site.ledger, now).pools
         },

@@ -82,6 +82,7 @@ def _needs(site: Site, request: NodeRequest) -> Mapping[int, float]:
     """Return by job for how long (s) its machines must stay: its time limit, or 0 if it can be
     saved. A job that Slurm does not list, or has no limit, may need them for ever.
     """
+    # Without an answer assume the worst: no machine that ends too early.
     needs = dict.fromkeys(request.job_nodes, math.inf)
     try:
         jobs = site.slurm.jobs()
@@ -149,6 +150,7 @@ def _reserve(
     site: Site, held: Held, name: str, nodes: Sequence[str], reserved: Reservation | None
 ) -> None:
     slurm = site.slurm
+    # Slurm refuses a reservation that starts in the past.
     starts_at = max(held.machines_end_at or held.ends_at, site.now() + 1)
     if reserved is not None and abs(reserved.end - held.ends_at) > ROUNDED_S:
         # The configuration has another end now.

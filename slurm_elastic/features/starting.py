@@ -74,6 +74,7 @@ def start_stopped(
     recipes = recipes_of(site, cloud, machines_of_nodes)
     startable = to_start(machines_of_nodes, nodes, request.pool, recipes, site.now())
     prices = {offer.key: offer for offer in offers}
+    # A machine whose offer the cloud does not name has no price, so no limit could count it.
     startable = [m for m in startable if m.instance.offer_key in prices]
     startable.sort(key=lambda m: (prices[m.instance.offer_key].price, m.instance.node))
     served_nodes = set()
@@ -92,6 +93,7 @@ def _start(site: Site, request: NodeRequest, machine: Machine, offer: Offer, cap
         return False
     instance, jobs = intended.instance, [f"job:{job}" for job in intended.jobs]
     reach("start.after-intent")
+    # Outside of `spending`: its lock must not be held during a call of the cloud.
     answer = _call(site, instance)
     if answer.error is None:
         reach("start.after-call")
@@ -173,10 +175,13 @@ def _call(site: Site, instance: Instance, *, again: bool = False) -> _Answer:
             raise
 
     try:
+        # A repair calls once, because the next round calls again.
         start() if again else call_with_retries(site, start)
     except (CapacityError, QuotaError) as error:
         return _Answer(str(error))
     except InstanceNotFound as error:
+        # A machine that started and was gone before we saw it is paid at the price of a running
+        # one.
         return _Answer(str(error), ran=in_doubt)
     except ProviderError as error:
         # If an earlier call may have taken effect, the machine may run in spite of this error. Only
@@ -248,5 +253,6 @@ def end_stopped(site: Site, snapshot: ClusterSnapshot, ends: Sequence[actions.En
     for cause, alike in group_by(ends, lambda end: end.cause).items():
         doomed = [machines[a.machine] for a in alike if a.machine in machines]
         ids = [m.instance.id for m in doomed]
+        # On the disk first, as for every end: the repair repeats an end without an answer.
         site.ledger.stops.record_ending_of_stopped(cloud, ids, cause, site.now())
         terminate(site, cloud, doomed, cause, CORRELATION)

@@ -82,6 +82,8 @@ def _secret(site: Site) -> str:
     ssh = site.config.join.ssh
     if ssh is None:
         return ""
+    # Inode and time and not the content: the recipe is in the journal, which more people may read
+    # than the secret.
     status = os.stat(ssh.secret)
     return f"-{status.st_ino:x}-{status.st_mtime_ns:x}"
 
@@ -128,6 +130,7 @@ def choose(
         return []
     state = site.ledger.state()
     departing_ids = departing(stoppable, state.directives, site.now())
+    # An operator wants these machines gone, not kept.
     stoppable = [m for m in stoppable if m.instance.id not in departing_ids]
     pool_machines = (*state.machines, *state.stopped)
     return to_stop(stoppable, pool_machines, pools, recipes_of(site, cloud, stoppable), site.now())
@@ -147,6 +150,7 @@ def stop(site: Site, cloud: str, machines: Sequence[Machine], correlation: str) 
         return []
     ids = [m.instance.id for m in machines]
     reach("stop.before-intent")
+    # On the disk before the call: after a crash the repair repeats the stop of an open intent.
     site.ledger.stops.record_stopping(cloud, ids, _IDLE, site.now())
     reach("stop.after-intent")
     return stop_again(site, cloud, machines, correlation)
@@ -191,6 +195,7 @@ def has_stopped(site: Site, cloud: str, machines: Sequence[Machine], correlation
     pools = {m.instance.id: site.pools.get(m.pool) for m in machines}
     prices = {id_: pool.stopped_price if pool else 0.0 for id_, pool in pools.items()}
     nodes = [m.instance.node for m in machines]
+    # One transaction: `explain` must not know a stop that the ledger does not have.
     with site.ledger.together():
         site.ledger.stops.record_stopped(cloud, prices, site.now())
         site.record(correlation, "stopped", nodes, _IDLE)
