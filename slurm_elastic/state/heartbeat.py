@@ -88,6 +88,7 @@ def alive(beat: tuple[float, int] | None, found: bool | None, now: float, stale:
     """Whether a service serves: its ``beat`` (Unix time, pid) is at most ``stale`` seconds old, and
     its process is not known to be gone (``found``; None: not looked).
     """
+    # max(): a beat from the future, after the clock was set back, counts as fresh.
     return beat is not None and max(now - beat[0], 0.0) <= stale and found is not False
 
 
@@ -121,6 +122,7 @@ def leave_mark(state: Path, mark: Mark, name: str = MARK) -> None:
         state / name, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600
     )
     try:
+        # Always the same length, so no bytes of an older and longer mark stay behind it.
         os.pwrite(descriptor, text[:_SIZE].ljust(_SIZE), 0)
     finally:
         os.close(descriptor)

@@ -114,6 +114,7 @@ def kind_of(error: BaseException) -> TroubleKind:
         return _BY_NUMBER.get(error.errno or 0, TroubleKind.UNUSABLE)
     code: int | None = getattr(error, "sqlite_errorcode", None)
     if code is not None:
+        # The low byte is the primary code of sqlite's extended result codes.
         return _BY_CODE.get(code & 0xFF, TroubleKind.UNUSABLE)
     return TroubleKind.FULL if "disk is full" in str(error) else TroubleKind.UNUSABLE
 
@@ -158,6 +159,7 @@ def require_room(directory: Path, size: int) -> None:
     """OSError where ``directory`` does not take a file of so many bytes (nor more than a quota)."""
     with tempfile.TemporaryFile(dir=directory) as file:
         try:
+            # statvfs(2) does not know the quota of a user. This call does.
             os.posix_fallocate(file.fileno(), 0, size)
         except OSError as error:
             error.filename = str(directory)
@@ -176,5 +178,6 @@ def set_aside(path: Path, now: float) -> Path:
     for beside in ("-wal", "-shm"):  # a new file would take their pages for its own
         path.with_name(path.name + beside).unlink(missing_ok=True)
     os.rename(path, aside)
+    # Or a crash could bring the damaged file back under its name.
     writing.sync_directory(path.parent)
     return aside
