@@ -93,6 +93,7 @@ def _recorded(record: Path) -> str | None:
 
 
 def _write(record: Path, answer: str) -> None:
+    # A name of our own, then a rename: probes of several nodes may end at the same time.
     new = record.with_name(f"{record.name}.{os.getpid()}")
     with contextlib.suppress(OSError, RequestRefused):
         with open(files.opened(new, files.NEW, mode=0o644), "w") as file:
@@ -103,6 +104,7 @@ def _write(record: Path, answer: str) -> None:
 def _tried(site: HelperSite) -> str:
     """Save and restore the two processes; return the reason if DMTCP cannot, else ""."""
     site.scratch.mkdir(exist_ok=True)
+    # The probe's user must pass through, but see no other names.
     site.scratch.chmod(0o711)
     place = Path(tempfile.mkdtemp(prefix="probe-", dir=site.scratch))
     try:
@@ -140,6 +142,7 @@ def _two_hosts() -> Iterator[tuple[int, int]]:
             process = subprocess.Popen(
                 ["unshare", "--net", "--uts", "sleep", "600"], env=CLEAN, stdin=subprocess.DEVNULL
             )
+            # In reverse order at the end: first killed, then waited for.
             stack.callback(process.wait)
             stack.callback(process.kill)
             pids.append(process.pid)
@@ -228,6 +231,8 @@ class _Probe:
         finally:
             for task in tasks:
                 with contextlib.suppress(ProcessLookupError):
+                    # dmtcp_launch becomes the program, and dmtcp_restart its processes: the whole
+                    # group must go.
                     os.killpg(task.pid, 9)
                 task.wait()
 

@@ -48,6 +48,7 @@ class DmtcpTask:
         environment = {**self._payload.environment, **variables}
         payload = replace(self._payload, argv=tuple(argv), environment=environment)
         handover = uncut_files.Handover.made() if uncut else None
+        # A time namespace takes effect at the first fork after unshare(2), so the fork is inside.
         with self._with_clocks(clocks):
             pid = os.fork()
             if pid == 0:

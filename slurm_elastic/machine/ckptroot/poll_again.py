@@ -70,6 +70,8 @@ def _changes(data: bytes) -> dict[Span, int]:
     values = {number: _number(data, span) for number, span in registers.items()}
     if (values[_AX], values[_ORIG_AX], values.get(_MODE, _NATIVE)) != (_EINTR, _POLL, _NATIVE):
         return {}
+    # As the kernel restarts a call itself: the number is in AX again, and the next instruction is
+    # the call.
     return {registers[_AX]: _POLL, registers[_IP]: values[_IP] - _SYSCALL_BYTES}
 
 
