@@ -29,6 +29,8 @@ from slurm_elastic.simulate.unbought import unbought
 PROGRESS_EVERY = 1000
 _ARRIVE, _BOOT, _CHECK, _WARN = ARRIVE << 32, BOOT << 32, CHECK << 32, WARN << 32
 _PAYLOAD = (1 << 32) - 1
+# An event is one integer, time above kind above payload: heapq compares integers much faster than
+# tuples.
 _KIND, _FROM_CHECK = 7 << 32, 4 << 32
 """Bits of an event: its kind, and the bit common to all kinds from CHECK on."""
 
@@ -173,6 +175,7 @@ class Engine(RunState):
         the reservation.
         """
         queue = self.queue
+        # Jobs are numbered in the order of their submission.
         is_oldest = bool(queue.waiting) and job < queue.waiting[0]
         queue.full = queue.full or is_oldest or now > queue.shadow
         if self.orders is not None:

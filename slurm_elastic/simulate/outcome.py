@@ -138,6 +138,7 @@ class RunResult:
         steps: dict[int, int] = {}
         for batch, end, count, _ in machines.leases.rows():
             start = machines.batch_start[batch]
+            # -(-a // b) rounds up: a begun hour counts.
             hours = max(-(-(end - start) // 3600), 1)
             start_hour = (start - begin) // 3600
             steps[start_hour] = steps.get(start_hour, 0) + count
@@ -190,6 +191,7 @@ def conservation(jobs: Jobs, pools: Sequence[PoolMachines], runs: Runs, unserved
     spent = runs.held + runs.useful + runs.lost + runs.overhead
     busy = sum(machines.busy_area for machines in pools)
     busy += sum(m.shared.overlap for m in pools if m.shared is not None)
+    # Whole seconds, so the sums are equal or the engine has lost some.
     if spent != busy:
         problems.append(f"machines were busy for {busy} s, jobs account for {spent} s")
     work = _work(jobs, pools, runs)

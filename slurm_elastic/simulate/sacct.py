@@ -140,6 +140,7 @@ class _Numbers:
 
 
 def _read(file: IO[bytes], history: History, max_jobs: int | None) -> None:
+    # peek() needs a BufferedReader. Standard input may be a pipe, which cannot be read twice.
     buffered = (
         file if isinstance(file, io.BufferedReader) else io.BufferedReader(io.BytesIO(file.read()))
     )
@@ -211,6 +212,7 @@ def _add_job(job: Job | None, history: History) -> None:
     too_much = implausible_value(job)
     if too_much is not None:
         raise ValueError(f"{too_much} is implausibly large")
+    # Slurm ends jobs some time after their limit (OverTimeLimit, KillWait).
     history.overtime += 0 < job.limit < job.run
     history.jobs.append(job._replace(limit=max(job.limit, job.run, 1)))
 

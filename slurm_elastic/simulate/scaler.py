@@ -216,8 +216,10 @@ class Grower:
             return
         growing = self._in_order(queue, now)
         count = excess(self.policy, self.demand(queue, None, running, now))
+        # In reverse: the pool that was used last is given back first.
         for _, machines in reversed(growing):
             count -= machines.release_idle(min(count, machines.idle), now)
+            # Machines with a promise have their next job already.
             drained = min(count, machines.busy - machines.promised - machines.draining)
             machines.draining += max(drained, 0)
             count -= max(drained, 0)
@@ -225,6 +227,8 @@ class Grower:
     def demand(self, queue: Sequence[int], head: int | None, running: int, now: int) -> Demand:
         """Return the facts that the policy may use."""
         cache = self._waiting_cache
+        # Jobs that started are never asked for again. Without this a long history would fill the
+        # memory.
         if len(cache) > 2 * len(queue) + _MAX_CACHED:
             cache.clear()
         waiting = fresh = list(map(cache.__getitem__, queue))

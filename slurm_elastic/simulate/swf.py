@@ -218,6 +218,7 @@ def _values(fields: list[str], number: int, history: History) -> list[int] | Non
         return [int(word) for word in fields]
     except ValueError:
         try:
+            # Some histories have seconds with a fraction.
             return [round(float(word)) for word in fields]
         except (ValueError, OverflowError):
             bad = next(word for word in fields if not _is_number(word))
@@ -226,6 +227,7 @@ def _values(fields: list[str], number: int, history: History) -> list[int] | Non
 
 
 def _usable(values: list[int], number: int, history: History) -> Job | None:
+    # Field 5 is the allocated number. Some systems log only the requested one (field 8).
     run, procs = values[3], values[4] if values[4] > 0 else values[7]
     if run < 0:
         history.cancelled += 1
@@ -237,6 +239,7 @@ def _usable(values: list[int], number: int, history: History) -> Job | None:
         number=values[0],
         submit=values[1],
         run=run,
+        # A job that ran longer than it asked for would never fit into its own backfill window.
         limit=max(values[8], run, 1),
         procs=procs,
         user=values[11] if len(values) > 11 else -1,
