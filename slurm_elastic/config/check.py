@@ -97,6 +97,7 @@ UUID_FORM = "a UUID in lower case, 8-4-4-4-12 hexadecimal digits"
 def is_uuid(text: str) -> bool:
     """Whether ``text`` is a UUID in the form of our tags, which are compared as text."""
     try:
+        # uuid.UUID also accepts capitals, braces and no dashes.
         return str(uuid.UUID(text)) == text
     except ValueError:
         return False
@@ -165,6 +166,7 @@ def _duplicates(draft: Draft) -> None:
     _once(draft, "clouds", "name", names, "a name that no other cloud has")
     _once(draft, "pools", "name", draft.each("pools", "name", str), "a name that no other pool has")
     own_names = draft.each("clouds", "partition", str)
+    # A name that is there twice has its own complaint.
     unique = {i: name for i, name in names.items() if list(names.values()).count(name) == 1}
     partitions = dict(sorted((unique | own_names).items()))
     _once(draft, "clouds", "partition", partitions, "a partition that no other cloud has")

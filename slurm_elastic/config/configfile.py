@@ -54,9 +54,11 @@ def read(path: Path, *, whole: bool = False) -> Config:
     """
     is_root = os.geteuid() == 0
     if is_root:
+        # Root would act on the words of whoever can write the file.
         require_ours(path)
     config = parse(text(path), str(path), whole=whole)
     if is_root:
+        # A SlurmUser that this host lacks is a finding of the checks, not of the reader.
         with contextlib.suppress(KeyError):
             trust.trust_slurm_user(account(config.slurm.user).pw_uid)
     uuid_in_file = read_uuid(path)
@@ -166,9 +168,11 @@ def ensure_uuid(path: Path, identity: str | None = None) -> str:
         return existing
     file = _uuid_file(path)
     try:
+        # Never over an existing file: two identities would lose the machines of one of them.
         writing.create(file, f"{identity or uuid.uuid4()}\n".encode(), 0o644)
     except OSError as error:
         raise ConfigError(f"{file}: cannot be written: {error.strerror}") from None
+    # Read it back: another process may have been first.
     created = read_uuid(path)
     if created is None:
         raise ConfigError(f"{file}: was removed while it was created")
@@ -183,6 +187,7 @@ def text(path: Path) -> str:
     """The text of a file. ConfigError if it is no text, or longer than any configuration."""
     try:
         with path.open("rb") as file:
+            # One byte more shows a file that is too long without reading it all.
             content = file.read(MAX_BYTES + 1)
         if len(content) > MAX_BYTES:
             raise ConfigError(f"{path}: found more than {MAX_BYTES} bytes, expected a YAML file")

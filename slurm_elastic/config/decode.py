@@ -97,6 +97,7 @@ class Conversion:
 
     def _convert(self, kind: mi.Type, plain: object, path: KeyPath) -> object:
         unit = _unit(kind)
+        # A range such as `cpus: 48` may be typed without quotes.
         if _extra(kind).get("number") and isinstance(plain, int) and not isinstance(plain, bool):
             plain = str(plain)
         kind = _bare(kind)
@@ -147,6 +148,7 @@ class Conversion:
                 whole = whole and values[field.name] is not BAD
             elif field.required:
                 whole = False
+                # The misspelt key has its own complaint. Two for one mistake would confuse.
                 if key not in meant_keys:
                     self._problems.add(path, f"no {key!r}", expectation(field.type))
         return kind.cls(**values) if whole else BAD

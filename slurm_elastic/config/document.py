@@ -35,6 +35,7 @@ _RESOLVERS = (
     ("null", r"~|null|Null|NULL|", ["~", "n", "N", ""]),
     ("merge", r"<<", "<"),
 )
+# YAML 1.1 reads `no` as false, `1:30` as 90 and `010` as 8. A zone may be called no.
 for _kind, _regexp, _first in _RESOLVERS:
     _Loader.add_implicit_resolver(f"{_CORE}{_kind}", re.compile(f"(?:{_regexp})\\Z"), list(_first))
 
@@ -77,6 +78,7 @@ class YamlDocument(Struct, frozen=True, kw_only=True):
 def read(text: str, source: str) -> YamlDocument:
     """Parse one YAML document. ConfigError, which names ``source``, if it is none."""
     try:
+        # Nodes and not values: only nodes know their lines, and an alias may contain itself.
         loader = _Loader(text)
         node = loader.get_single_node()
         walk = _Walk(loader, source)
@@ -137,9 +139,11 @@ class _Walk:
     def value(self, node: yaml.Node, path: KeyPath, inside: tuple[yaml.Node, ...]) -> object:
         """The plain value of ``node`` at ``path``. ``inside``: the nodes around it."""
         self.lines.setdefault(path, node.start_mark.line + 1)
+        # Aliases of aliases make exponentially many values of a short file.
         self._values_left -= 1
         if self._values_left < 0:
             raise self._wrong(node, f"more than {MAX_VALUES} values")
+        # By identity: equal nodes at two places are no circle.
         if any(node is outer for outer in inside):
             raise self._wrong(node, "an alias that contains itself")
         inside = (*inside, node)
@@ -165,6 +169,7 @@ class _Walk:
                 self._repeat(name, key, path)
             self.lines[*path, name] = key.start_mark.line + 1
             own_values[name] = self.value(value, (*path, name), inside)
+        # A mapping's own keys win over merged ones, wherever `<<` stands (YAML merge key).
         return merged | own_values
 
     def _merge(
