@@ -89,6 +89,7 @@ class VolumeImages:
             limit = time.monotonic() + 2 * upload_limit(file.size, self._settings.api_timeout)
             with until(limit):
                 self._call(place, partial(_fill, self._settings, file, self._label(file), say))
+        # Also for Ctrl-C, with which people end long uploads.
         except BaseException:
             self._take_back(place, name, say)
             raise
@@ -139,6 +140,7 @@ def _begin(settings: LibvirtCloud, name: str, connection: Any) -> None:  # noqa:
     if lookup(pool.storageVolLookupByName, name):
         text = f"there is another volume called {name}: name yours by --name"
         raise ProviderError(settings.name, "NameTaken", text)
+    # The mark before the volume: an upload that dies in between leaves nothing that looks complete.
     new_volume(pool, name + UNFINISHED, 512, "raw")
 
 
@@ -164,6 +166,7 @@ def _fill(
         raise ProviderError(settings.name, "BadImage", text)
     say("read back, it is as the file")
     label_bytes = msgspec.json.encode(label)
+    # After the comparison: an image with a label counts as proven.
     label_volume = new_volume(pool, name + LABEL, len(label_bytes), "raw")
     send(connection, label_volume, len(label_bytes), io.BytesIO(label_bytes).read)
 
@@ -184,6 +187,7 @@ def _read(connection: Any, target: Any, size: int) -> Iterator[bytes]:  # noqa: 
     stream = connection.newStream()
     target.download(stream, 0, size)
     while piece := stream.recv(1 << 18):
+        # TimeoutError when the limit of the upload is over: a stalled stream raises nothing itself.
         seconds_left()
         yield piece
     stream.finish()

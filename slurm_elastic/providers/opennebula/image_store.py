@@ -78,6 +78,8 @@ class OneImages:
             say(f"image {image_id} is of an earlier upload; the front end is still reading")
         self._wait_until_ready(file, image_id, say)
         attributes = {OS: file.os, VERSION: file.version, SOFTWARE: " ".join(file.software)}
+        # Last, because pools find an image by these attributes: an image that is not READY must not
+        # be found.
         self._call("image.update", image_id, {"TEMPLATE": attributes}, _APPEND)
         uploaded = self._call("image.info", image_id)
         return _image(uploaded, int(uploaded.UID))
@@ -94,6 +96,7 @@ class OneImages:
     def _template(self, file: ImageFile) -> Mapping[str, str]:
         marks = {SPELLING.key(key): text for key, text in image_marks(file, self._cluster).items()}
         with open(file.path, "rb") as data:
+            # oned takes MD5 or SHA-1. It is a check of the transfer, not of who made the file.
             digest = hashlib.file_digest(data, lambda: hashlib.sha1(usedforsecurity=False))
         return {
             "NAME": file.name,
@@ -123,6 +126,7 @@ class OneImages:
                 raise ProviderError(self._settings.name, "ImageSlow", text)
             time.sleep(POLL_EVERY_S)
         if problem := _why_wrong(record, file):
+            # The front end may have read another file of that name.
             self._call("image.delete", image_id)
             say(f"image {image_id} is deleted again")
             raise ProviderError(self._settings.name, "BadImage", f"image {image_id}: {problem}")

@@ -102,6 +102,7 @@ class OneImageList:
     def _look(self, choice: ImageChoice) -> Candidate:
         records = self._call("imagepool.info", ALL, -1, -1).IMAGE
         # The filter ``ALL`` also returns images of other accounts, so we need our own number.
+        # -1 means the account of the session.
         uid = int(self._call("user.info", -1).ID)
         images = [image(record) for record in records]
         return chosen(self._settings, choice, images, uid)

@@ -69,6 +69,7 @@ def examine(
 
 def _version(call: Call) -> Iterator[Finding]:
     finding = f"version {(version := str(call('system.version')))}"
+    # As numbers: as text 6.10 would be before 6.4.
     if tuple(int(n) for n in re.findall(r"\d+", version)[:2]) >= OLDEST_TESTED:
         yield Finding.ok("OpenNebula", finding)
         return
@@ -186,6 +187,7 @@ def _stale_quotas(call: Call) -> Iterator[Finding]:
             continue
         in_use = sum(capacity.plain_parts(need)[used_quota.key] for need in needs if need)
         counted = min(used_quota.used, after.get(used_quota.key, 0.0))
+        # CPU is a float in oned.
         if counted > in_use + 1e-6:
             yield Finding.wrong(
                 f"use of quota {used_quota.key}",
