@@ -202,6 +202,7 @@ def clear(
     entry. The daemon's next round decides from the new state.
     """
     entries = clearance(config, ledger, subjects, now)
+    # One transaction: the daemon must not see a released node whose offer still cools down.
     with ledger.together():
         ledger.exclusions.readmit(DOUBT, *entries.doubts)
         ledger.exclusions.readmit(COOL_DOWN, *entries.cool_downs)
@@ -271,6 +272,7 @@ def _meant(
         return {subject, *(key for key in keys if touches(key, by_name[subject]))}
     if subject in clouds:
         pool_names = {p.name for p in pools if p.cloud == subject}
+        # The first part of an offer's key is its cloud.
         return pool_names | {key for key in keys if key.split("/")[0] == subject}
     if subject in paused:  # a pool that has left the configuration
         return {subject}

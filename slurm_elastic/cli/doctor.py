@@ -210,6 +210,7 @@ def before_install(
 
 
 def _diagnosis(sections: Sequence[FindingsPart], now: float) -> Diagnosis:
+    # In the order of the sections: the first finding of a cause names it, later ones are left out.
     reported: set[str] = set()
     reported_sections = tuple(
         FindingsPart(name=section.name, findings=tuple(once_per_cause(section.findings, reported)))
