@@ -117,6 +117,7 @@ def accounts_known(config: Config, client: Probing) -> Iterator[Finding]:
             expected="an answer of slurmdbd (sacctmgr show account)",
         )
         return
+    # slurmdbd has names in lower case.
     unknown = sorted(name for name in listed if name.lower() not in known_accounts)
     if unknown:
         yield Finding.wrong(
@@ -179,6 +180,7 @@ def in_service(config: Config, nodes: Mapping[str, SlurmNode]) -> Iterator[Findi
             node for node in pool_nodes if not has_mark(node, HOLD_MARK) and not is_rebooting(node)
         ]
         out_count, cause = out_of_service(unheld_nodes, config.slurm.drain_terms)
+        # More than half: a few drained nodes are daily life.
         if 2 * out_count > len(pool_nodes):
             finding = cause.finding if isinstance(cause, NodeIll) else str(cause)
             remedy = cause.remedy if isinstance(cause, NodeIll) else ""
@@ -270,6 +272,7 @@ def _allowed_user(allowed: Who, client: Probing, *, accounts: bool) -> tuple[str
     another.
     """
     account = (*allowed.accounts, "")[0]
+    # sbatch --uid is for root alone.
     if os.geteuid() != 0:
         return account, ""
     for name in allowed.groups:

@@ -90,6 +90,7 @@ def _lack(subject: str, free_bytes: int, free_inodes: int | None) -> Finding | N
 def _free_inodes(path: Path) -> int | None:
     """Return the free inodes; None if the file system has no fixed number (btrfs)."""
     filesystem = os.statvfs(path)
+    # f_favail and not f_ffree: the latter counts inodes that only root may use.
     return filesystem.f_favail if filesystem.f_files else None
 
 

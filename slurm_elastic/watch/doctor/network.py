@@ -82,6 +82,7 @@ def _addresses(
     cloud_of = {
         n: p.cloud for p in plan.pools_of(config) if p.cloud in clouds_by_user_data for n in p.nodes
     }
+    # Without user data (docker, local) nodes of one host may share its address.
     up = [node for name, node in nodes.items() if name in cloud_of and _has_own_address(node)]
     names_by_address: dict[str, list[str]] = {}
     for node in up:
@@ -238,6 +239,7 @@ def _largest(address: str, max_size: int, passes: Passes) -> int:
     """Return the largest packet size that comes back, at least MIN_PACKET_BYTES."""
     if passes(address, max_size):
         return max_size
+    # By halves: each try takes seconds if the packets are lost.
     low, high = MIN_PACKET_BYTES, max_size
     while high - low > 4:
         middle = (low + high) // 2
