@@ -259,6 +259,7 @@ def _situations(
             machine.pool,
             lease,
         )
+        # Threatened machines are never equal, because their notices and deadlines may differ.
         if not node_threats and key in yielded_keys:
             continue
         yielded_keys.add(key)

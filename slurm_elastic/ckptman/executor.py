@@ -148,6 +148,8 @@ class _Lane:
         """Queue the work. The caller holds the lock."""
         # The number keeps equal orders in their sequence, and works cannot be compared.
         heapq.heappush(self._waiting, (order, next(self._numbers), job, work))
+        # A notified thread counts as idle until it wakes, so we compare with all the work that
+        # waits.
         if self._idle < len(self._waiting) and len(self._threads) < self._size:
             name = f"{self._name}-{len(self._threads) + 1}"
             thread = LastingThread(name, self._run)

@@ -48,6 +48,7 @@ class NodeReleases:
         self._refusals = {
             name: refusal
             for name, refusal in self._refusals.items()
+            # The key without a name is ALL_NODES. It is kept while any node waits.
             if name in nodes_to_release or (nodes_to_release and not name)
         }
         self._reports.forget_unless(self._refusals.__contains__)

@@ -160,6 +160,8 @@ def _retry_later(site: CheckpointSite, move: Migration, reason: str) -> Migratio
     saved_at = move.reached.get(str(MigrationStep.SAVED), now)
     is_late = now - saved_at > REQUEUE_TIMEOUT_S
     move = replace(move, note=reason, at=now + (LATE_RETRY_AFTER_S if is_late else RETRY_AFTER_S))
+    # After a failed release (``held``) the run is released again only when its pause is over; the
+    # requeue is tried in between.
     if is_late and (move.held is None or now >= move.held.until):
         return _stay_in_place(site, move, RequeueTooLate(late_s=now - saved_at, reason=reason))
     site.state.put(move)

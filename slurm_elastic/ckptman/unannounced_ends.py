@@ -37,6 +37,7 @@ def unannounced_ends(
         with contextlib.suppress(msgspec.ValidationError):
             end = msgspec.convert((decision.detail or {}).get(DETAIL), Migration)
             key = end.run.job, end.run.attempt
+            # A run with a stored move is shown as that move, and must not be shown twice.
             if decision.at >= since and key not in moved:
                 ends[key] = end
     return tuple(ends.values())
