@@ -67,6 +67,13 @@ def test_no_line_is_too_wide_but_of_tables_and_examples(page: Path) -> None:
     assert [line for line in lines if len(line) > _WIDEST] == []
 
 
+@pytest.mark.parametrize("page", PAGES, ids=lambda p: p.name)
+def test_each_item_of_a_list_begins_a_line(page: Path) -> None:
+    """An editor that wraps a paragraph joins the items of a list: the page then shows one item."""
+    text = re.sub(r"^ *```.*?^ *```", "", page.read_text(), flags=re.MULTILINE | re.DOTALL)
+    assert re.findall(r"^.*[.:;)] - (?:\w|[`*\[]).*$", text, re.MULTILINE) == []
+
+
 def test_the_changelog_begins_with_the_version_of_the_program() -> None:
     """Until the first release is out, this section is the only one."""
     version = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
