@@ -211,7 +211,7 @@ SPOTLESS = Exclusion(kind=NO_SPOT, scope="job:7", until=T0 + 9, cause=Quoted(tex
 
 def test_a_job_that_cannot_be_saved_gets_no_spot_machine_for_a_while() -> None:
     told = SpotRefused(job=7, cause=SPOTLESS.cause)
-    assert str(told) == "job 7 gets no spot machine: its saves fail"
+    assert str(told) == "a job of this request gets no spot machine: its saves fail"
     assert no_spot([6, 7], [SPOTLESS], T0) == told
     assert no_spot([7], [SPOTLESS], T0 + 8) == told
     assert no_spot([7], [SPOTLESS], T0 + 9) is None, "it is over"

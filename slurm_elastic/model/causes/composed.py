@@ -64,14 +64,16 @@ class PoolTried(Cause, frozen=True, kw_only=True):
 
 
 class SpotRefused(Cause, frozen=True, kw_only=True):
-    """The ``job`` gets no spot machine."""
+    """The ``job`` gets no spot machine. Users of arrays do not know its number, so the sentence
+    does not contain it. Decisions name their jobs beside it.
+    """
 
     job: int
     cause: AnyCause
 
     @property
     def words(self) -> str:
-        return f"job {self.job} gets no spot machine: {self.cause}"
+        return f"a job of this request gets no spot machine: {self.cause}"
 
 
 class RoomShort(Cause, frozen=True, kw_only=True):
