@@ -140,6 +140,43 @@ def test_the_line_says_when_only_the_sites_own_nodes_may_start_a_job(
     }
 
 
+def runs_on(name: str) -> SlurmJob:
+    return job(40 + int(name[-1]), "alice", name)
+
+
+def test_the_line_says_when_one_cloud_is_full_and_the_other_starts_no_machine(
+    ledger: Ledger, tmp_path: Path
+) -> None:
+    """A free node would start the job, but nothing can make one now."""
+    sold_out = [f"pub{number}" for number in range(1, 9)]
+    lists = ("main", "onprem", "burst")
+    for busy, phrase in (
+        (("op1", "op2"), "for busy nodes (no machine can start now)"),
+        (("op1",), "for free nodes"),
+    ):
+        states = {name: ("MIXED",) if name in busy else ("IDLE",) for name in ("op1", "op2")}
+        slurm = FakeSlurm(
+            nodes=[
+                *(node(name, "IDLE", "CLOUD", "POWERED_DOWN", "DRAIN") for name in sold_out),
+                *(node(name, *of_node) for name, of_node in states.items()),
+            ],
+            jobs=[waiting(60, "Resources", partitions=lists), *map(runs_on, busy)],
+        )
+        facts = replace(
+            status.gather(config(tmp_path), slurm, NOW),
+            holds=[
+                Exclusion(
+                    kind=CAPACITY, scope=name, pool="general", code="no capacity", since=NOW,
+                    until=NOW + 60, cause=Quoted(text="sold out"),
+                )
+                for name in sold_out
+            ],
+        )  # fmt: skip
+        queue = status_view(config(tmp_path), facts).queue
+        assert queue is not None
+        assert queue.waits_for == {phrase: 1}
+
+
 def test_nodes_that_a_growth_policy_starts_on_demand_are_free(
     ledger: Ledger, tmp_path: Path
 ) -> None:

@@ -110,9 +110,12 @@ class _Join:
             pool.name: not_now.shut_reason(pool, self.state_of, facts.holds) for pool in self.pools
         }
         self._shut_by_partition: defaultdict[str, list[str]] = defaultdict(list)
+        self._has_room: set[str] = set()  # partitions with a pool that may start a job now
         for pool in self.pools:
             partition = self.clouds[pool.cloud].partition_name
             self._shut_by_partition[partition].append(self.shut_of[pool.name])
+            if not self.shut_of[pool.name] and not not_now.is_full(pool, self.state_of):
+                self._has_room.add(partition)
 
     def outlook(self, cloud: str) -> Outlook:
         """Return the outlook of this cloud's machines, which is built once for each cloud."""
@@ -146,6 +149,15 @@ class _Join:
         site.
         """
         return self._may_use_site_nodes(job) and bool(self._shut_reasons(job))
+
+    def only_busy_nodes(self, job: SlurmJob) -> bool:
+        """Return whether a pool of the job starts no machine now, and all its other pools are full,
+        so that it needs a node that has other jobs now.
+        """
+        partitions = set(job.partitions)
+        return self._has_room.isdisjoint(partitions) and any(
+            any(self._shut_by_partition.get(name, ())) for name in partitions
+        )
 
     def _may_use_site_nodes(self, job: SlurmJob) -> bool:
         return not self._shut_by_partition.keys() >= set(job.partitions)

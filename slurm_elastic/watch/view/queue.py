@@ -18,6 +18,7 @@ from slurm_elastic.watch.view.next_action import BOOTING, DOWN, HELD, IDLE, IN_U
 MAX_WAITING_ROWS = 200  # rows of waiting jobs; a page has no room for more
 FREE_NODES, NEVER = "for free nodes", "can never start"
 _SITE_NODES = "for own nodes (no machine can start now)"
+_BUSY_NODES = "for busy nodes (no machine can start now)"
 _HELD, _NO_MACHINE, _OTHER = "held", "for machines that cannot start now", "for other reasons"
 _LIMITS = "for a limit of the account or QOS"
 USUAL_STATES = (IN_USE, IDLE, BOOTING, HELD, DOWN)
@@ -83,6 +84,10 @@ class Shut(Protocol):
         """Return whether only nodes of the site may start the job now."""
         ...
 
+    def only_busy_nodes(self, job: SlurmJob) -> bool:
+        """Return whether no pool starts a machine now, and other pools of the job are full."""
+        ...
+
 
 class SiteNodesView(Struct, frozen=True, kw_only=True):
     """The site's own nodes, which are in no pool. ``states`` counts them by state."""
@@ -128,7 +133,9 @@ def _phrase(job: SlurmJob, now: float, wait: Wait, shut: Shut) -> str:
     if shut.shut_for(job):
         return _NO_MACHINE
     if is_counted(job, now):
-        return _SITE_NODES if shut.only_site_nodes(job) else FREE_NODES
+        if shut.only_site_nodes(job):
+            return _SITE_NODES
+        return _BUSY_NODES if shut.only_busy_nodes(job) else FREE_NODES
     if job.wait_reason.row.actor is Actor.SITE:
         return _LIMITS
     return job.wait_reason.row.waits_for or _OTHER
