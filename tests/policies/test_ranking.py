@@ -265,7 +265,9 @@ def test_a_job_that_cannot_be_saved_gets_no_spot_machine() -> None:
     placement = rank(wanted, [SPOT, OFFER], scope, NOW)
     assert [r.offer for r in placement.ranked] == [OFFER]
     (rejected,) = placement.rejected
-    assert rejected.reason == "a job of this request gets no spot machine: it cannot be saved: a lock"
+    assert (
+        rejected.reason == "a job of this request gets no spot machine: it cannot be saved: a lock"
+    )
     others = replace(request(), jobs=(6, 77))
     assert len(rank(others, [SPOT, OFFER], scope, NOW).ranked) == 2
     assert len(rank(wanted, [SPOT, OFFER], scope, NOW + 61).ranked) == 2
