@@ -45,7 +45,8 @@ exec bash -euo pipefail -x
 ELSEWHERE = f"""\
 mount -t tmpfs tmpfs /usr/local/bin
 ln -s {sys.prefix}/bin/slurm-elastic* /usr/local/bin
-mount -t tmpfs tmpfs /opt
+mkdir /tmp/opt /tmp/opt-work
+mount -t overlay overlay -o lowerdir=/opt,upperdir=/tmp/opt,workdir=/tmp/opt-work /opt
 mkdir -p /opt/slurm/bin /opt/slurm/sbin
 cp /usr/bin/s{{batch,control,info,queue,cancel}} /opt/slurm/bin
 cp /usr/sbin/slurm{{ctld,d}} /opt/slurm/sbin
