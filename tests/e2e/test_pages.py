@@ -209,7 +209,6 @@ def test_a_slurm_that_lies_elsewhere_runs_in_a_sandbox() -> None:
     assert "slurmctld             running" in said
 
 
-@pytest.mark.release
 def test_a_sandbox_from_python() -> None:
     """The machine whose id the page leaves open is one that a job has brought up meanwhile."""
     if reason := why_not():
@@ -230,7 +229,6 @@ def test_a_sandbox_from_python() -> None:
         Sandbox(SandboxSpec(dir=directory)).down()
 
 
-@pytest.mark.release
 def test_an_opennebula_in_a_sandbox_from_python() -> None:
     """Of three jobs for a machine each two run: so many machines the page's quota gives."""
     if reason := why_not():
