@@ -219,7 +219,9 @@ def clock_is_off(site: Sandbox, tmp_path: Path) -> None:
     assert "cause: clock off: out of sync clocks: the sender's is " in trial.said, trial.said
     off = trial.said.partition("the sender's is ")[2].partition(" ahead of the head's")[0]
     assert abs(parse_duration(off) - AHEAD) < 300
-    assert "STOPPED before registered" in trial.said, trial.said
+    # Reached, if Slurm has NodeAddr of slurm.conf still. A power-down forgets that, and the address
+    # of an emulated machine leads nowhere.
+    assert "STOPPED before re" in trial.said, trial.said
 
 
 @pytest.mark.release
