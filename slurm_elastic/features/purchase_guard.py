@@ -22,10 +22,14 @@ from slurm_elastic.policies.growth.unused_purchases import (
     IDLE_PROOF_S,
     MOST_JOBS,
     NodeUse,
-    still_unhelped,
+    WatchedJob,
+    idle_use,
+    not_counted,
+    suffice,
+    to_count_again,
     unhelped,
     watched,
-    wishes,
+    watched_job,
 )
 from slurm_elastic.policies.nodes.node_state import Phase, is_busy, is_down, phase
 
@@ -49,15 +53,18 @@ class PurchaseGuard:
         waiting = {counted_id(job): job for job in view.jobs if "PENDING" in job.states}
         for purchase in purchases:
             self._watch(purchase, view, waiting, {row.job: row for row in rows})
-        self._forget(view, waiting)
-        return frozenset(row.job for row in memory.jobs(self._site.now()))
+        rows = memory.rows()
+        # Count jobs again that ask for something else now, and forget jobs that are gone.
+        outdated = to_count_again(rows, self._watched(waiting, (row.job for row in rows), view))
+        if outdated:
+            memory.count_again(outdated)
+        return not_counted(memory.rows(), self._site.now())
 
     def bought(self, nodes: Sequence[str], queue: Sequence[PendingJob], view: Observation) -> None:
         """Watch these nodes, which are started for the first jobs of ``queue``."""
         first_jobs = {job.id for job in queue[:MOST_JOBS]}
-        facts = view.facts
         jobs = {
-            counted_id(job): wishes(self._with_excluded(job, view), facts.max_times)
+            counted_id(job): self._watched_job(job, view).asks
             for job in view.jobs
             if "PENDING" in job.states and counted_id(job) in first_jobs
         }
@@ -80,9 +87,10 @@ class PurchaseGuard:
             if after != purchase:
                 memory.watch([after])
             return
-        whole = {n: self._with_excluded(waiting[n], view) for n in after.jobs if n in waiting}
-        enough = self._sufficed_jobs(after, view) if after.unused and whole else frozenset()
-        rows = unhelped(after, whole, enough, view.facts.max_times, before, self._site.now())
+        jobs = self._watched(waiting, after.jobs, view) if after.unused else {}
+        rows = unhelped(
+            after, jobs, lambda unused: self._sufficed_jobs(unused, view), before, self._site.now()
+        )
         memory.judge(after, rows)
         if rows:
             self._report(after, rows)
@@ -109,17 +117,13 @@ class PurchaseGuard:
             rows[row.id] = rows.get(row.id, True) and _suffice(row, unused, pools)
         return frozenset(job for job, suffices in rows.items() if suffices)
 
-    def _forget(self, view: Observation, waiting: Mapping[int, SlurmJob]) -> None:
-        """Count jobs again that ask for something else now, and forget past jobs."""
-        memory, limits = self._site.ledger.growth_guard, view.facts.max_times
-        outdated = [
-            row.job
-            for row in memory.rows()
-            if row.job not in waiting
-            or not still_unhelped(row, self._with_excluded(waiting[row.job], view), limits)
-        ]
-        if outdated:
-            memory.count_again(outdated)
+    def _watched(
+        self, waiting: Mapping[int, SlurmJob], numbers: Iterable[int], view: Observation
+    ) -> dict[int, WatchedJob]:
+        return {n: self._watched_job(waiting[n], view) for n in numbers if n in waiting}
+
+    def _watched_job(self, job: SlurmJob, view: Observation) -> WatchedJob:
+        return watched_job(self._with_excluded(job, view), view.facts.max_times)
 
     def _with_excluded(self, job: SlurmJob, view: Observation) -> SlurmJob:
         """The job with the nodes that it excludes. Slurm 22.05's list of jobs lacks them."""
@@ -140,7 +144,7 @@ def _use(name: str, purchase: Purchase, view: Observation) -> NodeUse:
         return NodeUse.BUSY
     # Do not use the node's boot time: it is from the machine's clock, which may differ from ours.
     since = max(node.last_busy, purchase.came_up.get(name, view.at))
-    return NodeUse.LONG_IDLE if view.at - since >= IDLE_PROOF_S else NodeUse.IDLE
+    return idle_use(view.at - since)
 
 
 def _suffice(row: PendingJob, unused: Iterable[str], pools: Sequence[PoolNodes]) -> bool:
@@ -151,4 +155,4 @@ def _suffice(row: PendingJob, unused: Iterable[str], pools: Sequence[PoolNodes])
         if pool_nodes.pool.name in row.pools:
             usable_count = len(usable.intersection(pool_nodes.pool.nodes))
             count[pool_nodes.pool.cloud] = count.get(pool_nodes.pool.cloud, 0) + usable_count
-    return any(number >= row.nodes for number in count.values())
+    return suffice(row.nodes, count.values())

@@ -17,6 +17,7 @@ from slurm_elastic.policies.growth.unused_purchases import (
     still_unhelped,
     unhelped,
     watched,
+    watched_job,
     wishes,
 )
 
@@ -41,8 +42,8 @@ def after(row: Purchase, *looks: dict[str, NodeUse]) -> Purchase:
 
 
 def blamed(row: Purchase, *jobs: SlurmJob, enough: set[int] | None = None) -> list[int]:
-    waiting = {one.id: one for one in jobs}
-    found = unhelped(row, waiting, waiting if enough is None else enough, {}, {}, T)
+    waiting = {one.id: watched_job(one, {}) for one in jobs}
+    found = unhelped(row, waiting, lambda _: waiting if enough is None else enough, {}, T)
     return [one.job for one in found]
 
 
@@ -108,8 +109,8 @@ CHANGES = [
 @pytest.mark.parametrize("change", CHANGES, ids=lambda change: next(iter(change)))
 def test_a_job_counts_again_when_its_wishes_change(change: dict[str, Any]) -> None:
     row = UnhelpedJob(job=1, asks=wishes(job(), {}), since=T, reason="Resources")
-    assert still_unhelped(row, job(), {})
-    assert not still_unhelped(row, job(**change), {})
+    assert still_unhelped(row, watched_job(job(), {}))
+    assert not still_unhelped(row, watched_job(job(**change), {}))
 
 
 def test_the_limit_that_slurm_only_shows_is_no_wish() -> None:
@@ -123,9 +124,9 @@ def test_the_limit_that_slurm_only_shows_is_no_wish() -> None:
 @pytest.mark.parametrize("behind", ["Priority", "None"])
 def test_a_job_behind_others_has_one_chance_more_when_it_comes_first(behind: str) -> None:
     row = UnhelpedJob(job=1, asks=wishes(job(), {}), since=T, reason=behind)
-    assert still_unhelped(row, job(reason=behind), {})
-    assert not still_unhelped(row, job(reason="Resources"), {})
-    assert still_unhelped(replace(row, strikes=2), job(reason="Resources"), {})
+    assert still_unhelped(row, watched_job(job(reason=behind), {}))
+    assert not still_unhelped(row, watched_job(job(reason="Resources"), {}))
+    assert still_unhelped(replace(row, strikes=2), watched_job(job(reason="Resources"), {}))
 
 
 USES = st.lists(

@@ -1,5 +1,5 @@
 """The guard against useless purchases: jobs that still wait although machines came up for them.
-Pure.
+Pure; slurm-elasticd and the simulator decide by it.
 
 Slurm may keep a job pending for a reason that we do not know, and a growth policy would buy for it
 forever. Each purchase is therefore watched until all its machines were used, given back or idle for
@@ -10,8 +10,9 @@ that doubles with each such purchase.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from enum import StrEnum
+from typing import NamedTuple
 
 from msgspec.structs import replace
 
@@ -42,6 +43,27 @@ class NodeUse(StrEnum):
     OFF = "off"
 
 
+class WatchedJob(NamedTuple):
+    """A pending job. ``asks``: its wishes as one text; ``reason``: Slurm's reason. ``is_kept``: a
+    hold or another job keeps it, so that no machine could have helped it.
+    """
+
+    asks: str
+    reason: str
+    is_kept: bool = False
+
+
+def watched_job(job: SlurmJob, shown_limits: Mapping[str, float | None]) -> WatchedJob:
+    """The job as the guard sees it. ``shown_limits``: by partition, its MaxTime."""
+    is_kept = job.is_held or job.reason.startswith("Dependency")
+    return WatchedJob(wishes(job, shown_limits), job.reason, is_kept)
+
+
+def idle_use(idle_s: float) -> NodeUse:
+    """The state of a machine that is up and had no job for ``idle_s`` seconds."""
+    return NodeUse.LONG_IDLE if idle_s >= IDLE_PROOF_S else NodeUse.IDLE
+
+
 def watched(purchase: Purchase, use: Mapping[str, NodeUse], now: float) -> Purchase:
     """The purchase after one more look at its nodes."""
     still_open, came_up, unused = set(purchase.open), dict(purchase.came_up), set(purchase.unused)
@@ -70,23 +92,23 @@ def _is_lost(purchase: Purchase, node: str, now: float) -> bool:
 
 def unhelped(
     purchase: Purchase,
-    waiting: Mapping[int, SlurmJob],
-    enough: Collection[int],
-    shown_limits: Mapping[str, float | None],
+    waiting: Mapping[int, WatchedJob],
+    sufficed: Callable[[Purchase], Collection[int]],
     before: Mapping[int, UnhelpedJob],
     now: float,
 ) -> tuple[UnhelpedJob, ...]:
     """Return the jobs that the machines of a finished purchase did not help: they still wait with
-    the same wishes, and the unused machines were ``enough`` for each of them.
+    the same wishes, and the unused machines were enough for each of them (``sufficed``).
     """
     # Not before all machines are judged: the last one may be the one that the job needs.
-    if purchase.open or not purchase.unused:
+    if purchase.open or not purchase.unused or waiting.keys().isdisjoint(purchase.jobs):
         return ()
     nodes = tuple(sorted(purchase.unused))
+    enough = sufficed(purchase)
     rows = []
     for number, asked in purchase.jobs.items():
         job = waiting.get(number)
-        if job is None or number not in enough or wishes(job, shown_limits) != asked:
+        if job is None or number not in enough or job.asks != asked:
             continue
         strikes = before[number].strikes + 1 if number in before else 1
         rows.append(
@@ -97,16 +119,35 @@ def unhelped(
     return tuple(rows)
 
 
-def still_unhelped(
-    row: UnhelpedJob, job: SlurmJob, shown_limits: Mapping[str, float | None]
-) -> bool:
+def suffice(needed_nodes: int, unused_by_cloud: Iterable[int]) -> bool:
+    """Whether one cloud had enough unused machines for the job, which never spans clouds."""
+    return any(unused >= needed_nodes for unused in unused_by_cloud)
+
+
+def to_count_again(
+    rows: Iterable[UnhelpedJob], waiting: Mapping[int, WatchedJob]
+) -> tuple[int, ...]:
+    """Return the jobs whose verdict no longer holds, or that are gone."""
+    return tuple(
+        row.job
+        for row in rows
+        if row.job not in waiting or not still_unhelped(row, waiting[row.job])
+    )
+
+
+def not_counted(rows: Iterable[UnhelpedJob], now: float) -> frozenset[int]:
+    """Return the jobs that growth policies must not count now."""
+    return frozenset(row.job for row in rows if now < row.until)
+
+
+def still_unhelped(row: UnhelpedJob, job: WatchedJob) -> bool:
     """Whether growth policies still must not count the job.
 
     A job behind others (reason Priority), or one at which slurmctld has not looked, may suffer from
     the cause that keeps the first job. So it gets a second chance when it comes first. The end of a
     hold or of a dependency changes its wishes.
     """
-    if row.asks != wishes(job, shown_limits) or job.is_held or job.reason.startswith("Dependency"):
+    if row.asks != job.asks or job.is_kept:
         return False
     has_come_first = row.reason in _BEHIND and job.reason == "Resources"
     return not (has_come_first and row.strikes == 1)
