@@ -73,9 +73,10 @@ class BudgetQueue(Queue):
         over budget. The jobs just yielded pay for machines that the caller starts before the next
         step.
         """
-        over_budget = {job for job in self.waiting if self._overdraft(job, now)}
+        counted = self.counted(now)
+        over_budget = {job for job in counted if self._overdraft(job, now)}
         for own_only in (False, True) if over_budget else (False,):
-            jobs = [job for job in self.waiting if (job in over_budget) == own_only]
+            jobs = [job for job in counted if (job in over_budget) == own_only]
             shares = self._shares(jobs)
             yield jobs, own_only
             self.purses.pay(shares)

@@ -213,7 +213,7 @@ class Engine(RunState):
 
     def _look_again(self, now: int) -> None:
         """Plan the releases that were postponed while jobs waited, if no job waits now."""
-        if self.postponed and not self.queue.waiting:
+        if self.postponed and not self.queue.counted(now):
             self.postponed = False
             for pool in range(len(self.pools)):
                 self.look_again(pool, now)
@@ -224,11 +224,12 @@ class Engine(RunState):
         """
         queue, running, launched = self.queue, len(self.runs.now), False
         for jobs, own_only in queue.classes(now):
-            for pool, count in self.grower.wanted(
-                jobs, queue.head, running, now, own_only=own_only
-            ):
+            head = queue.head_start(jobs, now)
+            for pool, count in self.grower.wanted(jobs, head, running, now, own_only=own_only):
                 self.boot_ahead(pool, count, now)
                 launched = True
+            if self.guard is not None:
+                self.guard.bought(jobs, now)
         if launched and len(queue.waiting) > 1:
             queue.schedule(now)
             self._look_again(now)
@@ -237,7 +238,7 @@ class Engine(RunState):
         """Handle an event from CHECK on: a release, a notice, a move, or a look at the queue."""
         if (event >> 32) & 7 == CHECK:
             machines = self.pools[event & 0xFFFFFFFF]
-            if machines.yields or not self.queue.waiting:
+            if machines.yields or not self.queue.counted(now):
                 keep = self.warm.kept(machines, now)
                 if machines.release_due(now, keep) and self.queue.waiting:
                     self.queue.stale = True
@@ -250,6 +251,9 @@ class Engine(RunState):
             act = self._handle_warning if event & _KIND == _WARN else self._move_saved_job
             act(event & _PAYLOAD, now)
             return
+        if event & _PAYLOAD:
+            self._look_at_purchase(event & _PAYLOAD, now)
+            return
         self.due_looks.discard(now)
         self.purchases.review(now, waited_for=bool(self.queue.waiting))
         if self.queue.waiting and (self.direct or self.queue.stale):
@@ -257,9 +261,22 @@ class Engine(RunState):
             self._look_again(now)
         if not self.direct:
             self._launch(now)
-            self.grower.flag(self.queue.waiting, len(self.runs.now), now)
+            self.grower.flag(self.queue.counted(now), len(self.runs.now), now)
         if self.queue.waiting and not self.grower.free_of_bounds:
             self.look_later(now)
+
+    def _look_at_purchase(self, number: int, now: int) -> None:
+        """Handle a look of the guard: after a verdict, and after its pause, growth counts other
+        jobs.
+        """
+        waiting = self.queue.waiting
+        if self.guard is None or not self.guard.look(number, waiting, now) or not waiting:
+            return
+        # When they count again, they count as new.
+        self.grower.covered -= self.guard.unhelped_jobs
+        self._look_again(now)
+        period = self.grower.period or 1
+        self._plan_look(-(-now // period) * period)
 
     def _finish(self, now: int) -> RunResult:
         """End all machines and close the books. Standing machines are paid until the last event."""

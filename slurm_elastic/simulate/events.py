@@ -26,6 +26,7 @@ from slurm_elastic.simulate.scaler import WINDOW_LOOK_S, Grower
 from slurm_elastic.simulate.scenario import Scenario
 from slurm_elastic.simulate.shared_machines import SharedMachine, SharedMachines, machines_needed
 from slurm_elastic.simulate.spending import Purses
+from slurm_elastic.simulate.unhelped import SimulatedGuard
 from slurm_elastic.simulate.warm_pool import Warm
 
 END, FALL, ARRIVE, BOOT, CHECK, LOOK, WARN, MOVE = range(8)
@@ -63,6 +64,12 @@ class RunState:
             self.queue = BudgetQueue(*queue_arguments, self._start).with_purses(
                 purses, self._plan_return, self.orders
             )
+        self.guard: SimulatedGuard | None = None
+        if scenario.guarded and not self.direct:
+            self.guard = SimulatedGuard(
+                self.pools, self.needs, lambda when, number: self._push(when, LOOK, number)
+            )
+            self.queue.guard = self.guard
         self.warm = Warm(self, self.pools)
         self.counts_boots = not (self.direct and self.grower.free_of_bounds) or bool(self.warm)
         self.last_ready = -NEVER
@@ -245,6 +252,8 @@ class RunState:
             for batch, machines_of_batch in launched:
                 machines.expect_boot(batch, machines_of_batch, ready)
                 heappush(self.events, ready << 35 | _BOOT | batch * POOLS + pool)
+                if self.guard is not None:
+                    self.guard.started(pool, batch, machines_of_batch, ready)
         if machines.spots:
             self._plan_next_loss(pool, now)
         if now < self.queue.shadow:
@@ -380,9 +389,15 @@ class RunState:
                 lost += ended
             if count > ended:
                 self._release_or_idle(machines, pool, held, count - ended, now)
-        self.grower.covered.discard(job)
-        self._push(now + self.scenario.requeue_delay, ARRIVE, job)
+        self._requeue(job, now)
         return lost
+
+    def _requeue(self, job: int, now: int) -> None:
+        """Plan the return of an interrupted job, which counts as new for growth."""
+        self.grower.covered.discard(job)
+        if self.guard is not None:
+            self.guard.interrupted(job, now)
+        self._push(now + self.scenario.requeue_delay, ARRIVE, job)
 
     def _interrupt_sharers(
         self,
@@ -396,8 +411,7 @@ class RunState:
         host = shared.of[run.job]
         for job in sorted(set(host.jobs) - {run.job}):
             self._leave_shared(machines, shared, self.runs.interrupt(job, now, loss), now)
-            self.grower.covered.discard(job)
-            self._push(now + self.scenario.requeue_delay, ARRIVE, job)
+            self._requeue(job, now)
         self._leave_shared(machines, shared, run, now)
         return run._replace(ready=host.ready, idle=host.idle)
 
@@ -428,7 +442,6 @@ class RunState:
             self._push(when, ARRIVE, job)
 
     def _plan_look(self, when: int) -> None:
-        """Plan one look at that second."""
         if when not in self.due_looks:
             self.due_looks.add(when)
             self._push(when, LOOK, 0)

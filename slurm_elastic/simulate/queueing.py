@@ -24,6 +24,7 @@ from slurm_elastic.simulate.runs import Runs
 from slurm_elastic.simulate.scaler import Grower
 from slurm_elastic.simulate.scenario import Scenario
 from slurm_elastic.simulate.shared_machines import Seat, Share, SharedMachine, SharedMachines
+from slurm_elastic.simulate.unhelped import SimulatedGuard
 
 
 class Start(Protocol):
@@ -49,7 +50,7 @@ class Queue:
     ``shadow``: the end of the last pass's validity. ``stale``: it is not valid, because machines
     that it counted on are lost or could not be bought. ``head``: when the first job should start on
     machines that are up or booting (None: never). ``readies``: a heap of the times at which
-    machines that boot for a job are ready.
+    machines that boot for a job are ready. ``guard``: knows the jobs that growth does not count.
     """
 
     def __init__(
@@ -71,6 +72,7 @@ class Queue:
         self.waiting: list[int] = []
         self.readies: list[int] = []
         self.full = self.stale = False
+        self.guard: SimulatedGuard | None = None
         self.shadow = NEVER
         self.extra = 0
         self.head: int | None = None
@@ -97,9 +99,26 @@ class Queue:
         elif not self._place(job, now):
             insort(self.waiting, job)
 
-    def classes(self, now: int) -> Iterable[tuple[Sequence[int], bool]]:  # noqa: ARG002
+    def counted(self, now: int) -> Sequence[int]:
+        """Return the waiting jobs that growth policies count."""
+        return self.waiting if self.guard is None else self.guard.counted(self.waiting, now)
+
+    def classes(self, now: int) -> Iterable[tuple[Sequence[int], bool]]:
         """Yield (waiting jobs for which machines may be started, own machines only)."""
-        return ((self.waiting, False),)
+        return ((self.counted(now), False),)
+
+    def head_start(self, jobs: Sequence[int], now: int) -> int | None:
+        """Return when the first of these waiting jobs should start on machines that are up or
+        booting (None: never).
+        """
+        if not jobs or jobs[0] == self.waiting[0]:
+            return self.head
+        times = (
+            machines.expected.shadow(needs[jobs[0]], machines.idle, now)[0]
+            for _, machines, needs in self._each
+        )
+        earliest = min(times, default=NEVER)
+        return None if earliest == NEVER else earliest
 
     def paid_by_nobody(self) -> None:
         """Charge no job for the machines that were started last. A queue with budgets overrides

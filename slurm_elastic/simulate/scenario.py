@@ -144,6 +144,8 @@ class Scenario(Struct, frozen=True, kw_only=True):
     backfill), and growth policies see only so many jobs. ``reuse``: a machine may serve a second
     job. ``requeue_delay``: seconds from an interruption until the job may start again. ``held``:
     the site's reservations, in seconds of the history; offers of machines on them are in the pools.
+    ``guarded``: growth policies stop counting jobs whom machines do not help, as slurm-elasticd's
+    do; those of papers do not.
     """
 
     pools: tuple[PoolModel, ...]
@@ -162,6 +164,7 @@ class Scenario(Struct, frozen=True, kw_only=True):
     reuse: bool = True
     requeue_delay: int = 0
     held: tuple[Held, ...] = ()
+    guarded: bool = False
     seed: int = 0
 
     def problems(self) -> list[str]:

@@ -188,6 +188,7 @@ def setting_of(history: History, config: Config, options: Options) -> Setting:
         depth=options.depth,
         requeue_delay=options.requeue_delay,
         held=held,
+        guarded=True,
         seed=options.seed,
     )
     base = bought_as(config, base)

@@ -62,7 +62,7 @@ class Warm:
                 site.queue.paid_by_nobody()
             elif machines.idle + machines.booting < least and not site.grower.free_of_bounds:
                 site.look_later(now)
-            may_go = machines.postponed and (machines.yields or not site.queue.waiting)
+            may_go = machines.postponed and (machines.yields or not site.queue.counted(now))
             if may_go and spare(machines.idle, least):
                 site.look_again(pool, now)
 
