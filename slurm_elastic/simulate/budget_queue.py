@@ -77,9 +77,10 @@ class BudgetQueue(Queue):
         over_budget = {job for job in counted if self._overdraft(job, now)}
         for own_only in (False, True) if over_budget else (False,):
             jobs = [job for job in counted if (job in over_budget) == own_only]
-            shares = self._shares(jobs)
-            yield jobs, own_only
-            self.purses.pay(shares)
+            for group in self.by_fit(jobs, now):
+                shares = self._shares(group)
+                yield group, own_only
+                self.purses.pay(shares)
 
     def paid_by_nobody(self) -> None:
         """Charge no payer for the last started machines, for example of a warm pool."""

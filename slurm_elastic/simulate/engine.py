@@ -16,8 +16,9 @@ from msgspec.structs import replace
 
 from slurm_elastic.base.errors import SlurmElasticError
 from slurm_elastic.simulate.cloud_order import JobOrders
-from slurm_elastic.simulate.events import ARRIVE, BOOT, CHECK, POOLS, WARN, RunState
+from slurm_elastic.simulate.events import ARRIVE, BOOT, CHECK, POOLS, WARN
 from slurm_elastic.simulate.jobs import Jobs
+from slurm_elastic.simulate.losses import RunState
 from slurm_elastic.simulate.market import NEVER
 from slurm_elastic.simulate.outcome import RunResult
 from slurm_elastic.simulate.queueing import too_large
@@ -230,6 +231,7 @@ class Engine(RunState):
                 launched = True
             if self.guard is not None:
                 self.guard.bought(jobs, now)
+        self.grower.given = 0
         if launched and len(queue.waiting) > 1:
             queue.schedule(now)
             self._look_again(now)

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 
 from slurm_elastic.simulate.market import NEVER
 
-_COUNT = (1 << 32) - 1
+COUNT = (1 << 32) - 1
 
 
 def expectation(when: int, serial: int, count: int) -> int:
@@ -47,7 +47,7 @@ class Expected:
         """
         missing, index, keys = need - free, 0, self.keys
         for key in keys:
-            missing -= key & _COUNT
+            missing -= key & COUNT
             index += 1
             if missing <= 0:
                 break
@@ -57,10 +57,10 @@ class Expected:
         shadow = shadow if shadow > now else now
         beyond = (shadow + 1) << 64
         while index < len(keys) and keys[index] < beyond:
-            missing -= keys[index] & _COUNT
+            missing -= keys[index] & COUNT
             index += 1
         return shadow, -missing
 
     def pairs(self) -> list[tuple[int, int]]:
         """Return (when, machines), ordered by time."""
-        return [(key >> 64, key & _COUNT) for key in self.keys]
+        return [(key >> 64, key & COUNT) for key in self.keys]

@@ -9,7 +9,7 @@ from msgspec.structs import replace
 from slurm_elastic.config import Config
 from slurm_elastic.config.clouds import CloudSettings
 from slurm_elastic.model.cluster import Pool
-from slurm_elastic.model.reserved import Held, ReservationKind
+from slurm_elastic.model.reserved import Held
 from slurm_elastic.providers.base.offers import reserved_offers
 from slurm_elastic.simulate.availability import HistorySpan
 from slurm_elastic.simulate.scenario import Sold
@@ -24,10 +24,6 @@ def held_in(config: Config, span: HistorySpan) -> tuple[tuple[Held, ...], list[s
     reservations: list[Held] = []
     notes: list[str] = []
     for held in (held for cloud in config.clouds for held in cloud.held):
-        if held.kind is ReservationKind.BLOCK:
-            # Machines that end with the block, and jobs that must end before it, are not simulated.
-            notes.append(f"reservation {held.name} of cloud {held.cloud} is left out: a block")
-            continue
         begins_at, ends_at = held.begins_at - span.origin, held.ends_at - span.origin
         if ends_at <= span.begin or begins_at >= span.end:
             begins_at, ends_at = float(span.begin), span.begin + ends_at - begins_at

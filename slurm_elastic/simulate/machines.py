@@ -17,6 +17,7 @@ from slurm_elastic.model.cluster import Market
 from slurm_elastic.policies.growth.release import Delayed, Flagged, Idle, IdleOrder, OwnRelease
 from slurm_elastic.policies.growth.scaling import spare
 from slurm_elastic.simulate.boot_slots import BootTurns, last_ready, waves
+from slurm_elastic.simulate.ending import EndingMachines, ends_of
 from slurm_elastic.simulate.free_times import Expected, expectation
 from slurm_elastic.simulate.idle_set import Pieces, idle_machines
 from slurm_elastic.simulate.leases import Leases
@@ -36,7 +37,7 @@ class PoolMachines:
         "_after", "_boots", "_born", "_due", "_flagged", "_grid", "_lease", "_on_spot",
         "_pays_boots", "_public", "_put", "_same_fall", "_sharing", "_sinces", "_take",
         "batch_due", "batch_live", "batch_offer", "batch_ready", "batch_spot", "batch_start",
-        "booked", "booting", "busy", "busy_area", "coming", "draining", "due", "expected",
+        "booked", "booting", "busy", "busy_area", "coming", "draining", "due", "ending", "expected",
         "falls", "free", "held", "idle", "launched", "launches", "leases", "live_of",
         "max_machines", "pool", "postponed", "promised", "rates", "reclaimed", "released",
         "releases", "shared", "sold", "spot_area", "spot_live", "spots", "turns", "up_area",
@@ -104,6 +105,8 @@ class PoolMachines:
         )
         self.free = idle_machines(order, self.batch_start, self._lease, seed, sinces=self._sinces)
         self._put, self._take = self.free.put, self.free.take
+        ends = ends_of(self.sold)
+        self.ending = EndingMachines(ends, self) if ends else None
 
     @property
     def up(self) -> int:
@@ -415,7 +418,9 @@ class PoolMachines:
         return when if is_new else None
 
     def surplus_of(self, offer: int, now: int) -> int:
-        """Return how many machines of a spot offer its cloud takes now."""
+        """Return how many machines of an offer its cloud takes now."""
+        if self.ending is not None and self.ending.ends[offer] <= now:
+            return self.live_of[offer]
         return min(-self.stock(offer, now), self.live_of[offer])
 
     def _batch(self, start: int, count: int, offer: int, ready: int = -1) -> int:

@@ -69,6 +69,7 @@ class Purchases:
             and not any(limits != Limits() for limits in self.cloud_limits.values())
             and not self.held
         )
+        self._ending = [machines.ending is not None for machines in pools]
         self.cool_downs: dict[str, Exclusion] = {}
         self.version = 0
         self.refusals: dict[int, str] = {}
@@ -82,9 +83,10 @@ class Purchases:
         self._decisions = [_StoredDecision() for _ in pools]
         self._names = tuple(str(number) for number in range(MAX_NODES_AHEAD))
 
-    def buy(self, pool: int, count: int, now: int, *, whole: bool) -> Sales:
+    def buy(self, pool: int, count: int, now: int, *, whole: bool, needs_s: float = 0.0) -> Sales:
         """Buy up to ``count`` machines; with ``whole``, all or none. Returns (offer, machines) of
-        each successful launch. A pool that did not get all is held.
+        each successful launch. A pool that did not get all is held. ``needs_s``: for so long the
+        machines must stay.
         """
         standing = self._decisions[pool]
         if (
@@ -95,7 +97,7 @@ class Purchases:
             standing.left -= count
             sales = [(standing.offer, count)]
         else:
-            sales = self._decide(pool, count, now, whole=whole)
+            sales = self._decide(pool, count, now, whole=whole, needs_s=needs_s)
         # Under common limits this purchase may leave less room for the other pools.
         if not self.unlimited:
             self._drop_decisions(but=pool)
@@ -169,12 +171,17 @@ class Purchases:
 
     def _turns_of_reservations(self, now: int) -> list[int]:
         """Return the seconds after ``now`` at which reservations begin and end."""
-        turns = [ceil(when) for held in self.held for when in (held.begins_at, held.ends_at)]
+        turns = [
+            ceil(when)
+            for held in self.held
+            for when in (held.begins_at, held.machines_end_at, held.ends_at)
+            if when is not None
+        ]
         return [when for when in turns if when > now]
 
-    def _decide(self, pool: int, count: int, now: int, *, whole: bool) -> Sales:
+    def _decide(self, pool: int, count: int, now: int, *, whole: bool, needs_s: float) -> Sales:
         machines, names = self.pools[pool], self._nodes(count)
-        request = NodeRequest(id="", pool=self._pools[pool], nodes=names)
+        request = NodeRequest(id="", pool=self._pools[pool], nodes=names, needs_s=needs_s)
         gangs = (Gang(nodes=names, job=0),) if whole else tuple(Gang(nodes=(n,)) for n in names)
         self._drop_decisions()
         sales: Sales = []
@@ -197,7 +204,8 @@ class Purchases:
             if delivered > 0:
                 sales.append((index, delivered))
                 served += delivered
-            if served == count == requested == delivered:
+            # The next job may be too long for a reservation that this one fits.
+            if served == count == requested == delivered and not self._ending[pool]:
                 self._store_decision(pool, count, decided.placement, scope, now)
         if served == count:
             return sales
@@ -304,9 +312,11 @@ class Purchases:
             c for key, c in self.cool_downs.items()
             if c.until > now and touches(key, self._pools[pool])
         )  # fmt: skip
+        machines = self.pools[pool]
         return Scope(
-            limits=self.limits, cloud_limits=self.cloud_limits, usage=usage, exclusions=cooling
-        )
+            limits=self.limits, cloud_limits=self.cloud_limits, usage=usage, exclusions=cooling,
+            boot_s=max(machines.pool.resume_timeout, machines.boot_seconds(1)),
+        )  # fmt: skip
 
     def _nodes(self, count: int) -> tuple[str, ...]:
         if count > len(self._names):

@@ -8,13 +8,15 @@ so many jobs at the head of the queue get one each, and a later job may start if
 
 from __future__ import annotations
 
-from bisect import insort
-from collections.abc import Iterable, Sequence
+from bisect import bisect_left, insort
+from collections.abc import Collection, Iterable, Sequence
 from heapq import heappop
 from operator import itemgetter
 from typing import Protocol
 
 from slurm_elastic.policies.growth.capacity import Slurm
+from slurm_elastic.simulate.ending import shadow as shadow_of
+from slurm_elastic.simulate.free_times import COUNT
 from slurm_elastic.simulate.jobs import Jobs
 from slurm_elastic.simulate.machines import PoolMachines
 from slurm_elastic.simulate.market import NEVER
@@ -105,7 +107,23 @@ class Queue:
 
     def classes(self, now: int) -> Iterable[tuple[Sequence[int], bool]]:
         """Yield (waiting jobs for which machines may be started, own machines only)."""
-        return ((self.counted(now), False),)
+        return ((jobs, False) for jobs in self.by_fit(self.counted(now), now))
+
+    def by_fit(self, jobs: Sequence[int], now: int) -> Collection[Sequence[int]]:
+        """Return the jobs in groups that can use the same machines: some end too early for some
+        jobs, and slurm-elasticd asks the policy for each group.
+        """
+        ends = sorted({
+            end for machines in self.pools if machines.ending is not None
+            for end in machines.ending.ends_now()
+        })  # fmt: skip
+        if not ends or not jobs:
+            return (jobs,)
+        groups: dict[int, list[int]] = {}
+        for job in jobs:
+            until = now + self.grower.boot_s + self.limit[job]
+            groups.setdefault(bisect_left(ends, until), []).append(job)
+        return groups.values()
 
     def head_start(self, jobs: Sequence[int], now: int) -> int | None:
         """Return when the first of these waiting jobs should start on machines that are up or
@@ -113,9 +131,10 @@ class Queue:
         """
         if not jobs or jobs[0] == self.waiting[0]:
             return self.head
+        job = jobs[0]
         times = (
-            machines.expected.shadow(needs[jobs[0]], machines.idle, now)[0]
-            for _, machines, needs in self._each
+            self._earliest(job, pool, machines, needs[job], now)[0]
+            for pool, machines, needs in self._each
         )
         earliest = min(times, default=NEVER)
         return None if earliest == NEVER else earliest
@@ -188,11 +207,12 @@ class Queue:
                 beside = self._beside(job, machines, machines.shared, now)
                 if beside is not None and self.start(job, pool, 1, now, beside):
                     return True
-            lacks = need > machines.idle or not reuse
-            if lacks and not (direct and self._may_boot(machines, need, now)):
+            ending = machines.ending
+            idle = machines.idle if ending is None else ending.usable(need, self.limit[job], now)
+            lacking = need - idle if reuse else need
+            if lacking > 0 and not (direct and self._may_boot(machines, lacking, now)):
                 continue
             if machines is self._reserved:
-                lacking = need - machines.idle if reuse else need
                 delay = machines.boot_delay(lacking, now) if lacking > 0 else 0
                 if now + delay + self.limit[job] > self.shadow:
                     if need > self.extra:
@@ -212,6 +232,8 @@ class Queue:
         share, limit = shared.share(job), self.limit[job]
         for host in shared.with_room(share):
             end = max(now, host.ready) + limit
+            if end > host.until:
+                continue
             if (
                 machines is not self._reserved
                 or end <= self.shadow
@@ -237,9 +259,8 @@ class Queue:
         self.extra -= counted_on
         return True
 
-    def _may_boot(self, machines: PoolMachines, need: int, now: int) -> bool:
+    def _may_boot(self, machines: PoolMachines, missing: int, now: int) -> bool:
         """Return True if the machines that a job lacks may be launched. For ``direct`` growth."""
-        missing = need - machines.idle if self.reuse else need
         if missing > machines.room():
             return False
         grower = self.grower
@@ -253,8 +274,7 @@ class Queue:
                 continue
             if not machines.expected.tracks:
                 machines.expected.track((*self.runs.expected(pool), *machines.coming.values()))
-            free = machines.idle + (machines.room() if self.direct else 0)
-            shadow, extra = machines.expected.shadow(need, free, now)
+            shadow, extra = self._earliest(job, pool, machines, need, now)
             seat = None
             if machines.shared is not None and need == 1:
                 seat = machines.shared.seat(job, now, shadow)
@@ -264,6 +284,21 @@ class Queue:
                 self.shadow, self.extra, self._reserved = shadow, extra, machines
                 self._seat = seat
         self.head = None if self._reserved is None else self.shadow
+
+    def _earliest(
+        self, job: int, pool: int, machines: PoolMachines, need: int, now: int
+    ) -> tuple[int, int]:
+        """Return when so many machines of a pool should be free, and how many more are then."""
+        unstarted = machines.room() if self.direct else 0
+        ending = machines.ending
+        if ending is None:
+            return machines.expected.shadow(need, machines.idle + unstarted, now)
+        busy = self.runs.free_at(pool)
+        busy += [
+            (machines.batch_ready[batch], [(batch, key & COUNT)])
+            for batch, key in machines.coming.items()
+        ]
+        return shadow_of(need, self.limit[job], unstarted, ending.free(now, busy), now)
 
     def _schedule_deep(self, now: int) -> None:
         """Pass over the queue with several reservations. Each pass makes all reservations again."""
@@ -296,7 +331,10 @@ class Queue:
     def _first_fit(self, job: int, profiles: Sequence[Profile], now: int) -> int | None:
         for pool, machines, needs in self._each:
             need = needs[job]
-            if need > machines.idle and not (self.direct and self._may_boot(machines, need, now)):
+            ending = machines.ending
+            idle = machines.idle if ending is None else ending.usable(need, self.limit[job], now)
+            missing = need - idle
+            if missing > 0 and not (self.direct and self._may_boot(machines, missing, now)):
                 continue
             if profiles[pool].fits(now, need, self.limit[job]):
                 return pool

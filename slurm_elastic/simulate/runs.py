@@ -77,6 +77,17 @@ class Runs:
         single_jobs = [run.expected for run in runs if run.job not in shared.of]
         return single_jobs + [host.expected for host in shared.hosts]
 
+    def free_at(self, pool: int) -> list[tuple[int, Pieces]]:
+        """Return when a pool's machines in use should be free, by time limits."""
+        shared = self.pools[pool].shared
+        hosts = [] if shared is None else shared.hosts
+        on_hosts = set() if shared is None else set(shared.of)
+        return [(host.expected >> 64, host.pieces) for host in hosts] + [
+            (run.expected >> 64, run.pieces)
+            for run in self.now.values()
+            if run.pool == pool and run.job not in on_hosts
+        ]
+
     def jobs_on(self, pool: int, batch: int) -> list[int]:
         """Return the jobs that hold machines of a batch, the latest start first."""
         return [

@@ -51,8 +51,8 @@ class Grower:
 
     ``period``: seconds between two looks (None: at each arrival and end of a job). ``watches``: the
     policy is asked even while no job waits. ``covered``: the waiting jobs for which growth was
-    decided. ``patience``: seconds after which the simulation stops serving a queue that makes no
-    progress.
+    decided. ``given``: idle machines that other groups of jobs get. ``patience``: seconds after
+    which the simulation stops serving a queue that makes no progress.
     """
 
     patience = 45 * DAY_S
@@ -89,6 +89,9 @@ class Grower:
             isinstance(machines.pool.release, Flagged) for _, machines in self.growing
         )
         self.covered: set[int] = set()
+        self.boot_s = self.growing[0][1].boot_seconds(1) if self.growing else 0
+        self.given = 0
+        self._has_ends = any(machines.ending is not None for _, machines in self.growing)
         self._grown = grown_by(self.policy)
         self._once = counts_once(self.policy)
         self._waiting_cache = _WaitingCache(jobs, self.need, start)
@@ -121,6 +124,8 @@ class Grower:
             pools = [entry for entry in pools if not entry[1].pool.public]
         queue = queue if self.depth is None else queue[: self.depth]
         demand = self.demand(queue, head, running, now)
+        if self._has_ends:
+            self.given += min(sum([job.nodes for job in demand.queue]), demand.idle)
         growth = self._grown(demand)
         if growth is not None and self._is_capped:
             growth = bounded(growth, demand, self.caps, _NOTHING)
@@ -130,7 +135,7 @@ class Grower:
         if self._once and covers(self.policy, growth):
             self.covered.update(queue)
         if growth is None:
-            return self._for_head(queue, running, growing, pools)
+            return self._for_head(queue, running, growing, pools, now)
         if len(pools) == len(self.growing) == 1:
             count = min(growth.machines, room)
             return [(pools[0][0], count)] if count > 0 else []
@@ -151,7 +156,7 @@ class Grower:
         return growing
 
     def _for_head(
-        self, queue: Sequence[int], running: int, growing: Pools, pools: Pools
+        self, queue: Sequence[int], running: int, growing: Pools, pools: Pools, now: int
     ) -> list[tuple[int, int]]:
         """Return machines for the first job, if nothing runs or boots and the policy wants no
         growth. The policy may count idle machines of several pools together, but a job needs one
@@ -166,7 +171,7 @@ class Grower:
             HeadRoom(
                 index,
                 self.needs[index][queue[0]],
-                machines.idle,
+                self._idle(machines, queue, now),
                 machines.room_now() if index in allowed_pools else 0,
                 machines.room(),
             )
@@ -237,7 +242,7 @@ class Grower:
             fresh = [job for index, job in pairs if index not in self.covered]
         idle = busy = booting = 0
         for _, machines in self.growing:
-            idle += machines.idle
+            idle += self._idle(machines, queue, now) if self._has_ends else machines.idle
             busy += machines.busy - machines.draining
             booting += machines.booting
         return Demand(
@@ -245,11 +250,17 @@ class Grower:
             queue=waiting,
             fresh=fresh,
             running=running,
-            idle=idle,
+            idle=max(idle - self.given, 0),
             busy=busy,
             booting=booting,
             head_start=None if head is None else head + self.start,
         )
+
+    def _idle(self, machines: PoolMachines, queue: Sequence[int], now: int) -> int:
+        """Return how many idle machines jobs like the first one may have."""
+        if machines.ending is None or not queue:
+            return machines.idle
+        return machines.ending.idle_until(now + self.boot_s + self.jobs.limit[queue[0]])
 
     def spent(self, now: int) -> Spent:
         """Return the dollars of this day and month (UTC), from machine-seconds at on-demand

@@ -54,6 +54,7 @@ class PoolModel(Struct, frozen=True, kw_only=True):
     the cloud whose limits apply (empty: the cloud of the first offer, or a cloud of its own).
     ``limited``: False for nodes that the site has anyway, to which no limits apply. ``traffic``: of
     jobs that say how much data they move. ``watts``: the power of a machine that is up.
+    ``resume_timeout``: the seconds that slurm-elasticd allows for a boot before a reservation ends.
     """
 
     name: str
@@ -79,6 +80,7 @@ class PoolModel(Struct, frozen=True, kw_only=True):
     limited: bool = True
     traffic: TrafficTerms = FREE_TRAFFIC
     watts: float = 0.0
+    resume_timeout: float = 0.0
 
     @property
     def sold(self) -> tuple[Sold, ...]:

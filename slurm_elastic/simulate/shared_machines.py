@@ -24,11 +24,12 @@ _JOB_MASK = (1 << 32) - 1
 class SharedMachine:
     """A shared machine in use. ``left``: its free share; ``ready``: when its boot ended; ``ends``:
     the expected ends of its jobs, sorted; ``used``: the sum of the seconds of its past jobs;
-    ``idle``: 1 if it was up before its first job.
+    ``idle``: 1 if it was up before its first job. ``until``: when the cloud ends it.
     """
 
-    def __init__(self, pieces: Pieces, whole: Share, ready: int, idle: int) -> None:
+    def __init__(self, pieces: Pieces, whole: Share, ready: int, idle: int, until: int) -> None:
         self.pieces, self.left, self.ready, self.idle = pieces, whole, ready, idle
+        self.until = until
         self.ends: list[int] = []
         self.used = 0
 
@@ -124,13 +125,17 @@ class SharedMachines:
             if host.ends[0] >> 64 > before:
                 continue
             seat = host.seat(share, [self.share(host_job) for host_job in host.jobs], now)
+            if seat.when + self.jobs.limit[job] > host.until:
+                continue
             if seat.when < before or (earliest is None and seat.when == before):
                 earliest, before = seat, seat.when
         return earliest
 
-    def open(self, job: int, pieces: Pieces, ready: int, end: int, idle: int) -> None:
+    def open(
+        self, job: int, pieces: Pieces, ready: int, end: int, idle: int, until: int = NEVER
+    ) -> None:
         """Start to share a machine: its first job begins."""
-        host = SharedMachine(pieces, self.whole, ready, idle)
+        host = SharedMachine(pieces, self.whole, ready, idle, until)
         self.hosts.append(host)
         self.join(job, host, end)
 

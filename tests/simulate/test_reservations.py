@@ -232,14 +232,16 @@ def test_a_reservation_of_another_time_begins_with_the_history(tmp_path: Path) -
     assert note.startswith("reservation year of cloud aws begins with the history here")
 
 
-def test_a_block_is_left_out_and_told(tmp_path: Path) -> None:
+def test_a_block_is_paid_from_its_begin_on_and_not_left_out(tmp_path: Path) -> None:
     line = (
         f"name: gpu, kind: capacity-block, id: cr-0123456789abcdef0, zone: us-east-1a, count: 2,"
         f" upfront: 9, type: c6i.large, from: {moment(0)}, to: {moment(24 * HOUR)}"
     )
     result = run(drawn(2), site(tmp_path, line))
-    assert result.totals[0]["reserved"] == 0
-    assert "reservation gpu of cloud aws is left out: a block" in result.notes
+    (pool,) = result.runs[0][1].pools
+    last_s = max(*result.runs[0][1].ends, *(end for _, end, _, _ in pool.leases.rows()))
+    assert result.totals[0]["reserved"] == pytest.approx(9 * last_s / (24 * HOUR), abs=1e-4)
+    assert not [note for note in result.notes if "left out" in note]
 
 
 def test_the_table_has_a_column_for_reservations(
