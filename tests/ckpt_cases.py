@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from ledger_cases import T0
 
+from slurm_elastic.model.causes import Quoted
 from slurm_elastic.model.checkpoint import JobRun
 from slurm_elastic.state.ckptstate.facts import Migration, MigrationStep
 
@@ -14,6 +15,6 @@ def migration_of(job: int, uid: int) -> Migration:
         partition="burst", started=T0,
     )  # fmt: skip
     return Migration(
-        run=run, method="fake", threatened=("pub1",), reason="reclaimed", step=MigrationStep.SAVED,
+        run=run, method="fake", threatened=("pub1",), reason=Quoted(text="reclaimed"), step=MigrationStep.SAVED,
         began=T0, changed=T0,
     )  # fmt: skip

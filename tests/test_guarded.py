@@ -36,6 +36,7 @@ from slurm_elastic.config.checkpoint import BlcrSettings
 from slurm_elastic.controller.requeues import REQUEUE_TIMEOUT_S, ExpectedRequeues
 from slurm_elastic.controller.tick_reading import TickReading
 from slurm_elastic.features.usage_counters import CALLS, CallTimes
+from slurm_elastic.model.causes import Quoted
 from slurm_elastic.model.causes.checkpoints import SavedByMove
 from slurm_elastic.model.checkpoint import JobRun
 from slurm_elastic.model.cluster import Notice, NoticeKind
@@ -60,7 +61,7 @@ MOVE = Migration(
         job=7, label="7", attempt=0, user="u", uid=1, gid=1, nodes=("n1",), partition="p",
         started=1.0,
     ),
-    method="fake", threatened=("n1",), reason="r", step=MigrationStep.PLANNED, began=1.0, changed=1.0,
+    method="fake", threatened=("n1",), reason=Quoted(text="r"), step=MigrationStep.PLANNED, began=1.0, changed=1.0,
     stopped=True,
 )  # fmt: skip
 PENDING = SlurmJob(id=7, states=frozenset({"PENDING"}), restarts=1, start=1e9)

@@ -50,6 +50,14 @@ def format_duration(seconds: float) -> str | float:
     return f"{int(seconds) // _SECONDS[unit]}{unit}"
 
 
+def slurm_duration(seconds: float) -> str:
+    """A duration as Slurm writes it: ``[DAYS-]HH:MM:SS``."""
+    minutes, seconds_left = divmod(int(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    days, hours = divmod(hours, 24)
+    return f"{f'{days}-' if days else ''}{hours:02}:{minutes:02}:{seconds_left:02}"
+
+
 def parse_moment(text: str) -> float:
     """Unix time of a date in ISO 8601; without a zone it is UTC. Raises ValueError for another
     text.

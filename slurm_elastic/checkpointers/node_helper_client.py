@@ -221,7 +221,8 @@ class LaunchedCheckpointer:
         """Raise CheckpointError unless this attempt runs under the launcher, with this method."""
         status = self._status(run.job)
         if status is None or status.state not in _SAVABLE_STATES or status.attempt != run.attempt:
-            reason = unfit(self.name, batch=True, nodes=len(run.nodes))
+            unfitness = unfit(self.name, batch=True, nodes=len(run.nodes))
+            reason = "" if unfitness is None else str(unfitness)
             # The root part may have looked at this run and refused it.
             if status is not None and (status.state, status.attempt) == ("abandoned", run.attempt):
                 reason = reason or status.origin.why

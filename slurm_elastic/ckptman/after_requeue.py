@@ -8,8 +8,7 @@ from msgspec.structs import replace
 
 from slurm_elastic.base.errors import SlurmError
 from slurm_elastic.base.faults import reach
-from slurm_elastic.base.units import brief
-from slurm_elastic.ckptman.losses import describe_start, is_costly, notify_user
+from slurm_elastic.ckptman.losses import is_costly, notify_user, start_of
 from slurm_elastic.ckptman.origins import read_started_run
 from slurm_elastic.ckptman.requeueing import ended_for_move
 from slurm_elastic.ckptman.site import CheckpointSite
@@ -27,6 +26,7 @@ from slurm_elastic.model.causes.moves import (
     RequeueSeen,
     StillPending,
 )
+from slurm_elastic.model.causes.waits import BeginsLater, CommandHelps, HoldReturns, WaitHint
 from slurm_elastic.model.slurm import ENDED, SlurmJob
 from slurm_elastic.model.slurm_words.rows import Actor, Fate
 from slurm_elastic.policies.checkpoint.threat import OF_MACHINES, ThreatCause
@@ -94,9 +94,9 @@ def _finish_running(site: CheckpointSite, move: Migration, job: SlurmJob) -> Mig
         return move
     node_list, duration_s = ",".join(job.nodes), site.now() - move.began
     moved_from = replace(move, image=run.image)
-    start = describe_start(moved_from, run)
+    start = start_of(moved_from, run)
     cause = JobRunsAgain(nodes=tuple(job.nodes), took_s=duration_s, start=start)
-    level = logging.WARNING if run.why or is_costly(moved_from) else logging.INFO
+    level = logging.WARNING if run.doubt or is_costly(moved_from) else logging.INFO
     finished_move = finish(site, moved_from, MigrationStep.BACK, cause, level=level)
     notify_user(site, finished_move, node_list, run)
     return finished_move
@@ -189,18 +189,17 @@ def _is_slurms_hold(job: SlurmJob) -> bool:
 
 def _report_wait(site: CheckpointSite, move: Migration, job: SlurmJob) -> Migration:
     """Record once why the job waits, if that may not pass by itself."""
-    reason, is_held_by_slurm = job.reason, _is_slurms_hold(job)
+    is_held_by_slurm = _is_slurms_hold(job)
     has_later_begin = job.begin > site.now()
-    if move.note == reason or (
-        _passes_by_itself(job) and not has_later_begin and not is_held_by_slurm
-    ):
+    is_recorded = isinstance(move.note, StillPending) and move.note.reason == job.reason
+    if is_recorded or (_passes_by_itself(job) and not has_later_begin and not is_held_by_slurm):
         return move
-    hint = "its hold comes back" if is_held_by_slurm else _hint(job)
-    if has_later_begin and not hint:
-        hint = f"it may not begin for {brief(job.begin - site.now())}"
-    cause = StillPending(reason=reason, hint=hint)
+    hint = HoldReturns() if is_held_by_slurm else _hint(job)
+    if has_later_begin and hint is None:
+        hint = BeginsLater(left_s=job.begin - site.now())
+    cause = StillPending(reason=job.reason, hint=hint)
     record_step(site, move, "ckpt-pending", cause, level=logging.WARNING)
-    noted = replace(move, note=reason)
+    noted = replace(move, note=cause)
     site.state.put(noted)
     return noted
 
@@ -213,9 +212,8 @@ def _passes_by_itself(job: SlurmJob) -> bool:
     return row.fate is Fate.STARTS and row.actor is not Actor.OPERATOR
 
 
-def _hint(job: SlurmJob) -> str:
-    """The command that helps a job that does not start by itself; "" for other jobs."""
-    reason = job.wait_reason
-    if reason.row.fate is Fate.STARTS:
-        return ""
-    return f"{reason.row.meaning}; do: {reason.advice(job.label)}"
+def _hint(job: SlurmJob) -> WaitHint | None:
+    """The command that helps a job that does not start by itself; None for other jobs."""
+    if job.wait_reason.row.fate is Fate.STARTS:
+        return None
+    return CommandHelps(reason=job.reason, description=job.description, job=job.label)

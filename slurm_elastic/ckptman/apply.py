@@ -88,15 +88,15 @@ class PlanApplier:
         time limit.
         """
         for number, choice in snapshot.choices.items():
-            end_reasons = [
+            end_causes = [
                 threat.reason
                 for threat in snapshot.threats.get(f"job:{number}", ())
                 if threat.answer is Response.END
             ]
-            refusal = choice.refused or next(iter(end_reasons), "")
-            if refusal and self._reports.is_news(number, refusal):
+            refusal = choice.refused or next(iter(end_causes), None)
+            if refusal is not None and self._reports.is_news(number, refusal):
                 kind = "ckpt-refused" if choice.refused else "ckpt-limit"
-                label, cause = snapshot.jobs[number].label, JobNotHelped(reason=refusal)
+                label, cause = snapshot.jobs[number].label, JobNotHelped(cause=refusal)
                 self._site.recorder.record(f"ckpt-{label}", kind, (f"job:{number}",), cause)
 
     def _forget_jobs(self, snapshot: Snapshot) -> None:
@@ -122,7 +122,7 @@ class PlanApplier:
             site.state.put(*moves)
             reach("migration.planned")
             for move in moves:
-                steps.record_step(site, move, "ckpt-planned", MovePlanned(reason=move.reason))
+                steps.record_step(site, move, "ckpt-planned", MovePlanned(cause=move.reason))
             if snapshot.nodes is not None:
                 nodes.apply_threats(
                     site, snapshot, frozenset(n for move in moves for n in move.threatened)

@@ -10,7 +10,8 @@ from msgspec import Struct
 
 from slurm_elastic.ckptman.snapshot import Snapshot
 from slurm_elastic.config.job_checkpoint import MethodChoice
-from slurm_elastic.model.causes.saves import NoticeGiven
+from slurm_elastic.model.causes.saves import FirstSave, NoticeGiven
+from slurm_elastic.model.causes.threats import JobThreat, MoveReason, ThreatenedSave
 from slurm_elastic.model.checkpoint import JobRun
 from slurm_elastic.model.slurm import SlurmJob
 from slurm_elastic.policies.actions import SaveJob
@@ -48,12 +49,11 @@ MIN_FIRST_SAVE_S = 5.0
 class JobFacts(Struct, frozen=True, kw_only=True):
     """Everything known about one run. ``situations``: one for each of its machines that differs.
 
-    ``cause``: why to move it now (None: no reason to). ``deadline``: the earliest end (Unix time;
-    None: unknown). ``reason``: a sentence about the cause. ``notice``: the kind of a cloud's notice
-    that gives no reason of its own. ``threatened``: the nodes to leave; none if the job's time
-    limit ends or it is preempted. ``can_move``: it is a batch job; Slurm requeues no other jobs.
-    ``probe``: it is time to find out whether it can be saved. ``stays_suspended``: it is suspended,
-    and has done no work that a save now would keep.
+    ``cause``: why to move it now (None: no reason to), and ``threat``: the same with its details.
+    ``deadline``: the earliest end (Unix time; None: unknown). ``threatened``: the nodes to leave;
+    none if the job's time limit ends or it is preempted. ``can_move``: it is a batch job; Slurm
+    requeues no other jobs. ``probe``: it is time to find out whether it can be saved.
+    ``stays_suspended``: it is suspended, and has done no work that a save now would keep.
     """
 
     run: JobRun
@@ -62,8 +62,7 @@ class JobFacts(Struct, frozen=True, kw_only=True):
     cause: ThreatCause | None = None
     threatened: tuple[str, ...] = ()
     deadline: float | None = None
-    reason: str = ""
-    notice: str = ""
+    threat: JobThreat | None = None
     can_move: bool = True
     probe: bool = False
     stays_suspended: bool = False
@@ -84,7 +83,7 @@ class JobPlan(Struct, frozen=True, kw_only=True):
     kind: str
     facts: JobFacts
     saves: bool
-    reason: str
+    cause: MoveReason
 
     @property
     def order(self) -> tuple[float, float]:
@@ -110,27 +109,34 @@ def in_order(job_plans: Iterable[JobPlan]) -> tuple[JobPlan, ...]:
 
 def _plan(facts: JobFacts, slack: float) -> JobPlan | None:
     action = _first_action(facts)
-    if facts.cause is not None and facts.can_move:
-        reason = facts.reason
-        if action is not None:
-            is_same = isinstance(action.cause, NoticeGiven) and action.cause.notice == facts.notice
-            reason = str(action.cause) if is_same else f"{reason}: {action.cause}"
+    if facts.cause is not None and facts.threat is not None and facts.can_move:
         # A run that certainly ends at the deadline is saved whatever its policy says.
         saves = (action is not None or facts.cause in CERTAIN) and all(
             fits(facts.deadline, situation.now, situation.dump, slack)
             for situation in facts.situations
         )
-        return JobPlan(kind=MOVE, facts=facts, saves=saves, reason=reason)
+        cause = _move_reason(facts.threat, action)
+        return JobPlan(kind=MOVE, facts=facts, saves=saves, cause=cause)
     # After the move above: a threatened job moves even if a save in place would keep nothing.
     if facts.stays_suspended:
         return None
     if action is None and facts.probe:
-        return JobPlan(
-            kind=SAVE, facts=facts, saves=True, reason="a first save shows whether it can be saved"
-        )
+        return JobPlan(kind=SAVE, facts=facts, saves=True, cause=FirstSave())
     if action is None:
         return None
-    return JobPlan(kind=SAVE, facts=facts, saves=True, reason=str(action.cause))
+    return JobPlan(kind=SAVE, facts=facts, saves=True, cause=action.cause)
+
+
+def _move_reason(threat: JobThreat, action: SaveJob | None) -> MoveReason:
+    if action is None:
+        return threat
+    # The policy answers the threat itself, which gives no reason of its own.
+    is_same = (
+        isinstance(threat, NoticeGiven)
+        and isinstance(action.cause, NoticeGiven)
+        and action.cause.notice == threat.notice
+    )
+    return action.cause if is_same else ThreatenedSave(threat=threat, save=action.cause)
 
 
 def _first_action(facts: JobFacts) -> SaveJob | None:
@@ -172,8 +178,7 @@ def _facts(snapshot: Snapshot, job: SlurmJob, choice: MethodChoice) -> JobFacts:
         cause=leaving[0].cause if leaving else None,
         threatened=tuple(node for node in job.nodes if node in left_nodes),
         deadline=leaving[0].until if leaving else None,
-        reason=leaving[0].reason if leaving else "",
-        notice=leaving[0].notice if leaving else "",
+        threat=leaving[0].reason if leaving else None,
         can_move=job.batch,
         probe=_needs_probe(snapshot, job, choice),
         stays_suspended=job.is_suspended and not _has_unsaved_work(snapshot, job),

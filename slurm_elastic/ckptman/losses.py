@@ -17,7 +17,6 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from slurm_elastic.base.errors import SlurmError
-from slurm_elastic.base.hostlist import compress
 from slurm_elastic.base.local_time import moment
 from slurm_elastic.ckptman.decide import TRANSPARENT_METHODS, run_of
 from slurm_elastic.ckptman.executor import KeyedExecutor
@@ -28,6 +27,8 @@ from slurm_elastic.ckptman.snapshot import Snapshot
 from slurm_elastic.ckptman.unannounced_ends import SUBJECT, detail_of
 from slurm_elastic.model.causes.checkpoints import OutputNotWritten
 from slurm_elastic.model.causes.moves import LostJobRuns
+from slurm_elastic.model.causes.run_starts import RunStart
+from slurm_elastic.model.causes.threats import MachineLostUnannounced, RunEndedUnannounced
 from slurm_elastic.model.checkpoint import JobRun
 from slurm_elastic.model.slurm import SlurmJob
 from slurm_elastic.policies.checkpoint.threat import ThreatCause
@@ -36,15 +37,15 @@ from slurm_elastic.state.ckptstate.facts import Migration, MigrationStep
 MIN_REPORTED_LOSS_S = 60.0
 """Fewer seconds of lost work are not reported to the user: each save and move costs some."""
 _LEAST_URGENT = (float("inf"), 0.0)
-_UNANNOUNCED = "its run ended without a notice"
 
 
-def describe_start(move: Migration, run: StartedRun) -> str:
-    """For a person: where the run began, how much work that cost, and why it is not the newest
-    save.
-    """
-    cost = f", {_describe_loss(move)}" if is_costly(move) else ""
-    return f"{run.source}{cost}{f': {run.why}' if run.why else ''}"
+def start_of(move: Migration, run: StartedRun) -> RunStart:
+    """Where the run began, how much work that cost, and why it is not the newest save."""
+    return RunStart(
+        number=None if run.image is None else run.image.number,
+        repeats_s=lost_seconds(move) if is_costly(move) else 0.0,
+        doubt=run.doubt,
+    )
 
 
 def is_costly(move: Migration) -> bool:
@@ -52,25 +53,20 @@ def is_costly(move: Migration) -> bool:
     return lost_seconds(move) >= MIN_REPORTED_LOSS_S
 
 
-def _describe_loss(move: Migration) -> str:
-    minutes = round(lost_seconds(move) / 60)
-    return f"{minutes} minute{'s' if minutes > 1 else ''} of its work must be done again"
-
-
 def notify_user(site: CheckpointSite, move: Migration, where: str, run: StartedRun) -> None:
     """Have two lines written to the job's own output, which Slurm may have truncated for the new
     run. If that is not possible, ``explain`` says so.
     """
-    began_at = moment(move.began)
+    began_at, start = moment(move.began), start_of(move, run)
     if move.was_renewed and run.image is not None:
         lines = (
             f"slurm-elastic: this job was saved at {began_at}, as {move.reason}",
-            f"slurm-elastic: it continues from {run.source} on {where}, with its full time limit",
+            f"slurm-elastic: it continues from {start.source} on {where}, with its full time limit",
         )
     else:
-        next_step = "starts over" if run.image is None else f"continues from {run.source}"
-        details = describe_start(move, run).removeprefix(run.source)
-        if run.image is None and move.image is None and not run.why:
+        next_step = "starts over" if run.image is None else f"continues from {start.source}"
+        details = start.consequences
+        if run.image is None and move.image is None and run.doubt is None:
             details = f": nothing had been saved{details}"
         lines = (
             f"slurm-elastic: this job was requeued at {began_at}: {move.reason}",
@@ -159,10 +155,10 @@ class UnannouncedEnds:
         be done, and its image must not decide where the next run continues.
         """
         image = next(iter(self._site.state.images(last_work.run.job)), None)
-        lost = f"the machine of {compress(lost_nodes)} was lost without a notice"
+        lost = MachineLostUnannounced(nodes=tuple(lost_nodes))
         return Migration(
             run=last_work.run, method=last_work.method, threatened=tuple(lost_nodes),
-            reason=lost if lost_nodes else _UNANNOUNCED,
+            reason=lost if lost_nodes else RunEndedUnannounced(),
             step=MigrationStep.REQUEUED, began=last_work.at, changed=last_work.at,
             cause=ThreatCause.RECLAIM,
             image=image, reached={str(MigrationStep.REQUEUED): last_work.at},
@@ -176,9 +172,13 @@ class UnannouncedEnds:
         where = ",".join(job.nodes)
         # The newest image may have been unusable. The image that the run began from counts.
         move = replace(lost, image=run.image)
-        start = describe_start(move, run)
-        cause = LostJobRuns(reason=lost.reason, nodes=tuple(job.nodes), start=start)
-        is_reported = bool(run.why) or is_costly(move)
+        end = (
+            MachineLostUnannounced(nodes=lost.threatened)
+            if lost.threatened
+            else RunEndedUnannounced()
+        )
+        cause = LostJobRuns(cause=end, nodes=tuple(job.nodes), start=start_of(move, run))
+        is_reported = run.doubt is not None or is_costly(move)
         level = logging.WARNING if is_reported else logging.INFO
         self._record(move, cause, level)
         lost_image = run.image is None and lost.image is not None
@@ -193,6 +193,6 @@ class UnannouncedEnds:
         if not move.threatened:
             record(move.run, "ckpt-back", cause, level=level)
             return
-        over = replace(move, step=MigrationStep.BACK, changed=self._site.now(), note=str(cause))
+        over = replace(move, step=MigrationStep.BACK, changed=self._site.now(), note=cause)
         detail = detail_of(over)
         record(move.run, "ckpt-back", cause, nodes=(SUBJECT,), level=level, detail=detail)

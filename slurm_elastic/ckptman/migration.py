@@ -28,26 +28,31 @@ from msgspec.structs import replace
 
 from slurm_elastic.base.errors import CheckpointError, SlurmError
 from slurm_elastic.base.faults import reach
-from slurm_elastic.base.units import brief
 from slurm_elastic.ckptman import suspended
 from slurm_elastic.ckptman.decide import MIN_FIRST_SAVE_S, JobPlan
 from slurm_elastic.ckptman.requeueing import ended_for_move, release_run, requeue
 from slurm_elastic.ckptman.site import CheckpointSite
 from slurm_elastic.ckptman.snapshot import choose_method
 from slurm_elastic.ckptman.steps import RETRY_AFTER_S, enter_step, record_step
-from slurm_elastic.config.job_checkpoint import explain_no_method
+from slurm_elastic.config.job_checkpoint import why_no_method
 from slurm_elastic.model.causes.moves import (
     DeadlineLater,
     DeadlineSooner,
+    DeadlineTooNear,
     ImageNotUsed,
     ImagesNotListed,
+    MethodGone,
     MoveNotNeeded,
     MoveSaveFailed,
     NoImage,
     OlderImage,
-    RunNotReleased,
+    PolicyWantsNoSave,
     SaveFoundWhole,
     SaveIsWhole,
+    SaveNotWhole,
+    SaveObstacle,
+    SaveTooLong,
+    StoppedInVain,
 )
 from slurm_elastic.model.checkpoint import Image, JobRun
 from slurm_elastic.model.slurm import ENDED, SlurmJob
@@ -81,7 +86,7 @@ def plan_migration(site: CheckpointSite, plan: JobPlan) -> Migration:
         method=facts.choice.method,
         cause=facts.cause or ThreatCause.RECLAIM,
         threatened=facts.threatened,
-        reason=plan.reason,
+        reason=plan.cause,
         step=MigrationStep.PLANNED,
         began=now,
         changed=now,
@@ -146,7 +151,7 @@ def continue_migration(site: CheckpointSite, move: Migration) -> Migration:
     """Take each step that can be taken now without waiting for Slurm."""
     match move.step:
         case MigrationStep.PLANNED if not move.saves:
-            return fall_back(site, move, _explain_no_save(site, move))
+            return fall_back(site, move, _why_no_save(site, move))
         case MigrationStep.PLANNED:
             return _save(site, move)
         case MigrationStep.SAVING:
@@ -179,32 +184,31 @@ def _find_or_save(site: CheckpointSite, move: Migration) -> Migration:
     return _save(site, move)
 
 
-def _explain_no_save(site: CheckpointSite, move: Migration) -> str:
+def _why_no_save(site: CheckpointSite, move: Migration) -> SaveObstacle:
     job = site.jobs.last.get(move.run.job)
     choice = None if job is None else choose_method(site, job)
     if choice is not None and choice.method == "none":
-        return explain_no_method(choice)
+        return why_no_method(choice)
     slack = site.config.checkpoint.deadline_margin
     if move.deadline is not None and not fits(move.deadline, move.began, move.dump, slack):
         left_s = max(move.deadline - move.began - slack, 0.0)
-        return f"a save may take {brief(move.dump)}, which does not fit into {brief(left_s)}"
+        return SaveTooLong(save_s=move.dump, left_s=left_s)
     if move.stopped:
-        return "it was stopped for an earlier save, without success"
-    policy_text = "" if choice is None else f" is {text_of(choice.policy)}, and"
-    return f"its checkpoint policy{policy_text} wants no save now"
+        return StoppedInVain()
+    return PolicyWantsNoSave(policy="" if choice is None else text_of(choice.policy))
 
 
 def _save(site: CheckpointSite, move: Migration) -> Migration:
     settings = site.config.checkpoint
     now, method = site.now(), site.checkpointers.get(move.method)
     if method is None:
-        return fall_back(site, move, f"method {move.method} can no longer be used here")
+        return fall_back(site, move, MethodGone(method=move.method))
     # Even a save that takes no time must end ``slack`` seconds before the deadline.
     if not fits(move.deadline, now, 0.0, settings.deadline_margin):
         # The run may be stopped, because a save was under way when the service died.
         if move.step is MigrationStep.SAVING:
             _release_run(site, move)
-        return fall_back(site, move, "the deadline is too near")
+        return fall_back(site, move, DeadlineTooNear())
     if resumable_at := suspended.resumable_at(site, move.run):
         return enter_step(site, move, MigrationStep.WAITING, again=True, at=resumable_at)
     deadline = (
@@ -224,18 +228,19 @@ def _save(site: CheckpointSite, move: Migration) -> Migration:
         suspended.resume(site, move.run)
         image = method.checkpoint(move.run, deadline=deadline, stop=True)
     except (CheckpointError, SlurmError) as error:
-        return _handle_failed_save(site, move, str(error))
+        return _handle_failed_save(site, move, MoveSaveFailed(error=str(error)))
     # The method may come from another package, so catch everything: there is no image.
     except Exception as error:
         logging.getLogger(__name__).exception(
             "the checkpoint method failed with an unexpected error job=%s", move.run.label
         )
-        return _handle_failed_save(site, move, f"{type(error).__name__}: {error}")
+        cause = MoveSaveFailed(error=f"{type(error).__name__}: {error}")
+        return _handle_failed_save(site, move, cause)
     taken_at = site.now()
     reach("migration.after-save")
     if not _is_whole(site, move, image):
         _release_run(site, move)
-        return _handle_failed_save(site, move, f"save {image.number} is not whole")
+        return _handle_failed_save(site, move, SaveNotWhole(number=image.number))
     return _requeue_saved(site, move, replace(image, taken=taken_at))
 
 
@@ -254,15 +259,15 @@ def _release_run(site: CheckpointSite, move: Migration) -> None:
     """The save is not whole, but its run is stopped: let the run continue. It works until the next
     save, or until its node is lost.
     """
-    if error_text := release_run(site, move):
-        cause = RunNotReleased(error=error_text)
+    if (cause := release_run(site, move)) is not None:
         record_step(site, move, "ckpt-not-released", cause, level=logging.ERROR)
 
 
-def _handle_failed_save(site: CheckpointSite, move: Migration, error_text: str) -> Migration:
+def _handle_failed_save(
+    site: CheckpointSite, move: Migration, cause: MoveSaveFailed | SaveNotWhole
+) -> Migration:
     """Try again if there is time. Otherwise continue from an older image, or from none."""
     site.recorder.count("ckpt_saves_total", method=move.method, outcome="failed")
-    cause = MoveSaveFailed(error=error_text)
     record_step(site, move, "ckpt-failed", cause, level=logging.WARNING)
     tries, now = move.tries + 1, site.now()
     # The planned duration of a first save is only a guess that fills all the time left, so do not
@@ -283,9 +288,9 @@ def _handle_failed_save(site: CheckpointSite, move: Migration, error_text: str) 
             tries=tries,
             again=True,
             at=now + RETRY_AFTER_S,
-            note=error_text,
+            note=cause,
         )
-    move = fall_back(site, replace(move, tries=tries), error_text, runs=is_running)
+    move = fall_back(site, replace(move, tries=tries), cause, runs=is_running)
     if job is not None and job.states & ENDED and ended_for_move(site, move, job):
         return enter_step(site, move, MigrationStep.WAITING, at=now)
     return move
@@ -299,7 +304,7 @@ def _read_job(site: CheckpointSite, run: JobRun) -> SlurmJob | None:
 
 
 def fall_back(
-    site: CheckpointSite, move: Migration, reason: str, *, runs: bool = True
+    site: CheckpointSite, move: Migration, cause: SaveObstacle, *, runs: bool = True
 ) -> Migration:
     """No save is possible. Requeue the job at the last moment if there is an older image, else when
     its node is lost. ``runs``: whether the job's run still exists, as far as we know.
@@ -310,29 +315,29 @@ def fall_back(
     if image is None and _may_end_late(site, move):
         act_at = site.now() + RETRY_AFTER_S
         return enter_step(
-            site, move, MigrationStep.WAITING, image=None, at=act_at, again=True, note=reason
+            site, move, MigrationStep.WAITING, image=None, at=act_at, again=True, note=cause
         )
     if image is None:
-        lost = NoImage(reason=reason, runs=runs)
+        lost = NoImage(cause=cause, runs=runs)
         record_step(site, move, "ckpt-no-image", lost, level=logging.WARNING)
         return enter_step(
-            site, move, MigrationStep.WAITING, image=None, at=None, again=False, note=reason
+            site, move, MigrationStep.WAITING, image=None, at=None, again=False, note=cause
         )
     # slurm-elasticd does not end a machine at its planned end while a job runs on it.
     if move.cause is ThreatCause.PLANNED_END:
-        stays = MoveNotNeeded(reason=reason, runs=runs)
+        stays = MoveNotNeeded(cause=cause, runs=runs)
         record_step(site, move, "ckpt-stays", stays, level=logging.WARNING)
         return enter_step(
-            site, move, MigrationStep.WAITING, image=image, at=None, again=False, note=reason
+            site, move, MigrationStep.WAITING, image=image, at=None, again=False, note=cause
         )
     lost_s = max(site.now() - image.taken, 0.0)
-    older = OlderImage(reason=reason, number=image.number, age_s=lost_s)
+    older = OlderImage(cause=cause, number=image.number, age_s=lost_s)
     record_step(site, move, "ckpt-older-image", older, level=logging.WARNING)
     # Wait until the deadline: the job may end by itself before it, and nothing more can be lost.
     slack = site.config.checkpoint.deadline_margin
     act_at = site.now() if move.deadline is None else max(move.deadline - slack, site.now())
     return enter_step(
-        site, move, MigrationStep.WAITING, image=image, at=act_at, again=False, note=reason
+        site, move, MigrationStep.WAITING, image=image, at=act_at, again=False, note=cause
     )
 
 

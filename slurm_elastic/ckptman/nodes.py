@@ -27,6 +27,7 @@ from slurm_elastic.model.causes.checkpoints import (
     NoticeProvedWrong,
     NoticeWithdrawn,
 )
+from slurm_elastic.model.causes.threats import JobThreat
 from slurm_elastic.model.cluster import Instance
 from slurm_elastic.model.slurm import NOWHERE, SlurmNode
 from slurm_elastic.policies.checkpoint.threat import EXPIRING, LEAVING, Threat, is_false
@@ -127,15 +128,15 @@ def _threat_to_drain_for(
 def _drain(
     site: CheckpointSite, view: Mapping[str, SlurmNode], leaving: Mapping[str, Threat]
 ) -> None:
-    by_reason: defaultdict[str, list[str]] = defaultdict(list)
+    names_by_cause: defaultdict[JobThreat, list[str]] = defaultdict(list)
     for name, threat in leaving.items():
         node = view[name]
         if may_take_jobs(node):
-            by_reason[threat.reason].append(name)
-    for reason, names in by_reason.items():
-        text = f"{MARK}{' '.join(reason.replace(chr(34), chr(39)).split())}"[:200]
-        node_updates.drain(site.slurm, names, text)
-        site.recorder.record(CORRELATION, "ckpt-drained", names, NodeThreatened(reason=reason))
+            names_by_cause[threat.reason].append(name)
+    for cause, names in names_by_cause.items():
+        text = f"{MARK}{cause}".replace('"', "'")  # scontrol quotes it
+        node_updates.drain(site.slurm, names, " ".join(text.split())[:200])
+        site.recorder.record(CORRELATION, "ckpt-drained", names, NodeThreatened(cause=cause))
 
 
 def _set_lost_nodes_down(

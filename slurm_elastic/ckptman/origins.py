@@ -8,6 +8,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from slurm_elastic.ckptman.site import CheckpointSite
+from slurm_elastic.model.causes.run_starts import StartDoubt, StartReported, StartUnconfirmed
 from slurm_elastic.model.checkpoint import Image, JobRun, Origin
 from slurm_elastic.model.slurm import SlurmJob
 from slurm_elastic.state.ckptstate.facts import Migration
@@ -20,21 +21,15 @@ the run before, see docs/checkpoint-methods.md.
 """
 READ_BYTES_PER_S = 16 << 20
 """We add the time to verify and read back an image at this rate."""
-_NO_ORIGIN = "as planned; its launcher has not confirmed it"
 
 
 class StartedRun(Struct, frozen=True, kw_only=True):
     """A running run of a job. ``image``: the image it continues from (None: it began from its
-    start). ``why``: why this is not its newest image, or why the image is not known.
+    start). ``doubt``: why this is not its newest image, or why the image is not known.
     """
 
     image: Image | None
-    why: str = ""
-
-    @property
-    def source(self) -> str:
-        """The origin in words, for a person."""
-        return "its start" if self.image is None else f"save {self.image.number}"
+    doubt: StartDoubt | None = None
 
 
 def read_started_run(site: CheckpointSite, move: Migration, job: SlurmJob) -> StartedRun | None:
@@ -46,10 +41,12 @@ def read_started_run(site: CheckpointSite, move: Migration, job: SlurmJob) -> St
     if origin is None and move.image is not None and _may_come(site, move, move.image, job):
         return None
     if origin is None or origin.image is None:
-        return StartedRun(image=move.image, why="" if move.image is None else _NO_ORIGIN)
-    if origin.image == 0:
-        return StartedRun(image=None, why=origin.why)
-    return StartedRun(image=_image_by_number(site, move, origin.image), why=origin.why)
+        doubt = None if move.image is None else StartUnconfirmed()
+        return StartedRun(image=move.image, doubt=doubt)
+    return StartedRun(
+        image=_image_by_number(site, move, origin.image) if origin.image else None,
+        doubt=StartReported(error=origin.why) if origin.why else None,
+    )
 
 
 def has_started(site: CheckpointSite, method: str, run: JobRun) -> bool:

@@ -21,9 +21,14 @@ from contextlib import contextmanager
 
 from slurm_elastic.base.errors import SlurmError
 from slurm_elastic.base.report_once import ReportOnce
-from slurm_elastic.base.units import brief
 from slurm_elastic.ckptman.site import CheckpointSite
-from slurm_elastic.model.causes.checkpoints import JobStarted, MayBeRequeued
+from slurm_elastic.model.causes.checkpoints import (
+    DaemonAway,
+    JobStarted,
+    MayBeRequeued,
+    NodeNotGivenUp,
+    StartDanger,
+)
 from slurm_elastic.model.slurm import SlurmJob
 from slurm_elastic.policies.launch.boots import given_up_after
 from slurm_elastic.slurm.client import requeue_setting
@@ -123,28 +128,28 @@ class RequeueFailover:
                     error,
                 )
 
-    def _find_endangered(self, jobs: Collection[SlurmJob], away_s: float | None) -> dict[int, str]:
-        """The jobs that slurmctld would fail, with the reason why slurm-elasticd does not prevent
+    def _find_endangered(
+        self, jobs: Collection[SlurmJob], away_s: float | None
+    ) -> dict[int, StartDanger]:
+        """The jobs that slurmctld would fail, with the cause why slurm-elasticd does not prevent
         it. ``away``: seconds that slurm-elasticd has been away; None if it is alive.
         """
         exposed = [job for job in jobs if not job.requeue and _is_booting(job)]
         awaited_since = _awaited_since(filter(_is_booting, jobs)) if exposed else {}
-        danger = {}
+        danger: dict[int, StartDanger] = {}
         for job in exposed:
             pool_nodes = [node for node in job.nodes if node in self._site.pool_of]
             if not pool_nodes:
                 continue
             if away_s is not None:
-                danger[job.id] = f"slurm-elasticd is away for {brief(away_s)}"
+                danger[job.id] = DaemonAway(away_s=away_s)
             elif late_nodes := [
                 node
                 for node in pool_nodes
                 if node in awaited_since and self._is_late(node, awaited_since[node])
             ]:
                 waits_s = self._site.now() - awaited_since[late_nodes[0]]
-                danger[job.id] = (
-                    f"{late_nodes[0]} does not come up for {brief(waits_s)}, nor is it given up"
-                )
+                danger[job.id] = NodeNotGivenUp(node=late_nodes[0], waits_s=waits_s)
         return danger
 
     def _is_late(self, node: str, awaited_since: float) -> bool:
@@ -178,7 +183,7 @@ def _is_running(job: SlurmJob) -> bool:
     return "RUNNING" in job.states and not _is_booting(job)
 
 
-def _lift(site: CheckpointSite, job: SlurmJob, danger: str) -> None:
+def _lift(site: CheckpointSite, job: SlurmJob, danger: StartDanger) -> None:
     requeue_setting.lift_until_it_runs(site.slurm, site.ledger, job, site.now())
     cause = MayBeRequeued(danger=danger)
     site.recorder.record(CORRELATION, "requeue-lifted", (f"job:{job.id}",), cause)

@@ -21,9 +21,12 @@ from slurm_elastic.model.causes.moves import (
     JobOver,
     JobUnlisted,
     MayNotBeRequeued,
+    MethodUnusable,
     RequeueNotYet,
+    RequeueObstacle,
     RequeueTooLate,
     RunNotReleased,
+    SuspendedJustNow,
     WillContinue,
 )
 from slurm_elastic.model.slurm import ENDED, SlurmJob
@@ -63,7 +66,7 @@ def requeue(site: CheckpointSite, move: Migration) -> Migration:
             ) is not None:
                 return advanced_move
         if suspended.resumable_at(site, run):
-            return _retry_later(site, move, "it was suspended just now")
+            return _retry_later(site, move, SuspendedJustNow())
         # Resume first: Slurm holds a requeued job at priority 0 if it was suspended, because it
         # takes the suspension for a hold.
         suspended.resume(site, run)
@@ -76,7 +79,7 @@ def requeue(site: CheckpointSite, move: Migration) -> Migration:
         else:
             site.slurm.requeue(run.job)
     except SlurmError as error:
-        return _retry_later(site, move, str(error))
+        return _retry_later(site, move, SlurmRefused(error=str(error)))
     reach("migration.after-requeue")
     # After the command: if we crash before this, the job's restart count tells whether Slurm has
     # requeued it.
@@ -150,55 +153,55 @@ def _may_be_requeued(site: CheckpointSite, move: Migration) -> bool:
     return True
 
 
-def _retry_later(site: CheckpointSite, move: Migration, reason: str) -> Migration:
+def _retry_later(site: CheckpointSite, move: Migration, cause: RequeueObstacle) -> Migration:
     """Slurm does not answer or refuses: retry in a while. After REQUEUE_TIMEOUT_S let the run
     continue, so that no job stays stopped for ever.
     """
     now = site.now()
-    if move.note != reason:
-        record_step(site, move, "ckpt-not-yet", RequeueNotYet(reason=reason), level=logging.WARNING)
+    if move.note != cause:
+        record_step(site, move, "ckpt-not-yet", RequeueNotYet(cause=cause), level=logging.WARNING)
     saved_at = move.reached.get(str(MigrationStep.SAVED), now)
     is_late = now - saved_at > REQUEUE_TIMEOUT_S
-    move = replace(move, note=reason, at=now + (LATE_RETRY_AFTER_S if is_late else RETRY_AFTER_S))
+    move = replace(move, note=cause, at=now + (LATE_RETRY_AFTER_S if is_late else RETRY_AFTER_S))
     # After a failed release (``held``) the run is released again only when its pause is over; the
     # requeue is tried in between.
     if is_late and (move.held is None or now >= move.held.until):
-        return _stay_in_place(site, move, RequeueTooLate(late_s=now - saved_at, reason=reason))
+        return _stay_in_place(site, move, RequeueTooLate(late_s=now - saved_at, cause=cause))
     site.state.put(move)
     return move
 
 
 def _stay_in_place(site: CheckpointSite, move: Migration, cause: RequeueTooLate) -> Migration:
     """Let the run continue where it is, because the requeue does not come."""
-    if error_text := release_run(site, move):
-        return _note_failed_release(site, move, error_text)
+    if (obstacle := release_run(site, move)) is not None:
+        return _note_failed_release(site, move, obstacle)
     return finish(site, move, MigrationStep.STAYED, cause)
 
 
-def release_run(site: CheckpointSite, move: Migration) -> str:
-    """Let the stopped run continue. Returns "" or the error."""
+def release_run(site: CheckpointSite, move: Migration) -> RunNotReleased | MethodUnusable | None:
+    """Let the stopped run continue. Returns why it cannot, or None."""
     method = site.checkpointers.get(move.method)
     if method is None:
-        is_saved = move.method != "none"
-        return f"checkpoint method {move.method!r} cannot be used now" if is_saved else ""
+        return None if move.method == "none" else MethodUnusable(method=move.method)
     try:
         method.release(move.run)
     except CheckpointError as error:
-        return str(error)
+        return RunNotReleased(error=str(error))
     except Exception as error:  # noqa: BLE001 - a shared directory may fail in many ways
-        return f"{type(error).__name__}: {error}"
-    return ""
+        return RunNotReleased(error=f"{type(error).__name__}: {error}")
+    return None
 
 
-def _note_failed_release(site: CheckpointSite, move: Migration, error_text: str) -> Migration:
-    """Remember the failed release and when to try again. Each reason is recorded once. The requeue
+def _note_failed_release(
+    site: CheckpointSite, move: Migration, cause: RunNotReleased | MethodUnusable
+) -> Migration:
+    """Remember the failed release and when to try again. Each cause is recorded once. The requeue
     is tried again sooner than the release.
     """
     last_failure = move.held or FailedRelease()
     pause = RELEASE_BACKOFF.longer(last_failure.pause)
-    held = replace(move, held=FailedRelease(why=error_text, pause=pause, until=site.now() + pause))
+    held = replace(move, held=FailedRelease(cause=cause, pause=pause, until=site.now() + pause))
     site.state.put(held)
-    if last_failure.why != error_text:
-        cause = RunNotReleased(error=error_text)
+    if last_failure.cause != cause:
         record_step(site, held, "ckpt-not-released", cause, level=logging.ERROR)
     return held

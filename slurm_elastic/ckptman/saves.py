@@ -33,6 +33,13 @@ from slurm_elastic.model.causes.checkpoints import (
     SaveMade,
     SlurmRefused,
 )
+from slurm_elastic.model.causes.save_refusals import (
+    JobNotRunning,
+    NoMethodSet,
+    SavedOnlyToMove,
+    SaveRefusal,
+)
+from slurm_elastic.model.causes.saves import ProbedSave, SaveOrdered
 from slurm_elastic.model.checkpoint import Image, JobRun
 from slurm_elastic.model.slurm import ENDED, SlurmJob
 from slurm_elastic.policies.checkpoint.unsavable import TRIES, clearer, obstacle
@@ -125,9 +132,7 @@ class SavesInPlace:
             facts = JobFacts(
                 run=run_of(snapshot.jobs[number], choice), choice=choice, situations=()
             )
-            plan = JobPlan(
-                kind=SAVE, facts=facts, saves=True, reason="a probe whether it can be saved"
-            )
+            plan = JobPlan(kind=SAVE, facts=facts, saves=True, cause=ProbedSave())
             if crew.submit(
                 number, NO_HURRY, partial(self._save_if_hindered, plan), kind=WorkKind.PERIODIC
             ):
@@ -160,16 +165,16 @@ class SavesInPlace:
             can_be_saved = job is not None and (is_working(job) or job.is_suspended_by_person)
             choice = choose_method(self._site, job) if job and can_be_saved else None
             refusal = _obstacle_to_saving(choice)
-            if job is None or choice is None or refusal:
-                cause = JobNotHelped(reason=refusal)
+            if job is None or choice is None or refusal is not None:
+                cause = JobNotHelped(cause=refusal or JobNotRunning())
                 self._site.recorder.record("ckpt-now", "ckpt-refused", (f"job:{number}",), cause)
                 self.orders.mark_done(received)
                 continue
             facts = JobFacts(run=run_of(job, choice), choice=choice, situations=())
             if suspended.resumable_at(self._site, facts.run):
                 continue
-            reason = f"{received.order.who or 'an operator'} asked for it"
-            plan = JobPlan(kind=SAVE, facts=facts, saves=True, reason=reason)
+            ordered = SaveOrdered(who=received.order.who)
+            plan = JobPlan(kind=SAVE, facts=facts, saves=True, cause=ordered)
             self._expected_seconds[number] = snapshot.saves.get(number, snapshot.expected)
             # Before the work is submitted, so that the next tick does not submit the same order
             # again.
@@ -250,7 +255,7 @@ class SavesInPlace:
         site.state.add_image(image)
         site.recorder.count_save(image)
         cause = SaveMade(
-            reason=plan.reason, number=image.number, size_bytes=image.size, took_s=image.seconds
+            cause=plan.cause, number=image.number, size_bytes=image.size, took_s=image.seconds
         )
         self._site.recorder.record_run(run, "ckpt-saved", cause)
         self._failures_in_row.pop(run.job)
@@ -412,12 +417,12 @@ class SavesInPlace:
         return bool(job.states & ENDED) and not live_states
 
 
-def _obstacle_to_saving(choice: MethodChoice | None) -> str:
-    """Why a job cannot be saved now, or "". ``choice`` is None if the job does not run."""
+def _obstacle_to_saving(choice: MethodChoice | None) -> SaveRefusal | None:
+    """Why a job cannot be saved now. ``choice`` is None if the job does not run."""
     if choice is None:
-        return "it does not run"
+        return JobNotRunning()
     if choice.move_only:
-        return choice.refused or "it ends when it saves itself, so it is saved only to be moved"
+        return choice.refused or SavedOnlyToMove()
     if choice.method == "none":
-        return choice.refused or "no checkpoint method is set for it"
-    return ""
+        return choice.refused or NoMethodSet()
+    return None

@@ -19,6 +19,7 @@ from slurm_elastic.base.report_once import ReportOnce
 from slurm_elastic.ckptman.site import CheckpointSite
 from slurm_elastic.config.checkpoint import PoolCheckpoint
 from slurm_elastic.config.job_checkpoint import MethodChoice, asks_for_limit, resolve_for
+from slurm_elastic.model.causes.save_refusals import MethodNotHere
 from slurm_elastic.model.checkpoint import Image
 from slurm_elastic.model.memory import PLANS, Machine
 from slurm_elastic.model.slurm import SlurmJob, SlurmNode
@@ -43,7 +44,6 @@ from slurm_elastic.policies.nodes.node_reasons import OUR_MARK
 from slurm_elastic.policies.repair.list_plausibility import sound
 from slurm_elastic.providers.base.prices.book import PriceBook, PriceKey, price_key
 from slurm_elastic.state.ckptstate.facts import Migration, RecordedNotice, UnsavableRun
-from slurm_elastic.state.heartbeat import CKPTMAN
 
 log = logging.getLogger(__name__)
 
@@ -409,11 +409,8 @@ def choose_method(site: CheckpointSite, job: SlurmJob) -> MethodChoice:
     choice = resolve_for(job, section, site.config.checkpoint)
     if choice.method in ("none", *site.checkpointers):
         return choice
-    reason = (
-        f"method {choice.method} cannot be used on this site; the log of {CKPTMAN} tells the "
-        "administrators why"
-    )
-    return MethodChoice(method="none", policy=choice.policy, refused=reason)
+    refusal = MethodNotHere(method=choice.method)
+    return MethodChoice(method="none", policy=choice.policy, refused=refusal)
 
 
 def threats_of_notices(

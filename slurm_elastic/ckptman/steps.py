@@ -49,7 +49,7 @@ def finish(
     level: int = logging.INFO,
 ) -> Migration:
     """Enter one of the last steps, record it and count the migration."""
-    done = enter_step(site, move, last_step, note=str(cause))
+    done = enter_step(site, move, last_step, note=cause)
     record_step(site, done, f"ckpt-{last_step}", cause, level=level)
     site.recorder.count_move(done)
     return done

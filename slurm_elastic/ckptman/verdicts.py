@@ -12,13 +12,13 @@ from slurm_elastic.ckptman.site import CheckpointSite, write_to_job_output
 from slurm_elastic.config.job_checkpoint import MethodChoice
 from slurm_elastic.model.admin_comment import NoteKind, with_note
 from slurm_elastic.model.causes.checkpoints import (
-    GoesOnDemand,
     JobSavable,
     JobUnsavable,
     LedgerNotWritten,
     OutputNotWritten,
 )
 from slurm_elastic.model.causes.refusals import NotSavable
+from slurm_elastic.model.causes.threats import GoesOnDemand
 from slurm_elastic.model.checkpoint import JobRun
 from slurm_elastic.model.cluster import Market
 from slurm_elastic.model.exclusion import NO_SPOT, Exclusion
@@ -145,7 +145,7 @@ def _move_to_on_demand(site: CheckpointSite, run: JobRun, verdict: UnsavableRun)
     cause = GoesOnDemand()
     site.state.put(
         Migration(
-            run=run, method=verdict.method, threatened=(), reason=str(cause),
+            run=run, method=verdict.method, threatened=(), reason=cause,
             step=MigrationStep.REQUEUEING,
             began=now, changed=now, cause=ThreatCause.UNSAVABLE, saves=False,
             reached={str(MigrationStep.PLANNED): now, str(MigrationStep.REQUEUEING): now},

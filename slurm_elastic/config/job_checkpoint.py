@@ -21,12 +21,18 @@ from slurm_elastic.config.checkpoint import (
 from slurm_elastic.config.checkpoint_kinds import policy_of
 from slurm_elastic.config.method_kinds import options_of, table
 from slurm_elastic.config.validate_checkpoint import (
-    NO_DIRECTORY,
     SHARED,
     SIGN_FORM,
     SIGNAL_FORM,
     is_sign,
     is_signal,
+)
+from slurm_elastic.model.causes.save_refusals import (
+    DirectoryMissing,
+    NoMethodNamed,
+    RequestInvalid,
+    SaveRefusal,
+    WantsNoSave,
 )
 from slurm_elastic.model.slurm import SlurmJob
 from slurm_elastic.policies.checkpoint.checkpoint import (
@@ -60,7 +66,7 @@ class MethodChoice(Struct, frozen=True, kw_only=True):
     method: str
     policy: AnyPolicy
     options: dict[str, str] = field(default_factory=dict)
-    refused: str = ""
+    refused: SaveRefusal | None = None
     move_only: bool = False
     blocking: bool = True
     renewals: int = 0
@@ -79,7 +85,7 @@ def resolve(
         request = parse_comment(comment) or parse_features(features)
     except ValueError as error:
         # Do not save it at all, rather than in a way that its user did not mean.
-        return MethodChoice(method="none", policy=Never(), refused=str(error))
+        return MethodChoice(method="none", policy=Never(), refused=RequestInvalid(error=str(error)))
     method, options = request or (pool.method or settings.method, {})
     sign = options.get("saved", settings.signal.saved)
     # A save with the sign "exit" ends the batch script, so it only makes sense for a move.
@@ -103,24 +109,21 @@ def resolve(
 def resolve_for(job: SlurmJob, pool: PoolCheckpoint, settings: CheckpointSettings) -> MethodChoice:
     """``resolve`` for this job, if the method can save jobs of its kind."""
     plan = resolve(job.comment, job.features, pool, settings)
+    refusal: SaveRefusal | None = None
     if plan.method in SHARED and settings.directory is None:
-        refusal = f"method {plan.method} {NO_DIRECTORY}"
+        refusal = DirectoryMissing(method=plan.method)
     elif plan.method in LAUNCHED:
         # If a job with several nodes requests nothing itself, its first save fails, so that its
         # user reads why.
         refusal = unfit(plan.method, batch=job.batch, nodes=len(job.nodes) if plan.own else 1)
-    else:
-        refusal = ""
     return MethodChoice(method="none", policy=plan.policy, refused=refusal) if refusal else plan
 
 
-def explain_no_method(choice: MethodChoice) -> str:
+def why_no_method(choice: MethodChoice) -> SaveRefusal:
     """Why a job has no method."""
     if choice.refused:
         return choice.refused
-    if choice.own:
-        return "its own word is ckpt=none"
-    return "neither its comment nor the configuration names a method"
+    return WantsNoSave() if choice.own else NoMethodNamed()
 
 
 def _renewals(rule: AtLimit, requested: str | None) -> int:

@@ -24,8 +24,6 @@ from slurm_elastic.policies.checkpoint import checkpoint
 
 SECTION = "checkpoint"
 SHARED = ("criu", "dmtcp", "blcr")  # methods that keep their images in `checkpoint.directory`
-NO_DIRECTORY = "keeps images in checkpoint.directory, which is not set here"
-"""The end of the sentence about a method that can save no job without the directory."""
 _UNCATCHABLE = ("KILL", "STOP", "CONT")
 _SAVED = re.compile(r"exit(:([01]?\d?\d|2[0-4]\d|25[0-5]))?|file:[^\s/][^\s]*|line:.+")
 

@@ -22,12 +22,12 @@ from slurm_elastic.controller.giving_back import power_down_and_requeue
 from slurm_elastic.features.redirects import Redirects
 from slurm_elastic.features.replacements import ReplacementStarts
 from slurm_elastic.model.causes import AnyCause
+from slurm_elastic.model.causes.composed import StartsOver
 from slurm_elastic.model.causes.departures import (
     AllLeft,
     KeptByPerson,
     LeavesAfterJob,
     MoveNotBegun,
-    StartsOver,
 )
 from slurm_elastic.model.causes.stops import ByOrder
 from slurm_elastic.model.directive import MAINTENANCE, OPERATORS, Departure, Directive, describe
@@ -191,7 +191,7 @@ class Departures:
         cause = StartsOver(
             number=directive.number,
             order_text=describe(directive, site.now()),
-            obstacle=move.note if move is not None else "",
+            obstacle=None if move is None else move.note,
         )
         site.record(OPERATORS, "requeued", (*subject, *nodes), cause)
 

@@ -75,7 +75,7 @@ class UserMails:
             f"Job {run.label} {event}.",
             "",
             f"{moment(move.began)}: {move.reason}",
-            f"{moment(move.changed)}: {move.note}",
+            f"{moment(move.changed)}: {move.note or event}",
             "",
             f"slurm-elastic explain {run.label} says more.",
         )

@@ -19,7 +19,7 @@ from typing import ClassVar
 from msgspec import Struct
 
 from slurm_elastic.base.sentence import Sentence
-from slurm_elastic.model.causes import AnyCause
+from slurm_elastic.model.causes import AnyCause, JobSave, Quoted
 from slurm_elastic.model.exclusion import ExclusionKind
 from slurm_elastic.model.memory import Drained
 
@@ -418,6 +418,7 @@ class SaveJob(Action, frozen=True, kw_only=True):
     """Take a checkpoint of a job, by its label in Slurm."""
 
     kind: ClassVar[str] = "checkpoint"
+    cause: Quoted | JobSave
     job: str
 
     @property

@@ -244,7 +244,7 @@ def test_the_site_and_jobs_may_name_it(folder: Path) -> None:
     assert job_checkpoint.parse_comment("ckpt=mine,limit") == ("mine", {"limit": ""})
     assert job_checkpoint.parse_features("ckpt_mine&bigmem") == ("mine", {})
     plan = job_checkpoint.resolve("", "", PoolCheckpoint(), CheckpointSettings(method="mine"))
-    assert (plan.method, plan.refused) == ("mine", "")
+    assert (plan.method, plan.refused) == ("mine", None)
     assert "mine" in submit_filter._saving(config)["methods"]  # type: ignore[operator]
     opened = open_checkpointer("mine", config, None, lambda job: None)  # type: ignore[arg-type]
     assert isinstance(opened, GuardedCheckpointer)

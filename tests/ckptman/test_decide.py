@@ -12,6 +12,7 @@ from msgspec.structs import replace
 from slurm_elastic.ckptman.decide import MOVE, JobFacts, plan_all
 from slurm_elastic.config.checkpoint import CheckpointSettings, PoolCheckpoint, SignalSettings
 from slurm_elastic.config.job_checkpoint import MethodChoice, policy_of, resolve, resolve_for
+from slurm_elastic.model.causes import Quoted
 from slurm_elastic.model.checkpoint import JobRun
 from slurm_elastic.model.cluster import Notice, NoticeKind
 from slurm_elastic.model.slurm import SlurmJob
@@ -46,7 +47,7 @@ def facts(
         run=run, choice=choice or MethodChoice(method="fake", policy=policy_of("on_notice")),
         situations=(situation,), threatened=("n",) if threatened else (),
         cause=ThreatCause.RECLAIM if threatened else None,
-        deadline=deadline if threatened else None, reason="a notice",
+        deadline=deadline if threatened else None, threat=Quoted(text="a notice") if threatened else None,
     )  # fmt: skip
 
 
@@ -150,7 +151,7 @@ def test_a_word_that_cannot_be_followed_is_refused_with_a_reason() -> None:
     }.items():
         choice = resolve(comment, "", PoolCheckpoint(), site)
         assert choice.method == "none"
-        assert why in choice.refused
+        assert why in str(choice.refused)
 
 
 CRIU, DMTCP = {"comment": "ckpt=criu,limit"}, {"features": "ckpt_dmtcp"}
@@ -175,7 +176,7 @@ def test_a_job_of_a_kind_that_its_own_method_does_not_save_is_refused(
     method = "dmtcp" if "features" in word else "criu"
     assert resolve_for(own, pool, site) == resolve(own.comment, own.features, pool, site)
     refused = resolve_for(replace(own, **kind), pool, site)
-    assert (refused.method, refused.refused) == ("none", f"{method} {why}")
+    assert (refused.method, str(refused.refused)) == ("none", f"{method} {why}")
     signal = replace(job, comment="ckpt=signal", **kind)
     assert resolve_for(signal, pool, site).method == "signal"
 
@@ -222,6 +223,6 @@ def test_a_feature_that_the_job_asks_for_names_the_method() -> None:
         assert resolve("", other, pool, site).method == "dmtcp"
     refused = resolve("", "[ckpt_criu|ckpt_signal]", pool, site)
     assert refused.method == "none"
-    assert refused.refused == (
+    assert str(refused.refused) == (
         "the constraint [ckpt_criu|ckpt_signal] names ckpt_criu, ckpt_signal: expected one of them"
     )

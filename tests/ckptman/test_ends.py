@@ -45,7 +45,7 @@ def waits(world: CkptWorld, *, notice: float) -> None:
 def test_an_older_image_does_not_make_a_finished_job_run_again(world: CkptWorld, end: str) -> None:
     waits(world, notice=55.0)
     assert world.saver.calls.count(("checkpoint", 7)) == 1, "no save fits: nothing was sent"
-    assert "a save may take 50s, which does not fit into 49s" in world.migrations()[0].note
+    assert "a save may take 50s, which does not fit into 49s" in str(world.migrations()[0].note)
     world.slurm.set_job(7, end)
     world.advance(120)
     assert world.migrations()[0].step is MigrationStep.ENDED

@@ -20,6 +20,8 @@ from slurm_elastic.ckptman.nodes import MARK, apply_threats
 from slurm_elastic.ckptman.origins import ORIGIN_TIMEOUT_S
 from slurm_elastic.ckptman.recorder import lost_node_seconds
 from slurm_elastic.ckptman.site import JOBS_TTL_S, JobList
+from slurm_elastic.model.causes import Quoted
+from slurm_elastic.model.causes.moves import StoppedInVain
 from slurm_elastic.model.checkpoint import Origin
 from slurm_elastic.model.slurm import NOWHERE, SlurmJob
 from slurm_elastic.policies.checkpoint.threat import Response, Threat, ThreatCause, by_subject
@@ -115,7 +117,7 @@ def test_a_job_is_back_once_its_launcher_has_told_what_it_goes_on_from(
     assert moved.image is not None
     launched.saver.origins[7] = Origin(image=moved.image.number)
     launched.until(lambda: launched.migrations()[0].is_over)
-    assert launched.migrations()[0].note.endswith(f"from save {moved.image.number}")
+    assert str(launched.migrations()[0].note).endswith(f"from save {moved.image.number}")
 
 
 def test_a_job_whose_image_could_not_be_used_is_never_said_to_go_on_from_it(
@@ -126,7 +128,7 @@ def test_a_job_whose_image_could_not_be_used_is_never_said_to_go_on_from_it(
     (moved,) = launched.migrations()
     assert (moved.step, moved.image) == (MigrationStep.BACK, None)
     why = "2 minutes of its work must be done again: image 1 is not used: criu restore: exit 1"
-    assert moved.note.endswith(f"from its start, {why}")
+    assert str(moved.note).endswith(f"from its start, {why}")
     assert lost_node_seconds(moved) > 0
     told = [str(fields["line"]) for name, fields in launched.slurm.updates if name == "tell"]
     where = launched.job(7).nodes[0]
@@ -144,7 +146,7 @@ def test_a_job_that_went_on_from_an_older_image_says_so(launched: CkptWorld) -> 
     (moved,) = launched.migrations()
     assert moved.image == older
     why = "5 minutes of its work must be done again: image 1 is not used: changed"
-    assert moved.note.endswith(f"from save 81, {why}")
+    assert str(moved.note).endswith(f"from save 81, {why}")
     told = [str(fields["line"]) for name, fields in launched.slurm.updates if name == "tell"]
     where = launched.job(7).nodes[0]
     assert told[0].startswith("slurm-elastic: this job was requeued at ")
@@ -162,7 +164,7 @@ def test_a_launcher_that_tells_nothing_is_not_waited_for_for_ever(
     (moved,) = launched.migrations()
     assert moved.step is MigrationStep.BACK
     assert moved.image is not None
-    assert moved.note.endswith("as planned; its launcher has not confirmed it")
+    assert str(moved.note).endswith("as planned; its launcher has not confirmed it")
     took = moved.reached["back"] - moved.reached["requeued"]
     assert (took > ORIGIN_TIMEOUT_S) is (told is None)
 
@@ -313,7 +315,7 @@ def test_a_job_that_is_not_even_tried_to_be_saved_says_for_which_reason(
         world.until(lambda: "ckpt-no-image" in world.told(7))
         (move,) = world.migrations()
         assert move.is_hopeless
-        assert move.note.startswith(why)
+        assert str(move.note).startswith(why)
         assert ("checkpoint", 7) not in world.saver.calls
     finally:
         world.close()
@@ -335,7 +337,7 @@ def test_a_lost_node_keeps_its_address_unless_another_machine_has_it(
         world.slurm.set_node(name, *states, reason=f"{MARK}taken", address=address)
     assert world.service is not None
     found = {
-        name: Threat(target=name, cause=ThreatCause.RECLAIM, answer=Response.MOVE, reason="taken",
+        name: Threat(target=name, cause=ThreatCause.RECLAIM, answer=Response.MOVE, reason=Quoted(text="taken"),
                      since=world.now - 9, until=world.now - 1)
         for name in (node, "st1")
     }  # fmt: skip
@@ -354,7 +356,7 @@ def test_a_node_that_came_up_since_the_look_is_not_given_up(world: CkptWorld) ->
     states = world.slurm.node(node).states
     world.slurm.set_node(node, *states, "NOT_RESPONDING", reason=f"{MARK}taken")
     assert world.service is not None
-    gone = Threat(target=node, cause=ThreatCause.RECLAIM, answer=Response.MOVE, reason="taken",
+    gone = Threat(target=node, cause=ThreatCause.RECLAIM, answer=Response.MOVE, reason=Quoted(text="taken"),
                   since=world.now - 9, until=world.now - 1)  # fmt: skip
     look = world.service.reader.read()
     seen = replace(look, threats=by_subject([gone]), nodes=world.slurm.nodes())
@@ -674,7 +676,7 @@ def test_a_stopped_run_whose_requeue_never_comes_goes_on(world: CkptWorld) -> No
     assert "ckpt-stayed" in world.told(7)
     world.advance(60)
     assert world.saver.calls.count(("checkpoint", 7)) == 1
-    assert world.migrations()[-1].note == "it was stopped for an earlier save, without success"
+    assert world.migrations()[-1].note == StoppedInVain()
 
 
 def test_a_rebalance_recommendation_saves_and_moves_nothing(world: CkptWorld) -> None:

@@ -8,6 +8,7 @@ from msgspec.structs import replace
 from slurm_elastic.ckptman.decide import gather, plan_all
 from slurm_elastic.ckptman.snapshot import Snapshot, mean_times_to_interruption
 from slurm_elastic.config.job_checkpoint import MethodChoice, policy_of
+from slurm_elastic.model.causes import Quoted
 from slurm_elastic.model.cluster import Instance, InstanceState, Market
 from slurm_elastic.model.slurm import SlurmJob
 from slurm_elastic.policies.checkpoint.checkpoint import DEFAULT_MTTI
@@ -71,7 +72,7 @@ def test_a_first_save_is_tried_in_the_time_that_there_is(
         target="n1",
         cause=ThreatCause.RECLAIM,
         answer=Response.MOVE,
-        reason="x",
+        reason=Quoted(text="x"),
         since=NOW,
         until=until,
     )

@@ -12,6 +12,7 @@ from needs import ROOT_PART
 from slurm_elastic.base.errors import CheckpointError
 from slurm_elastic.checkpointers.node_helper_client import LaunchedCheckpointer
 from slurm_elastic.ckptman import migration
+from slurm_elastic.model.causes.moves import MethodGone
 from slurm_elastic.state.ckptstate.facts import MigrationStep
 from slurm_elastic.testing.saving import save
 from tests.checkpointers.node_bed import USER, NodeBed
@@ -174,5 +175,5 @@ def test_a_move_whose_method_can_be_used_no_more_leaves_its_run_at_work(world: C
     del world.ckpt.checkpointers["fake"]  # type: ignore[attr-defined]
     world.until(lambda: "ckpt-no-image" in world.told(7))
     (move,) = world.migrations()
-    assert move.note == "method fake can no longer be used here"
+    assert move.note == MethodGone(method="fake")
     assert world.job(7).restarts == 0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import shutil
 import sqlite3
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -11,6 +12,8 @@ import msgspec
 import pytest
 from msgspec.structs import replace
 
+from slurm_elastic.model.causes import Quoted
+from slurm_elastic.model.causes.moves import MoveSaveFailed
 from slurm_elastic.model.checkpoint import Image, JobRun
 from slurm_elastic.model.cluster import Notice, NoticeKind
 from slurm_elastic.policies.checkpoint.threat import ThreatCause
@@ -32,7 +35,7 @@ MOVE = Migration(
     run=RUN,
     method="fake",
     threatened=("n1",),
-    reason="r",
+    reason=Quoted(text="r"),
     step=MigrationStep.PLANNED,
     began=1.0,
     changed=1.0,
@@ -99,7 +102,7 @@ def test_a_move_of_which_only_the_least_was_written_down_is_read(tmp_path: Path)
         False,
     )
     assert (found.tries, found.helped, found.held, found.newest) == (0, 0, None, None)
-    assert (FailedRelease().why, FailedRelease().pause) == ("", 0.0)
+    assert (FailedRelease().cause, FailedRelease().pause) == (None, 0.0)
 
 
 def test_who_never_begins_a_pass_reads_each_time(tmp_path: Path) -> None:
@@ -442,3 +445,27 @@ def test_a_read_that_fails_is_answered_of_memory(enduring: CheckpointState) -> N
     enduring._db.execute("drop table releases")
     with pytest.raises(sqlite3.OperationalError, match="no such table"):
         enduring.releases()
+
+
+def test_moves_with_sentences_of_an_earlier_release_are_read_and_go_on(tmp_path: Path) -> None:
+    """The journal was written by a release whose moves had sentences in place of causes."""
+    data = Path(__file__).parents[1] / "data" / "checkpoints-with-sentences"
+    (tmp_path / "journal").mkdir(mode=0o700)
+    shutil.copy(data / "checkpoints-000001.jsonl", tmp_path / "journal")
+    notice = Quoted(text="interruption notice, 2m left")
+    with contextlib.closing(CheckpointState(tmp_path / "checkpoints.db")) as state:
+        moves = {move.run.job: move for move in state.migrations(since=0.0)}
+        assert [moves[job].reason for job in (1, 2, 3, 5)] == [notice] * 4
+        assert str(moves[4].reason).endswith("maximum age of 01:10:00")
+        assert moves[1].note is None
+        assert moves[2].note == Quoted(text="job 2: no answer to the save")
+        assert moves[3].held == FailedRelease(
+            cause=Quoted(text="stale file handle"), pause=30.0, until=1900.0
+        )
+        assert moves[4].held == FailedRelease()
+        assert str(moves[5].note) == "it runs on pub2 after 9.0 s, from save 1"
+        assert [move.run.job for move in state.migrations()] == [1, 2, 3, 4]
+        failed = replace(moves[2], note=MoveSaveFailed(error="no answer"))
+        state.put(failed)
+        assert state.open_migration(2, 0) == failed
+        assert state.migrations_of(2) == (failed,)

@@ -196,5 +196,5 @@ def test_a_slurm_that_does_not_resume_it_costs_no_more_than_before(world: CkptWo
     world.slurm.resume = lambda _: (_ for _ in ()).throw(refusal)  # type: ignore[method-assign]
     world.interrupt(node)
     world.until(lambda: "ckpt-no-image" in world.told(7))
-    assert "Access denied" in world.migrations()[0].note
+    assert "Access denied" in str(world.migrations()[0].note)
     assert world.job(7).is_suspended

@@ -10,6 +10,7 @@ from slurm_elastic.base.errors import CheckpointError
 from slurm_elastic.ckptman import after_requeue
 from slurm_elastic.ckptman.decide import run_of
 from slurm_elastic.config.job_checkpoint import MethodChoice
+from slurm_elastic.model.causes.threats import GoesOnDemand
 from slurm_elastic.model.checkpoint import Image, JobRun
 from slurm_elastic.model.cluster import Market
 from slurm_elastic.model.exclusion import NO_SPOT
@@ -216,7 +217,7 @@ def test_it_avoids_the_nodes_with_spot_machines_of_the_moment_and_its_users_own(
     begins(world, 7)
     run = run_of(world.job(7), MethodChoice(method="fake", policy=Never()))
     move = Migration(
-        run=run, method="fake", threatened=(), reason="", step=MigrationStep.REQUEUED, began=world.now,
+        run=run, method="fake", threatened=(), reason=GoesOnDemand(), step=MigrationStep.REQUEUED, began=world.now,
         changed=world.now, cause=ThreatCause.UNSAVABLE, saves=False,
     )  # fmt: skip
     world.slurm.set_job(7, "PENDING", nodes=(), restarts=1, excluded=("st1",), required=("pub1",))

@@ -88,7 +88,7 @@ def service(path: Path) -> Path:
             run=RUN,
             method="fake",
             threatened=("op1",),
-            reason="fan broken",
+            reason=Quoted(text="fan broken"),
             step=MigrationStep.SAVED,
             began=now - 3,
             changed=now,
@@ -141,8 +141,8 @@ def test_list_shows_ends_without_a_notice_which_only_a_decision_knows(
     now = time.time()
     end = Migration(
         run=replace(RUN, job=8, label="8", started=now - 700), method="fake", threatened=("op2",),
-        reason="the machine of op2 was lost without a notice", step=MigrationStep.BACK,
-        began=now - 60, changed=now, note="it runs on op1, from its start",
+        reason=Quoted(text="the machine of op2 was lost without a notice"), step=MigrationStep.BACK,
+        began=now - 60, changed=now, note=Quoted(text="it runs on op1, from its start"),
         reached={"requeued": now - 60},
     )  # fmt: skip
     ledger = Ledger(config.parent / "state" / "ledger.db")
@@ -174,7 +174,7 @@ def test_list_says_which_jobs_started_over_and_how_much_work_each_lost(
     run_ = replace(RUN, job=6, label="6", started=now - 700)
     image = FakeCheckpointer(lambda: now - 160).checkpoint(run_, deadline=now, stop=False)
     over = Migration(
-        run=run_, method="fake", threatened=("op1",), reason="fan broken", step=MigrationStep.BACK,
+        run=run_, method="fake", threatened=("op1",), reason=Quoted(text="fan broken"), step=MigrationStep.BACK,
         began=now - 110, changed=now, reached={str(MigrationStep.REQUEUED): now - 100},
     )  # fmt: skip
     with contextlib.closing(CheckpointState(config.parent / "state" / "checkpoints.db")) as memory:

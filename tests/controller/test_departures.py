@@ -15,6 +15,7 @@ from msgspec.structs import replace
 from slurm_elastic.base.errors import ConfigError, SlurmError
 from slurm_elastic.controller.context import new_generation
 from slurm_elastic.features.departures import Departures
+from slurm_elastic.model.causes import Quoted
 from slurm_elastic.model.checkpoint import JobRun
 from slurm_elastic.model.cluster import Limits
 from slurm_elastic.model.directive import Departure, LimitChange
@@ -215,8 +216,8 @@ def test_a_job_of_which_nothing_can_be_saved_is_requeued_once(world: World) -> N
         partition="onp", started=world.now,
     )  # fmt: skip
     waits = Migration(
-        run=run, method="none", threatened=run.nodes, reason="x", step=MigrationStep.WAITING,
-        began=world.now, changed=world.now, note="there is no image",
+        run=run, method="none", threatened=run.nodes, reason=Quoted(text="x"), step=MigrationStep.WAITING,
+        began=world.now, changed=world.now, note=Quoted(text="there is no image"),
     )  # fmt: skip
     state.put(waits)
     state.close()

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import typing
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -10,6 +12,8 @@ import pytest
 
 from slurm_elastic.model.causes import AnyCause, Cause, decoded, encoded
 
+EARLIER = Path(__file__).parents[1] / "data" / "checkpoints-with-sentences" / "causes.jsonl"
+"""Written by a release whose checkpoint causes had texts in place of causes."""
 KINDS: tuple[type[Cause], ...] = typing.get_args(AnyCause)
 VALUES: dict[Any, Any] = {str: "aws-1", int: 3, float: 1.5, bool: True}
 
@@ -63,3 +67,16 @@ def test_no_two_causes_read_alike() -> None:
 def test_a_text_that_is_no_cause_is_refused() -> None:
     with pytest.raises(msgspec.ValidationError):
         decoded('{"kind":"of-tomorrow"}')
+
+
+@pytest.mark.parametrize("line", EARLIER.read_text().splitlines())
+def test_a_cause_with_a_text_in_place_of_a_cause_keeps_its_sentence(line: str) -> None:
+    earlier = json.loads(line)
+    cause = decoded(json.dumps(earlier["cause"]))
+    assert str(cause) == earlier["sentence"]
+    assert decoded(encoded(cause)) == cause
+
+
+def test_a_text_in_place_of_another_field_is_refused() -> None:
+    with pytest.raises(msgspec.ValidationError):
+        decoded('{"kind":"no-image","reason":"it does not run","runs":"yes"}')

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from slurm_elastic.base.units import money
+from slurm_elastic.model.causes import Quoted
 from slurm_elastic.model.cluster import Notice, NoticeKind
 from slurm_elastic.model.slurm import Reservation, SlurmJob, SlurmNode
 from slurm_elastic.policies.checkpoint.threat import (
@@ -45,7 +46,12 @@ def job(limit: int | None = 3600, ran: float = 0.0, reservation: str = "") -> Sl
 def threat(cause: ThreatCause, left: float | None = None, what: str = "n1") -> Threat:
     until = None if left is None else NOW + left
     return Threat(
-        target=what, cause=cause, answer=Response.MOVE, reason="w", since=NOW, until=until
+        target=what,
+        cause=cause,
+        answer=Response.MOVE,
+        reason=Quoted(text="w"),
+        since=NOW,
+        until=until,
     )
 
 
@@ -61,7 +67,7 @@ def test_a_notice_that_takes_the_machine_moves_and_a_recommendation_saves() -> N
         NOW + 120,
     )
     danger = Notice(instance="i", kind=NoticeKind.REBALANCE, seen=NOW, reason="hot")
-    assert (of_notice("n1", danger).answer, of_notice("n1", danger).reason) == (
+    assert (of_notice("n1", danger).answer, str(of_notice("n1", danger).reason)) == (
         Response.SAVE,
         "hot",
     )
@@ -74,7 +80,7 @@ def test_a_machine_is_threatened_by_its_age_shortly_before_it_comes_to_it() -> N
     found = of_age("n1", launched, 4200, NOW)
     assert found is not None
     assert found.until == NOW + 600
-    assert found.reason == "its machine reaches the pool's maximum age of 01:10:00"
+    assert str(found.reason) == "its machine reaches the pool's maximum age of 01:10:00"
     over = of_age("n1", launched, 60, NOW)
     assert over is not None
     assert over.until is None, "nobody ends it while it has jobs"
@@ -117,7 +123,7 @@ def test_a_node_that_slurm_has_as_failing_is_left_now() -> None:
     found = of_node(node, NOW, OURS)
     assert found is not None
     assert (found.cause, found.answer, found.until) == (ThreatCause.HEALTH, Response.MOVE, None)
-    assert "ECC errors" in found.reason
+    assert "ECC errors" in str(found.reason)
 
 
 def test_a_price_over_the_bid_saves_since_it_rose() -> None:
@@ -147,7 +153,9 @@ def test_a_price_threatens_while_the_last_one_is_over_the_bid(
 ) -> None:
     found = of_price("n1", tuple((NOW + at, price) for at, price in enumerate(prices)), 0.10)
     assert (found and found.since) == (None if since is None else NOW + since)
-    assert found is None or found.reason == f"price {money(prices[-1])} is over the bid of $0.10"
+    assert (
+        found is None or str(found.reason) == f"price {money(prices[-1])} is over the bid of $0.10"
+    )
 
 
 def test_a_time_limit_is_renewed_so_many_times_and_then_the_job_ends() -> None:
@@ -156,7 +164,7 @@ def test_a_time_limit_is_renewed_so_many_times_and_then_the_job_ends() -> None:
         (Response.MOVE, NOW + 120), (Response.MOVE, NOW + 120), (Response.END, NOW + 120),
     ]  # fmt: skip
     assert found[1] is not None
-    assert found[1].reason == "its time limit of 00:02:00 ends (2 of 2 times)"
+    assert str(found[1].reason) == "its time limit of 00:02:00 ends (2 of 2 times)"
     assert of_limit(job(limit=120), 10.0, 0, 0, NOW) is None, "nobody wants it"
     assert of_limit(job(limit=None), 10.0, 2, 0, NOW) is None, "it has none"
     assert of_limit(job(limit=int(HORIZON) + 1), 10.0, 2, 0, NOW) is None, "not soon"
@@ -220,10 +228,18 @@ def test_of_several_threats_the_earliest_end_comes_first_and_unknown_ones_last()
 def test_a_policy_sees_what_takes_the_machine_as_new_and_nothing_of_what_only_ends() -> None:
     old = threat(ThreatCause.RECLAIM, 50)
     danger = Threat(
-        target="n1", cause=ThreatCause.REBALANCE, answer=Response.SAVE, reason="w", since=NOW - 9
+        target="n1",
+        cause=ThreatCause.REBALANCE,
+        answer=Response.SAVE,
+        reason=Quoted(text="w"),
+        since=NOW - 9,
     )
     end = Threat(
-        target="job:7", cause=ThreatCause.LIMIT, answer=Response.END, reason="w", since=NOW
+        target="job:7",
+        cause=ThreatCause.LIMIT,
+        answer=Response.END,
+        reason=Quoted(text="w"),
+        since=NOW,
     )
     assert [(n.kind, n.seen) for n in notices((old, danger, end), NOW + 30)] == [
         (NoticeKind.INTERRUPTION, NOW + 30), (NoticeKind.REBALANCE, NOW - 9),
@@ -293,19 +309,21 @@ def test_what_concerns_nobody_or_comes_later_is_not_due() -> None:
 def test_a_time_is_told_as_slurm_tells_it(age: int, words: str) -> None:
     found = of_age("n1", NOW - age, age, NOW)
     assert found is not None
-    assert found.reason.endswith(f" {words}")
+    assert str(found.reason).endswith(f" {words}")
 
 
 def test_a_failing_node_without_a_reason_and_a_notice_without_one_are_told_all_the_same() -> None:
     found = of_node(SlurmNode(name="n1", states=frozenset({"FAILING"})), NOW, OURS)
     assert found is not None
-    assert found.reason == "Slurm has its node as failing: no reason is given"
+    assert str(found.reason) == "Slurm has its node as failing: no reason is given"
     bare = Notice(instance="i", kind=NoticeKind.REBALANCE, seen=NOW)
-    assert of_notice("n1", bare).reason == f"{NoticeKind.REBALANCE} notice"
+    assert str(of_notice("n1", bare).reason) == f"{NoticeKind.REBALANCE} notice"
 
 
 def test_a_job_whose_limit_was_renewed_often_enough_is_told_so() -> None:
     ends = of_limit(job(limit=120), 10.0, 2, 2, NOW)
     assert ends is not None
-    assert ends.reason == "its time limit of 00:02:00 ends, and it was requeued for that 2 times"
+    assert (
+        str(ends.reason) == "its time limit of 00:02:00 ends, and it was requeued for that 2 times"
+    )
     assert ends.target == "job:7"

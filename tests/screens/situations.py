@@ -17,6 +17,7 @@ from tests.controller.world import T0
 from tests.screens.place import CKPTMAN_PID, PID, PUB, RACK, Place
 
 SITUATIONS: dict[str, Callable[[], Place]] = {}
+SPOT = Quoted(text="spot interruption")
 LOW = "Low RealMemory (reported:7412 < 100.00% of configured:8000)"
 
 
@@ -273,12 +274,12 @@ def notice_and_migration() -> Place:
         seconds=11.2, size=3 << 30, path="/shared/ckpt/42/3",
     )  # fmt: skip
     back = Migration(
-        run=run_of(40, "pub4"), method="criu", threatened=("pub4",), reason="spot interruption",
+        run=run_of(40, "pub4"), method="criu", threatened=("pub4",), reason=SPOT,
         step=MigrationStep.BACK, began=place.now - 2000, changed=place.now - 1700,
         image=replace(image, job=40, label="40", number=2),
     )  # fmt: skip
     now = Migration(
-        run=run_of(42, "pub1"), method="criu", threatened=("pub1",), reason="spot interruption",
+        run=run_of(42, "pub1"), method="criu", threatened=("pub1",), reason=SPOT,
         step=MigrationStep.SAVED, began=place.now - 30, changed=place.now - 8, deadline=place.now + 90,
         image=image, at=place.now + 5,
     )  # fmt: skip
@@ -315,8 +316,8 @@ def unsavable_job() -> Place:
     state.put(
         Migration(
             run=run_of(42, "pub1"), method="criu", threatened=("pub1",),
-            reason="spot interruption", step=MigrationStep.WAITING, began=place.now - 60,
-            changed=place.now - 40, deadline=place.now + 60, note=refused,
+            reason=SPOT, step=MigrationStep.WAITING, began=place.now - 60,
+            changed=place.now - 40, deadline=place.now + 60, note=Quoted(text=refused),
         )
     )  # fmt: skip
     state.close()

@@ -10,6 +10,7 @@ from ledger_cases import T0, instance
 from msgspec.structs import replace
 from status_cases import NOW, config, job, node
 
+from slurm_elastic.model.causes import Quoted
 from slurm_elastic.model.cluster import Notice, NoticeKind
 from slurm_elastic.model.directive import Departure, Directive, Replacement, Replacements
 from slurm_elastic.model.slurm import SlurmNode
@@ -68,7 +69,7 @@ def move(**fields: object) -> Migration:
             "is taken away in 1m (interruption): job 42 is saved",
         ),
         (
-            warned(move(step=MigrationStep.WAITING, at=None, note="criu refuses it")),
+            warned(move(step=MigrationStep.WAITING, at=None, note=Quoted(text="criu refuses it"))),
             "is taken away in 1m (interruption): job 42 CANNOT BE SAVED: criu refuses it",
         ),
         (

@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
+from msgspec import field
+
 from slurm_elastic.base.units import brief
-from slurm_elastic.model.causes.cause import Cause
+from slurm_elastic.model.causes.cause import Cause, Quoted
+from slurm_elastic.model.causes.save_refusals import SaveRefusal
+from slurm_elastic.model.causes.threats import JobThreat, MoveReason
 
 
 class JobNotHelped(Cause, frozen=True, kw_only=True):
-    """A request for the job cannot be followed, or its end comes all the same. ``reason``: the
+    """A request for the job cannot be followed, or its end comes all the same. ``cause``: the
     refusal, or what ends the job.
     """
 
-    reason: str
+    cause: SaveRefusal | JobThreat = field(name="reason")
 
     @property
     def words(self) -> str:
-        return self.reason
+        return str(self.cause)
 
 
 class SlurmRefused(Cause, frozen=True, kw_only=True):
@@ -29,13 +33,13 @@ class SlurmRefused(Cause, frozen=True, kw_only=True):
 
 
 class NodeThreatened(Cause, frozen=True, kw_only=True):
-    """The node's machine goes away or reaches its planned end, for a ``reason`` of the threat."""
+    """The node's machine goes away or reaches its planned end, by a threat's ``cause``."""
 
-    reason: str
+    cause: JobThreat = field(name="reason")
 
     @property
     def words(self) -> str:
-        return self.reason
+        return str(self.cause)
 
 
 class NoticesOver(Cause, frozen=True, kw_only=True):
@@ -110,12 +114,39 @@ class NoticeWithdrawn(Cause, frozen=True, kw_only=True):
         return "an operator withdrew it"
 
 
+class DaemonAway(Cause, frozen=True, kw_only=True):
+    """slurm-elasticd, which launches the job's machines, gave no sign of life for ``away_s``."""
+
+    away_s: float
+
+    @property
+    def words(self) -> str:
+        return f"slurm-elasticd is away for {brief(self.away_s)}"
+
+
+class NodeNotGivenUp(Cause, frozen=True, kw_only=True):
+    """The job has waited for the ``node`` for ``waits_s``, after which a healthy slurm-elasticd
+    gives nodes up.
+    """
+
+    node: str
+    waits_s: float
+
+    @property
+    def words(self) -> str:
+        return f"{self.node} does not come up for {brief(self.waits_s)}, nor is it given up"
+
+
+StartDanger = Quoted | DaemonAway | NodeNotGivenUp
+"""Why slurm-elasticd may not prevent that slurmctld fails a job."""
+
+
 class MayBeRequeued(Cause, frozen=True, kw_only=True):
     """``--no-requeue`` is lifted until the job runs, because its nodes may not come up.
     ``danger``: what makes that likely.
     """
 
-    danger: str
+    danger: StartDanger
 
     @property
     def words(self) -> str:
@@ -158,16 +189,16 @@ class SuspendedAgain(Cause, frozen=True, kw_only=True):
 
 
 class SaveMade(Cause, frozen=True, kw_only=True):
-    """Save ``number`` of the job is complete. ``reason``: why it was made."""
+    """Save ``number`` of the job is complete. ``cause``: why it was made."""
 
-    reason: str
+    cause: MoveReason = field(name="reason")
     number: int
     size_bytes: int
     took_s: float
 
     @property
     def words(self) -> str:
-        return f"{self.reason}: save {self.number}, {self.size_bytes} bytes in {self.took_s:.1f} s"
+        return f"{self.cause}: save {self.number}, {self.size_bytes} bytes in {self.took_s:.1f} s"
 
 
 class SaveFailed(Cause, frozen=True, kw_only=True):
@@ -215,14 +246,6 @@ class JobSavable(Cause, frozen=True, kw_only=True):
         return "it can be saved after all"
 
 
-class GoesOnDemand(Cause, frozen=True, kw_only=True):
-    """The job moves to a machine that its cloud does not take away."""
-
-    @property
-    def words(self) -> str:
-        return "it cannot be saved, and goes where no machine is taken away"
-
-
 class LedgerNotWritten(Cause, frozen=True, kw_only=True):
     """The move is not begun, because the ledger cannot be written."""
 
@@ -257,6 +280,7 @@ CheckpointStep = (
     | NoticeProvedWrong
     | NoticedNodeDown
     | NoticeWithdrawn
+    | StartDanger
     | MayBeRequeued
     | JobStarted
     | ImageMakesSafe
@@ -268,7 +292,6 @@ CheckpointStep = (
     | ImagesRemoved
     | JobUnsavable
     | JobSavable
-    | GoesOnDemand
     | LedgerNotWritten
     | OutputNotWritten
 )

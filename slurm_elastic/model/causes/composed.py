@@ -23,8 +23,9 @@ from slurm_elastic.model.causes.pool_failures import PoolFailure
 from slurm_elastic.model.causes.purchases import Purchase
 from slurm_elastic.model.causes.refusals import OfferRefusal
 from slurm_elastic.model.causes.repairs import NodeIll, Repair
-from slurm_elastic.model.causes.saves import JobSave
+from slurm_elastic.model.causes.run_starts import RunStartCause
 from slurm_elastic.model.causes.stops import SiteStop, StoppedByOrder
+from slurm_elastic.model.causes.threats import MoveReason
 from slurm_elastic.model.causes.unwanted import Unwanted
 
 
@@ -298,6 +299,22 @@ class CloudsReordered(Cause, frozen=True, kw_only=True):
         return f"{order}: it costs about {money(self.cost)} instead of {instead}"
 
 
+class StartsOver(Cause, frozen=True, kw_only=True):
+    """The job is requeued for an operator's order without a saved state. ``number`` and
+    ``order_text``: the order and its text in one line. ``obstacle``: why it was not saved, None if
+    no checkpoint method is in use.
+    """
+
+    number: int
+    order_text: str
+    obstacle: AnyCause | None = None
+
+    @property
+    def words(self) -> str:
+        obstacle = self.obstacle or "no checkpoint method is at work on this cluster"
+        return f"it starts over ({obstacle}): {self.order_text}"
+
+
 class StoppedPool(Struct, frozen=True, kw_only=True):
     """Why a pool gets no machines."""
 
@@ -322,6 +339,7 @@ class GrowthStopped(Cause, frozen=True, kw_only=True):
 
 Composed = (
     GrowthStopped
+    | StartsOver
     | CloudsReordered
     | RepetitionFailed
     | JobSetAside
@@ -355,7 +373,8 @@ AnyCause = (
     | Bound
     | Purchase
     | Repair
-    | JobSave
+    | MoveReason
+    | RunStartCause
     | DepartureStep
     | HostPowerStep
     | ImageStep

@@ -50,22 +50,6 @@ class MoveNotBegun(Cause, frozen=True, kw_only=True):
         return "slurm-elastic-ckptman has not begun to move it; does it run?"
 
 
-class StartsOver(Cause, frozen=True, kw_only=True):
-    """The job is requeued for an operator's order without a saved state. ``number`` and
-    ``order_text``: the order and its text in one line. ``obstacle``: why it was not saved, "" if no
-    checkpoint method is in use.
-    """
-
-    number: int
-    order_text: str
-    obstacle: str = ""
-
-    @property
-    def words(self) -> str:
-        obstacle = self.obstacle or "no checkpoint method is at work on this cluster"
-        return f"it starts over ({obstacle}): {self.order_text}"
-
-
 class JobsRedirected(Cause, frozen=True, kw_only=True):
     """The waiting jobs got other ``partitions``, because of an operator's order (its ``number``;
     ``order_text``: the order in one line). ``earlier``: their partitions until then, empty if the
@@ -162,7 +146,6 @@ DepartureStep = (
     | AllLeft
     | LeavesAfterJob
     | MoveNotBegun
-    | StartsOver
     | JobsRedirected
     | PartitionsRestored
     | ReplacementStarted

@@ -2,19 +2,30 @@
 
 from __future__ import annotations
 
+from msgspec import field
+
 from slurm_elastic.base.hostlist import compress
 from slurm_elastic.base.units import brief
-from slurm_elastic.model.causes.cause import Cause
+from slurm_elastic.model.causes.cause import Cause, Quoted
+from slurm_elastic.model.causes.checkpoints import SlurmRefused
+from slurm_elastic.model.causes.run_starts import NextRunStart
+from slurm_elastic.model.causes.save_refusals import SaveRefusal
+from slurm_elastic.model.causes.threats import (
+    MachineLostUnannounced,
+    MoveReason,
+    RunEndedUnannounced,
+)
+from slurm_elastic.model.causes.waits import WaitHint
 
 
 class MovePlanned(Cause, frozen=True, kw_only=True):
-    """The move begins. ``reason``: what threatens the job."""
+    """The move begins. ``cause``: what threatens the job."""
 
-    reason: str
+    cause: MoveReason = field(name="reason")
 
     @property
     def words(self) -> str:
-        return self.reason
+        return str(self.cause)
 
 
 class DeadlineSooner(Cause, frozen=True, kw_only=True):
@@ -79,40 +90,121 @@ class RunNotReleased(Cause, frozen=True, kw_only=True):
         return self.error
 
 
-class NoImage(Cause, frozen=True, kw_only=True):
-    """No save is possible, for a ``reason``, and the job has no image. ``runs``: its run exists."""
+class MethodUnusable(Cause, frozen=True, kw_only=True):
+    """The stopped run cannot continue, because its ``method`` cannot be used now."""
 
-    reason: str
+    method: str
+
+    @property
+    def words(self) -> str:
+        return f"checkpoint method {self.method!r} cannot be used now"
+
+
+class MethodGone(Cause, frozen=True, kw_only=True):
+    """The ``method`` with which the move was planned cannot be used any longer."""
+
+    method: str
+
+    @property
+    def words(self) -> str:
+        return f"method {self.method} can no longer be used here"
+
+
+class SaveTooLong(Cause, frozen=True, kw_only=True):
+    """A save may take ``save_s``, and only ``left_s`` are left for it."""
+
+    save_s: float
+    left_s: float
+
+    @property
+    def words(self) -> str:
+        return f"a save may take {brief(self.save_s)}, which does not fit into {brief(self.left_s)}"
+
+
+class StoppedInVain(Cause, frozen=True, kw_only=True):
+    """The run was stopped for an earlier move and continued, so it is not stopped again."""
+
+    @property
+    def words(self) -> str:
+        return "it was stopped for an earlier save, without success"
+
+
+class PolicyWantsNoSave(Cause, frozen=True, kw_only=True):
+    """The job's checkpoint ``policy`` (in its text form, "" if unknown) wants no save now."""
+
+    policy: str
+
+    @property
+    def words(self) -> str:
+        policy = f" is {self.policy}, and" if self.policy else ""
+        return f"its checkpoint policy{policy} wants no save now"
+
+
+class DeadlineTooNear(Cause, frozen=True, kw_only=True):
+    """Not even the shortest save ends before the deadline."""
+
+    @property
+    def words(self) -> str:
+        return "the deadline is too near"
+
+
+class SaveNotWhole(Cause, frozen=True, kw_only=True):
+    """Save ``number`` of the move was made, and cannot be trusted."""
+
+    number: int
+
+    @property
+    def words(self) -> str:
+        return f"save {self.number} is not whole"
+
+
+SaveObstacle = (
+    SaveRefusal
+    | MethodGone
+    | SaveTooLong
+    | StoppedInVain
+    | PolicyWantsNoSave
+    | DeadlineTooNear
+    | SaveNotWhole
+    | MoveSaveFailed
+)
+"""Why a job is not saved for its move."""
+
+
+class NoImage(Cause, frozen=True, kw_only=True):
+    """No save is possible, for a ``cause``, and the job has no image. ``runs``: its run exists."""
+
+    cause: SaveObstacle = field(name="reason")
     runs: bool
 
     @property
     def words(self) -> str:
         outlook = "the job keeps running; if its machine is lost, it starts over"
-        return f"{self.reason}; there is no image: {outlook if self.runs else 'its run is over'}"
+        return f"{self.cause}; there is no image: {outlook if self.runs else 'its run is over'}"
 
 
 class MoveNotNeeded(Cause, frozen=True, kw_only=True):
-    """No save is possible, for a ``reason``, but the machine stays while a job runs on it."""
+    """No save is possible, for a ``cause``, but the machine stays while a job runs on it."""
 
-    reason: str
+    cause: SaveObstacle = field(name="reason")
     runs: bool
 
     @property
     def words(self) -> str:
-        return f"{self.reason}; {'the job keeps running' if self.runs else 'its run is over'}"
+        return f"{self.cause}; {'the job keeps running' if self.runs else 'its run is over'}"
 
 
 class OlderImage(Cause, frozen=True, kw_only=True):
-    """No save is possible, for a ``reason``: the job continues from save ``number``."""
+    """No save is possible, for a ``cause``: the job continues from save ``number``."""
 
-    reason: str
+    cause: SaveObstacle = field(name="reason")
     number: int
     age_s: float
 
     @property
     def words(self) -> str:
         save = f"save {self.number}, {brief(self.age_s)} old"
-        return f"{self.reason}; the job will continue from {save}"
+        return f"{self.cause}; the job will continue from {save}"
 
 
 class ImagesNotListed(Cause, frozen=True, kw_only=True):
@@ -175,13 +267,11 @@ class NoLongerThreatened(Cause, frozen=True, kw_only=True):
 
 
 class JobRunsAgain(Cause, frozen=True, kw_only=True):
-    """The job runs on ``nodes``, ``took_s`` after its move began. ``start``: from which image, and
-    why not from the newest.
-    """
+    """The job runs on ``nodes``, ``took_s`` after its move began."""
 
     nodes: tuple[str, ...]
     took_s: float
-    start: str
+    start: NextRunStart
 
     @property
     def words(self) -> str:
@@ -189,17 +279,15 @@ class JobRunsAgain(Cause, frozen=True, kw_only=True):
 
 
 class LostJobRuns(Cause, frozen=True, kw_only=True):
-    """The job runs on ``nodes`` after its run ended without a notice, for a ``reason``. ``start``:
-    as in ``JobRunsAgain``.
-    """
+    """The job runs on ``nodes`` after its run ended without a notice, for a ``cause``."""
 
-    reason: str
+    cause: Quoted | MachineLostUnannounced | RunEndedUnannounced = field(name="reason")
     nodes: tuple[str, ...]
-    start: str
+    start: NextRunStart
 
     @property
     def words(self) -> str:
-        return f"{self.reason}; it runs on {','.join(self.nodes)}, from {self.start}"
+        return f"{self.cause}; it runs on {','.join(self.nodes)}, from {self.start}"
 
 
 class RequeueRepeated(Cause, frozen=True, kw_only=True):
@@ -210,26 +298,38 @@ class RequeueRepeated(Cause, frozen=True, kw_only=True):
         return "its requeue had no effect and is repeated"
 
 
-class RequeueNotYet(Cause, frozen=True, kw_only=True):
-    """The requeue is tried again, for a ``reason``."""
-
-    reason: str
+class SuspendedJustNow(Cause, frozen=True, kw_only=True):
+    """A person suspended the job so short a time ago that it cannot be resumed yet."""
 
     @property
     def words(self) -> str:
-        return self.reason
+        return "it was suspended just now"
+
+
+RequeueObstacle = Quoted | SlurmRefused | SuspendedJustNow
+"""Why a saved job is not requeued yet."""
+
+
+class RequeueNotYet(Cause, frozen=True, kw_only=True):
+    """The requeue is tried again, for a ``cause``."""
+
+    cause: RequeueObstacle = field(name="reason")
+
+    @property
+    def words(self) -> str:
+        return str(self.cause)
 
 
 class RequeueTooLate(Cause, frozen=True, kw_only=True):
-    """The requeue did not come in ``late_s``, for a ``reason``."""
+    """The requeue did not come in ``late_s``, for a ``cause``."""
 
     late_s: float
-    reason: str
+    cause: RequeueObstacle = field(name="reason")
 
     @property
     def words(self) -> str:
         late = brief(self.late_s)
-        return f"its requeue did not come in {late} ({self.reason}): the job continues where it is"
+        return f"its requeue did not come in {late} ({self.cause}): the job continues where it is"
 
 
 class MayNotBeRequeued(Cause, frozen=True, kw_only=True):
@@ -285,11 +385,11 @@ class StillPending(Cause, frozen=True, kw_only=True):
     """The requeued job waits, for a ``reason`` of Slurm. ``hint``: what would help."""
 
     reason: str
-    hint: str = ""
+    hint: WaitHint | None = None
 
     @property
     def words(self) -> str:
-        return f"it waits: {self.reason}{': ' if self.hint else ''}{self.hint}"
+        return f"it waits: {self.reason}{f': {self.hint}' if self.hint else ''}"
 
 
 MoveStep = (
@@ -298,8 +398,9 @@ MoveStep = (
     | DeadlineLater
     | SaveFoundWhole
     | SaveIsWhole
-    | MoveSaveFailed
     | RunNotReleased
+    | MethodUnusable
+    | SaveObstacle
     | NoImage
     | MoveNotNeeded
     | OlderImage
@@ -309,9 +410,11 @@ MoveStep = (
     | JobOver
     | RequeueSeen
     | NoLongerThreatened
+    | NextRunStart
     | JobRunsAgain
     | LostJobRuns
     | RequeueRepeated
+    | SuspendedJustNow
     | RequeueNotYet
     | RequeueTooLate
     | MayNotBeRequeued
@@ -320,5 +423,6 @@ MoveStep = (
     | AvoidsSpotNodes
     | HoldOfSlurmReleased
     | StillPending
+    | WaitHint
 )
 """All causes of a move's steps."""

@@ -1,4 +1,4 @@
-"""Why a job is saved (``policies.checkpoint``)."""
+"""Why a job is saved (``policies.checkpoint``, ``ckptman.saves``)."""
 
 from __future__ import annotations
 
@@ -81,5 +81,41 @@ class OwnReason(Cause, frozen=True, kw_only=True):
         return self.text
 
 
-JobSave = LeaseEnds | PriceOverThreshold | PriceRose | IntervalOver | NoticeGiven | OwnReason
-"""All reasons why policies save jobs."""
+class FirstSave(Cause, frozen=True, kw_only=True):
+    """It is not known yet whether the job can be saved."""
+
+    @property
+    def words(self) -> str:
+        return "a first save shows whether it can be saved"
+
+
+class ProbedSave(Cause, frozen=True, kw_only=True):
+    """The launcher of the job reports an obstacle, or the last saves failed."""
+
+    @property
+    def words(self) -> str:
+        return "a probe whether it can be saved"
+
+
+class SaveOrdered(Cause, frozen=True, kw_only=True):
+    """A person asked for the save: the user ``who`` ("": the order does not name the user)."""
+
+    who: str
+
+    @property
+    def words(self) -> str:
+        return f"{self.who or 'an operator'} asked for it"
+
+
+JobSave = (
+    LeaseEnds
+    | PriceOverThreshold
+    | PriceRose
+    | IntervalOver
+    | NoticeGiven
+    | OwnReason
+    | FirstSave
+    | ProbedSave
+    | SaveOrdered
+)
+"""All reasons why jobs are saved."""

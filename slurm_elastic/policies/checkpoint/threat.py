@@ -29,7 +29,20 @@ from enum import StrEnum
 
 from msgspec import Struct
 
-from slurm_elastic.base.units import money
+from slurm_elastic.model.causes.saves import NoticeGiven
+from slurm_elastic.model.causes.threats import (
+    EndsWithReservation,
+    JobPreempted,
+    JobThreat,
+    MaintenanceBegins,
+    MaximumAgeReached,
+    NodeDrained,
+    NodeFailing,
+    NoticeExplained,
+    PriceOverBid,
+    TimeLimitEnds,
+    TimeLimitLast,
+)
 from slurm_elastic.model.cluster import Notice, NoticeKind
 from slurm_elastic.model.slurm import Reservation, SlurmJob, SlurmNode
 from slurm_elastic.policies.nodes.node_reasons import has_mark
@@ -105,18 +118,16 @@ class Threat(Struct, frozen=True, kw_only=True):
     """A threat to a node or a job.
 
     ``target``: the name of a node, or ``job:NUMBER``. ``until``: when it is lost (Unix s; None:
-    unknown). ``since``: when we learnt of it. ``reason``: in one line, the same for all machines
-    that a cloud takes, so that a thousand nodes need one command. ``notice``: the kind of a notice
-    without a reason of its own.
+    unknown). ``since``: when we learnt of it. ``reason``: the same for all machines that a cloud
+    takes, so that a thousand nodes need one command.
     """
 
     target: str
     cause: ThreatCause
     answer: Response
-    reason: str
+    reason: JobThreat
     since: float
     until: float | None = None
-    notice: str = ""
 
     def answer_at(self, job: SlurmJob, dump: float, slack: float) -> float:
         """Return when to answer the threat for a job whose save may take ``dump`` seconds, with
@@ -167,8 +178,9 @@ def of_notice(node: str, notice: Notice) -> Threat:
         target=node,
         cause=cause,
         answer=Response.MOVE if cause in LEAVING else Response.SAVE,
-        reason=notice.reason or f"{notice.kind} notice",
-        notice="" if notice.reason else notice.kind,
+        reason=NoticeExplained(text=notice.reason)
+        if notice.reason
+        else NoticeGiven(notice=str(notice.kind)),
         since=notice.seen,
         until=notice.deadline,
     )
@@ -190,7 +202,7 @@ def of_age(node: str, launched: float, max_age: float | None, now: float) -> Thr
     # No rule ends a machine with jobs, so one over its age has no deadline.
     return Threat(
         target=node, cause=ThreatCause.PLANNED_END, answer=Response.MOVE, since=now,
-        reason=f"its machine reaches the pool's maximum age of {_span(max_age)}",
+        reason=MaximumAgeReached(max_age_s=max_age),
         until=ends if ends > now else None,
     )  # fmt: skip
 
@@ -201,7 +213,7 @@ def of_end(node: str, reservation: str, ends_at: float | None, now: float) -> Th
         return None
     return Threat(
         target=node, cause=ThreatCause.RESERVATION_END, answer=Response.MOVE, since=now,
-        reason=f"the cloud ends its machine with reservation {reservation}",
+        reason=EndsWithReservation(reservation=reservation),
         until=ends_at if ends_at > now else None,
     )  # fmt: skip
 
@@ -211,7 +223,7 @@ def of_reservations(reservations: Iterable[Reservation], now: float) -> list[Thr
     return [
         Threat(
             target=node, cause=ThreatCause.MAINTENANCE, answer=Response.MOVE, since=now,
-            until=reservation.start, reason=f"maintenance {reservation.name} begins",
+            until=reservation.start, reason=MaintenanceBegins(reservation=reservation.name),
         )
         for reservation in reservations
         if "MAINT" in reservation.flags and reservation.start > now
@@ -227,12 +239,11 @@ def of_node(node: SlurmNode, now: float, our_mark: str) -> Threat | None:
     beginning of the reasons that we set.
     """
     if node.states & {"FAIL", "FAILING"}:
-        cause_text = f"Slurm has its node as failing: {node.reason or 'no reason is given'}"
         return Threat(
             target=node.name,
             cause=ThreatCause.HEALTH,
             answer=Response.MOVE,
-            reason=cause_text,
+            reason=NodeFailing(node_reason=node.reason),
             since=now,
         )
     # Our own drains are answers to threats that other sources report.
@@ -241,12 +252,11 @@ def of_node(node: SlurmNode, now: float, our_mark: str) -> Threat | None:
     when = _date(node.reason)
     if when is None or when <= now:
         return None
-    cause_text = f"its node is drained: {node.reason}"
     return Threat(
         target=node.name,
         cause=ThreatCause.DRAIN,
         answer=Response.MOVE,
-        reason=cause_text,
+        reason=NodeDrained(node_reason=node.reason),
         since=now,
         until=when,
     )
@@ -261,10 +271,10 @@ def of_price(
     if bid is None or not prices or prices[-1][1] <= bid:
         return None
     since = next(changed_at for changed_at, _ in reversed(_last_over(prices, bid)))
-    cause_text = f"price {money(prices[-1][1])} is over the bid of {money(bid)}"
     return Threat(
-        target=node, cause=ThreatCause.PRICE, answer=Response.SAVE, reason=cause_text, since=since
-    )
+        target=node, cause=ThreatCause.PRICE, answer=Response.SAVE, since=since,
+        reason=PriceOverBid(price=prices[-1][1], bid=bid),
+    )  # fmt: skip
 
 
 def of_limit(job: SlurmJob, dump: float, times: int, renewed: int, now: float) -> Threat | None:
@@ -274,20 +284,14 @@ def of_limit(job: SlurmJob, dump: float, times: int, renewed: int, now: float) -
     until = end_of(job)
     if job.limit is None or until is None or not times or until - now > max(HORIZON, 3 * dump):
         return None
-    limit = _span(job.limit)
-    if renewed >= times:
-        cause_text = f"its time limit of {limit} ends, and it was requeued for that {renewed} times"
-        return Threat(
-            target=f"job:{job.id}", cause=ThreatCause.LIMIT, answer=Response.END, reason=cause_text,
-            since=now,
-            until=until,
-        )  # fmt: skip
-    cause_text = f"its time limit of {limit} ends ({renewed + 1} of {times} times)"
+    is_last = renewed >= times
     return Threat(
         target=f"job:{job.id}",
         cause=ThreatCause.LIMIT,
-        answer=Response.MOVE,
-        reason=cause_text,
+        answer=Response.END if is_last else Response.MOVE,
+        reason=TimeLimitLast(limit_s=job.limit, requeued=renewed)
+        if is_last
+        else TimeLimitEnds(limit_s=job.limit, nth=renewed + 1, times=times),
         since=now,
         until=until,
     )
@@ -301,7 +305,7 @@ def of_preemption(job: SlurmJob, now: float) -> Threat | None:
         return None
     return Threat(
         target=f"job:{job.id}", cause=ThreatCause.PREEMPTION, answer=Response.MOVE, since=now,
-        reason="a job of higher priority is to have its place", until=job.preempted,
+        reason=JobPreempted(), until=job.preempted,
     )  # fmt: skip
 
 
@@ -356,19 +360,11 @@ def notices(threats: Iterable[Threat], now: float) -> tuple[Notice, ...]:
             # notice is no answer to it, because the job must still be moved.
             seen=threat.since if threat.answer is Response.SAVE else now,
             deadline=threat.until,
-            reason=threat.reason,
+            reason=str(threat.reason),
         )
         for threat in threats
         if threat.answer is not Response.END
     )
-
-
-def _span(seconds: float) -> str:
-    """Return a duration as Slurm writes it: [DAYS-]HH:MM:SS."""
-    minutes, seconds_left = divmod(int(seconds), 60)
-    hours, minutes = divmod(minutes, 60)
-    days, hours = divmod(hours, 24)
-    return f"{f'{days}-' if days else ''}{hours:02}:{minutes:02}:{seconds_left:02}"
 
 
 def _end(threat: Threat) -> float:

@@ -10,6 +10,7 @@ from enum import StrEnum
 from msgspec import Struct
 
 from slurm_elastic.base.pages import page
+from slurm_elastic.model.causes.save_refusals import ONE_NODE, NoBatchJob, SeveralNodes
 
 TRIES = 2
 """The number of saves that must fail in a row. A step of the job, or a connection, may be gone at
@@ -46,8 +47,6 @@ _PASSES = re.compile(
 _OWN = f"save its state yourself: --comment=ckpt=signal ({page('checkpointing')})"
 STEPS = "start the program without srun, which a job of one node does not need, or " + _OWN
 """The remedy for a job with steps."""
-BATCH = "saves batch jobs"
-ONE_NODE = f"{BATCH} of one node"
 SEVERAL_NODES = ("dmtcp",)
 """The methods with a launcher that save batch jobs of several nodes, if a job names the method
 itself.
@@ -140,14 +139,12 @@ _KNOWN: tuple[tuple[str, str, str], ...] = (
 )  # fmt: skip
 
 
-def unfit(method: str, *, batch: bool, nodes: int) -> str:
-    """Return why a method with a launcher cannot save such a job; "" if it can."""
+def unfit(method: str, *, batch: bool, nodes: int) -> NoBatchJob | SeveralNodes | None:
+    """Return why a method with a launcher cannot save such a job; None if it can."""
+    saves_several = method in SEVERAL_NODES
     if not batch:
-        jobs = BATCH if method in SEVERAL_NODES else ONE_NODE
-        return f"{method} {jobs}, and this is no batch job (srun, salloc)"
-    if nodes > 1 and method not in SEVERAL_NODES:
-        return f"{method} {ONE_NODE}, and this one has {nodes}"
-    return ""
+        return NoBatchJob(method=method, one_node=not saves_several)
+    return SeveralNodes(method=method, nodes=nodes) if nodes > 1 and not saves_several else None
 
 
 def clearer(before: str, message: str) -> str:

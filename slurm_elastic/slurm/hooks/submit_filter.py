@@ -20,13 +20,13 @@ from slurm_elastic.config.clouds import CloudSettings
 from slurm_elastic.config.copying import Traffic
 from slurm_elastic.config.method_kinds import options_of, table
 from slurm_elastic.config.pool_rules import cheapest
-from slurm_elastic.config.validate_checkpoint import NO_DIRECTORY, SHARED
+from slurm_elastic.config.validate_checkpoint import SHARED
+from slurm_elastic.model.causes.save_refusals import NO_DIRECTORY, ONE_NODE
 from slurm_elastic.model.cluster import Location, Market, Pool
 from slurm_elastic.policies.checkpoint.unsavable import (
     BY_MPIRUN,
     BY_SBATCH,
     ON_ONE_NODE,
-    ONE_NODE,
     SEVERAL_NODES,
     STEPS,
 )

@@ -27,6 +27,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from slurm_elastic.model.checkpoint import Image
+from slurm_elastic.state.ckptstate.earlier_moves import decoded_move
 from slurm_elastic.state.ckptstate.facts import Migration, RecordedNotice, Suspension, UnsavableRun
 from slurm_elastic.state.ckptstate.schema import SCHEMA
 from slurm_elastic.state.store.counters import COUNT
@@ -333,7 +334,7 @@ def _notice_of(row: _Row) -> RecordedNotice:
 
 
 def _migration_of(row: _Row) -> Migration:
-    return msgspec.json.decode(row["body"], type=Migration)
+    return decoded_move(row["body"])
 
 
 def _past_move_of(row: _Row) -> _PastMove | None:

@@ -6,6 +6,8 @@ from enum import StrEnum
 
 from msgspec import Struct, field
 
+from slurm_elastic.model.causes import AnyCause
+from slurm_elastic.model.causes.threats import MoveReason
 from slurm_elastic.model.checkpoint import Image, JobRun
 from slurm_elastic.model.cluster import Notice, NoticeKind
 from slurm_elastic.policies.checkpoint.threat import OF_JOBS, ThreatCause
@@ -29,11 +31,11 @@ ENDS = frozenset({MigrationStep.BACK, MigrationStep.STAYED, MigrationStep.ENDED}
 
 
 class FailedRelease(Struct, frozen=True, kw_only=True):
-    """A stopped run that could not be released: ``why``, and ``until`` when (Unix time) it is not
-    tried again, after a ``pause`` (s).
+    """A stopped run that could not be released: the ``cause`` (None: it was not tried yet), and
+    ``until`` when (Unix time) it is not tried again, after a ``pause`` (s).
     """
 
-    why: str = ""
+    cause: AnyCause | None = field(default=None, name="why")
     pause: float = 0.0
     until: float = 0.0
 
@@ -41,6 +43,7 @@ class FailedRelease(Struct, frozen=True, kw_only=True):
 class Migration(Struct, frozen=True, kw_only=True):
     """The move of one run of a job, written before each effect.
 
+    ``reason``: why it moves. ``note``: why it is not further, or how it ended.
     ``threatened``: the nodes to leave; none if the time limit ends or the job is preempted.
     ``deadline``: when they end (Unix time; None: unknown). ``saves``: a save is wanted and fits
     before the deadline. ``image``: what the next run continues from (None: its start). ``at``: when
@@ -59,7 +62,7 @@ class Migration(Struct, frozen=True, kw_only=True):
     run: JobRun
     method: str
     threatened: tuple[str, ...]
-    reason: str
+    reason: MoveReason
     step: MigrationStep
     began: float
     changed: float
@@ -73,7 +76,7 @@ class Migration(Struct, frozen=True, kw_only=True):
     tries: int = 0
     newest: int | None = None
     helped: int = 0
-    note: str = ""
+    note: AnyCause | None = None
     stopped: bool = False
     suspended: float = 0.0
     held: FailedRelease | None = None

@@ -13,6 +13,7 @@ from slurm_elastic.ckptman.site import pools_by_node
 from slurm_elastic.config import Config
 from slurm_elastic.config.checkpoint import PoolCheckpoint
 from slurm_elastic.config.job_checkpoint import resolve_for
+from slurm_elastic.model.causes.save_refusals import SaveRefusal
 from slurm_elastic.model.finding import Finding
 from slurm_elastic.model.protocols import Slurm
 from slurm_elastic.model.slurm import SlurmJob
@@ -51,19 +52,19 @@ def examine(config: Config, slurm: Slurm, now: float) -> tuple[tuple[Finding, ..
 def _unsaved(config: Config, jobs: Sequence[SlurmJob]) -> Iterator[Finding]:
     """Yield the jobs that ask for a way to be saved and are not saved, by reason."""
     pools = pools_by_node(config)
-    by_reason: dict[str, list[str]] = {}
+    by_cause: dict[SaveRefusal, list[str]] = {}
     for job in jobs:
         pool = pools.get(job.nodes[0]) if job.nodes else None
         plan = resolve_for(job, pool.checkpoint if pool else PoolCheckpoint(), config.checkpoint)
         if plan.refused and not job.has_ended:
-            by_reason.setdefault(plan.refused, []).append(job.label)
-    for reason, labels in by_reason.items():
+            by_cause.setdefault(plan.refused, []).append(job.label)
+    for cause, labels in by_cause.items():
         and_others = f" and {len(labels) - MAX_NAMES} more" if len(labels) > MAX_NAMES else ""
         noun = "job" if len(labels) == 1 else "jobs"
         verb = "is" if len(labels) == 1 else "are"
         yield Finding.note(
             "saves of jobs",
-            f"{noun} {', '.join(labels[:MAX_NAMES])}{and_others} {verb} NOT saved: {reason}",
+            f"{noun} {', '.join(labels[:MAX_NAMES])}{and_others} {verb} NOT saved: {cause}",
             expected="jobs that are saved as they ask (--comment=ckpt=METHOD)",
             advice=f"set what is missing ({page('checkpointing')}), or tell their users",
         )

@@ -192,7 +192,7 @@ def _move(move: Migration, now: float) -> MoveView:
         began=move.began,
         took=max(end - move.began, 0.0),
         image=None if move.image is None else move.image.number,
-        note=move.note,
+        note="" if move.note is None else str(move.note),
         over=move.is_over,
         waits_for=_waits_for(move),
         hopeless=move.is_hopeless,

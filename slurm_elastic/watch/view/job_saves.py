@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from slurm_elastic.ckptman.site import pools_by_node
 from slurm_elastic.config import Config, PoolSettings
 from slurm_elastic.config.checkpoint import PoolCheckpoint
-from slurm_elastic.config.job_checkpoint import MethodChoice, explain_no_method, resolve_for
+from slurm_elastic.config.job_checkpoint import MethodChoice, resolve_for, why_no_method
 from slurm_elastic.model.slurm import SlurmJob
 from slurm_elastic.watch.view.checkpoints import CheckpointsView, MoveView, SavedView, UnsavableView
 from slurm_elastic.watch.view.own_jobs import JobSave
@@ -30,7 +30,7 @@ def how(choice: MethodChoice, be: str = "is") -> str:
     """The words for this plan, to stand after "Job 7 "; ``be``: "is" or "would be"."""
     if choice.method == "none":
         negated = "would NOT be" if be == "would be" else "is NOT"
-        return f"{negated} saved: {explain_no_method(choice)}"
+        return f"{negated} saved: {why_no_method(choice)}"
     options = "".join(f", {key}={value}" for key, value in choice.options.items())
     when = "only to be moved, because the save ends it" if choice.move_only else "by policy"
     text = f"{be} saved: by {choice.method}{options}, {when}"
@@ -67,7 +67,7 @@ class JobSaves:
 
     def _reason(self, job: SlurmJob, choice: MethodChoice) -> str:
         if choice.method == "none":
-            return explain_no_method(choice)
+            return str(why_no_method(choice))
         if (verdict := self._unsavable.get(job.id)) is not None:
             remedy = f". It would help to {verdict.remedy}" if verdict.remedy else ""
             return f"{verdict.why}{remedy}"

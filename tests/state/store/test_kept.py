@@ -803,7 +803,7 @@ def test_a_step_that_was_taken_while_nothing_could_be_read_stands(
         run=run,
         method="m",
         threatened=("n1",),
-        reason="r",
+        reason=Quoted(text="r"),
         step=MigrationStep.SAVING,
         began=1.0,
         changed=1.0,

@@ -1,0 +1,29 @@
+"""Moves as earlier releases stored them: with sentences in place of causes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+
+from slurm_elastic.model.causes import with_quoted
+from slurm_elastic.state.ckptstate.facts import FailedRelease, Migration
+
+_DECODER = msgspec.json.Decoder(Migration)
+
+
+def decoded_move(text: str) -> Migration:
+    """Decode a stored move, of this release or of an earlier one."""
+    try:
+        return _DECODER.decode(text)
+    except msgspec.ValidationError:
+        return converted_move(msgspec.json.decode(text, type=dict[str, Any]))
+
+
+def converted_move(stored: Mapping[str, Any]) -> Migration:
+    """Convert the object of a stored move. msgspec.ValidationError if it is none."""
+    fields = with_quoted(stored, Migration)
+    if isinstance(failed_release := fields.get("held"), dict):
+        fields["held"] = with_quoted(failed_release, FailedRelease)
+    return msgspec.convert(fields, Migration)
