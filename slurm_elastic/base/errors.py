@@ -81,6 +81,10 @@ error", and ``scontrol requeue`` reports an unexpected message.
 """
 
 
+_NO_JOB = "Invalid job id"
+_BUSY = ("timed out", "no answer in", "Zero Bytes were transmitted")
+
+
 class SlurmError(SlurmElasticError):
     """A Slurm command failed, timed out or answered with something unreadable."""
 
@@ -95,6 +99,16 @@ class SlurmError(SlurmElasticError):
     def unanswered(self) -> bool:
         """Whether slurmctld gave no answer. Then we know nothing, and it has refused nothing."""
         return self.code is None or any(marker in self.stderr for marker in _NO_ANSWER)
+
+    @property
+    def is_of_unknown_job(self) -> bool:
+        """Whether Slurm does not have the job of the command (any longer)."""
+        return _NO_JOB in self.stderr
+
+
+def is_busy(error: SlurmElasticError) -> bool:
+    """Whether slurmctld runs, but had no time to answer a command."""
+    return any(marker in str(error) for marker in _BUSY)
 
 
 class NotLearntError(SlurmElasticError):

@@ -21,7 +21,11 @@ _DIGITS = "0123456789"
 
 
 class HostlistError(ValueError):
-    """The text is not a hostlist; the message says where and what was expected."""
+    """The text is not a hostlist. ``complaint``: where, and what was expected, without the text."""
+
+    def __init__(self, text: str, complaint: str) -> None:
+        super().__init__(f"hostlist {text!r}: {complaint}")
+        self.complaint = complaint
 
 
 def expand(text: str) -> list[str]:
@@ -38,7 +42,7 @@ def _expanded(text: str) -> tuple[str, ...]:
     for item in _split(text):
         names.extend(_expand_item(item, text))
         if len(names) > MAX_HOSTS:
-            raise HostlistError(f"hostlist {text!r} names more than {MAX_HOSTS} hosts")
+            raise HostlistError(text, f"names more than {MAX_HOSTS} hosts")
     return tuple(names)
 
 
@@ -67,20 +71,20 @@ def _split(text: str) -> Iterator[str]:
     for char in text.strip():
         depth += {"[": 1, "]": -1}.get(char, 0)
         if depth not in (0, 1):
-            raise HostlistError(f"hostlist {text!r}: unbalanced or nested brackets")
+            raise HostlistError(text, "unbalanced or nested brackets")
         if char == "," and depth == 0:
             yield item
             item = ""
         else:
             item += char
     if depth:
-        raise HostlistError(f"hostlist {text!r}: bracket is not closed")
+        raise HostlistError(text, "bracket is not closed")
     yield item
 
 
 def _expand_item(item: str, text: str) -> Iterator[str]:
     if not item:
-        raise HostlistError(f"hostlist {text!r}: empty name")
+        raise HostlistError(text, "empty name")
     variants_of_parts: list[list[str]] = []
     end_of_group = 0
     for match in _GROUP.finditer(item):
@@ -89,11 +93,11 @@ def _expand_item(item: str, text: str) -> Iterator[str]:
     variants_of_parts.append([item[end_of_group:]])
     # Checked before the groups multiply out, because the product may not fit into memory.
     if math.prod(len(variants) for variants in variants_of_parts) > MAX_HOSTS:
-        raise HostlistError(f"hostlist {text!r} names more than {MAX_HOSTS} hosts")
+        raise HostlistError(text, f"names more than {MAX_HOSTS} hosts")
     names = map("".join, itertools.product(*variants_of_parts))
     first_name = next(names)
     if not _NAME.fullmatch(first_name):  # the other names differ from it only in digits
-        raise HostlistError(f"hostlist {text!r}: {first_name!r} is not a host name")
+        raise HostlistError(text, f"{first_name!r} is not a host name")
     yield first_name
     yield from names
 
@@ -103,15 +107,15 @@ def _expand_group(group: str, text: str) -> list[str]:
     for piece in group.split(","):
         match = _RANGE.fullmatch(piece)
         if not match:
-            raise HostlistError(f"hostlist {text!r}: {piece!r} is not a number or a range")
+            raise HostlistError(text, f"{piece!r} is not a number or a range")
         low, high = match[1], match[2] or match[1]
         if int(high) < int(low):
-            raise HostlistError(f"hostlist {text!r}: range {piece!r} runs backwards")
+            raise HostlistError(text, f"range {piece!r} runs backwards")
         if int(high) - int(low) >= MAX_HOSTS:
-            raise HostlistError(f"hostlist {text!r}: range {piece!r} is over {MAX_HOSTS} hosts")
+            raise HostlistError(text, f"range {piece!r} is over {MAX_HOSTS} hosts")
         numbers += [str(n).zfill(len(low)) for n in range(int(low), int(high) + 1)]
         if len(numbers) > MAX_HOSTS:
-            raise HostlistError(f"hostlist {text!r} names more than {MAX_HOSTS} hosts")
+            raise HostlistError(text, f"names more than {MAX_HOSTS} hosts")
     return numbers
 
 

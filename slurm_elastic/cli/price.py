@@ -238,7 +238,7 @@ def _partitions(config: Config, asked: Submission) -> list[str]:
 
 def _require_partitions(config: Config, asked: Submission) -> None:
     """ConfigError if the job names a partition that slurmctld does not have."""
-    if "invalid partition" not in asked.refused.lower():
+    if not asked.has_invalid_partition:
         return
     named = asked.options.get("partition", "").split(",")
     site = read_site(config.slurm)

@@ -1,5 +1,9 @@
 """Leaves out of a printed text the parts that stand above it on the screen already. Only the
 display depends on this.
+
+It compares texts and not causes, because the texts on one screen come from different sources. The
+verdicts on pools are sentences of the predicates, and different causes quote the same error of a
+cloud or end with the same remedy.
 """
 
 from __future__ import annotations

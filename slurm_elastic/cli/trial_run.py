@@ -388,7 +388,7 @@ def print_stop(stop: TrialDiagnosis) -> None:
     name = f"{stop.name}: " if stop.name else ""
     print(visible(f"STOPPED before {stop.step!s} ({MEANING[stop.step]})"))
     if stop.words:
-        print(visible(f"  cause: {name}{stop.words[:400]}"))
+        print(visible(f"  cause: {name}{stop.words:.400}"))
     if stop.remedy:
         print(f"  do: {stop.remedy}")
     for line in stop.usual:

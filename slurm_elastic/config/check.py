@@ -236,9 +236,7 @@ def _hostlist_form(text: str) -> str:
     try:
         expand(text)
     except HostlistError as error:
-        # The complaint already has the hostlist.
-        reason = str(error).removeprefix(f"hostlist {text!r}").lstrip(": ")
-        return f"a hostlist such as pub[1-8] ({reason})"
+        return f"a hostlist such as pub[1-8] ({error.complaint})"
     return "a hostlist such as pub[1-8]"
 
 

@@ -12,7 +12,7 @@ from slurm_elastic.base.units import does
 from slurm_elastic.controller.context import Site
 from slurm_elastic.controller.ending import TERMINATE_FAILED
 from slurm_elastic.controller.reconcile import Round
-from slurm_elastic.policies.repair.strays import CODE, strays_of
+from slurm_elastic.policies.repair.strays import code_of, strays_of
 from slurm_elastic.state.ledger import Health, LedgerState, Machine
 
 log = logging.getLogger(__name__)
@@ -85,4 +85,4 @@ def make_health(strays: Mapping[tuple[str, str], str], now: float) -> Health:
     )
     and_more = f"; and {len(strays) - MAX_REPORTED} more" if len(strays) > MAX_REPORTED else ""
     error = f"{len(strays)} {does(len(strays), 'serve')} no node: {listed}{and_more}"
-    return Health(name=NAME, checked=now, error=error, code=CODE)
+    return Health(name=NAME, checked=now, error=error, code=code_of(len(strays)))

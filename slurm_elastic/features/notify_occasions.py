@@ -16,7 +16,7 @@ from slurm_elastic.model.memory import REFUSED, Health
 from slurm_elastic.policies.launch.exclusions import DENIED
 from slurm_elastic.policies.launch.grouping import braces
 from slurm_elastic.policies.money.bounds import Spent
-from slurm_elastic.policies.repair.strays import CODE as STRAY
+from slurm_elastic.policies.repair.strays import count_of
 from slurm_elastic.state.ckptstate.facts import Migration, MigrationStep
 from slurm_elastic.state.credentials import ending, ends_of, soon
 
@@ -117,7 +117,7 @@ def of_health(health: Iterable[Health]) -> Iterator[Occasion]:
                 text=f"cloud {row.name} refuses the credentials: {row.error}",
                 values={"cloud": row.name},
             )
-        elif row.error is not None and row.code == STRAY:
+        elif row.error is not None and count_of(row.code):
             yield Occasion(event=NotifyEvent.STRAY, key="stray", text=f"paid machines: {row.error}")
 
 

@@ -13,6 +13,7 @@ from msgspec import Struct
 from slurm_elastic.base import bounded
 from slurm_elastic.base.bounded import BoundedSocket, ReadBudget
 from slurm_elastic.base.errors import ConfigError, SlurmElasticError
+from slurm_elastic.base.ssh_errors import is_unknown_host_key
 from slurm_elastic.features.host_keys import HostKey
 from slurm_elastic.features.join_secret import require_private
 
@@ -138,9 +139,7 @@ def ordered(
         fingerprint = error.key.fingerprint
         raise WrongHostKeyError(f"{target.address} shows the host key {fingerprint}") from None
     except (paramiko.SSHException, OSError, EOFError) as error:
-        wrong = isinstance(error, paramiko.SSHException) and "not found in known_hosts" in str(
-            error
-        )
+        wrong = isinstance(error, paramiko.SSHException) and is_unknown_host_key(error)
         kind = WrongHostKeyError if wrong else PushError
         error_text = (
             link.failure

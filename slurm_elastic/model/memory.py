@@ -212,9 +212,13 @@ class Health(Struct, frozen=True, kw_only=True):
     @property
     def named_error(self) -> str:
         """The error with the name before it. Many errors already begin with the name."""
-        prefix = f"{self.name}: "
-        name = _PLAIN_NAMES.get(self.name, self.name)
-        return f"{name}: {(self.error or '').removeprefix(prefix)}"
+        return f"{_PLAIN_NAMES.get(self.name, self.name)}: {self.unnamed_error}"
+
+    @property
+    def unnamed_error(self) -> str:
+        """The error without the name. Many errors begin with the name."""
+        error_text = self.error or ""
+        return error_text.removeprefix(f"{self.name}: ")
 
     def dated_error(self, age_s: float) -> str:
         """``named_error`` with its age, and with the time of the next try if we know it."""

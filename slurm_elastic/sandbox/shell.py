@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TypeVar
 
-from slurm_elastic.base.errors import SandboxError, SlurmElasticError
+from slurm_elastic.base.errors import SandboxError, SlurmElasticError, is_busy
 from slurm_elastic.config import SlurmSettings
 from slurm_elastic.model.slurm import SlurmJob, SlurmNode
 from slurm_elastic.sandbox.layout import Layout
@@ -22,7 +22,6 @@ BUSY_S = 60.0
 """Seconds for which a read is retried while slurmctld is too busy to answer."""
 PAUSE_SHARE, MAX_PAUSE_S = 0.1, 1.0
 """The pause before the next look, as a share of the time waited so far, and its maximum in s."""
-_NO_ANSWER = ("timed out", "no answer in", "Zero Bytes were transmitted")
 _FIELD = re.compile(r"(?:^|\s)(\w[\w:/]*)=")
 
 
@@ -148,8 +147,7 @@ def _read_with_retries(read: Callable[[], T]) -> T:
         try:
             return read()
         except SlurmElasticError as error:
-            is_busy = any(text in str(error) for text in _NO_ANSWER)
-            if not is_busy or time.monotonic() >= give_up_at:
+            if not is_busy(error) or time.monotonic() >= give_up_at:
                 raise
         time.sleep(0.5)
 

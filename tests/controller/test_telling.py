@@ -45,12 +45,13 @@ from slurm_elastic.model.cluster import Limits, Usage
 from slurm_elastic.model.exclusion import BREAKER, Exclusion
 from slurm_elastic.model.memory import Health
 from slurm_elastic.policies.money.bounds import Spent
-from slurm_elastic.policies.repair.strays import CODE as STRAY
+from slurm_elastic.policies.repair.strays import code_of
 from slurm_elastic.state.ckptstate import CheckpointState
 from slurm_elastic.state.ckptstate.facts import MigrationStep
 from slurm_elastic.state.ckptstate.schema import FILE
 from tests.controller.world import Inline, World
 
+STRAY = code_of(1)
 SCRIPT = """#!/bin/sh
 cat >> {out}.stdin
 echo >> {out}.stdin

@@ -54,32 +54,30 @@ class JobNamespaces:
         """Return its next answer. If the payload's end is reported first, store that."""
         until = time.monotonic() + within
         while (remaining := until - time.monotonic()) > 0:
-            message = job_init.receive(self._connection, remaining)
-            if message is None:
+            report = job_init.receive(self._connection, remaining)
+            if report is None:
                 continue
-            if "failed" in message:
-                raise RequestRefused(str(message["failed"]))
-            if not self._is_end(message):
-                return message
-            if "gone" in message:
+            if "failed" in report:
+                raise RequestRefused(str(report["failed"]))
+            if not self._is_end(report):
+                return report
+            if "gone" in report:
                 raise RequestRefused("the job's processes were killed")
         raise RequestRefused(f"no answer from the job's process 1 in {within:.0f} s")
 
-    def _is_end(self, message: dict[str, Any]) -> bool:
-        if "ended" in message:
-            self._ended = int(message["ended"])
-        elif "gone" in message:
+    def _is_end(self, report: dict[str, Any]) -> bool:
+        if "ended" in report:
+            self._ended = int(report["ended"])
+        elif "gone" in report:
             self._ended = int(signal.SIGKILL)
-        return "ended" in message or "gone" in message
+        return "ended" in report or "gone" in report
 
     def wait_status(self) -> int | None:
         """Return the payload's wait status after it has ended; SIGKILL's if its process 1 was
         killed.
         """
-        while (
-            self._ended is None and (message := job_init.receive(self._connection, 0)) is not None
-        ):
-            self._is_end(message)
+        while self._ended is None and (report := job_init.receive(self._connection, 0)) is not None:
+            self._is_end(report)
         return self._ended
 
     def kill(self) -> None:

@@ -24,6 +24,14 @@ class HubError(SlurmElasticError):
     """The hub is not running or failed. The daemon's next round retries."""
 
 
+class HubDeniedError(HubError):
+    """Only root and SlurmUser may ask the hub."""
+
+
+_DENIED = "NotPermitted"
+"""The code with which the hub's socket answers other users."""
+
+
 class Apply(Struct, frozen=True, kw_only=True, tag_field="op", tag="apply"):
     """Admit exactly these peers."""
 
@@ -56,19 +64,22 @@ class PeerSeen(Struct, frozen=True, kw_only=True):
 class HubAnswer(Struct, frozen=True, kw_only=True):
     """The hub's answer.
 
-    ``how``: ``kernel`` or ``wireguard-go``, "" without a tunnel. ``plain``: addresses admitted
-    without a tunnel.
+    ``code``: why it refuses, for programs. ``how``: ``kernel`` or ``wireguard-go``, "" without a
+    tunnel. ``plain``: addresses admitted without a tunnel.
     """
 
     ok: bool
     message: str = ""
+    code: str = ""
     peers: tuple[PeerSeen, ...] = ()
     how: str = ""
     plain: tuple[str, ...] = ()
 
 
 def ask(path: str, message: Message, timeout: float = TIMEOUT_S) -> HubAnswer:
-    """Return the hub's answer. HubError if the hub does not answer or reports an error."""
+    """Return the hub's answer. HubError if the hub does not answer or reports an error,
+    HubDeniedError if we may not ask it.
+    """
     try:
         with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
             connection.settimeout(timeout)
@@ -78,7 +89,9 @@ def ask(path: str, message: Message, timeout: float = TIMEOUT_S) -> HubAnswer:
             )
         answer = msgspec.json.decode(line, type=HubAnswer)
     except (OSError, msgspec.DecodeError) as error:
-        raise HubError(f"slurm-elastic-hub at {path} does not answer: {error}") from None
+        kind = HubDeniedError if isinstance(error, PermissionError) else HubError
+        raise kind(f"slurm-elastic-hub at {path} does not answer: {error}") from None
     if not answer.ok:
-        raise HubError(f"slurm-elastic-hub: {answer.message}")
+        kind = HubDeniedError if answer.code == _DENIED else HubError
+        raise kind(f"slurm-elastic-hub: {answer.message}")
     return answer

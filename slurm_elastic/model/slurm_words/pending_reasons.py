@@ -76,10 +76,20 @@ _UNSEEN = _passes("|None", "slurmctld has not looked at it yet", counted=True)
 _BEGIN_TIME = _passes(
     "BeginTime", "its begin time has not come", counted=True, waits_for="for the begin time"
 )
+_PRIORITY = _passes("Priority", "jobs with a higher priority come first", counted=True)
+_NODES = _passes("Resources", "it waits for nodes that are busy, or on their way", counted=True)
+_JOBS = _passes(
+    "Dependency", "it waits for the jobs that it depends on", waits_for="for other jobs"
+)
+_FAILED_JOB = _never(
+    "DependencyNeverSatisfied",
+    "a job that it depends on failed, so it never starts",
+    "scancel {job}",
+)
 _QUEUE = (
     _UNSEEN,
-    _passes("Priority", "jobs with a higher priority come first", counted=True),
-    _passes("Resources", "it waits for nodes that are busy, or on their way", counted=True),
+    _PRIORITY,
+    _NODES,
     _passes("SchedDefer", "slurmctld defers it to its next look at the queue", counted=True),
     # Whether a machine helps depends on the missing node, which this reason does not name.
     _passes(r"ReqNodeNotAvail,? ?", "a node that it needs is not available", counted=True),
@@ -107,9 +117,7 @@ _QUEUE = (
         counted=True,
     ),
     _BEGIN_TIME,
-    _passes(
-        "Dependency", "it waits for the jobs that it depends on", waits_for="for other jobs"
-    ),
+    _JOBS,
     _passes(
         "Licenses", "it waits for licences", advice="scontrol show licenses",
         waits_for="for licences",
@@ -169,10 +177,7 @@ _REQUESTS = (
         "Constraints", "no node of its partitions has what it asks for",
         _SMALLER,
     ),
-    _never(
-        "DependencyNeverSatisfied", "a job that it depends on failed, so it never starts",
-        "scancel {job}",
-    ),
+    _FAILED_JOB,
     _never("DeadLine", "its deadline has passed", "scancel {job}"),
     _never(
         "InvalidAccount", "Slurm does not know its account",
@@ -331,6 +336,21 @@ class Reason(Struct, frozen=True, kw_only=True):
     def is_unseen(self) -> bool:
         """Whether slurmctld has not given a reason yet."""
         return self.row is _UNSEEN
+
+    @property
+    def is_for_turn(self) -> bool:
+        """Whether the job may wait for its turn alone."""
+        return self.row is _PRIORITY or self.is_unseen
+
+    @property
+    def is_for_nodes(self) -> bool:
+        """Whether the job comes first and waits for nodes."""
+        return self.row is _NODES
+
+    @property
+    def is_for_jobs(self) -> bool:
+        """Whether the job waits for other jobs, perhaps in vain."""
+        return self.row in (_JOBS, _FAILED_JOB)
 
     @property
     def is_known(self) -> bool:

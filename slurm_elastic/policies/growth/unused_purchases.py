@@ -18,6 +18,7 @@ from msgspec.structs import replace
 
 from slurm_elastic.model.memory import Purchase, UnhelpedJob
 from slurm_elastic.model.slurm import SlurmJob
+from slurm_elastic.model.slurm_words import pending_reasons
 
 IDLE_PROOF_S = 60
 """Seconds after which an idle machine is proof, because slurmctld has looked at its whole queue
@@ -27,10 +28,6 @@ LOST_BOOT_S = 120
 """Seconds after which a node counts as lost if Slurm did not even start to power it up."""
 MOST_JOBS = 1000
 """The maximum of jobs of a purchase that are watched: the first ones."""
-
-
-_BEHIND = frozenset({"Priority", "None", ""})
-"""Slurm's reasons of jobs that may only wait for their turn."""
 
 
 class NodeUse(StrEnum):
@@ -55,7 +52,7 @@ class WatchedJob(NamedTuple):
 
 def watched_job(job: SlurmJob, shown_limits: Mapping[str, float | None]) -> WatchedJob:
     """The job as the guard sees it. ``shown_limits``: by partition, its MaxTime."""
-    is_kept = job.is_held or job.reason.startswith("Dependency")
+    is_kept = job.is_held or pending_reasons.reason_of(job.reason).is_for_jobs
     return WatchedJob(wishes(job, shown_limits), job.reason, is_kept)
 
 
@@ -147,9 +144,11 @@ def still_unhelped(row: UnhelpedJob, job: WatchedJob) -> bool:
     the cause that keeps the first job. So it gets a second chance when it comes first. The end of a
     hold or of a dependency changes its wishes.
     """
+    reason = pending_reasons.reason_of(job.reason)
     if row.asks != job.asks or job.is_kept:
         return False
-    has_come_first = row.reason in _BEHIND and job.reason == "Resources"
+    was_behind = pending_reasons.reason_of(row.reason).is_for_turn
+    has_come_first = was_behind and reason.is_for_nodes
     return not (has_come_first and row.strikes == 1)
 
 

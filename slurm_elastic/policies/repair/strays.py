@@ -14,12 +14,23 @@ from slurm_elastic.model.cluster import Instance, Pool
 from slurm_elastic.model.memory import Launch, Machine
 from slurm_elastic.policies.clock_guard import age
 
-CODE = "stray"
-"""The name of the health that reports these machines."""
+_CODE = "stray"
 UNENDING = 900.0
 """Seconds after which a machine whose end was decided should be gone. slurm-elasticd asks its cloud
 every round until then. The slowest clouds copy a disk back first and take some minutes.
 """
+
+
+def code_of(count: int) -> str:
+    """Return the code of the health that reports so many machines."""
+    return f"{_CODE}:{count}"
+
+
+def count_of(code: str | None) -> int:
+    """Return how many machines the health with this code reports; 0 if it reports other things."""
+    name, _, count = (code or "").partition(":")
+    # Earlier releases did not write the count.
+    return int(count or 1) if name == _CODE else 0
 
 
 def strays_of(

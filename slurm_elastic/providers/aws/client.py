@@ -27,7 +27,7 @@ from slurm_elastic.base.bounded import bound_boto
 from slurm_elastic.base.errors import AuthError, TransientError
 from slurm_elastic.base.guards import Guarded, GuardedBy
 from slurm_elastic.providers.aws.convert import READ, READ_OF_PLACEMENT
-from slurm_elastic.providers.aws.errors import THROTTLES, translated
+from slurm_elastic.providers.aws.errors import THROTTLES, is_lack_of_resources, translated
 from slurm_elastic.providers.aws.rate_limit import Busy, RateLimits
 from slurm_elastic.providers.aws.settings import AwsCloud
 
@@ -132,7 +132,8 @@ class AwsApi:
     def _note(self, operation: str, machines: int, error: TransientError) -> None:
         if self.pace is not None and error.code in THROTTLES:
             log.warning("throttled cloud=%s operation=%s", self._settings.name, operation)
-            self.pace.rejected(operation, machines, error.message)
+            lacks_resources = is_lack_of_resources(error.message)
+            self.pace.rejected(operation, machines, lacks_resources=lacks_resources)
 
     def _client(self) -> EC2Client:
         with self._lock:

@@ -233,6 +233,11 @@ def refusal(cloud: str, code: str, text: str, operation: str) -> ProviderError |
     return DeniedError(cloud, code, explanation, of_market=_OF_SPOT in text)
 
 
+def is_lack_of_resources(message: str) -> bool:
+    """Whether EC2 rejected the call because the bucket of machines was empty."""
+    return "resource" in message.lower()
+
+
 def sentence(error: BotoCoreError | Exception | str) -> str:
     """The error as one line. Long words are left out, because they do not help and may be user
     data.

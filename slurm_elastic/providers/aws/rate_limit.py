@@ -170,14 +170,14 @@ class RateLimits:
             for bucket, _, _ in self._needs(operation, 1):
                 bucket.accepted()
 
-    def rejected(self, operation: str, machines: int, message: str) -> None:
-        """EC2 has rejected the call because of its rate. The message may say that the bucket of
+    def rejected(self, operation: str, machines: int, *, lacks_resources: bool) -> None:
+        """EC2 has rejected the call because of its rate. ``lacks_resources``: because the bucket of
         machines was empty.
         """
         with self._lock:
             now = self._clock()
             (requests, _, _), *machine_needs = self._needs(operation, machines)
-            by_machines = bool(machine_needs) and "resource" in message.lower()
+            by_machines = bool(machine_needs) and lacks_resources
             for bucket, count, _ in machine_needs:
                 # A rejected call has started or ended no machine.
                 bucket.give_back(count, now)

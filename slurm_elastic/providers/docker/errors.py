@@ -21,6 +21,7 @@ from slurm_elastic.base.errors import (
     QuotaError,
     TransientError,
 )
+from slurm_elastic.base.ssh_errors import is_unknown_host_key
 from slurm_elastic.providers.base.errors import NoCredentials, causes, translating
 from slurm_elastic.providers.base.statuses import kind_of
 
@@ -140,7 +141,7 @@ def _from_ssh(error: BaseException) -> tuple[type[ProviderError], str, str]:
         "BadHostKeyException",
         "PasswordRequiredException",
     )
-    if is_refused or "not found in known_hosts" in str(error):
+    if is_refused or is_unknown_host_key(error):
         return AuthError, name, _sentence(str(error))
     return TransientError, name, _sentence(str(error))
 

@@ -28,7 +28,7 @@ from slurm_elastic.model.slurm import JobMail, SlurmJob, SlurmNode, SuspendExclu
 from slurm_elastic.slurm.client import answers, queue_text
 from slurm_elastic.slurm.client.batches import MAX_HOSTLIST_CHARS, batches
 from slurm_elastic.slurm.client.command import CallTimeout, run
-from slurm_elastic.slurm.client.comment_commands import NO_JOB, CommentCommands
+from slurm_elastic.slurm.client.comment_commands import CommentCommands
 from slurm_elastic.slurm.client.json_form import choose_form
 from slurm_elastic.slurm.client.partition_commands import PartitionCommands
 from slurm_elastic.slurm.client.queue_text import QueueText
@@ -311,7 +311,7 @@ class SlurmCli(CommentCommands, PartitionCommands, ReservationCommands):
         try:
             text = self._run("scontrol", "--oneliner", "show", "job", self._label(job))
         except SlurmError as error:
-            if NO_JOB not in error.stderr:
+            if not error.is_of_unknown_job:
                 raise
             return None
         return answers.job_mail(text, job)

@@ -13,7 +13,6 @@ from slurm_elastic.base.errors import SlurmError
 T = TypeVar("T")
 FEW = 20
 """So many jobs are read one by one. For more jobs squeue would load all jobs in any case."""
-NO_JOB = "Invalid job id"
 
 
 class CommentCommands(ABC):
@@ -46,7 +45,7 @@ class CommentCommands(ABC):
         try:
             return self._comments("--states=all", f"--jobs={job}")
         except SlurmError as error:
-            if NO_JOB not in error.stderr:
+            if not error.is_of_unknown_job:
                 raise
             return {}
 

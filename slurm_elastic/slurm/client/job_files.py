@@ -10,7 +10,6 @@ from slurm_elastic.base.errors import SlurmError
 from slurm_elastic.base.hostlist import HostlistError, expand
 from slurm_elastic.config import SlurmSettings
 from slurm_elastic.slurm.client import controller
-from slurm_elastic.slurm.client.comment_commands import NO_JOB
 
 _RECORD = re.compile(r"^(?=JobId=)", re.MULTILINE)
 
@@ -34,7 +33,7 @@ def read_job_files(settings: SlurmSettings, job: int) -> JobFiles | None:
     try:
         text = controller.run(command, settings)
     except SlurmError as error:
-        if NO_JOB not in error.stderr:
+        if not error.is_of_unknown_job:
             raise
         return None
     return parse(text, job)

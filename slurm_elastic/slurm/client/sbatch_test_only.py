@@ -37,6 +37,11 @@ class Submission(Struct, frozen=True, kw_only=True):
     start: float | None = None
     refused: str = ""
 
+    @property
+    def has_invalid_partition(self) -> bool:
+        """Whether Slurm refuses the job because it has no such partition."""
+        return "invalid partition" in self.refused.lower()
+
 
 def ask_sbatch(
     settings: SlurmSettings, script: str, options: Sequence[str], *, partition: str = ""

@@ -10,7 +10,6 @@ so.
 from __future__ import annotations
 
 import os
-import re
 import subprocess
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence, Set
@@ -164,8 +163,7 @@ def _parse(plan: ConfPlan) -> str:
 
 def _relocated(message: str, conf: Path, site: SiteConf) -> str:
     """Slurm's message about the copy, with the site's file and line in it."""
-    match = re.search(r"unrecognized key: (\w+)", message)
-    if match and (entry := site.option(match[1])):
+    if entry := dryrun.unknown_option(message, site):
         return f"{entry.location}: Slurm does not know {entry.name}"
     return dryrun.relocated(message, conf, site)
 

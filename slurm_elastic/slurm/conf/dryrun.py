@@ -318,6 +318,12 @@ def _hosts(lines: Sequence[ConfLine]) -> Iterator[str]:
         yield f"{ADDRESS} {name}"
 
 
+def unknown_option(message: str, site: SiteConf) -> Entry | None:
+    """The entry whose key Slurm does not know according to its message; None for other messages."""
+    match = re.search(r"unrecognized key: (\w+)", message)
+    return site.option(match[1]) if match else None
+
+
 def relocated(message: str, conf: Path, site: SiteConf) -> str:
     """Slurm's message with places in the copy replaced by the site's. Both have the same lines."""
     match = re.search(rf"{re.escape(str(conf))} line (\d+)", message)

@@ -20,7 +20,7 @@ from slurm_elastic.config import Config
 from slurm_elastic.config.joining import Network
 from slurm_elastic.config.tunnel import clouds_with_tunnel
 from slurm_elastic.machine.hub.link import by_address
-from slurm_elastic.machine.hub.wire import HubError, PeerSeen, Show, ask
+from slurm_elastic.machine.hub.wire import HubDeniedError, HubError, PeerSeen, Show, ask
 from slurm_elastic.model.finding import Finding, FindingLevel
 from slurm_elastic.model.protocols import Slurm
 from slurm_elastic.model.slurm import SlurmNode
@@ -153,7 +153,7 @@ def _hub(
     try:
         answer = ask(network.socket, Show(), timeout=5.0)
     except HubError as error:
-        denied = "Permission denied" in str(error) or "only root" in str(error)
+        denied = isinstance(error, HubDeniedError)
         yield Finding(
             subject="slurm-elastic-hub",
             level=FindingLevel.NOTE if denied else FindingLevel.WRONG,

@@ -22,7 +22,7 @@ from slurm_elastic.model.finding import Finding, FindingLevel, try_pool
 from slurm_elastic.policies.clock_guard import CLOCK_REMEDY, set_back
 from slurm_elastic.policies.launch.exclusions import DENIED, sickly
 from slurm_elastic.policies.launch.unhelped_words import unhelped_sentence
-from slurm_elastic.policies.repair.strays import CODE
+from slurm_elastic.policies.repair.strays import count_of
 from slurm_elastic.slurm.conf import plan
 from slurm_elastic.state.heartbeat import (
     CKPTMAN,
@@ -101,7 +101,7 @@ def _ledger_findings(
                 health, [m for m in machines if m.instance.cloud == health.name]
             ):
                 yield Finding.note("paid machines", unendable_text, advice=_CONSOLE)
-            advice = _STRAYS if health.code == CODE else ""
+            advice = _STRAYS if count_of(health.code) else ""
             cause = causes.cause_of_health(health, clouds)
             error_text = health.dated_error(max(now - health.checked, 1.0))
             yield Finding.wrong("last errors", error_text, advice=advice, cause=cause)

@@ -26,7 +26,7 @@ from slurm_elastic.model.directive import limit_changes
 from slurm_elastic.model.exclusion import offer_scope
 from slurm_elastic.model.protocols import Slurm
 from slurm_elastic.policies.money.bounds import Spent
-from slurm_elastic.policies.repair.strays import CODE as STRAY
+from slurm_elastic.policies.repair.strays import count_of
 from slurm_elastic.state.ckptstate import CheckpointState
 from slurm_elastic.state.ckptstate.schema import FILE
 from slurm_elastic.state.credentials import ends_of
@@ -203,11 +203,10 @@ def _machines(config: Config, facts: Facts, states: States | None) -> Iterator[M
     ])  # fmt: skip
     served = Counter(m.instance.node for m in live if m.is_wanted)
     doubles = sum(n - 1 for n in served.values())
-    stray = next((h for h in facts.health if h.code == STRAY and h.error), None)
-    count = re.match(r"\d+", stray.error) if stray is not None and stray.error else None
+    strays = sum(count_of(health.code) for health in facts.health if health.error)
     yield _gauge("strays", "Paid machines without a node, or for a node that has one.", [
         ({"kind": "double"}, float(doubles)),
-        ({"kind": "stray"}, float(count[0]) if count else 0.0),
+        ({"kind": "stray"}, float(strays)),
     ])  # fmt: skip
 
 

@@ -290,7 +290,7 @@ def _cloud(join: _Join, cloud: CloudSettings, blocked: CloudBlocked | None) -> C
         price_worst=join.usage.dollars_per_hour.get(scope, 0.0),
         price_limit=cloud.limits.dollars_per_hour,
         blocked=str(blocked) if blocked else None,
-        problem=health.error.removeprefix(f"{cloud.name}: ") if health and health.error else None,
+        problem=health.unnamed_error if health and health.error else None,
         checked=health.checked if health else None,
         unendable=unendable(health, machines),
         do=advice(health, machines, cloud.reach_advice) if health and health.error else "",

@@ -176,10 +176,10 @@ def _told(level: str, word: str, sentence: str, role: str = "") -> str:
     )
 
 
-def _sentence(reason: str) -> str:
-    """The reason as a sentence of its own."""
-    end = "" if reason.endswith((".", "!", "?")) else "."
-    return f"{reason[:1].upper()}{reason[1:]}{end}"
+def _sentence(text: str) -> str:
+    """The text as a sentence of its own: with a capital and a full stop."""
+    end = "" if text.endswith((".", "!", "?")) else "."
+    return f"{text[:1].upper()}{text[1:]}{end}"
 
 
 def _text(text: str) -> str:

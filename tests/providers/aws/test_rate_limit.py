@@ -91,7 +91,7 @@ def test_more_than_a_full_bucket_waits_for_a_full_one() -> None:
 def test_rejections_halve_the_refill_and_successes_bring_it_back() -> None:
     pace, clock = paced()
     pace.take("run_instances", 100, 0)
-    pace.rejected("run_instances", 100, "exceeded its resource rate limit")
+    pace.rejected("run_instances", 100, lacks_resources=True)
     assert pace.startable() == 0
     clock.now += 101
     assert pace.startable() == 99  # a token a second, less the margin of the last one
@@ -105,7 +105,7 @@ def test_rejections_halve_the_refill_and_successes_bring_it_back() -> None:
 def test_a_rejected_request_gives_the_machines_tokens_back() -> None:
     pace, _ = paced()
     pace.take("run_instances", 1000, 0)
-    pace.rejected("run_instances", 1000, "Request limit exceeded.")
+    pace.rejected("run_instances", 1000, lacks_resources=False)
     assert pace.startable() == 1000
     with pytest.raises(Busy, match="run_instances calls"):
         pace.take("run_instances", 1000, 0)
