@@ -13,10 +13,10 @@ from slurm_elastic.config.job_checkpoint import MethodChoice
 from slurm_elastic.model.admin_comment import NoteKind, with_note
 from slurm_elastic.model.causes.checkpoints import (
     JobSavable,
-    JobUnsavable,
     LedgerNotWritten,
     OutputNotWritten,
 )
+from slurm_elastic.model.causes.hindrances import JobUnsavable
 from slurm_elastic.model.causes.refusals import NotSavable
 from slurm_elastic.model.causes.threats import GoesOnDemand
 from slurm_elastic.model.checkpoint import JobRun
@@ -49,12 +49,11 @@ def judge_run(site: CheckpointSite, run: JobRun, choice: MethodChoice, message: 
         attempt=run.attempt,
         method=choice.method,
         at=site.now(),
-        why=hindrance.why,
-        remedy=hindrance.remedy,
+        cause=hindrance,
         moved=last_verdict is not None and last_verdict.moved,
     )
     site.state.put_verdict(verdict)
-    cause = JobUnsavable(why=hindrance.why, remedy=hindrance.remedy)
+    cause = JobUnsavable(cause=hindrance)
     site.recorder.record_run(run, "ckpt-unsavable", cause, level=logging.WARNING)
     # The verdict is stored in any case: ``ckpt list`` shows it also if nobody is notified.
     if choice.unsavable is Unsavable.STAY:
@@ -75,11 +74,11 @@ def _notify_user(
         else "if its machine is taken away, it starts over"
     )
     lines = (
-        f"slurm-elastic: this job cannot be saved: {verdict.why}; {outlook}",
+        f"slurm-elastic: this job cannot be saved: {verdict.cause}; {outlook}",
         f"slurm-elastic: it would help to {verdict.remedy}",
     )
     try:
-        text = f"cannot be saved: {verdict.why}; it would help to {verdict.remedy}"
+        text = f"cannot be saved: {verdict.cause}; it would help to {verdict.remedy}"
         # The comment first: it needs no step of the job, which the job's output does.
         _comment(site, run.job, text)
         write_to_job_output(site, run.job, *lines)
@@ -133,7 +132,7 @@ def _move_to_on_demand(site: CheckpointSite, run: JobRun, verdict: UnsavableRun)
     now = site.now()
     rule = Exclusion(
         kind=NO_SPOT, scope=f"job:{run.job}", since=now, until=now + NO_SPOT_RULE_S,
-        cause=NotSavable(obstacle=verdict.why),
+        cause=NotSavable(cause=verdict.cause),
     )  # fmt: skip
     try:
         site.ledger.exclusions.add(rule)

@@ -13,6 +13,7 @@ import pytest
 from msgspec.structs import replace
 
 from slurm_elastic.model.causes import Quoted
+from slurm_elastic.model.causes.hindrances import JobHindered, SaveErrorLasts, SaveObstacleKind
 from slurm_elastic.model.causes.moves import MoveSaveFailed
 from slurm_elastic.model.checkpoint import Image, JobRun
 from slurm_elastic.model.cluster import Notice, NoticeKind
@@ -364,13 +365,21 @@ def test_a_machine_that_is_taken_away_counts_against_its_offer(
 
 def test_a_verdict_stands_until_another_or_an_acquittal(state: CheckpointState) -> None:
     first = UnsavableRun(
-        job=7, label="7", attempt=0, method="criu", at=1.0, why="a lock", remedy="x"
+        job=7,
+        label="7",
+        attempt=0,
+        method="criu",
+        at=1.0,
+        cause=JobHindered(obstacle=SaveObstacleKind.FILE_LOCK),
     )
     other = replace(first, job=8)
     state.put_verdict(first)
     state.put_verdict(other)
-    state.put_verdict(replace(first, why="a socket", moved=True))
-    assert state.unsavable() == {7: replace(first, why="a socket", moved=True), 8: other}
+    state.put_verdict(replace(first, cause=SaveErrorLasts(error="a socket"), moved=True))
+    assert state.unsavable() == {
+        7: replace(first, cause=SaveErrorLasts(error="a socket"), moved=True),
+        8: other,
+    }
     state.forget_verdict(7)
     assert state.unsavable() == {8: other}
 
@@ -465,6 +474,9 @@ def test_moves_with_sentences_of_an_earlier_release_are_read_and_go_on(tmp_path:
         assert moves[4].held == FailedRelease()
         assert str(moves[5].note) == "it runs on pub2 after 9.0 s, from save 1"
         assert [move.run.job for move in state.migrations()] == [1, 2, 3, 4]
+        verdict = state.unsavable()[6]
+        assert verdict.cause == Quoted(text="it holds a lock on a file")
+        assert verdict.remedy == "run it without the lock"
         failed = replace(moves[2], note=MoveSaveFailed(error="no answer"))
         state.put(failed)
         assert state.open_migration(2, 0) == failed

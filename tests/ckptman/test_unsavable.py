@@ -76,7 +76,7 @@ def test_a_job_that_cannot_be_saved_is_told_so_within_two_minutes(world: CkptWor
     assert world.now - world.job(7).start <= 120
     assert world.saver.calls.count(("checkpoint", 7)) == 2, "once may be chance"
     (verdict,) = world.state.unsavable().values()
-    assert (verdict.job, verdict.why) == (7, "it holds a lock on a file")
+    assert (verdict.job, str(verdict.cause)) == (7, "it holds a lock on a file")
     first, second = lines(world)
     assert first == (
         "slurm-elastic: this job cannot be saved: it holds a lock on a file; if its machine is"
@@ -101,7 +101,7 @@ def test_the_end_of_a_run_does_not_hide_why_it_could_not_be_saved(world: CkptWor
     world.saver.broken = CheckpointError("job 7: this run is not under the launcher")
     world.until(lambda: bool(world.state.unsavable()))
     (verdict,) = world.state.unsavable().values()
-    assert verdict.why == "it holds a lock on a file"
+    assert str(verdict.cause) == "it holds a lock on a file"
 
 
 def test_a_failure_that_passes_is_no_verdict(world: CkptWorld) -> None:

@@ -256,7 +256,7 @@ def test_list_says_which_jobs_cannot_be_saved_and_what_would_help(
         memory.put_verdict(
             UnsavableRun(
                 job=8, label="8_3", attempt=0, method="criu", at=time.time(),
-                why="it holds a lock on a file", remedy="run it without the lock",
+                cause=Quoted(text="it holds a lock on a file"), stored_remedy="run it without the lock",
             )
         )  # fmt: skip
     assert run(config, "list") == 0

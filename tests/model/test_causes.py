@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import typing
+from enum import Enum
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +32,8 @@ def value_of(wanted: Any) -> Any:
     if isinstance(wanted, type) and issubclass(wanted, msgspec.Struct):
         fields = msgspec.structs.fields(wanted)
         return wanted(**{f.name: value_of(f.type) for f in fields if f.required})
+    if isinstance(wanted, type) and issubclass(wanted, Enum):
+        return next(iter(wanted))
     if typing.get_origin(wanted) is tuple:
         return (value_of(typing.get_args(wanted)[0]),)
     of_union = typing.get_args(wanted)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from slurm_elastic.model.causes import decoded, encoded
+from slurm_elastic.model.causes.hindrances import JobHindered, JobUnsavable, SaveObstacleKind
 from slurm_elastic.policies.checkpoint.unsavable import obstacle
 
 CRIU = "job 7: no checkpoint: criu dump: exit 1: "
@@ -66,9 +68,9 @@ CRIU = "job 7: no checkpoint: criu dump: exit 1: "
 def test_the_reason_is_one_sentence_with_what_would_help(message: str, why: str) -> None:
     found = obstacle(message)
     assert found is not None
-    assert why in found.why
-    assert found.why[:1].islower()
-    assert "\n" not in found.why
+    assert why in str(found)
+    assert str(found)[:1].islower()
+    assert "\n" not in str(found)
     assert found.remedy
 
 
@@ -95,13 +97,13 @@ def test_what_may_pass_by_itself_is_no_verdict(message: str) -> None:
 def test_words_that_nobody_knows_are_given_as_they_are() -> None:
     found = obstacle(CRIU + "(criu/new.c:1): Something\n new")
     assert found is not None
-    assert found.why == "criu dump: exit 1: (criu/new.c:1): Something new"
+    assert str(found) == "criu dump: exit 1: (criu/new.c:1): Something new"
 
 
 def test_words_that_nobody_knows_are_cut_at_two_hundred_characters() -> None:
     found = obstacle("job 7: no checkpoint: " + "y" * 300)
     assert found is not None
-    assert found.why == "y" * 200
+    assert str(found) == "y" * 200
 
 
 @pytest.mark.parametrize(
@@ -115,7 +117,7 @@ def test_words_that_nobody_knows_are_cut_at_two_hundred_characters() -> None:
 def test_closing_network_connections_is_no_advice_for_what_is_none(message: str) -> None:
     found = obstacle(message)
     assert found is not None
-    assert "network connection" not in found.why
+    assert "network connection" not in str(found)
     assert "tcp=close" not in found.remedy
 
 
@@ -126,3 +128,12 @@ def test_advice_for_pythons_multiprocessing_is_named_as_such() -> None:
     assert found is not None
     assert found.remedy.startswith("keep the file as long as it is open")
     assert "in Python's multiprocessing: the start method fork" in found.remedy
+
+
+@pytest.mark.parametrize("kind", SaveObstacleKind)
+def test_each_obstacle_has_a_sentence_and_a_remedy(kind: SaveObstacleKind) -> None:
+    hindrance = JobHindered(obstacle=kind, method="criu", nodes="2")
+    assert not {"{", "}"} & {*str(hindrance), *hindrance.remedy}
+    verdict = JobUnsavable(cause=hindrance)
+    assert decoded(encoded(verdict)) == verdict
+    assert str(verdict) == f"it cannot be saved: {hindrance}. It would help to {hindrance.remedy}"

@@ -26,8 +26,8 @@ from slurm_elastic.watch.view.checkpoints import CheckpointFacts
 from slurm_elastic.watch.view.rows import AttentionLevel
 
 UNSAVABLE = UnsavableRun(
-    job=42, label="42", attempt=0, method="criu", at=NOW, why="it holds a lock on a file",
-    remedy="run it without",
+    job=42, label="42", attempt=0, method="criu", at=NOW, cause=Quoted(text="it holds a lock on a file"),
+    stored_remedy="run it without",
 )  # fmt: skip
 
 

@@ -227,17 +227,6 @@ class ImagesRemoved(Cause, frozen=True, kw_only=True):
         return "the job has ended, its images are removed"
 
 
-class JobUnsavable(Cause, frozen=True, kw_only=True):
-    """The job cannot be saved. ``why``: what prevents it. ``remedy``: what its user can do."""
-
-    why: str
-    remedy: str
-
-    @property
-    def words(self) -> str:
-        return f"it cannot be saved: {self.why}. It would help to {self.remedy}"
-
-
 class JobSavable(Cause, frozen=True, kw_only=True):
     """A save succeeded after all."""
 
@@ -290,7 +279,6 @@ CheckpointStep = (
     | SaveFailed
     | SavedByMove
     | ImagesRemoved
-    | JobUnsavable
     | JobSavable
     | LedgerNotWritten
     | OutputNotWritten

@@ -11,6 +11,7 @@ from slurm_elastic.model.causes.copies import Copying
 from slurm_elastic.model.causes.deadline import Deadline
 from slurm_elastic.model.causes.departures import DepartureStep
 from slurm_elastic.model.causes.growth import GrowthStep
+from slurm_elastic.model.causes.hindrances import SavabilityStep
 from slurm_elastic.model.causes.holds import NodeHold
 from slurm_elastic.model.causes.hypervisors import HostPowerStep
 from slurm_elastic.model.causes.image_changes import ImageStep
@@ -375,6 +376,7 @@ AnyCause = (
     | Repair
     | MoveReason
     | RunStartCause
+    | SavabilityStep
     | DepartureStep
     | HostPowerStep
     | ImageStep

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from msgspec import field
 
-from slurm_elastic.model.causes.cause import Cause
+from slurm_elastic.model.causes.cause import Cause, Quoted
+from slurm_elastic.model.causes.hindrances import Hindrance
 
 
 class PartlyGiven(Cause, frozen=True, kw_only=True):
@@ -31,11 +32,11 @@ class TakenAway(Cause, frozen=True, kw_only=True):
 class NotSavable(Cause, frozen=True, kw_only=True):
     """No spot machine is bought for the job, because the job cannot be saved."""
 
-    obstacle: str = field(name="because")
+    cause: Quoted | Hindrance = field(name="because")
 
     @property
     def words(self) -> str:
-        return f"it cannot be saved: {self.obstacle}"
+        return f"it cannot be saved: {self.cause}"
 
 
 class NoOffers(Cause, frozen=True, kw_only=True):

@@ -1,5 +1,5 @@
-"""Why a job cannot be saved, in one sentence, and what would help, from the message of a failed
-save. Pure. CRIU's messages are from 4.1 and 4.2 (its sources, and measured).
+"""Why a job cannot be saved, from the message of a failed save. Pure. CRIU's messages are from 4.1
+and 4.2 (its sources, and measured).
 """
 
 from __future__ import annotations
@@ -7,9 +7,12 @@ from __future__ import annotations
 import re
 from enum import StrEnum
 
-from msgspec import Struct
-
-from slurm_elastic.base.pages import page
+from slurm_elastic.model.causes.hindrances import (
+    Hindrance,
+    JobHindered,
+    SaveErrorLasts,
+    SaveObstacleKind,
+)
 from slurm_elastic.model.causes.save_refusals import ONE_NODE, NoBatchJob, SeveralNodes
 
 TRIES = 2
@@ -30,13 +33,6 @@ class Unsavable(StrEnum):
     ON_DEMAND = "on_demand"
 
 
-class Obstacle(Struct, frozen=True):
-    """``why`` completes "it cannot be saved:", and ``remedy`` completes "it would help to"."""
-
-    why: str
-    remedy: str
-
-
 _PASSES = re.compile(
     r"no answer to|deadline|no time left|is not whole|of the file system|quota|No space left"
     r"|begun to use System V IPC just now"
@@ -44,99 +40,55 @@ _PASSES = re.compile(
     r"|Read-only file system|Stale file handle|the job is held|could not be|still at it"
 )
 """Matches the message of a failed save whose next try may succeed."""
-_OWN = f"save its state yourself: --comment=ckpt=signal ({page('checkpointing')})"
-STEPS = "start the program without srun, which a job of one node does not need, or " + _OWN
-"""The remedy for a job with steps."""
 SEVERAL_NODES = ("dmtcp",)
 """The methods with a launcher that save batch jobs of several nodes, if a job names the method
 itself.
 """
-BY_MPIRUN = f"start the program by mpirun, or {_OWN}"
-"""The remedy for a job of several nodes with steps."""
-BY_SBATCH = "submit a script with sbatch"
-ON_ONE_NODE = "ask for one node, or " + _OWN
-"""The remedies where a method saves no job of that kind."""
-_KNOWN: tuple[tuple[str, str, str], ...] = (
-    (r"no clocks of its own",
-     "its node cannot set its clocks after a move, so its timers would never end",
-     "ask your administrator for Linux 5.6 or later (CAP_SYS_TIME in a container), or " + _OWN),
-    (r"another DMTCP than|DMTCP lacks",
-     "its nodes have a DMTCP that cannot save jobs of several hosts",
-     f"ask your administrator for DMTCP with two changes ({page('checkpoint-methods')})"),
+_KNOWN: tuple[tuple[SaveObstacleKind, str], ...] = (
+    (SaveObstacleKind.CLOCKS, r"no clocks of its own"),
+    (SaveObstacleKind.OTHER_DMTCP, r"another DMTCP than|DMTCP lacks"),
     # Before the network's rows: a step has connections, and these must not be closed.
-    (r"runs a step \(srun\), which (\w+) does not save",
-     r"it runs a step (srun), which \1 does not save", STEPS),
-    (r"file locks", "it holds a lock on a file", "run it without the lock, or " + _OWN),
-    (r"link.?remap|/dev/shm/sem\.", "it uses a named semaphore or a deleted file that others hold",
-     "keep the file as long as it is open, have semaphores without names (in Python's"
-     " multiprocessing: the start method fork), or " + _OWN),
-    (r"ghost file|ghost-limit", "it has a large file open that was deleted",
-     "keep the file, or write it in the job's directory"),
-    (r"sk-unix\.c.*[Ii]n-flight",
-     "it has a unix socket with a connection that it has not accepted yet",
-     "accept connections as they come, or " + _OWN),
-    (r"[Cc]onnected TCP|TCP socket|tcp-established|[Ii]n-flight",
-     "it has a network connection open",
-     "close it while the job computes, or let a move close it if the program reconnects"
-     " (--comment=ckpt=criu,tcp=close), or " + _OWN),
-    (r"runs a terminal", "it runs in script(1) or the like, which a save would end",
-     "write its output to a file"),
-    (r"in valgrind", "it runs in valgrind, which does not continue after a save",
-     "run it without valgrind"),
-    (r"Kerberos tickets in", "it has its Kerberos tickets in a keyring of its node's kernel",
-     "keep them in a file before kinit (export KRB5CCNAME=FILE:$HOME/.krb5cc), or " + _OWN),
-    (r"1:16 opt", "it has a network socket open, which its node's CRIU cannot save on that kernel",
-     "ask your administrator for CRIU 4.2, or " + _OWN),
-    (r"sk-inet|listen|UDP|sk-netlink|packet socket",
-     "it has a network socket open, as MPI has",
-     "close it while the job computes, or " + _OWN),
-    (r"[Ii]notify|fsnotify|fanotify", "it watches files (inotify)", "let it look at them instead"),
-    (r"nested .*(namespace|ns)|userns|user namespace|mnt ns|has namespaces or mounts",
-     "it runs in a container of its own", "run it without the container, or " + _OWN),
-    (r"System V IPC, which", "it uses System V IPC, which its node's kernel is too old for",
-     "ask your administrator for Linux 5.17 or later, or " + _OWN),
-    (r"SEM_UNDO", "it has semaphores that may be undone at the end of a process (SEM_UNDO)",
-     "have it use POSIX semaphores, or " + _OWN),
-    (r"socket bound to", "it has a network socket bound to an address that only its node has",
-     "have nodes with net.ipv4.ip_nonlocal_bind=1, let it listen on 127.0.0.1 alone, or " + _OWN),
-    (r"traced|ptrace|[Uu]nseizable", "another process traces it, as a debugger does",
-     "run it without the debugger"),
+    (SaveObstacleKind.STEP, r"runs a step \(srun\), which (?P<method>\w+) does not save"),
+    (SaveObstacleKind.FILE_LOCK, r"file locks"),
+    (SaveObstacleKind.SHARED_FILE, r"link.?remap|/dev/shm/sem\."),
+    (SaveObstacleKind.LARGE_DELETED_FILE, r"ghost file|ghost-limit"),
+    (SaveObstacleKind.UNACCEPTED_SOCKET, r"sk-unix\.c.*[Ii]n-flight"),
+    (SaveObstacleKind.CONNECTION, r"[Cc]onnected TCP|TCP socket|tcp-established|[Ii]n-flight"),
+    (SaveObstacleKind.TERMINAL, r"runs a terminal"),
+    (SaveObstacleKind.VALGRIND, r"in valgrind"),
+    (SaveObstacleKind.KERBEROS_KEYRING, r"Kerberos tickets in"),
+    (SaveObstacleKind.OLD_CRIU, r"1:16 opt"),
+    (SaveObstacleKind.NETWORK_SOCKET, r"sk-inet|listen|UDP|sk-netlink|packet socket"),
+    (SaveObstacleKind.INOTIFY, r"[Ii]notify|fsnotify|fanotify"),
+    (
+        SaveObstacleKind.OWN_CONTAINER,
+        r"nested .*(namespace|ns)|userns|user namespace|mnt ns|has namespaces or mounts",
+    ),
+    (SaveObstacleKind.OLD_KERNEL, r"System V IPC, which"),
+    (SaveObstacleKind.SEM_UNDO, r"SEM_UNDO"),
+    (SaveObstacleKind.BOUND_ADDRESS, r"socket bound to"),
+    (SaveObstacleKind.TRACER, r"traced|ptrace|[Uu]nseizable"),
     # The kernel passes on no descriptor of an io_uring (-22). CRIU's message says no more than that
     # if the ring is unmapped.
-    (r"io_uring|send_fds failed \(-22\)",
-     "it uses io_uring, as node.js does, which CRIU cannot save",
-     "have nodes with kernel.io_uring_disabled=2, or " + _OWN),
-    (r"may be its own or that of another",
-     "it has files in /tmp, and its user has other processes on the node, which may own them",
-     "have it use $TMPDIR"),
-    (r"at most travel with it|more than \d+ files are in",
-     "it has more files in its node's temporary directories than travel with a save",
-     "keep them in the job's directory"),
-    (r"of this node alone", "it uses a file that only its node has and that does not belong to it",
-     "keep it in the job's directory"),
-    (r"chr \d+:\d+|of that type|device", "it has a device open, such as a GPU",
-     "use the CRIU plug-in of the device where there is one, or " + _OWN),
-    (r"half of stream unix|external (unix )?socket|unix:",
-     "it is connected to a program outside of the job", "close the connection, or " + _OWN),
-    (r"outside of its (pid )?namespace|session leader", "a process of it has left the job",
-     "run its helpers in the foreground"),
-    (r"other rights than", "a process of it has other rights than its user, as sudo gives",
-     "run it without sudo and set-uid programs"),
-    (r"not dumpable", "a process of it hides its memory, as agents of keys do",
-     "start ssh-agent and the like outside of the job"),
-    (r"seccomp", "a process of it has a seccomp filter, as browsers and sandboxes have",
-     "switch its sandbox off, or " + _OWN),
-    (r"Can't lookup mount",
-     "it has something open that no directory of its node contains, such as a POSIX message queue",
-     "use a pipe or a unix socket, or " + _OWN),
-    (r"transport socket: Operation not permitted",
-     "a process of it has confined itself (Landlock), as xz does",
-     "switch its sandbox off, or " + _OWN),
-    (r"more than \d+ groups", "its user is in too many groups", "ask your administrator"),
-    (rf"(\w+) {ONE_NODE}, and this one has (\d+)", rf"\1 {ONE_NODE}, and it has \2", ON_ONE_NODE),
-    (r"not under the launcher", "it is not under slurm-elastic's launcher on its node",
-     "ask your administrator whether the node has the root part, and the job passed the filter"),
-)  # fmt: skip
+    (SaveObstacleKind.IO_URING, r"io_uring|send_fds failed \(-22\)"),
+    (SaveObstacleKind.SHARED_TMP, r"may be its own or that of another"),
+    (SaveObstacleKind.MANY_TEMP_FILES, r"at most travel with it|more than \d+ files are in"),
+    (SaveObstacleKind.NODE_FILE, r"of this node alone"),
+    (SaveObstacleKind.DEVICE, r"chr \d+:\d+|of that type|device"),
+    (SaveObstacleKind.OUTSIDE_CONNECTION, r"half of stream unix|external (unix )?socket|unix:"),
+    (SaveObstacleKind.OUTSIDE_PROCESS, r"outside of its (pid )?namespace|session leader"),
+    (SaveObstacleKind.OTHER_RIGHTS, r"other rights than"),
+    (SaveObstacleKind.HIDDEN_MEMORY, r"not dumpable"),
+    (SaveObstacleKind.SECCOMP, r"seccomp"),
+    (SaveObstacleKind.UNKNOWN_MOUNT, r"Can't lookup mount"),
+    (SaveObstacleKind.LANDLOCK, r"transport socket: Operation not permitted"),
+    (SaveObstacleKind.MANY_GROUPS, r"more than \d+ groups"),
+    (
+        SaveObstacleKind.SEVERAL_NODES,
+        rf"(?P<method>\w+) {ONE_NODE}, and this one has (?P<nodes>\d+)",
+    ),
+    (SaveObstacleKind.NOT_LAUNCHED, r"not under the launcher"),
+)
 
 
 def unfit(method: str, *, batch: bool, nodes: int) -> NoBatchJob | SeveralNodes | None:
@@ -154,12 +106,12 @@ def clearer(before: str, message: str) -> str:
     return before if before and "not under the launcher" in message else message
 
 
-def obstacle(message: str) -> Obstacle | None:
+def obstacle(message: str) -> Hindrance | None:
     """Return the reason in the message of a failed save; None if another save may succeed."""
     if _PASSES.search(message):
         return None
-    for pattern, reason, remedy in _KNOWN:
+    for kind, pattern in _KNOWN:
         if match := re.search(pattern, message):
-            return Obstacle(match.expand(reason), remedy)
+            return JobHindered(obstacle=kind, **match.groupdict())
     text = re.sub(r"^job \S+: (no checkpoint: )?", "", message)
-    return Obstacle(" ".join(text.split())[:200], _OWN)
+    return SaveErrorLasts(error=" ".join(text.split())[:200])

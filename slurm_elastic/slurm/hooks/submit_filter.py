@@ -21,15 +21,10 @@ from slurm_elastic.config.copying import Traffic
 from slurm_elastic.config.method_kinds import options_of, table
 from slurm_elastic.config.pool_rules import cheapest
 from slurm_elastic.config.validate_checkpoint import SHARED
+from slurm_elastic.model.causes.hindrances import BY_MPIRUN, BY_SBATCH, ON_ONE_NODE, STEPS
 from slurm_elastic.model.causes.save_refusals import NO_DIRECTORY, ONE_NODE
 from slurm_elastic.model.cluster import Location, Market, Pool
-from slurm_elastic.policies.checkpoint.unsavable import (
-    BY_MPIRUN,
-    BY_SBATCH,
-    ON_ONE_NODE,
-    SEVERAL_NODES,
-    STEPS,
-)
+from slurm_elastic.policies.checkpoint.unsavable import SEVERAL_NODES
 from slurm_elastic.policies.launch.job_data import FORM as DATA_FORM
 from slurm_elastic.policies.launch.pool_order import DEFAULT_RUN_S
 from slurm_elastic.policies.launch.ranking import MARKET_ORDER, SPOT_NOT_CHEAPER

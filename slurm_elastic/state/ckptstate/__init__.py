@@ -27,7 +27,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from slurm_elastic.model.checkpoint import Image
-from slurm_elastic.state.ckptstate.earlier_moves import decoded_move
+from slurm_elastic.state.ckptstate.earlier_moves import decoded_move, decoded_verdict
 from slurm_elastic.state.ckptstate.facts import Migration, RecordedNotice, Suspension, UnsavableRun
 from slurm_elastic.state.ckptstate.schema import SCHEMA
 from slurm_elastic.state.store.counters import COUNT
@@ -358,7 +358,7 @@ _KEYED = {
     ),
     "runs": KeyedTable("migrations", _past_move_of),
     "images": KeyedTable("images", _body_of(Image)),
-    "unsavable": KeyedTable("unsavable", _body_of(UnsavableRun)),
+    "unsavable": KeyedTable("unsavable", lambda row: decoded_verdict(row["body"])),
     "suspensions": KeyedTable("suspensions", _body_of(Suspension)),
     "releases": KeyedTable("releases", lambda row: row["node"]),
 }

@@ -1,4 +1,4 @@
-"""Moves as earlier releases stored them: with sentences in place of causes."""
+"""Moves and verdicts as earlier releases stored them: with sentences in place of causes."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 
 from slurm_elastic.model.causes import with_quoted
-from slurm_elastic.state.ckptstate.facts import FailedRelease, Migration
+from slurm_elastic.state.ckptstate.facts import FailedRelease, Migration, UnsavableRun
 
 _DECODER = msgspec.json.Decoder(Migration)
 
@@ -27,3 +27,9 @@ def converted_move(stored: Mapping[str, Any]) -> Migration:
     if isinstance(failed_release := fields.get("held"), dict):
         fields["held"] = with_quoted(failed_release, FailedRelease)
     return msgspec.convert(fields, Migration)
+
+
+def decoded_verdict(text: str) -> UnsavableRun:
+    """Decode a stored verdict, of this release or of an earlier one."""
+    stored = msgspec.json.decode(text, type=dict[str, Any])
+    return msgspec.convert(with_quoted(stored, UnsavableRun), UnsavableRun)

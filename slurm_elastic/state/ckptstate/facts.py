@@ -6,7 +6,8 @@ from enum import StrEnum
 
 from msgspec import Struct, field
 
-from slurm_elastic.model.causes import AnyCause
+from slurm_elastic.model.causes import AnyCause, Quoted
+from slurm_elastic.model.causes.hindrances import Hindrance, remedy_of
 from slurm_elastic.model.causes.threats import MoveReason
 from slurm_elastic.model.checkpoint import Image, JobRun
 from slurm_elastic.model.cluster import Notice, NoticeKind
@@ -111,9 +112,9 @@ class Migration(Struct, frozen=True, kw_only=True):
 
 
 class UnsavableRun(Struct, frozen=True, kw_only=True):
-    """A run of a job that cannot be saved. ``why``: one sentence. ``remedy``: what would help.
-    ``at``: when we found out (Unix time). ``moved``: the job was requeued to machines that are not
-    taken away.
+    """A run of a job that cannot be saved. ``stored_remedy``: only with a cause that an earlier
+    release wrote. ``at``: when we found out (Unix time). ``moved``: the job was requeued to
+    machines that are not taken away.
     """
 
     job: int
@@ -121,9 +122,14 @@ class UnsavableRun(Struct, frozen=True, kw_only=True):
     attempt: int
     method: str
     at: float
-    why: str
-    remedy: str
+    cause: Quoted | Hindrance = field(name="why")
+    stored_remedy: str = field(default="", name="remedy")
     moved: bool = False
+
+    @property
+    def remedy(self) -> str:
+        """What its user can do, to stand after "it would help to"."""
+        return remedy_of(self.cause, self.stored_remedy)
 
 
 class Suspension(Struct, frozen=True, kw_only=True):

@@ -148,7 +148,7 @@ def checkpoints_view(
         unsavable=tuple(
             UnsavableView(
                 job=run.job, label=run.label, method=run.method, age=max(now - run.at, 0.0),
-                why=run.why, remedy=run.remedy,
+                why=str(run.cause), remedy=run.remedy,
             )
             for run in facts.unsavable
         ),

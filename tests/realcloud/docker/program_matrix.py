@@ -272,7 +272,7 @@ class Lane:
                 return ""
             if found := self.world.verdict(job):
                 said = re.findall(r"no checkpoint: (.*?)(?= \d\d:\d\d|$)", self.world.told(job))
-                return f"{found.why} [{said[-1] if said else ''}]"
+                return f"{found.cause} [{said[-1] if said else ''}]"
         raise _Over(Outcome.LATE, f"no save and no verdict: {self.world.told(job)[-200:]}")
 
     def _interrupt(self, program: Program, job: int, seconds: float, chance: random.Random) -> None:
