@@ -28,7 +28,7 @@ from slurm_elastic.policies.planning.reserve import by_rank, trailing, usage_of_
 from slurm_elastic.simulate import swf
 from slurm_elastic.simulate.billing import Billing, Hourly, PerSecond
 from slurm_elastic.simulate.boot import BootTimes
-from slurm_elastic.simulate.certainty import LEAST
+from slurm_elastic.simulate.certainty import MIN_COMPARED_WEEKS
 from slurm_elastic.simulate.engine import simulate
 from slurm_elastic.simulate.jobs import Jobs
 from slurm_elastic.simulate.portfolio import outlook
@@ -128,7 +128,7 @@ def _held_back(usage: Usage, classes: tuple[ReservedClass, ...]) -> Iterator[boo
     """After each eight weeks more: whether as many that followed saved the share that the weeks so
     far say is saved with what is held then.
     """
-    for now in range(LEAST, len(usage) // 2 + 1, LEAST):
+    for now in range(MIN_COMPARED_WEEKS, len(usage) // 2 + 1, MIN_COMPARED_WEEKS):
         past, came = usage[:now], usage[now : 2 * now]
         held = active(now, trailing(past, classes, ON_DEMAND), classes)
         if any(held):

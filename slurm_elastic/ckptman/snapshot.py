@@ -28,9 +28,9 @@ from slurm_elastic.policies.checkpoint.threat import (
     OF_MACHINES,
     Threat,
     Threats,
+    age_threat,
     by_subject,
     moving,
-    of_age,
     of_end,
     of_limit,
     of_node,
@@ -41,7 +41,7 @@ from slurm_elastic.policies.checkpoint.threat import (
 )
 from slurm_elastic.policies.growth.stopped import born
 from slurm_elastic.policies.nodes.node_reasons import OUR_MARK
-from slurm_elastic.policies.repair.list_plausibility import sound
+from slurm_elastic.policies.repair.list_plausibility import sanitize_listing
 from slurm_elastic.providers.base.prices.book import PriceBook, PriceKey, price_key
 from slurm_elastic.state.ckptstate.facts import Migration, RecordedNotice, UnsavableRun
 
@@ -244,7 +244,7 @@ class SnapshotReader:
                 if age is not None:
                     # We use this head's clock, as slurm-elasticd does: another clock may differ by
                     # more.
-                    threats.append(of_age(instance.node, born(machine), age, now))
+                    threats.append(age_threat(instance.node, born(machine), age, now))
                 if reservation := instance.reservation:
                     ends_at = self._site.reservation_ends.get((instance.cloud, reservation))
                     threats.append(of_end(instance.node, reservation, ends_at, now))
@@ -336,7 +336,7 @@ class SnapshotReader:
         site, machines = self._site, dict(last_machines)
         for name, provider in site.providers.items():
             try:
-                listed = sound(provider.instances(), lambda _: 0.0, site.now()).machines
+                listed = sanitize_listing(provider.instances(), lambda _: 0.0, site.now()).machines
             except Exception as error:  # noqa: BLE001 - whatever it raises, it is no list
                 log.warning("cloud cannot be read cloud=%s error=%s", name, error)
                 continue

@@ -12,7 +12,7 @@ from pathlib import Path
 DEFAULT_CONFIG = "/etc/slurm-elastic/slurm-elastic.yaml"
 """The systemd units name the same file."""
 CONFIG_VARIABLE = "SLURM_ELASTIC_CONFIG"  # this environment variable names another file
-MOST = 10**9  # the largest number that an option accepts; as seconds it is 31 years
+MAX_ARGUMENT = 10**9  # the largest number that an option accepts; as seconds it is 31 years
 _SHOWN = 24
 
 
@@ -27,12 +27,12 @@ def add_config(parser: argparse.ArgumentParser) -> None:
 
 def seconds(text: str) -> int:
     """Whole seconds, 0 or more."""
-    return _whole(text, 0, f"a number of seconds up to {MOST}")
+    return _whole(text, 0, f"a number of seconds up to {MAX_ARGUMENT}")
 
 
 def count(text: str) -> int:
     """A whole number, 1 or more."""
-    return _whole(text, 1, f"a positive number up to {MOST}")
+    return _whole(text, 1, f"a positive number up to {MAX_ARGUMENT}")
 
 
 def amount(text: str) -> float:
@@ -42,7 +42,7 @@ def amount(text: str) -> float:
 
 def pause(text: str) -> float:
     """Seconds, also fractions of a second, 0 or more."""
-    return _number(text, f"a number of seconds up to {MOST}")
+    return _number(text, f"a number of seconds up to {MAX_ARGUMENT}")
 
 
 def _whole(text: str, lowest: int, expected: str) -> int:
@@ -50,7 +50,7 @@ def _whole(text: str, lowest: int, expected: str) -> int:
         number = int(text)
     except ValueError:
         number = lowest - 1
-    if not lowest <= number <= MOST:
+    if not lowest <= number <= MAX_ARGUMENT:
         raise argparse.ArgumentTypeError(f"{text[:_SHOWN]!r} is not {expected}")
     return number
 
@@ -60,6 +60,6 @@ def _number(text: str, expected: str) -> float:
         number = float(text)
     except ValueError:
         number = -1.0
-    if not 0 <= number <= MOST:  # also rejects NaN, which no comparison holds for
+    if not 0 <= number <= MAX_ARGUMENT:  # also rejects NaN, which no comparison holds for
         raise argparse.ArgumentTypeError(f"{text[:_SHOWN]!r} is not {expected}")
     return number

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import NamedTuple
 
-from slurm_elastic.cli.arguments import MOST, amount, count
+from slurm_elastic.cli.arguments import MAX_ARGUMENT, amount, count
 from slurm_elastic.simulate.billing import Billing, parse
 from slurm_elastic.simulate.boot import BootTimes
 
@@ -60,6 +60,9 @@ def reserved(text: str) -> Reserved:
         reservation = Reserved(pool, int(machines), float(price))
     except ValueError:
         raise argparse.ArgumentTypeError(f"{text[:40]} is not POOL=MACHINES@PRICE") from None
-    if not pool or not 1 <= reservation.machines <= MOST or not 0 <= reservation.price <= MOST:
+    is_plausible = (
+        1 <= reservation.machines <= MAX_ARGUMENT and 0 <= reservation.price <= MAX_ARGUMENT
+    )
+    if not pool or not is_plausible:
         raise argparse.ArgumentTypeError(f"{text[:40]} is not POOL=MACHINES@PRICE")
     return reservation

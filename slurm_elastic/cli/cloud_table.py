@@ -32,7 +32,7 @@ from slurm_elastic.watch.door.client import published_terms
 TITLE = "Clouds for this job, best first (costs for its time limit, else for a day):"
 
 
-class CloudRow(Struct, frozen=True, kw_only=True):
+class RankedCloudRow(Struct, frozen=True, kw_only=True):
     """A pool that can hold the job. ``rank``: the place of its partition in the job's list (None:
     Slurm uses another pool of this partition first). ``market``: of the best offer. ``price``: $
     per machine-hour, on average over the machines. ``cost``: $ for all ``machines`` from their boot
@@ -53,12 +53,12 @@ class CloudRow(Struct, frozen=True, kw_only=True):
 
 def cloud_rows(
     job: JobShape, table: Sequence[PoolTerms], ranking: Sequence[str]
-) -> tuple[CloudRow, ...]:
+) -> tuple[RankedCloudRow, ...]:
     """Return the rows, in the order in which the submit filter lists the partitions."""
     leaders = partition_order(job, table, ranking)
     leading = {leader.terms.pool for leader in leaders}
     others = [row for row in job_order(job, table, ranking) if row.terms.pool not in leading]
-    rows: list[CloudRow] = []
+    rows: list[RankedCloudRow] = []
     for place, leader in enumerate(leaders):
         behind = _decides(job, leaders[place - 1], leader, ranking) if place else ""
         rows.append(_row(job, leader, place + 1, behind))
@@ -72,7 +72,7 @@ def cloud_rows(
     return tuple(rows)
 
 
-def published_rows(config: Config, job: SlurmJob, now: float) -> tuple[CloudRow, ...]:
+def published_rows(config: Config, job: SlurmJob, now: float) -> tuple[RankedCloudRow, ...]:
     """Return the rows by the terms that slurm-elasticd publishes; none if it publishes none, as on
     a site with one public cloud.
     """
@@ -94,7 +94,7 @@ def pools_of(config: Config, job: SlurmJob) -> list[Pool]:
     ]
 
 
-def show(rows: Sequence[CloudRow], console: Console) -> None:
+def show(rows: Sequence[RankedCloudRow], console: Console) -> None:
     """Print the table; nothing if there are no two clouds to compare."""
     if len({row.partition for row in rows}) < 2:
         return
@@ -102,13 +102,13 @@ def show(rows: Sequence[CloudRow], console: Console) -> None:
     console.print(_table(rows))
 
 
-def _row(job: JobShape, row: RankedPool, rank: int | None, behind: str) -> CloudRow:
+def _row(job: JobShape, row: RankedPool, rank: int | None, behind: str) -> RankedCloudRow:
     terms = row.terms
     hours = row.machines * (terms.boot_s + job.seconds) / 3600
     offers = job.offers_of(terms)
     if terms.offers and not offers:
         behind = "its reservation ends before the job"
-    return CloudRow(
+    return RankedCloudRow(
         rank=rank,
         partition=terms.partition,
         pool=terms.pool,
@@ -150,7 +150,7 @@ def _market_text(job: JobShape, above: RankedPool, row: RankedPool) -> str:
     return f"{first} comes before {second}"
 
 
-def _table(rows: Sequence[CloudRow]) -> Rows:
+def _table(rows: Sequence[RankedCloudRow]) -> Rows:
     numbers = ("Machines", "$/h each", "Job $")
     table = Rows(
         "", "", "Partition/pool", "Cloud", "Market", *numbers, "Why here", right=("", *numbers),
@@ -167,7 +167,7 @@ def _table(rows: Sequence[CloudRow]) -> Rows:
     return table
 
 
-def _small(rows: Sequence[CloudRow]) -> RenderableType:
+def _small(rows: Sequence[RankedCloudRow]) -> RenderableType:
     lines = []
     for row in rows:
         lines.append(Text(f"{row.rank or '-'} {_where(row)}", style="bold"))
@@ -180,7 +180,7 @@ def _small(rows: Sequence[CloudRow]) -> RenderableType:
     return Group(*lines)
 
 
-def _where(row: CloudRow) -> str:
+def _where(row: RankedCloudRow) -> str:
     return row.partition if row.pool == row.partition else f"{row.partition}/{row.pool}"
 
 

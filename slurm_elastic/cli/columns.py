@@ -18,7 +18,7 @@ from rich.table import Table
 from rich.text import Text
 
 _GAP = 2  # characters between two columns
-_LEAST = 8  # narrowest column of text, in characters, when words are broken
+_MIN_WIDTH = 8  # narrowest column of text, in characters, when words are broken
 
 
 class Rows:
@@ -60,8 +60,8 @@ class Rows:
         if self._otherwise:
             yield self._otherwise()
             return
-        heads = {name: max(len(name), _LEAST) for name in self._wrapped}
-        for text in (self._narrowest(), heads, dict.fromkeys(self._wrapped, _LEAST)):
+        heads = {name: max(len(name), _MIN_WIDTH) for name in self._wrapped}
+        for text in (self._narrowest(), heads, dict.fromkeys(self._wrapped, _MIN_WIDTH)):
             widths = self._widths(needs | text, self._gives)
             spare = options.max_width - _line(widths)
             if spare >= 0:

@@ -27,7 +27,7 @@ from slurm_elastic.cli.helptext import examples
 from slurm_elastic.cli.machine_readable import write_json
 from slurm_elastic.cli.shortened import words
 from slurm_elastic.cli.status import gather, kept_of
-from slurm_elastic.cli.subjects import MOST, is_of_site, subjects
+from slurm_elastic.cli.subjects import MAX_EXPLAINED_NODES, is_of_site, subjects
 from slurm_elastic.config import Config, PoolSettings, domain_pools
 from slurm_elastic.config.configfile import load
 from slurm_elastic.config.document import shown
@@ -73,10 +73,10 @@ def add(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None
     parser.add_argument(
         "subject",
         metavar="NODE|JOB|POOL|CLOUD",
-        help=f"a node or a hostlist (at most {MOST} nodes); a job as Slurm's commands write it: "
-        "18, 18_3 (a task of an array), 18+1 (a part of a heterogeneous job), 18.batch (a step), "
-        "or a job's name, for the newest job of that name; a pool; a cloud or its partition, for "
-        "all of its pools",
+        help=f"a node or a hostlist (at most {MAX_EXPLAINED_NODES} nodes); a job as Slurm's "
+        "commands write it: 18, 18_3 (a task of an array), 18+1 (a part of a heterogeneous job), "
+        "18.batch (a step), or a job's name, for the newest job of that name; a pool; a cloud or "
+        "its partition, for all of its pools",
     )
     parser.add_argument("--all", action="store_true", help="print every decision with all details")
     parser.add_argument(

@@ -17,7 +17,7 @@ from slurm_elastic.base.hostlist import compress
 from slurm_elastic.base.local_time import localised, moment, zone
 from slurm_elastic.base.units import brief, counted, money
 from slurm_elastic.cli import cloud_table, why_not
-from slurm_elastic.cli.cloud_table import CloudRow
+from slurm_elastic.cli.cloud_table import RankedCloudRow
 from slurm_elastic.cli.mine import cost_and_start
 from slurm_elastic.cli.repeated_text import without_repeats
 from slurm_elastic.cli.shortened import hosts, offers, words
@@ -66,7 +66,7 @@ class Explanation(Struct, frozen=True, kw_only=True):
     end_only: str = ""
     verdicts: tuple[Verdict, ...] = ()
     attention: tuple[str, ...] = ()
-    clouds: tuple[CloudRow, ...] = ()
+    clouds: tuple[RankedCloudRow, ...] = ()
     job: OwnJob | None = None
     labels: Mapping[int, str] = {}
 

@@ -22,7 +22,7 @@ from slurm_elastic.model.protocols import NO_NODE
 from slurm_elastic.state.heartbeat import alive, latest
 from slurm_elastic.watch.door import rights
 from slurm_elastic.watch.door.client import facts_of, order
-from slurm_elastic.watch.door.orders import LONGEST, MAX_TEXT
+from slurm_elastic.watch.door.orders import MAX_ORDER_S, MAX_TEXT
 from slurm_elastic.watch.door.questions import Order
 from slurm_elastic.watch.view import Facts
 
@@ -31,10 +31,12 @@ _WHO_MAY = "For root, SlurmUser and members of the groups in users.operators."
 
 
 def duration(text: str) -> float:
-    """Seconds, more than 0 and at most LONGEST, for argparse."""
+    """Seconds, more than 0 and at most MAX_ORDER_S, for argparse."""
     seconds = seconds_of(text)
-    if not 0 < seconds <= LONGEST:
-        raise argparse.ArgumentTypeError(f"{text!r} is not from 1s to {format_duration(LONGEST)}")
+    if not 0 < seconds <= MAX_ORDER_S:
+        raise argparse.ArgumentTypeError(
+            f"{text!r} is not from 1s to {format_duration(MAX_ORDER_S)}"
+        )
     return seconds
 
 

@@ -24,7 +24,7 @@ from slurm_elastic.config.cloud_kinds import table
 from slurm_elastic.config.clouds import CloudSettings
 from slurm_elastic.config.site_place import (
     CIDR,
-    Part,
+    ResourceGroup,
     SitePlace,
     chosen_parts,
     place_of,
@@ -77,9 +77,9 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         "--without",
         action="append",
         default=[],
-        choices=list(Part),
+        choices=list(ResourceGroup),
         metavar="PART",
-        help=f"leave out a part, and repeat for more: {', '.join(Part)}",
+        help=f"leave out a part, and repeat for more: {', '.join(ResourceGroup)}",
     )
     group.add_argument(
         "--cidr", default=CIDR, metavar="NET", help="addresses of a new network (%(default)s)"
@@ -185,7 +185,7 @@ def _require_head(config: Config, cloud: CloudSettings, place: SitePlace) -> Non
     """ConfigError if the security group would lock machines in."""
     is_reached = place.tunnel_port is not None or place.head_networks
     names_group = bool(getattr(cloud, "security_groups", ()))
-    if Part.SECURITY_GROUP not in place.parts or names_group:
+    if ResourceGroup.SECURITY_GROUP not in place.parts or names_group:
         return
     require_reachable(config, cloud, _addresses)
     if not is_reached:
@@ -330,7 +330,11 @@ def _unmake(
         return 2
     secret_file = credential_file.path_of(path, cloud.name)
     stays = any(step.key == CREDENTIAL and step.verb is not Verb.REMOVE for step in steps)
-    if Part.CREDENTIAL in place.parts and not stays and credential_file.remove(secret_file):
+    if (
+        ResourceGroup.CREDENTIAL in place.parts
+        and not stays
+        and credential_file.remove(secret_file)
+    ):
         print(f"removed {secret_file}")
     file = login_key.key_file(config, path)
     if removes_key and config.join.ssh is None and login_key.remove_key(file):

@@ -23,7 +23,7 @@ from slurm_elastic.base.local_time import moment
 from slurm_elastic.base.units import counted
 from slurm_elastic.cli import cloud_table
 from slurm_elastic.cli.arguments import count
-from slurm_elastic.cli.cloud_table import CloudRow, cloud_rows, pools_of
+from slurm_elastic.cli.cloud_table import RankedCloudRow, cloud_rows, pools_of
 from slurm_elastic.cli.console import plain
 from slurm_elastic.cli.explain import silent
 from slurm_elastic.cli.helptext import examples
@@ -99,7 +99,7 @@ class OffersDocument(Struct, frozen=True, kw_only=True):
     pools: tuple[PoolOffers, ...]
     version: int = 1
     standstill: tuple[str, ...] = ()
-    clouds: tuple[CloudRow, ...] = ()
+    clouds: tuple[RankedCloudRow, ...] = ()
     reserved: tuple[ReservedView, ...] = ()
 
 
@@ -188,7 +188,7 @@ def _compared(
     nodes: int | None,
     rows: Sequence[tuple[Pool, Scope, _Answer]],
     served: Collection[str],
-) -> tuple[CloudRow, ...]:
+) -> tuple[RankedCloudRow, ...]:
     """The order in which the job uses the clouds of its pools. ``nodes``: how many machines it
     takes, if its own number does not count.
     """

@@ -24,7 +24,7 @@ from slurm_elastic.cli.simulate_tables import SCHEDULER, comparison_text, durati
 from slurm_elastic.config.document import write
 from slurm_elastic.policies.growth.release import IdleOrder
 from slurm_elastic.policies.policy_text import split
-from slurm_elastic.simulate.certainty import LEAST, Comparison, compared
+from slurm_elastic.simulate.certainty import MIN_COMPARED_WEEKS, Comparison, compared
 from slurm_elastic.simulate.engine import simulate
 from slurm_elastic.simulate.outcome import Figures, unserved
 from slurm_elastic.simulate.policy_search import first_policies, search
@@ -173,7 +173,7 @@ def _compare(
     elif comparison is None:
         yield (
             f"{chosen.policy} compared with the current configuration: the history has fewer than "
-            f"{LEAST} whole weeks with costs. Treat the difference as a guess."
+            f"{MIN_COMPARED_WEEKS} whole weeks with costs. Treat the difference as a guess."
         )
     else:
         yield (

@@ -33,7 +33,7 @@ VARIABLES = {
     GREEN: "spot", BROWN: "on-demand", BLUE: "boot", VIOLET: "reserved", RED: "down",
 }  # fmt: skip
 """The CSS variable of each colour of the pictures, so that a dark page shows its own colours."""
-LOOK: dict[Any, Any] = {
+STYLE: dict[Any, Any] = {
     "svg.hashsalt": "slurm-elastic",  # without a fixed salt, ids differ from run to run
     "figure.facecolor": "none", "axes.facecolor": "none", "legend.facecolor": SHEET,
     "text.color": INK, "axes.labelcolor": QUIET, "xtick.color": QUIET, "ytick.color": QUIET,
@@ -53,7 +53,7 @@ def figure(title: str, x: str, y: str) -> tuple[Figure, Any]:
         from matplotlib.figure import Figure
     except ImportError as error:
         raise ConfigError(f"plots need matplotlib: {missing_module(error, 'plots')}") from None
-    mpl.rcParams.update(LOOK)
+    mpl.rcParams.update(STYLE)
     colours = cycler(color=[GREEN, BROWN, BLUE, VIOLET, RED])
     picture = Figure(figsize=SIZE, layout="constrained")
     axes = picture.subplots()

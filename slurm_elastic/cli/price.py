@@ -17,7 +17,7 @@ from slurm_elastic.base.errors import ConfigError, SlurmElasticError
 from slurm_elastic.base.local_time import clock
 from slurm_elastic.base.units import brief, counted, money
 from slurm_elastic.cli import cloud_table, why_not
-from slurm_elastic.cli.cloud_table import CloudRow, published_rows
+from slurm_elastic.cli.cloud_table import RankedCloudRow, published_rows
 from slurm_elastic.cli.console import plain
 from slurm_elastic.cli.helptext import examples
 from slurm_elastic.cli.machine_readable import write_json
@@ -87,7 +87,7 @@ class Priced(Struct, frozen=True, kw_only=True, rename={"limit": "limit_s"}):
     rows: tuple[PartitionRow, ...]
     options: Mapping[str, str]
     version: int = 1
-    clouds: tuple[CloudRow, ...] = ()
+    clouds: tuple[RankedCloudRow, ...] = ()
     closed: tuple[ClosedPool, ...] = ()
 
 

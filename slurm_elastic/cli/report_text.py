@@ -9,8 +9,8 @@ from pathlib import Path
 from slurm_elastic.cli.simulate_tables import comparison_text, duration, unbought
 from slurm_elastic.policies.policy_text import text_of
 from slurm_elastic.simulate.boot import BootTimes
-from slurm_elastic.simulate.breakdown import Share, by_account, by_month
-from slurm_elastic.simulate.certainty import LEAST, compared
+from slurm_elastic.simulate.breakdown import JobsShare, by_account, by_month
+from slurm_elastic.simulate.certainty import MIN_COMPARED_WEEKS, compared
 from slurm_elastic.simulate.outcome import Figures, RunResult
 from slurm_elastic.simulate.scenario import PoolModel, Sold
 from slurm_elastic.simulate.setting import Setting
@@ -50,8 +50,8 @@ def conclusion(runs: Runs, baseline: RunResult | None = None) -> list[str]:
         comparison = compared(outcomes[name], first_outcome)
         sentences.append(
             f"Compared with {first_name}: {comparison_text(comparison)}." if comparison else
-            f"Compared with {first_name}: the history has fewer than {LEAST} whole weeks with "
-            f"costs. Treat the difference as a guess."
+            f"Compared with {first_name}: the history has fewer than {MIN_COMPARED_WEEKS} "
+            f"whole weeks with costs. Treat the difference as a guess."
         )  # fmt: skip
     return sentences
 
@@ -173,7 +173,7 @@ def accounts(runs: Runs, setting: Setting) -> Table:
     return ("account", "jobs", "core-hours", "policy", "mean wait"), rows
 
 
-def _common(share: Share, *, is_first: bool) -> list[str]:
+def _common(share: JobsShare, *, is_first: bool) -> list[str]:
     """The cells that do not depend on the policy; blank unless this is the account's first row."""
     return (
         [share.name or "(none)", f"{share.jobs:,}", f"{share.core_hours:,.0f}"]
@@ -182,5 +182,5 @@ def _common(share: Share, *, is_first: bool) -> list[str]:
     )
 
 
-def _wait(share: Share) -> str:
+def _wait(share: JobsShare) -> str:
     return duration(share.mean_wait)

@@ -14,7 +14,7 @@ from typing import Any
 TIME = "%(asctime)s "
 LINE = f"{TIME}%(levelname)s %(name)s %(message)s"  # a line of a service's log
 NO_READER = 141  # exit code if the reader of stdout went away: 128 + SIGPIPE, as in a shell
-LONGEST = 8192  # most characters of a log line: some SDKs put a whole answer into an error
+MAX_LOG_LINE_LENGTH = 8192  # characters; some SDKs put a whole answer into an error
 # Control characters, and Unicode characters that reverse the direction of text or end a line.
 _CONTROL = re.compile(
     "[\\x00-\\x08\\x0b-\\x1f\\x7f-\\x9f"
@@ -72,10 +72,10 @@ class PlainFormatter(logging.Formatter):
     """
 
     def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802 - logging's name
-        """The message as one line, cut after LONGEST characters."""
+        """The message as one line, cut after MAX_LOG_LINE_LENGTH characters."""
         text = super().formatMessage(record)
-        excess = len(text) - LONGEST
-        line = in_a_line(text[:LONGEST])
+        excess = len(text) - MAX_LOG_LINE_LENGTH
+        line = in_a_line(text[:MAX_LOG_LINE_LENGTH])
         return f"{line} ... {excess} characters more" if excess > 0 else line
 
     def formatException(self, ei: Any) -> str:  # noqa: ANN401, N802

@@ -14,7 +14,7 @@ from slurm_elastic.cli import forgotten_jobs
 from slurm_elastic.config import Config, domain_pools
 from slurm_elastic.model.protocols import Slurm
 
-MOST = 16  # nodes that are explained at once
+MAX_EXPLAINED_NODES = 16  # nodes that are explained at once
 _NUMBER = re.compile(r"(job:)?[0-9]{1,10}")
 _STEP = re.compile(r"(?P<job>[0-9]{1,10}(_[0-9]{1,10})?)\.(batch|extern|interactive|[0-9]{1,10})")
 _TASK = re.compile(r"(?P<array>[0-9]{1,10})_(?P<task>[0-9]{1,10})")
@@ -91,9 +91,9 @@ def _nodes(text: str) -> tuple[str, ...]:
         nodes = expand(text)
     except HostlistError as error:
         raise SlurmElasticError(str(error)) from error
-    if len(nodes) > MOST:
+    if len(nodes) > MAX_EXPLAINED_NODES:
         raise SlurmElasticError(
-            f"{text!r} is {len(nodes)} nodes, and at most {MOST} are explained at once; "
-            "`slurm-elastic status` shows them all"
+            f"{text!r} is {len(nodes)} nodes, and at most {MAX_EXPLAINED_NODES} are explained at "
+            "once; `slurm-elastic status` shows them all"
         )
     return tuple(nodes)

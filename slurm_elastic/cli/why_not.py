@@ -28,7 +28,7 @@ from slurm_elastic.watch.door.questions import Chain
 from slurm_elastic.watch.view.rows import Facts
 
 ROWS = 8  # most reasons without --all
-LONGEST = 320  # most characters of a reason without --all: enough for a cloud's own error
+MAX_REASON_LENGTH = 320  # most characters of a reason without --all: enough for a cloud's own error
 _NARROW = 20
 
 
@@ -98,7 +98,7 @@ def show(verdicts_shown: tuple[Verdict, ...], console: Console, rows: int | None
     table.add_column(overflow="fold")
     for cloud, pools, reason in groups[:rows]:
         names = ", ".join(pools) if len(pools) <= 2 else f"{pools[0]} and {len(pools) - 1} more"
-        short = reason if rows is None else shortened(reason, LONGEST)
+        short = reason if rows is None else shortened(reason, MAX_REASON_LENGTH)
         table.add_row(Text(f"  {cloud}: {names}"), words(short))
     console.print(table)
     if rows is not None and groups[rows:]:

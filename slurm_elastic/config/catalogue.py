@@ -23,7 +23,7 @@ from slurm_elastic.config.policy_choice import with_choice
 from slurm_elastic.config.requirements import KnownType, Requirements, Shape, lacks
 from slurm_elastic.model.cluster import Location
 
-FRESH = 86400.0  # seconds after which we ask a cloud again
+CATALOGUE_TTL_S = 86400.0  # seconds after which we ask a cloud again
 OLDEST = 30 * 86400.0
 MOST_TYPES = 5000
 _MAX_BYTES = 8 << 20
@@ -45,7 +45,7 @@ def path_of(config: Config, cloud: CloudSettings) -> Path:
     return config.state / "catalogue" / f"{cloud.name}.json"
 
 
-def sound(types: Iterable[KnownType]) -> tuple[KnownType, ...]:
+def plausible_types(types: Iterable[KnownType]) -> tuple[KnownType, ...]:
     """The types with meaningful values, each name once. A cloud's answer is not trusted."""
     types_by_name: dict[str, KnownType] = {}
     for machine_type in types:
@@ -73,7 +73,9 @@ def kept(path: Path) -> Catalogue | None:
         catalogue = msgspec.json.decode(text[:_MAX_BYTES], type=Catalogue)
     except (OSError, msgspec.MsgspecError):
         return None
-    return replace(catalogue, types=sound(catalogue.types)) if catalogue.version == 1 else None
+    if catalogue.version != 1:
+        return None
+    return replace(catalogue, types=plausible_types(catalogue.types))
 
 
 def filled(config: Config, catalogues: Mapping[str, Catalogue], now: float) -> Config:

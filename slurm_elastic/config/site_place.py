@@ -27,7 +27,7 @@ _NETWORK_BITS = range(16, 25)
 """A network of EC2 has at most 16 bits for hosts. A smaller one than /24 has no room for zones."""
 
 
-class Part(StrEnum):
+class ResourceGroup(StrEnum):
     """The groups of resources that a site may lack."""
 
     NETWORK = "network"
@@ -53,7 +53,7 @@ class SitePlace(Struct, frozen=True, kw_only=True):
     cluster: Cluster
     use: GrantUse
     cidr: str = CIDR
-    parts: frozenset[Part] = frozenset(Part)
+    parts: frozenset[ResourceGroup] = frozenset(ResourceGroup)
     public_key: str = ""
     secret: str = ""
     external_network: str = ""
@@ -198,6 +198,6 @@ def require_unused(config: Config, cidr: str) -> None:
             raise ConfigError(f"--cidr: found {cidr}, expected a network apart from {text}")
 
 
-def chosen_parts(left_out: Collection[str]) -> frozenset[Part]:
+def chosen_parts(left_out: Collection[str]) -> frozenset[ResourceGroup]:
     """All parts but those."""
-    return frozenset(Part) - {Part(name) for name in left_out}
+    return frozenset(ResourceGroup) - {ResourceGroup(name) for name in left_out}

@@ -52,7 +52,7 @@ from slurm_elastic.policies import actions
 from slurm_elastic.policies.actions import Action, NoteEnd, NoteMissing
 from slurm_elastic.policies.nodes.node_state import Phase, phase
 from slurm_elastic.policies.repair.cluster import decide
-from slurm_elastic.policies.repair.cluster_snapshot import ClusterSnapshot, Rule
+from slurm_elastic.policies.repair.cluster_snapshot import ClusterSnapshot, RoundRule
 from slurm_elastic.slurm.client import node_updates
 from slurm_elastic.state.ledger import Machine
 
@@ -117,7 +117,7 @@ class _Apply:
             actions.Retry: self._retry,
             actions.Abandon: self._abandon,
             actions.Relaunch: self._relaunch,
-            actions.Launch: self._launch,
+            actions.LaunchMachine: self._launch,
             actions.Suspend: self._suspend,
             actions.FailBoot: self._fail_boots,
             actions.Drop: self._drop,
@@ -173,7 +173,7 @@ class _Apply:
         if clock - self._checked_at >= DECIDED_FRESH_S:
             nodes = read_all_nodes(self._site)
             self._current_repairs = frozenset(
-                decide(replace(self._snapshot, nodes=nodes), (Rule.REPAIR,))
+                decide(replace(self._snapshot, nodes=nodes), (RoundRule.REPAIR,))
             )
             self._checked_at = self._site.monotonic()
         dropped = [a.subject for a in batch if a not in self._current_repairs]
@@ -260,11 +260,11 @@ class _Apply:
         for machine in self._machines(batch):
             ids_by_node.setdefault(machine.instance.node, []).append(machine.instance.id)
         self._launch(
-            [actions.Launch(node=n, machines_to_end_first=tuple(ids), cause=cause_of[ids[0]])
+            [actions.LaunchMachine(node=n, machines_to_end_first=tuple(ids), cause=cause_of[ids[0]])
              for n, ids in ids_by_node.items()]
         )  # fmt: skip
 
-    def _launch(self, batch: Sequence[actions.Launch]) -> None:
+    def _launch(self, batch: Sequence[actions.LaunchMachine]) -> None:
         """End the machines of an earlier power-up, then launch for the nodes without a machine."""
         site, cloud, request = self._site, self._cloud, self._request
         unread = site.first_unread_cloud(cloud, site.ledger.machines.clouds_read())
@@ -304,7 +304,7 @@ class _Apply:
             )
             self.nodes_wait = bool(waiting)
 
-    def _end_past(self, batch: Sequence[actions.Launch]) -> set[str]:
+    def _end_past(self, batch: Sequence[actions.LaunchMachine]) -> set[str]:
         """End the machines of an earlier power-up. Returns the nodes that a machine or an open
         launch still serves.
         """

@@ -40,7 +40,7 @@ from slurm_elastic.policies.launch.exclusions import (
     to_cool_down,
 )
 from slurm_elastic.policies.repair.cluster import decide
-from slurm_elastic.policies.repair.cluster_snapshot import Rule
+from slurm_elastic.policies.repair.cluster_snapshot import RoundRule
 from slurm_elastic.state.audit_trail import job_subject, pool_subject
 from slurm_elastic.state.ledger import Machine
 
@@ -68,7 +68,9 @@ def record_registrations(site: Site, cloud: str) -> None:
     if not booting:
         return
     nodes = site.slurm.nodes(list(dict.fromkeys(m.instance.node for m in booting)))
-    actions = decide(take_snapshot(site, build_terms(site, cloud), nodes), (Rule.REGISTRATIONS,))
+    actions = decide(
+        take_snapshot(site, build_terms(site, cloud), nodes), (RoundRule.REGISTRATIONS,)
+    )
     record_registered(site, cloud, [a for a in actions if isinstance(a, Register)])
     reopen_pools(site, [a for a in actions if isinstance(a, ReopenPool)])
 

@@ -39,12 +39,12 @@ from slurm_elastic.policies.launch.exclusions import (
     AUTH_COOLDOWN,
     after_partial,
     after_refusal,
+    cool_down_after_refusal,
     keys_of,
-    of_refusal,
     strikes_of,
 )
 from slurm_elastic.policies.nodes.node_state import has_name_alone
-from slurm_elastic.policies.repair.list_plausibility import sound
+from slurm_elastic.policies.repair.list_plausibility import sanitize_listing
 from slurm_elastic.slurm.client import node_updates
 from slurm_elastic.state.ledger import Health, Launch
 
@@ -138,7 +138,7 @@ def _sanitize_answer(
     shows tags that somebody may have edited since the first call.
     """
     prices = {offer.key: offer.price for offer in spec.offers}
-    sanitized = sound(
+    sanitized = sanitize_listing(
         answered, lambda instance: prices.get(instance.offer_key, spec.offer.price), site.now()
     )
     for id_, doubt in (sanitized.doubts | sanitized.unusable).items():
@@ -308,7 +308,8 @@ def make_cool_down(site: Site, offer: Offer, error: ProviderError) -> Exclusion:
     """Return the cool-down after a refusal. Its time doubles with each refusal in a row."""
     timings = site.config.timings
     return grow_cool_down(
-        site, *of_refusal(offer, error, timings.capacity_cooldown, timings.quota_cooldown)
+        site,
+        *cool_down_after_refusal(offer, error, timings.capacity_cooldown, timings.quota_cooldown),
     )
 
 

@@ -26,7 +26,7 @@ from slurm_elastic.policies.launch.exclusions import sickly
 from slurm_elastic.policies.repair.cloud_view import Thresholds
 from slurm_elastic.policies.repair.cluster_snapshot import ClusterSnapshot, Terms
 from slurm_elastic.policies.repair.hold_rules import due_holds
-from slurm_elastic.policies.repair.list_plausibility import sound
+from slurm_elastic.policies.repair.list_plausibility import sanitize_listing
 from slurm_elastic.providers.base.tags import price_of
 
 log = logging.getLogger(__name__)
@@ -147,7 +147,7 @@ class CloudReader:
         """
         cloud = self._cloud
         try:
-            sanitized = sound(
+            sanitized = sanitize_listing(
                 self._site.providers[cloud].instances(), self.listed_price, self._site.now()
             )
         except ProviderError as error:

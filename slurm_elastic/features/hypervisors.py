@@ -43,10 +43,12 @@ def join(site: Site) -> Extensions | None:
     }
     if not providers:
         return None
-    return Extensions(parts=[("hypervisors", lambda worker: Hypervisors(site, providers, worker))])
+    return Extensions(
+        parts=[("hypervisors", lambda worker: HypervisorsPart(site, providers, worker))]
+    )
 
 
-class Hypervisors(Part):
+class HypervisorsPart(Part):
     """``task``: the periodic task that the daemon runs. Since when a host is free is only in
     memory: after a restart each free host stays on for the whole time again.
     """

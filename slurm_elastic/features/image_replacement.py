@@ -26,7 +26,7 @@ from slurm_elastic.model.directive import MAINTENANCE, Departure, stopped_pools
 from slurm_elastic.model.exclusion import offer_scope
 from slurm_elastic.model.image_naming import NamesImages
 from slurm_elastic.model.memory import Health
-from slurm_elastic.policies.repair.image_replacement import ImageHistory, PoolView, next_step
+from slurm_elastic.policies.repair.image_replacement import ImageHistory, PoolImages, next_step
 from slurm_elastic.slurm.client import node_updates
 from slurm_elastic.state.audit_trail import image_subject, pool_subject
 from slurm_elastic.state.ledger import LedgerState
@@ -106,7 +106,7 @@ class ImageReplacement(Part):
         history = self._history(pool, image)
         breakers = {b.scope: b.count for b in site.ledger.exclusions.breakers()}
         step = next_step(
-            PoolView(
+            PoolImages(
                 pool=pool,
                 image=image,
                 image_of=self._images.snapshot(),

@@ -34,7 +34,7 @@ from slurm_elastic.model.directive import (
     OPERATORS,
     Departure,
     Directive,
-    Replacement,
+    ReplacementMachine,
     Replacements,
     describe,
     scope_of_cloud,
@@ -90,7 +90,9 @@ class ReplacementStarts:
         if is_missing and site.monotonic() >= self._next_try.get(directive.number, 0.0):
             self._next_try[directive.number] = site.monotonic() + TRY_EVERY_S
             chosen = self._choose(directive, departure, started, leaving)
-        new = (Replacement(node=n, instead_of=instead_of) for n, instead_of in chosen.items())
+        new = (
+            ReplacementMachine(node=n, instead_of=instead_of) for n, instead_of in chosen.items()
+        )
         machines = (*started.machines, *new)
         started = replace(started, machines=machines)
         view = site.slurm.nodes([m.node for m in machines]) if machines else {}
@@ -233,9 +235,9 @@ class ReplacementStarts:
         self,
         directive: Directive,
         started: Replacements,
-        machine: Replacement,
+        machine: ReplacementMachine,
         view: Mapping[str, SlurmNode],
-    ) -> Replacement:
+    ) -> ReplacementMachine:
         """Return the machine as it is now: over after its first job or after its time."""
         node = view.get(machine.node)
         is_used = node is not None and is_busy(node)

@@ -52,7 +52,7 @@ def join(site: Site) -> Extensions | None:
     if not ending:
         return None
     return Extensions(
-        parts=[("reservations", lambda worker: ReservationEnds(site, ending, worker))],
+        parts=[("reservations", lambda worker: ReservationEndsPart(site, ending, worker))],
         on_intent=[partial(reserve_ahead, site)],
         split_requests=[partial(split, site, ending)],
     )
@@ -102,7 +102,7 @@ def _is_savable(site: Site, request: NodeRequest, job: SlurmJob) -> bool:
     return resolve_for(job, section, config.checkpoint).method != "none"
 
 
-class ReservationEnds(Part):
+class ReservationEndsPart(Part):
     """``task``: the periodic task that keeps Slurm's reservations as the machines are."""
 
     def __init__(self, site: Site, ending: Sequence[Held], worker: Executor) -> None:

@@ -180,14 +180,13 @@ class TunnelsPart(Part):
             # its machines are being adopted. A machine would be shut out if its cloud counted as
             # read before the machine was in the ledger.
             state = self._site.ledger.state()
-            unlearnt = self._site.providers.keys() - state.read_whole
+            unread_clouds = self._site.providers.keys() - state.read_whole
             admitted, clock = self._admission(state), self._site.monotonic()
             called_peers = self._with_endpoints(admitted.peers, state.machines)
             admitted_peers = (*called_peers, *self._enrolling_peers(admitted))
-            peers = (
-                *admitted_peers,
-                *(self._staying_peers(unlearnt, admitted_peers, admitted.over) if unlearnt else ()),
-            )
+            peers = admitted_peers
+            if unread_clouds:
+                peers += tuple(self._staying_peers(unread_clouds, admitted_peers, admitted.over))
             if frozenset(peers) == self._applied and clock < self._due:
                 return
             # Unknown until the hub has answered. After a failure the next look sends the list
@@ -250,22 +249,22 @@ class TunnelsPart(Part):
         return pool.cloud if pool is not None else ""
 
     def _staying_peers(
-        self, unlearnt: Set[str], admitted_peers: Sequence[TunnelPeer], over: Sequence[Tunnel]
+        self, unread_clouds: Set[str], admitted_peers: Sequence[TunnelPeer], over: Sequence[Tunnel]
     ) -> list[TunnelPeer]:
         """The hub's present peers that must stay although the ledger does not know them, because it
-        is new and some clouds (``unlearnt``) are not read yet. Peers with a tunnel stay until all
-        clouds with tunnels are read, the others until all other clouds are. Peers whose end the
+        is new and some clouds (``unread_clouds``) are not read yet. Peers with a tunnel stay until
+        all clouds with tunnels are read, the others until all other clouds are. Peers whose end the
         ledger knows do not stay. ``over``: the tunnels of ended machines.
         """
         hub_state = self._hub(Show())
         staying: list[TunnelPeer] = []
-        if unlearnt & self._clouds:
+        if unread_clouds & self._clouds:
             tunnels = by_address(hub_state.peers).items()
             staying += (
                 TunnelPeer(address=address, key=peer.key, live=peer.live)
                 for address, peer in tunnels
             )
-        if unlearnt - self._clouds:
+        if unread_clouds - self._clouds:
             staying += (TunnelPeer(address=address) for address in hub_state.plain)
         addresses = {p.address for p in admitted_peers} | self._ending_addresses()
         keys = {p.key for p in admitted_peers if p.key} | {row.key for row in over}

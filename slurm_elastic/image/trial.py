@@ -33,7 +33,7 @@ from slurm_elastic.features.ssh_file import (
     read_private_key,
 )
 from slurm_elastic.image import machine, network
-from slurm_elastic.image.cloud_metadata import KINDS, NODE, Card, Identity, configuration
+from slurm_elastic.image.cloud_metadata import KINDS, NODE, Card, MachineIdentity, configuration
 from slurm_elastic.image.commands import run, started
 from slurm_elastic.image.head import TrialHead
 from slurm_elastic.image.imds import ADDRESS as METADATA
@@ -113,7 +113,7 @@ class BootTrial:
         self._find_secrets(identity)
         self._say("no secret in user data, metadata and console")
 
-    def _start(self) -> Identity:
+    def _start(self) -> MachineIdentity:
         work, order = self._work, self._order
         key = work / "login"
         run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-C", "check", "-f", key])
@@ -145,7 +145,7 @@ class BootTrial:
         order, head = self._order, f"{network.HEAD}:6817"
         return configuration(order.cloud, head, order.heartbeat, key, self._head.key)
 
-    def _drives(self, identity: Identity) -> tuple[str, ...]:
+    def _drives(self, identity: MachineIdentity) -> tuple[str, ...]:
         """Make the drive by which some clouds tell a machine its identity; none for EC2."""
         if not identity.files:
             return ()
@@ -201,7 +201,7 @@ class BootTrial:
         login_key = read_private_key(str(self._work / "login"))
         ordered(self._target(self._order.timeout), login_key, keys, script, b"")
 
-    def _find_secrets(self, identity: Identity) -> None:
+    def _find_secrets(self, identity: MachineIdentity) -> None:
         key = self._head.key.read_bytes()
         login = (self._work / "login").read_bytes()
         for name, text in (

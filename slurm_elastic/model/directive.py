@@ -110,7 +110,7 @@ class LimitChange(_Word, frozen=True, kw_only=True, tag="limit"):
         return f"{self.subject}: {self.key} is {bound(self.key, self.value)}"
 
 
-class Replacement(Struct, frozen=True, kw_only=True):
+class ReplacementMachine(Struct, frozen=True, kw_only=True):
     """A machine that slurm-elasticd has started in the other cloud, on ``node``, in place of the
     machine of ``instead_of``. ``is_over``: it is no longer kept, because a job has used it or its
     time has passed.
@@ -128,7 +128,7 @@ class Replacements(Struct, frozen=True, kw_only=True):
 
     wanted: int
     kept_until: float
-    machines: tuple[Replacement, ...] = ()
+    machines: tuple[ReplacementMachine, ...] = ()
 
 
 class Departure(_Word, frozen=True, kw_only=True, tag="departure"):

@@ -213,7 +213,7 @@ class Abandon(OnLaunch, frozen=True, kw_only=True):
 # nodes
 
 
-class Launch(OnNode, frozen=True, kw_only=True):
+class LaunchMachine(OnNode, frozen=True, kw_only=True):
     """Start a machine for a node that Slurm waits for and that has none. Its machines of an earlier
     power-up (``machines_to_end_first``) must end before.
     """

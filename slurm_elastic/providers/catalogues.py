@@ -23,13 +23,13 @@ from slurm_elastic.base.periodic import PeriodicTask, PeriodicThread
 from slurm_elastic.base.units import money
 from slurm_elastic.config import Config
 from slurm_elastic.config.catalogue import (
-    FRESH,
+    CATALOGUE_TTL_S,
     Catalogue,
     filled,
     from_state,
     kept,
     path_of,
-    sound,
+    plausible_types,
 )
 from slurm_elastic.config.cloud_kinds import table
 from slurm_elastic.config.clouds import CloudSettings
@@ -50,7 +50,7 @@ def ask(cloud: CloudSettings, now: float) -> Catalogue:
     known_types = table().kind(cloud.provider).known_types
     if known_types is None:
         raise ProviderError(cloud.name, "NoCatalogue", f"{cloud.provider} has no catalogue")
-    types = sound(known_types(cloud))
+    types = plausible_types(known_types(cloud))
     if not types:
         raise ProviderError(cloud.name, "NoCatalogue", "no type with sound values is in it")
     return Catalogue(cloud=cloud.name, at=now, types=types)
@@ -71,7 +71,7 @@ def refresh(config: Config, now: float) -> Sequence[str]:
         path = path_of(config, cloud)
         kept_catalogue = kept(path)
         # A catalogue from the future (the clock was set back) counts as old.
-        if kept_catalogue is not None and 0 <= now - kept_catalogue.at < FRESH:
+        if kept_catalogue is not None and 0 <= now - kept_catalogue.at < CATALOGUE_TTL_S:
             continue
         try:
             catalogue = ask(cloud, now)

@@ -23,7 +23,7 @@ from slurm_elastic.sandbox.ec2_api import Ec2Call
 from slurm_elastic.sandbox.ec2_buckets import Buckets
 from slurm_elastic.sandbox.ec2_events import ACCOUNT, EventQueue
 from slurm_elastic.sandbox.ec2_faults import Fault, Faults, FaultTarget, Stock
-from slurm_elastic.sandbox.ec2_placement import PlacementGroups
+from slurm_elastic.sandbox.ec2_placement import EmulatedPlacementGroups
 from slurm_elastic.sandbox.ec2_prices import Quote, shipped
 from slurm_elastic.sandbox.ec2_reservations import Reservations, ReservationView
 
@@ -178,7 +178,7 @@ class EmulatedCloud:
         self.events: dict[str, ScheduledEvent] = {}
         self.consoles: dict[str, str] = {}
         self.reservations = Reservations()
-        self.placement = PlacementGroups()
+        self.placement = EmulatedPlacementGroups()
 
     def zone_of(self, call: Ec2Call) -> str:
         """Return the zone in which a launch would place its machines."""

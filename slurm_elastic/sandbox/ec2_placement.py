@@ -26,7 +26,7 @@ class EmulatedGroup(Struct, frozen=True, kw_only=True):
         return fields + tag_set(self.tags)
 
 
-class PlacementGroups:
+class EmulatedPlacementGroups:
     """The groups of the account, by name."""
 
     def __init__(self) -> None:

@@ -17,7 +17,7 @@ from slurm_elastic.simulate.outcome import RunResult
 MONTH_S = 30 * 86400  # seconds of a month if the history does not say when it began
 
 
-class Share(Struct, frozen=True, kw_only=True):
+class JobsShare(Struct, frozen=True, kw_only=True):
     """The jobs of a month or an account. ``core_hours`` and ``mean_wait`` (seconds until the first
     start) cover only jobs that ran. ``cost``: the dollars paid in the month; None for an account.
     """
@@ -29,7 +29,7 @@ class Share(Struct, frozen=True, kw_only=True):
     cost: float | None = None
 
 
-def by_month(outcome: RunResult, start: int) -> list[Share]:
+def by_month(outcome: RunResult, start: int) -> list[JobsShare]:
     """Divide the jobs by the calendar month (UTC) of their submission.
 
     ``start``: the Unix time of the history's first second. If it is 0, months have 30 days. Costs
@@ -49,7 +49,7 @@ def by_month(outcome: RunResult, start: int) -> list[Share]:
     ]
 
 
-def by_account(outcome: RunResult, names: Mapping[int, str]) -> list[Share]:
+def by_account(outcome: RunResult, names: Mapping[int, str]) -> list[JobsShare]:
     """Divide the jobs by account, most core-hours first. ``names``: account names by number."""
     among: defaultdict[int, list[int]] = defaultdict(list)
     for job, account in enumerate(outcome.jobs.account):
@@ -117,11 +117,11 @@ def _edges(first_submit: int, last_submit: int, start: int) -> list[tuple[int, s
     return edges
 
 
-def _share_of(name: str, among: Sequence[int], outcome: RunResult, cost: float | None) -> Share:
+def _share_of(name: str, among: Sequence[int], outcome: RunResult, cost: float | None) -> JobsShare:
     jobs, starts = outcome.jobs, outcome.starts
     ran = [job for job in among if starts[job] >= 0]
     waited = sum(starts[job] - jobs.submit[job] for job in ran)
-    return Share(
+    return JobsShare(
         name=name,
         jobs=len(among),
         core_hours=sum(jobs.procs[job] * jobs.run[job] for job in ran) / 3600,

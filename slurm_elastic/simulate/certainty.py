@@ -23,7 +23,7 @@ from slurm_elastic.simulate.breakdown import spent
 from slurm_elastic.simulate.outcome import RunResult
 
 WEEK_S = 7 * 86400
-LEAST = 8  # weeks; a shorter history shows too little to compare
+MIN_COMPARED_WEEKS = 8  # weeks; a shorter history shows too little to compare
 SAVING_DEVIATIONS, WAIT_DEVIATIONS = 1.0, 2.0  # standard deviations of single weeks on either side
 
 
@@ -64,7 +64,7 @@ def compared(outcome: RunResult, other: RunResult) -> Comparison | None:
 def of_weeks(pairs: Pairs) -> Comparison | None:
     """Compare the same weeks under two policies. None as for ``compared``."""
     saving, wait = saving_of(pairs), extra_wait(pairs)
-    if len(pairs) < LEAST or saving is None or wait is None:
+    if len(pairs) < MIN_COMPARED_WEEKS or saving is None or wait is None:
         return None
     return Comparison(
         saving=expected(

@@ -30,7 +30,7 @@ from slurm_elastic.model.protocols import Provider, Slurm
 from slurm_elastic.model.slurm import ON_NODES, SlurmNode
 from slurm_elastic.policies.actions import TerminateOrphan
 from slurm_elastic.policies.nodes.node_state import is_unneeded
-from slurm_elastic.policies.repair.list_plausibility import sound
+from slurm_elastic.policies.repair.list_plausibility import sanitize_listing
 from slurm_elastic.policies.repair.unneeded import Bound, Standing, overdue
 from slurm_elastic.state.heartbeat import MARK
 
@@ -160,7 +160,7 @@ class Watchdog:
     def _list(self, cloud: str, provider: Provider) -> Sequence[Instance] | None:
         """Return the machines whose tags make sense; None if the cloud cannot be read."""
         try:
-            return sound(provider.instances(), lambda _: 0.0, time.time()).machines
+            return sanitize_listing(provider.instances(), lambda _: 0.0, time.time()).machines
         except Exception as error:  # noqa: BLE001 - after any error there is no list
             log.warning("cloud cannot be read cloud=%s error=%s", cloud, error)
             return None

@@ -16,7 +16,7 @@ from ledger_cases import T0, instance
 from rich.console import Console
 
 from slurm_elastic.cli import cloud_table, explain, offers, price
-from slurm_elastic.cli.cloud_table import CloudRow, cloud_rows, published_rows
+from slurm_elastic.cli.cloud_table import RankedCloudRow, cloud_rows, published_rows
 from slurm_elastic.cli.main import main
 from slurm_elastic.config import Config, configfile
 from slurm_elastic.model.causes import Quoted
@@ -97,12 +97,12 @@ TABLE = (
 
 def rows(
     *table: PoolTerms, ranking: tuple[str, ...] = DEFAULT_KEYS, machines: int = 4
-) -> tuple[CloudRow, ...]:
+) -> tuple[RankedCloudRow, ...]:
     job = JobShape(machines=dict.fromkeys((row.pool for row in table), machines), seconds=HOUR)
     return cloud_rows(job, table, ranking)
 
 
-def shown(width: int, table: tuple[CloudRow, ...]) -> list[str]:
+def shown(width: int, table: tuple[RankedCloudRow, ...]) -> list[str]:
     out = io.StringIO()
     cloud_table.show(table, Console(file=out, width=width, markup=False, highlight=False))
     return [line.rstrip() for line in out.getvalue().splitlines()]

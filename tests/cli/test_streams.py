@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from slurm_elastic.cli import streams
 from slurm_elastic.cli.machine_readable import write_csv
-from slurm_elastic.cli.streams import LONGEST, PlainFormatter, visible
+from slurm_elastic.cli.streams import MAX_LOG_LINE_LENGTH, PlainFormatter, visible
 
 LOG = (
     "import logging; from slurm_elastic.cli.streams import log_plainly; "
@@ -69,7 +69,7 @@ def test_no_line_of_a_traceback_looks_like_a_line_of_ours() -> None:
 
 def test_an_answer_in_an_error_does_not_fill_the_log() -> None:
     said = logged("<xml>" * 1_000_000)
-    assert len(said) < LONGEST + 100
+    assert len(said) < MAX_LOG_LINE_LENGTH + 100
     assert said.endswith("characters more\n")
 
 

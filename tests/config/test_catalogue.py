@@ -17,7 +17,7 @@ from slurm_elastic.config.catalogue import (
     from_state,
     kept,
     path_of,
-    sound,
+    plausible_types,
 )
 from slurm_elastic.config.requirements import KnownType, Range, parse_range
 
@@ -172,7 +172,7 @@ def test_values_that_make_no_sense_are_left_out(
     price: float, cpus: int, memory: int, name: str
 ) -> None:
     told = KnownType(name=name, cpus=cpus, memory=memory, price=price)
-    for one in sound([told]):
+    for one in plausible_types([told]):
         assert 0 <= one.price <= 10_000
         assert 0 < one.cpus <= 65533
         assert one.memory > 0

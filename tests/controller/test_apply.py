@@ -27,7 +27,7 @@ from slurm_elastic.model.slurm import NOWHERE, Request, SlurmNode
 from slurm_elastic.policies import actions
 from slurm_elastic.policies.nodes.node_state import Phase, is_down, phase
 from slurm_elastic.policies.repair.cluster import decide
-from slurm_elastic.policies.repair.cluster_snapshot import Rule
+from slurm_elastic.policies.repair.cluster_snapshot import RoundRule
 from slurm_elastic.slurm.client import node_updates
 from slurm_elastic.state.ledger import Condition, Ledger, Machine
 from tests.controller.world import PUB, World
@@ -328,7 +328,7 @@ def test_machines_are_bought_for_nodes_of_the_cloud_that_slurm_waits_for(world: 
     do(
         world,
         *(
-            actions.Launch(node=n, cause=RequestLost())
+            actions.LaunchMachine(node=n, cause=RequestLost())
             for n in ("pub1", "pub2", "op1", "of-no-pool")
         ),
     )
@@ -347,8 +347,8 @@ def test_while_slurm_does_not_tell_its_jobs_each_node_is_served_for_itself(
         world.slurm.set_job(job, "CONFIGURING", nodes=nodes)
     with monkeypatch.context() as patched:
         patched.setattr(world.slurm, "jobs", broken)
-        do(world, actions.Launch(node="pub1", cause=RequestLost()))
-    do(world, actions.Launch(node="pub2", cause=RequestLost()))
+        do(world, actions.LaunchMachine(node="pub1", cause=RequestLost()))
+    do(world, actions.LaunchMachine(node="pub2", cause=RequestLost()))
     jobs = {m.instance.node: m.jobs for m in world.ledger.machines.live()}
     assert jobs == {"pub1": (), "pub2": (1,)}
 
@@ -518,7 +518,7 @@ def check_three_kinds(world: World) -> None:
     snapshot = take_snapshot(
         world.site, build_terms(world.site, "pub"), read_all_nodes(world.site), ()
     )
-    standing = [a for a in decide(snapshot, (Rule.REPAIR,)) if a.by_node]
+    standing = [a for a in decide(snapshot, (RoundRule.REPAIR,)) if a.by_node]
     assert standing
     apply(
         world.site, "pub",

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 import pytest
 
 from slurm_elastic.base.errors import TransientError
-from slurm_elastic.features.hypervisors import Hypervisors, join
+from slurm_elastic.features.hypervisors import HypervisorsPart, join
 from slurm_elastic.model.hypervisor import HostState, HostView, SwitchRules
 from slurm_elastic.testing.in_memory import Inline
 from tests.controller.world import ONP, World
@@ -51,11 +51,11 @@ def world() -> Iterator[World]:
     made.close()
 
 
-def part(world: World, hosts: Hosts) -> Hypervisors:
-    return Hypervisors(world.site, {"onp": hosts}, Inline())  # type: ignore[arg-type]
+def part(world: World, hosts: Hosts) -> HypervisorsPart:
+    return HypervisorsPart(world.site, {"onp": hosts}, Inline())  # type: ignore[arg-type]
 
 
-def looks(world: World, feature: Hypervisors, count: int) -> None:
+def looks(world: World, feature: HypervisorsPart, count: int) -> None:
     for _ in range(count):
         world.now += 30.0
         feature.look()

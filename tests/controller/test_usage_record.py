@@ -29,7 +29,7 @@ from slurm_elastic.model.cluster import Market
 from slurm_elastic.model.memory import Drained
 from slurm_elastic.model.slurm import SlurmJob, SlurmNode
 from slurm_elastic.policies.repair.cluster import decide
-from slurm_elastic.policies.repair.cluster_snapshot import Rule
+from slurm_elastic.policies.repair.cluster_snapshot import RoundRule
 from slurm_elastic.state.ledger.histograms import series
 from tests.controller.looks import Looks
 from tests.controller.world import Inline, World
@@ -381,7 +381,7 @@ def test_a_drained_node_is_noted_until_it_takes_jobs_again(site: Site, world: Wo
     for now, node in ((T + 100, drained), (T + 100, drained), (T + 160, idle)):
         world.now = now
         snapshot = take_snapshot(site, build_terms(site, "pub"), {"pub1": node})
-        apply(site, "pub", decide(snapshot, (Rule.DRAINS,)), snapshot)
+        apply(site, "pub", decide(snapshot, (RoundRule.DRAINS,)), snapshot)
     assert site.ledger.usage.drains(T, T + 1000) == (
         Drained(node="pub1", begin=T + 100, end=T + 160),
     )

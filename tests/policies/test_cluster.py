@@ -44,7 +44,7 @@ from slurm_elastic.policies.nodes.node_reasons import HOLD_MARK
 from slurm_elastic.policies.nodes.out_of_service import DrainTerms
 from slurm_elastic.policies.repair.cloud_view import Thresholds
 from slurm_elastic.policies.repair.cluster import cloud_view, decide
-from slurm_elastic.policies.repair.cluster_snapshot import ClusterSnapshot, Rule, Terms
+from slurm_elastic.policies.repair.cluster_snapshot import ClusterSnapshot, RoundRule, Terms
 from slurm_elastic.policies.repair.hold_rules import due_holds
 
 NOW = T0 + 10_000
@@ -95,7 +95,7 @@ def snapshot(
     return replace(base, **fields)
 
 
-def asked(rule: Rule, world: ClusterSnapshot) -> list[Action]:
+def asked(rule: RoundRule, world: ClusterSnapshot) -> list[Action]:
     return list(decide(world, [rule]))
 
 
@@ -122,7 +122,7 @@ def test_a_list_is_taken_in_once_the_ledger_has_all_that_may_cost(
     change: dict[str, object], *, noted: bool
 ) -> None:
     world = snapshot(machine(), listed=(instance("i-pub1"),), read_whole=False)
-    found = asked(Rule.READ, replace(world, **change))
+    found = asked(RoundRule.READ, replace(world, **change))
     assert [(a.kind, a.subject) for a in found] == ([("note-read", "aws")] if noted else [])
 
 
@@ -147,7 +147,7 @@ def test_slurm_is_told_the_address_of_a_machine_that_boots(
     one: Machine, at: SlurmNode, terms: Terms, *, told: bool
 ) -> None:
     """Where its cloud learns it after the launch only; a node that is up has its own."""
-    found = asked(Rule.ADDRESSES, snapshot(one, nodes=(at,), terms=terms))
+    found = asked(RoundRule.ADDRESSES, snapshot(one, nodes=(at,), terms=terms))
     wanted = SetAddress(node="pub1", address="10.0.0.7", cause=MachineThere(machine="i-pub1"))
     assert found == ([wanted] if told else [])
 
@@ -168,7 +168,7 @@ def test_a_node_that_is_off_has_an_address_that_needs_no_look_up(
     at: SlurmNode, terms: Terms, *, hidden: bool
 ) -> None:
     """One that boots may register at any moment, and would lose its address."""
-    found = asked(Rule.NAMES, snapshot(nodes=(at,), terms=terms))
+    found = asked(RoundRule.NAMES, snapshot(nodes=(at,), terms=terms))
     wanted = HideName(node="pub1", cause=NameLookedUp())
     assert found == ([wanted] if hidden else [])
 
@@ -193,7 +193,7 @@ def test_a_node_that_is_off_has_an_address_that_needs_no_look_up(
 def test_a_machine_has_registered_once_its_node_is_up(
     one: Machine, at: SlurmNode, *, noted: bool
 ) -> None:
-    found = asked(Rule.REGISTRATIONS, snapshot(one, nodes=(at,)))
+    found = asked(RoundRule.REGISTRATIONS, snapshot(one, nodes=(at,)))
     wanted = Register(machine="i-pub1", cause=NodeUp(node="pub1"))
     assert found == ([wanted] if noted else [])
 
@@ -205,7 +205,7 @@ def breaker(cause: AnyCause, scope: str = "burst") -> Exclusion:
 def test_a_machine_that_registers_ends_the_pause_of_its_pool_alone() -> None:
     world = snapshot(machine(), machine("pub2"), nodes=(node(), node("pub2")))
     shut = (breaker(BootsFailed()), breaker(BootsFailed(), "own"))
-    found = asked(Rule.REGISTRATIONS, replace(world, exclusions=shut))
+    found = asked(RoundRule.REGISTRATIONS, replace(world, exclusions=shut))
     assert [a for a in found if isinstance(a, ReopenPool)] == [
         ReopenPool(
             pool="burst", nodes=("pub1", "pub2"),
@@ -213,7 +213,7 @@ def test_a_machine_that_registers_ends_the_pause_of_its_pool_alone() -> None:
         )
     ]  # fmt: skip
     held = (Exclusion(kind=CAPACITY, scope="burst"),)
-    found = asked(Rule.REGISTRATIONS, replace(world, exclusions=held))
+    found = asked(RoundRule.REGISTRATIONS, replace(world, exclusions=held))
     assert {a.kind for a in found} == {"register"}, "it was not paused"
 
 
@@ -257,7 +257,7 @@ def test_a_pool_whose_machines_slurm_took_out_is_proved_by_one_that_serves_for_a
         nodes=(node(), node("pub3", OFF), node("own1")), recent=(one, FAILED),
         exclusions=(breaker(BootsFailed(node_reason="Prolog error")),),
     )  # fmt: skip
-    found = asked(Rule.REGISTRATIONS, world)
+    found = asked(RoundRule.REGISTRATIONS, world)
     assert [a.kind for a in found] == (["reopen-pool"] if proves else [])
 
 
@@ -268,12 +268,12 @@ def test_one_that_came_before_the_last_that_failed_proves_nothing() -> None:
         nodes=(node(),), recent=(first, between, FAILED),
         exclusions=(breaker(BootsFailed(node_reason="Prolog error")),),
     )  # fmt: skip
-    assert asked(Rule.REGISTRATIONS, world) == []
+    assert asked(RoundRule.REGISTRATIONS, world) == []
 
 
 def test_a_machine_that_registers_proves_nothing_where_slurm_took_out_the_last_ones() -> None:
     shut = (breaker(BootsFailed(node_reason="Prolog error")),)
-    found = asked(Rule.REGISTRATIONS, snapshot(machine(), nodes=(node(),), exclusions=shut))
+    found = asked(RoundRule.REGISTRATIONS, snapshot(machine(), nodes=(node(),), exclusions=shut))
     assert [a.kind for a in found] == ["register"]
 
 
@@ -302,7 +302,7 @@ def test_the_time_in_which_a_machine_takes_no_jobs_is_written_down(
         one, nodes=(node(states=states), node("own1", states)),
         drains=tuple(Drained(node=n, begin=T0) for n in opened),
     )  # fmt: skip
-    found = asked(Rule.DRAINS, world)
+    found = asked(RoundRule.DRAINS, world)
     assert [a.span for a in found if isinstance(a, NoteDrain)] == ([] if span is None else [span])
 
 
@@ -349,7 +349,7 @@ def test_a_hold_ends_where_an_offer_has_room_and_the_node_may_start(
         cause=OfferAvailable(offer="aws/c6i.xlarge/eu-west-1a/on-demand"),
     )  # fmt: skip
     kept = Hold(node="pub1", pool="burst", cause=Quoted(text="aws has 0 free"))
-    assert asked(Rule.HOLDS, world) == [let_go if free else kept]
+    assert asked(RoundRule.HOLDS, world) == [let_go if free else kept]
 
 
 def test_only_as_many_are_let_go_as_there_is_room_for() -> None:
@@ -360,7 +360,7 @@ def test_only_as_many_are_let_go_as_there_is_room_for() -> None:
         exclusions=tuple(hold(n) for n in ("pub1", "pub2", "pub3")), terms=terms,
         offers=BUYS["offers"], scopes={"burst": scope},
     )  # fmt: skip
-    assert [(a.kind, a.subject) for a in asked(Rule.HOLDS, world)] == [
+    assert [(a.kind, a.subject) for a in asked(RoundRule.HOLDS, world)] == [
         ("release", "pub1"), ("release", "pub2"), ("hold", "pub3"),
     ]  # fmt: skip
 
@@ -382,7 +382,7 @@ def test_a_hold_that_the_ledger_has_not_is_let_go(
     change: dict[str, object], *, released: bool
 ) -> None:
     world = snapshot(nodes=(node(states=DRAINED, reason=HELD),))
-    found = asked(Rule.HOLDS, replace(world, **change))
+    found = asked(RoundRule.HOLDS, replace(world, **change))
     wanted = Release(node="pub1", hold=CAPACITY, cause=HoldNotInLedger())
     assert found == ([wanted] if released else [])
 
@@ -390,10 +390,10 @@ def test_a_hold_that_the_ledger_has_not_is_let_go(
 def test_holds_of_nodes_that_no_pool_has_any_more_are_forgotten_once_a_round() -> None:
     held = (hold("left", kind=OPERATOR), hold("own1", kind=POLICY), breaker("x", "left"))
     first = snapshot(exclusions=held, terms=replace(TERMS, is_first_cloud=True))
-    assert [(a.subject, a.hold) for a in asked(Rule.HOLDS, first) if isinstance(a, Release)] == [
-        ("left", OPERATOR)
-    ]
-    assert asked(Rule.HOLDS, replace(first, terms=TERMS)) == []
+    assert [
+        (a.subject, a.hold) for a in asked(RoundRule.HOLDS, first) if isinstance(a, Release)
+    ] == [("left", OPERATOR)]
+    assert asked(RoundRule.HOLDS, replace(first, terms=TERMS)) == []
 
 
 # the view that repair compares

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from slurm_elastic.policies.growth.forecast import LEAST, MOST, Factor
+from slurm_elastic.policies.growth.forecast import MAX_FACTOR, MIN_FACTOR, Factor
 from tests.policies.smoothing import smoothed
 
 
@@ -17,8 +17,8 @@ def after(*errors: float) -> Factor:
 
 def test_a_factor_grows_while_errors_keep_one_sign_and_falls_when_they_alternate() -> None:
     """E = 0.2 e + 0.8 E, M = 0.2 |e| + 0.8 M, and the factor is |E / M|."""
-    assert after(5.0, 5.0, 5.0).value == MOST
-    assert after(-5.0, -5.0).value == MOST
+    assert after(5.0, 5.0, 5.0).value == MAX_FACTOR
+    assert after(-5.0, -5.0).value == MAX_FACTOR
     mixed = after(10.0, -10.0)
     assert mixed.error == pytest.approx(0.2 * -10 + 0.8 * 2)
     assert mixed.absolute == pytest.approx(0.2 * 10 + 0.8 * 2)
@@ -27,8 +27,8 @@ def test_a_factor_grows_while_errors_keep_one_sign_and_falls_when_they_alternate
 
 
 def test_without_an_error_a_factor_is_the_least() -> None:
-    assert after().value == LEAST
-    assert after(0.0, 0.0).value == LEAST
+    assert after().value == MIN_FACTOR
+    assert after(0.0, 0.0).value == MIN_FACTOR
 
 
 def test_a_step_up_and_down_is_followed_as_the_equations_say() -> None:
@@ -45,11 +45,13 @@ def test_a_step_up_and_down_is_followed_as_the_equations_say() -> None:
     level = alpha * 15 + (1 - alpha) * expected
     assert three.level == pytest.approx(level)
     miss = level - 19.5 - (slope + change)
-    beta = max(abs(0.2 * miss + 0.8 * 1.9) / (0.2 * abs(miss) + 0.8 * 1.9), LEAST)
+    beta = max(abs(0.2 * miss + 0.8 * 1.9) / (0.2 * abs(miss) + 0.8 * 1.9), MIN_FACTOR)
     steeper = beta * (level - 19.5) + (1 - beta) * (slope + change)
     assert three.slope == pytest.approx(steeper)
     turn = steeper - slope - change
-    gamma = max(abs(0.2 * turn + 0.8 * 0.2 * slope) / (0.2 * abs(turn) + 0.8 * 0.2 * slope), LEAST)
+    gamma = max(
+        abs(0.2 * turn + 0.8 * 0.2 * slope) / (0.2 * abs(turn) + 0.8 * 0.2 * slope), MIN_FACTOR
+    )
     assert three.change == pytest.approx(gamma * (steeper - slope) + (1 - gamma) * change)
     assert three.highest == 20.0
 

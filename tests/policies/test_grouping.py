@@ -16,7 +16,7 @@ from slurm_elastic.model.causes.misfits import TooSmall
 from slurm_elastic.model.causes.refusals import TakenAway
 from slurm_elastic.model.cluster import Location, Market, Offer
 from slurm_elastic.policies.launch.grouping import (
-    LONGEST,
+    MAX_CAUSE_LENGTH,
     braces,
     grouped,
     no_offer_serves,
@@ -60,7 +60,7 @@ def test_a_sentence_names_the_largest_groups_and_counts_the_others() -> None:
 
 def test_a_page_of_an_error_is_cut() -> None:
     (group,) = grouped([(offer("t"), Quoted(text="why " * 1000))])
-    assert len(str(group.cause)) == LONGEST
+    assert len(str(group.cause)) == MAX_CAUSE_LENGTH
 
 
 def test_a_page_of_an_error_is_cut_also_inside_another_cause() -> None:
@@ -68,7 +68,7 @@ def test_a_page_of_an_error_is_cut_also_inside_another_cause() -> None:
     inner = CoolsDown(until=Deadline(at=1.0), code="ICE", cause=page)
     (group,) = grouped([(offer("t"), inner)])
     assert isinstance(group.cause, CoolsDown)
-    assert len(str(group.cause.cause)) == LONGEST
+    assert len(str(group.cause.cause)) == MAX_CAUSE_LENGTH
 
 
 def test_what_differs_in_more_than_names_and_numbers_is_another_cause() -> None:
@@ -81,7 +81,7 @@ def test_what_differs_in_more_than_names_and_numbers_is_another_cause() -> None:
 
 def test_what_to_do_is_not_cut_off() -> None:
     (group,) = grouped([(offer("t"), Quoted(text="why " * 1000 + "; do: set `real_memory: 7400`"))])
-    assert len(str(group.cause)) == LONGEST
+    assert len(str(group.cause)) == MAX_CAUSE_LENGTH
     assert str(group.cause).endswith("; do: set `real_memory: 7400`")
     assert shortened("why; do: " + "this " * 99 + "that", 80).endswith("that")
 

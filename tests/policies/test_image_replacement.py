@@ -14,7 +14,7 @@ from slurm_elastic.model.cluster import Pool
 from slurm_elastic.model.machine_states import BOOTING, MachineState, Serving
 from slurm_elastic.model.memory import Machine
 from slurm_elastic.model.slurm import SlurmNode
-from slurm_elastic.policies.repair.image_replacement import ImageHistory, PoolView, next_step
+from slurm_elastic.policies.repair.image_replacement import ImageHistory, PoolImages, next_step
 
 NODES = tuple(f"n{n}" for n in range(1, 11))
 POOL = Pool(name="p", cloud="aws", nodes=NODES, cpus=1, real_memory=1, max_unavailable=3)
@@ -34,7 +34,7 @@ def machine(name: str, life: MachineState | None = None, at: float = 0.0) -> Mac
     return Machine(instance=made, pool="p", life=life or Serving(registered_at=1.0))
 
 
-def view(images: dict[str, str], **fields: Any) -> PoolView:
+def view(images: dict[str, str], **fields: Any) -> PoolImages:
     values: dict[str, Any] = {
         "pool": POOL,
         "image": "new",
@@ -43,7 +43,7 @@ def view(images: dict[str, str], **fields: Any) -> PoolView:
         "nodes": {name: node(name) for name in images},
         "history": ImageHistory(works=True),
     }
-    return PoolView(**(values | fields))
+    return PoolImages(**(values | fields))
 
 
 OLD = dict.fromkeys(NODES, "old")

@@ -12,7 +12,12 @@ from msgspec.structs import replace
 
 from slurm_elastic.model.cluster import Instance, InstanceState, Market
 from slurm_elastic.model.memory import Machine
-from slurm_elastic.policies.repair.list_plausibility import DEAREST, is_price, price_in, sound
+from slurm_elastic.policies.repair.list_plausibility import (
+    DEAREST,
+    is_price,
+    price_in,
+    sanitize_listing,
+)
 from slurm_elastic.state.ledger.machines import machine_row
 
 NOW = 1_800_000_000.0
@@ -24,7 +29,7 @@ GOOD = Instance(
 
 
 def only(**changes: object) -> tuple[Instance, str]:
-    found = sound([replace(GOOD, **changes)], lambda _: 7.0, NOW)
+    found = sanitize_listing([replace(GOOD, **changes)], lambda _: 7.0, NOW)
     (machine,) = found.machines
     return machine, found.doubts.get(machine.id, "")
 
@@ -84,7 +89,7 @@ def test_a_launch_time_that_is_none_is_now(launched: float) -> None:
 
 def test_a_machine_without_a_usable_id_is_told_of_and_the_others_are_kept() -> None:
     listed = [GOOD, replace(GOOD, id="i-\x1b[2J"), replace(GOOD, id=""), replace(GOOD, id="i-2")]
-    found = sound(listed, lambda _: 0.0, NOW)
+    found = sanitize_listing(listed, lambda _: 0.0, NOW)
     assert [one.id for one in found.machines] == ["i-1", "i-2"]
     assert set(found.unusable) == {r"i-\x1b[2J", ""}
     assert "end it with the cloud's own tools" in found.unusable[""]
@@ -107,7 +112,7 @@ anything = st.builds(
 def test_whatever_a_cloud_lists_fits_into_the_ledger_and_is_told_in_plain_characters(
     listed: list[Instance],
 ) -> None:
-    found = sound(listed, lambda _: 1.0, NOW)
+    found = sanitize_listing(listed, lambda _: 1.0, NOW)
     assert len(found.machines) == sum(
         bool(i.id) and i.id.isascii() and i.id.isprintable() and " " not in i.id and len(i.id) < 256
         for i in listed
@@ -149,7 +154,7 @@ def test_a_text_is_believed_up_to_its_length(field: str, most: int) -> None:
 
 def test_an_id_has_255_characters_at_most() -> None:
     listed = [replace(GOOD, id="i" * n) for n in (255, 256)]
-    assert [len(one.id) for one in sound(listed, lambda _: 0.0, NOW).machines] == [255]
+    assert [len(one.id) for one in sanitize_listing(listed, lambda _: 0.0, NOW).machines] == [255]
 
 
 def test_a_machine_may_be_as_old_as_unix_and_of_the_year_2242_at_most() -> None:

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from slurm_elastic.policies.checkpoint.market_spells import (
-    FRESH,
+    GUESS_RESTARTS,
     GUESSES,
     HORIZON,
     NOTHING,
@@ -26,7 +26,7 @@ def test_the_mean_is_of_those_that_lasted_as_long_and_the_guess(
     lengths: list[int], age: int, restart: int
 ) -> None:
     rests = [min(one - age, HORIZON) for one in lengths if one > age]
-    rests += [age + FRESH * restart] * GUESSES
+    rests += [age + GUESS_RESTARTS * restart] * GUESSES
     assert Spells.of(lengths).expected(age, restart) == pytest.approx(sum(rests) / len(rests))
 
 

@@ -19,7 +19,7 @@ from slurm_elastic.model.causes.repairs import (
 from slurm_elastic.model.memory import Launch, Machine
 from slurm_elastic.model.slurm import Request, SlurmNode
 from slurm_elastic.policies.actions import Action, Drop, FailBoot, Suspend
-from slurm_elastic.policies.actions import Launch as Start
+from slurm_elastic.policies.actions import LaunchMachine as Start
 from slurm_elastic.policies.repair.cluster_snapshot import ClusterSnapshot
 from slurm_elastic.policies.repair.request_rules import requested
 from tests.policies.test_cluster import BOOTS, GOES, NOW, OFF, TERMS, UP

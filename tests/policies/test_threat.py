@@ -19,11 +19,11 @@ from slurm_elastic.policies.checkpoint.threat import (
     Response,
     Threat,
     ThreatCause,
+    age_threat,
     by_subject,
     due,
     moving,
     notices,
-    of_age,
     of_limit,
     of_node,
     of_notice,
@@ -75,13 +75,13 @@ def test_a_notice_that_takes_the_machine_moves_and_a_recommendation_saves() -> N
 
 def test_a_machine_is_threatened_by_its_age_shortly_before_it_comes_to_it() -> None:
     launched = NOW - 3600
-    assert of_age("n1", launched, None, NOW) is None
-    assert of_age("n1", launched, 3600 + HORIZON + 1, NOW) is None
-    found = of_age("n1", launched, 4200, NOW)
+    assert age_threat("n1", launched, None, NOW) is None
+    assert age_threat("n1", launched, 3600 + HORIZON + 1, NOW) is None
+    found = age_threat("n1", launched, 4200, NOW)
     assert found is not None
     assert found.until == NOW + 600
     assert str(found.reason) == "its machine reaches the pool's maximum age of 01:10:00"
-    over = of_age("n1", launched, 60, NOW)
+    over = age_threat("n1", launched, 60, NOW)
     assert over is not None
     assert over.until is None, "nobody ends it while it has jobs"
 
@@ -264,8 +264,8 @@ def test_a_planned_threat_is_never_answered_before_a_save_has_to_begin(
 
 
 def test_what_is_planned_counts_from_a_quarter_of_an_hour_before_it_comes() -> None:
-    assert of_age("n1", NOW - 100, 1000, NOW) is not None
-    assert of_age("n1", NOW - 100, 1001, NOW) is None
+    assert age_threat("n1", NOW - 100, 1000, NOW) is not None
+    assert age_threat("n1", NOW - 100, 1001, NOW) is None
     assert of_limit(job(limit=900), 300.0, 2, 0, NOW) is not None
     assert of_limit(job(limit=901), 300.0, 2, 0, NOW) is None
     assert of_limit(job(limit=2100), 700.0, 2, 0, NOW) is not None, "three saves"
@@ -277,7 +277,7 @@ def test_fifteen_seconds_are_kept_beside_a_save_and_the_slack() -> None:
 
 
 def test_what_comes_just_now_is_here() -> None:
-    over = of_age("n1", NOW - 60, 60, NOW)
+    over = age_threat("n1", NOW - 60, 60, NOW)
     assert over is not None
     assert over.until is None
     maint = Reservation(name="m", nodes=("n1",), flags=frozenset({"MAINT"}), start=NOW, end=NOW + 9)
@@ -307,7 +307,7 @@ def test_what_concerns_nobody_or_comes_later_is_not_due() -> None:
     [(59, "00:00:59"), (3661, "01:01:01"), (86_399, "23:59:59"), (90_061, "1-01:01:01")],
 )
 def test_a_time_is_told_as_slurm_tells_it(age: int, words: str) -> None:
-    found = of_age("n1", NOW - age, age, NOW)
+    found = age_threat("n1", NOW - age, age, NOW)
     assert found is not None
     assert str(found.reason).endswith(f" {words}")
 

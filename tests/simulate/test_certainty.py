@@ -9,7 +9,7 @@ import pytest
 from slurm_elastic.policies.growth.release import Idle
 from slurm_elastic.simulate.boot import BootTimes
 from slurm_elastic.simulate.certainty import (
-    LEAST,
+    MIN_COMPARED_WEEKS,
     Interval,
     Week,
     compared,
@@ -62,9 +62,9 @@ def test_one_of_a_single_week_is_not() -> None:
 
 
 def test_a_short_history_says_nothing() -> None:
-    jobs = history(7 * LEAST)
+    jobs = history(7 * MIN_COMPARED_WEEKS)
     assert compared(run(jobs, 2, 60), run(jobs, 4, 60)) is None
-    jobs = history(7 * LEAST + 1)
+    jobs = history(7 * MIN_COMPARED_WEEKS + 1)
     assert compared(run(jobs, 2, 60), run(jobs, 4, 60)) is not None
 
 
@@ -72,15 +72,17 @@ def test_the_interval_is_that_of_single_weeks_by_their_weight() -> None:
     """By hand: the second half of the weeks has a third of the cost, and saves nothing of it."""
     half = Week(jobs=10, waited=100, cost=50.0), Week(jobs=10, waited=0, cost=100.0)
     none = Week(jobs=10, waited=40, cost=50.0), Week(jobs=10, waited=40, cost=50.0)
-    found = of_weeks([half, none] * (LEAST // 2))
+    found = of_weeks([half, none] * (MIN_COMPARED_WEEKS // 2))
     assert found is not None
     assert found.saving.value == pytest.approx(1 / 3)
     # 50 - 100 / 3 and 0 - 50 / 3 dollars of 75 in the mean, both 2 / 9 off
-    deviation = 2 / 9 * (LEAST / (LEAST - 1)) ** 0.5
+    deviation = 2 / 9 * (MIN_COMPARED_WEEKS / (MIN_COMPARED_WEEKS - 1)) ** 0.5
     assert found.saving.high - found.saving.value == pytest.approx(deviation)
     assert found.saving.value - found.saving.low == pytest.approx(deviation)
     assert found.wait.value == pytest.approx(5)
-    assert found.wait.high - 5 == pytest.approx(2 * 5 * (LEAST / (LEAST - 1)) ** 0.5)
+    assert found.wait.high - 5 == pytest.approx(
+        2 * 5 * (MIN_COMPARED_WEEKS / (MIN_COMPARED_WEEKS - 1)) ** 0.5
+    )
 
 
 def test_of_weeks_to_come_the_interval_has_most() -> None:

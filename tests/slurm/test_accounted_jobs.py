@@ -12,7 +12,7 @@ import pytest
 
 from slurm_elastic.base.errors import SlurmError
 from slurm_elastic.config import SlurmSettings
-from slurm_elastic.slurm.client.accounted_jobs import FIELDS, AccountingCli
+from slurm_elastic.slurm.client.accounted_jobs import FIELDS, EndedJobsCli
 
 ROWS = """\
 71|71|ann|1000|physics|batch|COMPLETED|2027-01-15T07:00:00|2027-01-15T07:01:00|2027-01-15T07:31:00|st[1-2]|relax | box
@@ -42,7 +42,7 @@ def settings(root: Path, script: str) -> SlurmSettings:
 def test_ended_jobs_have_their_names_tasks_and_times(tmp_path: Path) -> None:
     (tmp_path / "rows").write_text(ROWS)
     asked = tmp_path / "asked"
-    cli = AccountingCli(settings(tmp_path, f'echo "$@" > {asked}; cat {tmp_path}/rows'))
+    cli = EndedJobsCli(settings(tmp_path, f'echo "$@" > {asked}; cat {tmp_path}/rows'))
     first, task = cli.ended_jobs("1000", SINCE)
     assert (first.id, first.label, first.name) == (71, "71", "relax | box")
     assert (first.user, first.uid, first.nodes) == ("ann", 1000, ("st1", "st2"))
@@ -58,7 +58,7 @@ def test_ended_jobs_have_their_names_tasks_and_times(tmp_path: Path) -> None:
 def test_without_slurmdbd_it_is_an_error_of_slurm(tmp_path: Path) -> None:
     script = "echo 'Slurm accounting storage is disabled' >&2; exit 1"
     with pytest.raises(SlurmError, match="accounting storage is disabled"):
-        AccountingCli(settings(tmp_path, script)).ended_jobs("ann", SINCE)
+        EndedJobsCli(settings(tmp_path, script)).ended_jobs("ann", SINCE)
 
 
 def test_the_real_program_knows_the_options_and_the_states(tmp_path: Path) -> None:
@@ -70,7 +70,7 @@ def test_the_real_program_knows_the_options_and_the_states(tmp_path: Path) -> No
     )
     real = SlurmSettings(conf=str(tmp_path / "slurm.conf"), bin_dir=str(Path(sacct).parent))
     with pytest.raises(SlurmError, match="accounting storage is disabled"):
-        AccountingCli(real).ended_jobs("0", time.time() - 86400)
+        EndedJobsCli(real).ended_jobs("0", time.time() - 86400)
 
 
 @pytest.mark.skipif(not MANUAL.exists(), reason=f"{MANUAL} is missing")

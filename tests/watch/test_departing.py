@@ -12,7 +12,7 @@ from status_cases import NOW, config, job, node
 
 from slurm_elastic.model.causes import Quoted
 from slurm_elastic.model.cluster import Notice, NoticeKind
-from slurm_elastic.model.directive import Departure, Directive, Replacement, Replacements
+from slurm_elastic.model.directive import Departure, Directive, ReplacementMachine, Replacements
 from slurm_elastic.model.slurm import SlurmNode
 from slurm_elastic.state.ckptstate.facts import (
     Migration,
@@ -149,7 +149,7 @@ def test_a_machine_that_an_operator_sends_away_says_so(
 def test_a_machine_that_was_started_ahead_says_how_long_it_is_kept(
     tmp_path: Path, kept_until: float, is_over: bool, states: str, follows: str
 ) -> None:
-    machines = (Replacement(node="pub1", is_over=is_over),)
+    machines = (ReplacementMachine(node="pub1", is_over=is_over),)
     word = Departure(
         verb="migrate", about="op1", nodes=("op1",), to="aws", start_replacements=True,
         replacements=Replacements(wanted=2, kept_until=kept_until, machines=machines),

@@ -25,11 +25,11 @@ from slurm_elastic.machine.local.records import LocalRegister
 from slurm_elastic.machine.local.wire import (
     AgentAnswer,
     LaunchOrder,
-    List,
+    ListOrder,
     MachineRecord,
     Message,
     Ping,
-    Terminate,
+    TerminateOrder,
 )
 from slurm_elastic.model.cluster import STANDING, InstanceState
 
@@ -77,12 +77,12 @@ class LocalAgent:
                 case Ping():
                     used = len(self._register.standing())
                     return AgentAnswer(ok=True, capacity=self._settings.room, used=used)
-                case List():
+                case ListOrder():
                     machines = [r for r in self._register.live() if r.cluster == message.cluster]
                     return AgentAnswer(ok=True, machines=tuple(machines))
                 case LaunchOrder():
                     return AgentAnswer(ok=True, machines=self.launch(message))
-                case Terminate():
+                case TerminateOrder():
                     self.terminate(message)
                     return AgentAnswer(ok=True)
         except AgentRefusal as refusal:
@@ -121,7 +121,7 @@ class LocalAgent:
             raise AgentRefusal("Gone", f"all machines of launch {message.generation} have ended")
         return tuple(sorted(standing, key=lambda r: r.index))
 
-    def terminate(self, message: Terminate) -> None:
+    def terminate(self, message: TerminateOrder) -> None:
         """Mark the machines as stopping and send SIGTERM to their slurmd. The driver does the
         rest.
         """

@@ -57,13 +57,13 @@ class LaunchOrder(Struct, frozen=True, kw_only=True, tag_field="op", tag="launch
     jobs: tuple[int, ...] = ()
 
 
-class List(Struct, frozen=True, kw_only=True, tag_field="op", tag="list"):
+class ListOrder(Struct, frozen=True, kw_only=True, tag_field="op", tag="list"):
     """Ask for the cluster's machines except terminated ones."""
 
     cluster: str
 
 
-class Terminate(Struct, frozen=True, kw_only=True, tag_field="op", tag="terminate"):
+class TerminateOrder(Struct, frozen=True, kw_only=True, tag_field="op", tag="terminate"):
     """End these machines of the cluster. Unknown and ended machines are skipped."""
 
     cluster: str
@@ -74,7 +74,7 @@ class Ping(Struct, frozen=True, kw_only=True, tag_field="op", tag="ping"):
     """Ask whether the agent works, and how many machines it has."""
 
 
-Message = LaunchOrder | List | Terminate | Ping
+Message = LaunchOrder | ListOrder | TerminateOrder | Ping
 
 
 class AgentAnswer(Struct, frozen=True, kw_only=True):

@@ -13,7 +13,7 @@ from slurm_elastic.policies.checkpoint.checkpoint import daly_interval
 
 RESTART = 120.0
 """Seconds from an interruption until the next run works: a requeue and a boot."""
-_MOST = 50.0
+_MAX_RUN_RATIO = 50.0
 """A run this many times longer than its machines last never ends."""
 
 
@@ -29,7 +29,7 @@ def without_saves(run: float, mtti: float, machines: int) -> float | None:
     interruption; None if it is never done.
     """
     joint = mtti / machines
-    return None if run / joint > _MOST else (joint + RESTART) * math.expm1(run / joint)
+    return None if run / joint > _MAX_RUN_RATIO else (joint + RESTART) * math.expm1(run / joint)
 
 
 def with_saves(run: float, mtti: float, machines: int, save: float) -> float | None:
@@ -41,7 +41,7 @@ def with_saves(run: float, mtti: float, machines: int, save: float) -> float | N
     plain = without_saves(run, mtti, machines)
     if interval >= run:
         return plain
-    if (interval + save) / joint > _MOST:
+    if (interval + save) / joint > _MAX_RUN_RATIO:
         return plain
     interval_count = run / interval
     saved = interval_count * (joint + RESTART) * math.expm1((interval + save) / joint)

@@ -2,7 +2,7 @@
 
 Spells differ greatly in length, and the longer a spell has lasted, the longer it continues. So its
 remainder is estimated from past spells that lasted as long. Because these may be few, its own age
-plus FRESH restarts serves as a further estimate.
+plus GUESS_RESTARTS restarts serves as a further estimate.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ the mean.
 GUESSES = 5
 """The estimate from a spell's age weighs as much as this many seen spells."""
 
-FRESH = 2.0
+GUESS_RESTARTS = 2.0
 """Restarts added to the age in that estimate: without them a new spell would have no expected
 remainder.
 """
@@ -42,7 +42,7 @@ class Spells(Struct, frozen=True):
     def expected(self, age: float, restart: float) -> float:
         """Return for how many more seconds a spell of this age is expected to last."""
         count, lasted = self._after(age)
-        return (lasted + GUESSES * (age + FRESH * restart)) / (count + GUESSES)
+        return (lasted + GUESSES * (age + GUESS_RESTARTS * restart)) / (count + GUESSES)
 
     def _after(self, age: float) -> tuple[int, float]:
         """Return how many spells outlasted this age, and by how long in total, each up

@@ -192,7 +192,7 @@ def is_false(notice: Notice, now: float) -> bool:
     return notice.deadline is not None and now > notice.deadline + FALSE_AFTER
 
 
-def of_age(node: str, launched: float, max_age: float | None, now: float) -> Threat | None:
+def age_threat(node: str, launched: float, max_age: float | None, now: float) -> Threat | None:
     """Return the threat to a machine that soon reaches its pool's maximum age (s), or has; None if
     not yet.
     """

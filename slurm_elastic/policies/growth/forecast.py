@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 MEMORY = 0.2
 """Trigg and Leach's phi: the weight of the newest error."""
-LEAST, MOST = 0.05, 0.95
+MIN_FACTOR, MAX_FACTOR = 0.05, 0.95
 
 
 class Factor(NamedTuple):
@@ -29,10 +29,10 @@ class Factor(NamedTuple):
 
     @property
     def value(self) -> float:
-        """Within LEAST and MOST."""
+        """Within MIN_FACTOR and MAX_FACTOR."""
         if self.absolute == 0:
-            return LEAST
-        return min(max(abs(self.error / self.absolute), LEAST), MOST)
+            return MIN_FACTOR
+        return min(max(abs(self.error / self.absolute), MIN_FACTOR), MAX_FACTOR)
 
 
 class Smoothed(NamedTuple):

@@ -123,7 +123,7 @@ def keys_of(offer: Offer) -> tuple[str, str, str]:
     return offer.key, scope_of_offers(offer.cloud, offer.market), scope_of_offers(offer.cloud)
 
 
-def of_refusal(
+def cool_down_after_refusal(
     offer: Offer, error: ProviderError, capacity: float, quota: float
 ) -> tuple[str, float, str, AnyCause]:
     """Return which key cools down after a cloud's refusal, for how long the first time (s), the

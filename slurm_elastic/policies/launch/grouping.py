@@ -17,7 +17,7 @@ from slurm_elastic.model.causes import AnyCause, Cause, Quoted
 from slurm_elastic.model.causes.composed import NoOfferServes, OffersRefused
 from slurm_elastic.model.cluster import Offer
 
-LONGEST = 240
+MAX_CAUSE_LENGTH = 240
 """Maximum length of a recorded reason (characters): a cloud's error may fill a page."""
 TOLD = 3
 """How many causes a sentence names; the detail of a decision has all."""
@@ -139,7 +139,7 @@ def _set(names: Sequence[str]) -> str:
     return names[0] if len(names) == 1 else "{" + ",".join(names) + "}"
 
 
-def shortened(text: str, max_length: int = LONGEST) -> str:
+def shortened(text: str, max_length: int = MAX_CAUSE_LENGTH) -> str:
     """Shorten a text to ``most`` characters. It omits the middle, because a text begins with the
     event and may end with the remedy.
     """

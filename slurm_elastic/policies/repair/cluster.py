@@ -22,12 +22,12 @@ from slurm_elastic.policies.repair.cloud_view import (
     StoppedInstance,
     TrackedInstance,
 )
-from slurm_elastic.policies.repair.cluster_snapshot import ClusterSnapshot, Rule
+from slurm_elastic.policies.repair.cluster_snapshot import ClusterSnapshot, RoundRule
 from slurm_elastic.policies.repair.hold_rules import holds
 from slurm_elastic.policies.repair.reconcile_rules import repairs
 
 
-def decide(snapshot: ClusterSnapshot, due: Iterable[Rule]) -> tuple[Action, ...]:
+def decide(snapshot: ClusterSnapshot, due: Iterable[RoundRule]) -> tuple[Action, ...]:
     """Return the actions of the ``due`` rules, in the order in which they must be carried out."""
     due_rules = frozenset(due)
     return tuple(
@@ -187,12 +187,12 @@ def _unshown(snapshot: ClusterSnapshot) -> frozenset[str]:
 
 
 # The actions are carried out in the order of this table: repairs before the cloud's books.
-_RULES: Mapping[Rule, Callable[[ClusterSnapshot], Iterable[Action]]] = {
-    Rule.REPAIR: _repairs,
-    Rule.READ: read,
-    Rule.ADDRESSES: addresses,
-    Rule.NAMES: names,
-    Rule.REGISTRATIONS: registrations,
-    Rule.DRAINS: drains,
-    Rule.HOLDS: holds,
+_RULES: Mapping[RoundRule, Callable[[ClusterSnapshot], Iterable[Action]]] = {
+    RoundRule.REPAIR: _repairs,
+    RoundRule.READ: read,
+    RoundRule.ADDRESSES: addresses,
+    RoundRule.NAMES: names,
+    RoundRule.REGISTRATIONS: registrations,
+    RoundRule.DRAINS: drains,
+    RoundRule.HOLDS: holds,
 }

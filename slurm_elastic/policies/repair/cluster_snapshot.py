@@ -19,7 +19,7 @@ from slurm_elastic.policies.nodes.out_of_service import DrainTerms
 from slurm_elastic.policies.repair.cloud_view import Thresholds
 
 
-class Rule(Enum):
+class RoundRule(Enum):
     """The rules, in the order in which they run."""
 
     REPAIR = "repair"
@@ -31,7 +31,14 @@ class Rule(Enum):
     HOLDS = "holds"
 
 
-BOOKS = (Rule.READ, Rule.ADDRESSES, Rule.NAMES, Rule.REGISTRATIONS, Rule.DRAINS, Rule.HOLDS)
+BOOKS = (
+    RoundRule.READ,
+    RoundRule.ADDRESSES,
+    RoundRule.NAMES,
+    RoundRule.REGISTRATIONS,
+    RoundRule.DRAINS,
+    RoundRule.HOLDS,
+)
 """The rules of a cloud's pass that need the ledger as it is after the repairs."""
 
 

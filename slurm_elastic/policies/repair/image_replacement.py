@@ -31,7 +31,7 @@ class ImageHistory(Struct, frozen=True, kw_only=True):
     works: bool = False
 
 
-class PoolView(Struct, frozen=True, kw_only=True):
+class PoolImages(Struct, frozen=True, kw_only=True):
     """A pool and its live machines, whose end is not decided. ``image``: what a new machine would
     start from. ``image_of``: by machine id, what it started from; machines of unknown images are
     absent. ``nodes``: all nodes of the pool. ``failures``: machines in a row that did not come up.
@@ -58,7 +58,7 @@ class ReplacementStep(Struct, frozen=True, kw_only=True):
     fails: bool = False
 
 
-def next_step(view: PoolView) -> ReplacementStep:
+def next_step(view: PoolImages) -> ReplacementStep:
     """Return the next step for the pool."""
     images = view.image_of
     works = view.history.works or any(
@@ -75,7 +75,7 @@ def next_step(view: PoolView) -> ReplacementStep:
 
 
 def _leaving_now(
-    view: PoolView, max_unavailable: int, among: Sequence[str] = ()
+    view: PoolImages, max_unavailable: int, among: Sequence[str] = ()
 ) -> tuple[str, ...]:
     """The nodes of machines from other images, as many as may leave now: idle ones first, and the
     oldest of these. ``among``: if not empty, only these.
@@ -98,7 +98,7 @@ def _leaving_now(
     return tuple(outdated[: max(max_unavailable - missing, 0)])
 
 
-def _is_outdated(machine: Machine, view: PoolView) -> bool:
+def _is_outdated(machine: Machine, view: PoolImages) -> bool:
     """Whether it serves and certainly started from another image. A machine that boots is left
     alone: its jobs wait for it.
     """

@@ -22,7 +22,7 @@ _MachinesByLaunch = Mapping[str, Sequence[Instance]]
 """The listed machines of each open launch, by its generation."""
 
 
-def of_launches(view: CloudView, patience: Thresholds) -> list[Action]:
+def repair_launches(view: CloudView, patience: Thresholds) -> list[Action]:
     """Return first the adoptions of machines that the ledger lacks, then the actions for open
     launches. The adopted machines must have rows before a launch is settled by them.
     """

@@ -17,7 +17,7 @@ from slurm_elastic.model.cluster import Instance
 
 DEAREST = 10_000.0
 """$/h. No cloud's machine costs more, so a higher price is an error."""
-LONGEST = 255
+MAX_TEXT_LENGTH = 255
 """Maximum length of an id, a name, an address (characters)."""
 LONGEST_GENERATION = 64
 """Maximum length of a generation (characters): clouds accept no longer token."""
@@ -30,7 +30,7 @@ PriceOf = Callable[[Instance], float]
 """Returns the price ($/h) to assume for a machine whose own price cannot be true."""
 
 
-class Sound(Struct, frozen=True, kw_only=True):
+class SanitizedListing(Struct, frozen=True, kw_only=True):
     """A cloud's machines with plausible values only.
 
     ``doubts``: by machine id, which values were not believed. ``unusable``: machines that the
@@ -42,13 +42,13 @@ class Sound(Struct, frozen=True, kw_only=True):
     unusable: dict[str, str] = {}
 
 
-def sound(listed: Iterable[Instance], price_of: PriceOf, now: float) -> Sound:
+def sanitize_listing(listed: Iterable[Instance], price_of: PriceOf, now: float) -> SanitizedListing:
     """Check each machine by itself: an error in one does not affect the others."""
     machines: list[Instance] = []
     doubts: dict[str, str] = {}
     unusable: dict[str, str] = {}
     for listed_machine in listed:
-        if not _is_word(listed_machine.id, LONGEST):
+        if not _is_word(listed_machine.id, MAX_TEXT_LENGTH):
             unusable[shown(listed_machine.id)] = (
                 "its cloud lists it under an invalid id, so slurm-elastic cannot end it: "
                 "end it with the cloud's own tools"
@@ -58,7 +58,7 @@ def sound(listed: Iterable[Instance], price_of: PriceOf, now: float) -> Sound:
         machines.append(machine)
         if errors:
             doubts[listed_machine.id] = "; ".join(errors)
-    return Sound(machines=tuple(machines), doubts=doubts, unusable=unusable)
+    return SanitizedListing(machines=tuple(machines), doubts=doubts, unusable=unusable)
 
 
 def is_price(value: float) -> bool:
@@ -83,7 +83,7 @@ def shown(text: str) -> str:
 
 def _believed(machine: Instance, price_of: PriceOf, now: float) -> tuple[Instance, list[str]]:
     errors: list[str] = []
-    if machine.node and not _is_word(machine.node, LONGEST):
+    if machine.node and not _is_word(machine.node, MAX_TEXT_LENGTH):
         errors.append(f"node {shown(machine.node)} is no name: its node is not known")
         machine = replace(machine, node="")
     if machine.generation and not _is_word(machine.generation, LONGEST_GENERATION):
@@ -91,11 +91,11 @@ def _believed(machine: Instance, price_of: PriceOf, now: float) -> tuple[Instanc
         machine = replace(machine, generation="")
     for field in ("instance_type", "zone"):
         text = getattr(machine, field)
-        if not text.isprintable() or len(text) > LONGEST:
+        if not text.isprintable() or len(text) > MAX_TEXT_LENGTH:
             errors.append(f"{field.replace('_', ' ')} {shown(text)} is none")
             machine = replace(machine, **{field: ""})
     address = machine.address
-    if address is not None and (len(address) > LONGEST or not _ADDRESS.fullmatch(address)):
+    if address is not None and (len(address) > MAX_TEXT_LENGTH or not _ADDRESS.fullmatch(address)):
         errors.append(f"address {shown(address)} is none")
         machine = replace(machine, address=None)
     if not (isfinite(machine.launched) and 0 <= machine.launched < LATEST):

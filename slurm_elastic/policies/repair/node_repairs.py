@@ -24,7 +24,7 @@ from slurm_elastic.policies.actions import (
     FailLost,
     FailNode,
     GiveBack,
-    Launch,
+    LaunchMachine,
     PowerDownAgain,
     Recycle,
     Restore,
@@ -109,7 +109,7 @@ def _unserved_node(view: CloudView, node: SlurmNode, *, lost: bool, heard: bool)
     if node_phase is Phase.POWERING_UP:
         if is_held:
             return GiveBack(node=node.name, cause=NoOfferLeft())
-        return Launch(node=node.name, cause=RequestLost())
+        return LaunchMachine(node=node.name, cause=RequestLost())
     if node_phase is Phase.POWERED_DOWN and has_mark(node, NOTICE_MARK) and is_drained(node):
         # Slurm powered the node down just as we drained it for a notice. The drain came after the
         # power-down, so Slurm does not lift it.

@@ -139,7 +139,7 @@ from slurm_elastic.policies.repair.inventory import (
     assess_inventory,
     is_overdue,
 )
-from slurm_elastic.policies.repair.launch_repairs import of_launches
+from slurm_elastic.policies.repair.launch_repairs import repair_launches
 from slurm_elastic.policies.repair.node_repairs import of_nodes
 from slurm_elastic.policies.repair.stopped_repairs import stopped_ones
 
@@ -148,7 +148,7 @@ def repairs(view: CloudView, patience: Thresholds) -> tuple[Action, ...]:
     """Return all findings of this round, in the order in which they must be acted on."""
     actions: list[Action] = []
     # Launches first: adopted machines must be in the ledger before anything is ended or launched.
-    actions += of_launches(view, patience)
+    actions += repair_launches(view, patience)
     listing = assess_inventory(view, patience)
     if listing.doubt:
         actions.append(DoubtList(cause=ListDoubted(doubt=listing.doubt)))

@@ -20,7 +20,7 @@ from slurm_elastic.model.causes.repairs import (
 from slurm_elastic.model.machine_states import Serving
 from slurm_elastic.model.memory import Machine, decided_at, generation_order
 from slurm_elastic.model.slurm import Request
-from slurm_elastic.policies.actions import Action, Drop, FailBoot, Launch, Suspend
+from slurm_elastic.policies.actions import Action, Drop, FailBoot, LaunchMachine, Suspend
 from slurm_elastic.policies.nodes.node_state import Phase, phase
 from slurm_elastic.policies.repair.cluster_snapshot import ClusterSnapshot
 
@@ -52,7 +52,7 @@ def _resume(snapshot: ClusterSnapshot, request: Request, names: Sequence[str]) -
         elif name in served:
             yield Drop(node=name, cause=AlreadyServed())
         else:
-            yield Launch(
+            yield LaunchMachine(
                 node=name, machines_to_end_first=tuple(past.get(name, ())), cause=AskedBySlurm()
             )
 

@@ -14,9 +14,9 @@ from slurm_elastic.providers.aws.client import AwsApi
 from slurm_elastic.providers.aws.efa import EfaTypes
 from slurm_elastic.providers.aws.hardware import for_pool
 from slurm_elastic.providers.aws.settings import AwsCloud
-from slurm_elastic.providers.base.preflight import Look
+from slurm_elastic.providers.base.preflight import CheckRunner
 
-_LOOK = Look(
+_CHECKS = CheckRunner(
     "give the account the rights of `slurm-elastic iam render aws`",
     "correct the pool's section machine",
 )
@@ -30,18 +30,18 @@ def examine(
     """All findings. A call that EC2 refuses is a finding, too."""
     with_efa = [pool for pool in pools if pool.machine.efa]
     for pool in with_efa:
-        yield from _LOOK.at(
+        yield from _CHECKS.at(
             f"EFA of pool {pool.name}", "instance types with EFA", lambda: _types(pool, efa)  # noqa: B023 - it is called at once
         )  # fmt: skip
     if with_efa and settings.security_groups:
-        yield from _LOOK.at(
+        yield from _CHECKS.at(
             "security groups for EFA", "a group that allows itself",
             lambda: _groups(api, settings), _SPARED.format("DescribeSecurityGroups"),
         )  # fmt: skip
     for pool in pools:
         group = pool.machine.placement_group
         if group is not None and group != CLUSTER_GROUP:
-            yield from _LOOK.at(
+            yield from _CHECKS.at(
                 f"placement group {group}", "a group of this region",
                 lambda: _placement(api, settings, pool, group),  # noqa: B023
                 _SPARED.format("DescribePlacementGroups"),

@@ -16,11 +16,11 @@ from slurm_elastic.policies.launch.images import wanted
 from slurm_elastic.providers.aws.client import AwsApi
 from slurm_elastic.providers.aws.images import AwsImages
 from slurm_elastic.providers.aws.settings import AwsCloud
-from slurm_elastic.providers.base.preflight import Look
+from slurm_elastic.providers.base.preflight import CheckRunner
 
 MAX_SKEW_S = 60.0
 """EC2 refuses requests whose signature is five minutes off (API reference, RequestExpired)."""
-LOOK = Look(
+CHECKS = CheckRunner(
     "`slurm-elastic iam render aws` has the rights that are needed",
     "correct it in the configuration",
 )
@@ -37,19 +37,19 @@ def examine(
     clock: Callable[[], float],
 ) -> Iterator[Finding]:
     """All findings. A call that EC2 refuses is a finding, too."""
-    yield from LOOK.at(
+    yield from CHECKS.at(
         f"image {settings.image}", "an image of this region that the account may use",
         lambda: _image(api, settings, clock),
     )  # fmt: skip
     for subnets, their_pools in _by_subnets(settings, pools):
-        yield from LOOK.at(
+        yield from CHECKS.at(
             "subnets", "subnets of this region",
             lambda: _subnets(api, subnets, their_pools),  # noqa: B023 - it is called at once
             _SPARED.format("DescribeSubnets"),
         )  # fmt: skip
     if groups := settings.security_groups:
         names, request = ", ".join(groups), {"GroupIds": list(groups)}
-        yield from LOOK.at(
+        yield from CHECKS.at(
             "security groups", f"{names} in the machines' network",
             lambda: api.send("describe_security_groups", request) and f"there: {names}",
             _SPARED.format("DescribeSecurityGroups"),
@@ -57,7 +57,7 @@ def examine(
     for pool in pools:
         if pool.image is not None and pool.image.id is None:
             tags, look = wanted(pool.image), partial(images.of, pool)
-            yield from LOOK.at(
+            yield from CHECKS.at(
                 f"image of pool {pool.name}",
                 f"an image with {tags}",
                 lambda: f"{look()} has {tags}",  # noqa: B023 - it is called at once

@@ -15,7 +15,7 @@ from slurm_elastic.providers.aws.client import AwsApi
 from slurm_elastic.providers.aws.requests import site_template
 from slurm_elastic.providers.aws.settings import AwsCloud
 from slurm_elastic.providers.aws.tags import SITE_TAGS
-from slurm_elastic.providers.base.preflight import Look
+from slurm_elastic.providers.base.preflight import CheckRunner
 
 log = logging.getLogger(__name__)
 
@@ -99,8 +99,8 @@ def examine(template: SiteTemplate, settings: AwsCloud) -> Iterator[Finding]:
         advice = "take tags out of the template, or EC2 refuses launches"
         yield Finding.wrong(subject, f"{max_count} tags of its own", expected, advice)
 
-    look = Look(rights="", otherwise="correct clouds[].launch_template")
-    yield from look.at(
+    checks = CheckRunner(rights="", otherwise="correct clouds[].launch_template")
+    yield from checks.at(
         subject, "a launch template of this region", tags,
         "allow ec2:DescribeLaunchTemplateVersions: a launch then keeps its metadata options and "
         "placement",

@@ -15,7 +15,7 @@ ANSWER = "an answer: until then nothing of this cloud is repaired"
 """The expected result for a host that jobs are sent to."""
 
 
-class Look(Struct, frozen=True):
+class CheckRunner(Struct, frozen=True):
     """Runs a check of a cloud. The check yields findings, or returns its finding as text; any other
     result means that the thing exists. A refused check is a finding with the cloud's own text and
     an advice: ``rights`` if rights are missing, ``otherwise`` in other cases.

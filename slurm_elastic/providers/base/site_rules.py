@@ -14,7 +14,7 @@ _SRUN_PORTS = (32768, 60999)
 """The default of net.ipv4.ip_local_port_range, from which srun takes its ports."""
 
 
-class Rule(Struct, frozen=True, kw_only=True):
+class FirewallRule(Struct, frozen=True, kw_only=True):
     """One permission. ``peer``: a network, or GROUP. ``ports``: None for all of all protocols."""
 
     direction: str
@@ -31,61 +31,61 @@ class Rule(Struct, frozen=True, kw_only=True):
         return f"{self.direction}-{protocol}-{ports}-{self.peer.replace('/', '-')}"
 
 
-def rules_of(place: SitePlace) -> tuple[Rule, ...]:
+def rules_of(place: SitePlace) -> tuple[FirewallRule, ...]:
     """The rules of the machines' group. All else is closed, in both directions."""
     rules = _tunnel(place) if place.tunnel_port is not None else _routed(place)
     # Two purposes may need the same ports of the same network.
     return tuple({rule.key: rule for rule in rules}.values())
 
 
-def _tunnel(place: SitePlace) -> Iterator[Rule]:
+def _tunnel(place: SitePlace) -> Iterator[FirewallRule]:
     """The end that opens the tunnel sends first; answers pass without a rule. Nothing else needs
     to reach machines from outside the tunnel.
     """
     port = place.tunnel_port or 0
     if place.head_opens:
         for network in place.tunnel_networks:
-            yield Rule(
+            yield FirewallRule(
                 direction="ingress", protocol="udp", ports=(port, port), peer=network,
                 purpose="the head opens the tunnel",
             )  # fmt: skip
         return
     for network in place.tunnel_networks:
-        yield Rule(
+        yield FirewallRule(
             direction="egress", protocol="udp", ports=(port, port), peer=network,
             purpose="the tunnel to the head",
         )  # fmt: skip
 
 
-def _routed(place: SitePlace) -> Iterator[Rule]:
+def _routed(place: SitePlace) -> Iterator[FirewallRule]:
     networks = (*place.head_networks, *place.trusted_networks)
     for network in networks:
         for port in place.slurmd_ports:
-            yield Rule(
+            yield FirewallRule(
                 direction="ingress", ports=(port, port), peer=network,
                 purpose="slurmctld and srun reach slurmd",
             )  # fmt: skip
     for network in place.head_networks:
         if place.ssh_port is not None:
             ssh = (place.ssh_port, place.ssh_port)
-            yield Rule(
+            yield FirewallRule(
                 direction="ingress", ports=ssh, peer=network,
                 purpose="the head brings the munge key",
             )  # fmt: skip
         for ports in place.head_ports:
-            yield Rule(
+            yield FirewallRule(
                 direction="egress", ports=ports, peer=network,
                 purpose="slurmd reaches the head",
             )  # fmt: skip
     for network in networks:
-        yield Rule(
+        yield FirewallRule(
             direction="egress", ports=_SRUN_PORTS, peer=network, purpose="tasks reach their srun"
         )
     of_nodes = [(port, port) for port in place.node_ports]
     ranges: list[tuple[int, int] | None] = [*of_nodes] or [None]
     for direction in ("ingress", "egress"):
         for node_ports in ranges:
-            yield Rule(
+            yield FirewallRule(
                 direction=direction, ports=node_ports, peer=GROUP,
                 purpose="machines of one job reach each other",
             )  # fmt: skip

@@ -25,7 +25,7 @@ from slurm_elastic.providers.base.machine_tags import MADE, machine_of, marks_of
 from slurm_elastic.providers.base.offers import plain_offers
 from slurm_elastic.providers.base.one_by_one import OneByOne
 from slurm_elastic.providers.base.parallel import each
-from slurm_elastic.providers.base.preflight import Look
+from slurm_elastic.providers.base.preflight import CheckRunner
 from slurm_elastic.providers.base.tags import CLUSTER, GENERATION
 
 _REACH = "look at its BMC, the network to it and the credentials"
@@ -113,7 +113,7 @@ class SwitchedHosts:
     def examine(self, pools: Sequence[Pool]) -> Sequence[Finding]:
         """Report for each host whether it answers, and whether other people have switched it on."""
         del pools
-        look = Look(_REACH, _REACH)
+        look = CheckRunner(_REACH, _REACH)
         try:
             claims = self._claims.all()
         except ProviderError as error:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 
 from slurm_elastic.model.finding import Finding, FindingLevel
-from slurm_elastic.providers.base.preflight import ANSWER, Look
+from slurm_elastic.providers.base.preflight import ANSWER, CheckRunner
 from slurm_elastic.providers.docker.client import DockerClient
 from slurm_elastic.providers.docker.engines import Engines
 from slurm_elastic.providers.docker.settings import DockerCloud
@@ -19,7 +19,9 @@ def examine(settings: DockerCloud, engines: Engines) -> Sequence[Finding]:
 
 
 def _host(settings: DockerCloud, engines: Engines, host: str) -> Iterator[Finding]:
-    reach = Look("look at the engine and the way to it", "look at the engine and the way to it")
+    reach = CheckRunner(
+        "look at the engine and the way to it", "look at the engine and the way to it"
+    )
 
     def ask_version() -> str:
         info = engines.call(host, lambda client: client.info())
@@ -39,5 +41,5 @@ def _host(settings: DockerCloud, engines: Engines, host: str) -> Iterator[Findin
         ),
     )  # fmt: skip
     for thing, advice, ask in things:
-        look, expected = Look(advice, advice), "there: nothing is pulled or made"
+        look, expected = CheckRunner(advice, advice), "there: nothing is pulled or made"
         yield from look.at(f"{thing} on {host}", expected, partial(engines.call, host, ask))

@@ -8,7 +8,7 @@ from typing import Any
 
 from slurm_elastic.base.errors import ProviderError
 from slurm_elastic.model.finding import Finding, FindingLevel
-from slurm_elastic.providers.base.preflight import ANSWER, Look
+from slurm_elastic.providers.base.preflight import ANSWER, CheckRunner
 from slurm_elastic.providers.libvirt import domains
 from slurm_elastic.providers.libvirt.hosts import LibvirtHosts
 from slurm_elastic.providers.libvirt.settings import LibvirtCloud
@@ -40,7 +40,7 @@ def _away(settings: LibvirtCloud, host: str) -> Finding:
 
 def _host(settings: LibvirtCloud, hosts: LibvirtHosts, host: str) -> Iterator[Finding]:
     def look(subject: str, ask: Callable[[Any], str], expected: str, otherwise: str) -> Finding:
-        findings = Look(settings.reach_advice, otherwise).at(
+        findings = CheckRunner(settings.reach_advice, otherwise).at(
             f"{subject} on {host}", expected, partial(hosts.call, host, ask)
         )
         return next(findings)

@@ -13,11 +13,11 @@ from slurm_elastic.config import Cluster
 from slurm_elastic.machine.local.wire import (
     AgentAnswer,
     LaunchOrder,
-    List,
+    ListOrder,
     MachineRecord,
     Message,
     Ping,
-    Terminate,
+    TerminateOrder,
 )
 from slurm_elastic.model.cluster import (
     Instance,
@@ -98,13 +98,13 @@ class LocalProvider:
 
     def instances(self) -> Sequence[Instance]:
         """The cluster's machines, without those whose slurmd has ended."""
-        answer = self._ask(List(cluster=self._cluster))
+        answer = self._ask(ListOrder(cluster=self._cluster))
         return tuple(self._instance(record) for record in answer.machines)
 
     def terminate(self, ids: Sequence[str]) -> None:
         """Begin to end these machines. They are STOPPING until slurmd and its jobs are gone."""
         if ids:
-            self._ask(Terminate(cluster=self._cluster, ids=tuple(ids)))
+            self._ask(TerminateOrder(cluster=self._cluster, ids=tuple(ids)))
 
     def notices(self) -> Sequence[Notice]:
         """Always empty: the site's own hosts are never reclaimed."""

@@ -14,7 +14,7 @@ from slurm_elastic.model.cluster import Pool
 from slurm_elastic.model.finding import Finding
 from slurm_elastic.policies.launch.images import wanted
 from slurm_elastic.providers.base.machine_tags import TYPE
-from slurm_elastic.providers.base.preflight import Look, demand_bounds, quota
+from slurm_elastic.providers.base.preflight import CheckRunner, demand_bounds, quota
 from slurm_elastic.providers.opennebula import capacity, images, requests
 from slurm_elastic.providers.opennebula.convert import VmFields
 from slurm_elastic.providers.opennebula.settings import OneTemplate, OpenNebulaCloud
@@ -29,7 +29,7 @@ _UNITS = {"VMS": "machines", "CPU": "cpus", "MEMORY": "MiB", "RUNNING_VMS": "mac
 """These quotas are compared with the demand of pools. The others show in each offer's room."""
 STUCK_S = 900.0
 """A machine that boots for so long is reported by ``doctor``. Hypervisors take seconds."""
-LOOK = Look(
+CHECKS = CheckRunner(
     "`slurm-elastic iam render opennebula` has the rights that it needs",
     "correct the number or name in the configuration",
 )
@@ -44,27 +44,27 @@ def examine(
     now: float,
 ) -> Iterator[Finding]:
     """All findings. A refused call is a finding, too. ``machines`` lists our machines."""
-    yield from LOOK.at("OpenNebula", "its version", lambda: _version(call))
+    yield from CHECKS.at("OpenNebula", "its version", lambda: _version(call))
     templates: dict[str, Template] = {}
     for name, kind in settings.types.items():
         subject = f"template {kind.template} of type {name}"
         look = partial(_template, call, subject, name, kind, templates)
-        yield from LOOK.at(subject, "a VM template that the account may use", look)
+        yield from CHECKS.at(subject, "a VM template that the account may use", look)
     yield from _disks(call, templates)
     for pool in pools:
         if pool.image is not None:
             subject, expected = f"image of pool {pool.name}", f"one image with {wanted(pool.image)}"
-            yield from LOOK.at(subject, expected, partial(_chosen, call, chosen, subject, pool))
+            yield from CHECKS.at(subject, expected, partial(_chosen, call, chosen, subject, pool))
     needs = {name: need for name, t in templates.items() if (need := capacity.need(t)) is not None}
-    yield from LOOK.at(
+    yield from CHECKS.at(
         "quotas", "the account's own record",
         lambda: _quotas(call, settings, pools, needs, machines),
     )  # fmt: skip
-    yield from LOOK.at(
+    yield from CHECKS.at(
         "use of quotas", "what the account's machines take", lambda: _stale_quotas(call)
     )
-    yield from LOOK.at("machines", "a list", lambda: _stuck(machines(), now))
-    yield from LOOK.at("hosts", "a list, if an empty one", lambda: _hosts(call, needs))
+    yield from CHECKS.at("machines", "a list", lambda: _stuck(machines(), now))
+    yield from CHECKS.at("hosts", "a list, if an empty one", lambda: _hosts(call, needs))
 
 
 def _version(call: Call) -> Iterator[Finding]:
@@ -130,7 +130,7 @@ def _image(call: Call, subject: str, number: int) -> Iterator[Finding]:
         finding = f"{parsed.candidate.name} {parsed.broken}"
         yield Finding.wrong(subject, finding, "READY or USED, and not persistent", advice)
 
-    yield from LOOK.at(subject, "an image that the account may use", look)
+    yield from CHECKS.at(subject, "an image that the account may use", look)
 
 
 def _chosen(call: Call, chosen: images.OneImageList, subject: str, pool: Pool) -> Iterator[Finding]:

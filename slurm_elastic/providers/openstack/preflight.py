@@ -13,7 +13,7 @@ from slurm_elastic.model.boot_image import ImageChoice
 from slurm_elastic.model.cluster import Instance, Pool
 from slurm_elastic.model.finding import Finding
 from slurm_elastic.policies.launch.images import wanted
-from slurm_elastic.providers.base.preflight import Look, demand_bounds, quota
+from slurm_elastic.providers.base.preflight import CheckRunner, demand_bounds, quota
 from slurm_elastic.providers.openstack.capacity import LIMITS
 from slurm_elastic.providers.openstack.catalog import Catalog, FlavorFound, is_uuid
 from slurm_elastic.providers.openstack.requests import own_word
@@ -22,7 +22,7 @@ from slurm_elastic.providers.openstack.settings import OpenStackCloud
 Call = Callable[..., Any]
 """``call(service, method, path)``, with errors translated."""
 _UNITS = {"instances": "servers", "cores": "cores", "ram": "MiB of memory"}
-LOOK = Look(
+CHECKS = CheckRunner(
     "`slurm-elastic iam render openstack` has the rights that it needs",
     "correct the name in clouds[] (`openstack ... list` has what there is)",
 )
@@ -32,29 +32,29 @@ def examine(
     call: Call, settings: OpenStackCloud, catalog: Catalog, pools: Sequence[Pool]
 ) -> Iterator[Finding]:
     """All findings except those about the quota. A refused call is a finding, too."""
-    yield from LOOK.at("flavors", "the right to list them", lambda: _flavors(settings, catalog))
+    yield from CHECKS.at("flavors", "the right to list them", lambda: _flavors(settings, catalog))
     yield from _images(call, settings, catalog, pools)
     if own_word(settings.networks):
         finding = f"none are named; the request to nova has {own_word(settings.networks)!r}"
         yield Finding.ok("networks", finding)
     else:
         for name in settings.networks:
-            yield from LOOK.at(
+            yield from CHECKS.at(
                 f"network {name}", "one network that the project may use",
                 partial(_network, call, catalog, name),
             )  # fmt: skip
     if settings.key_name is not None:
         path = f"/os-keypairs/{quote(settings.key_name, safe='')}"
-        yield from LOOK.at(
+        yield from CHECKS.at(
             f"key pair {settings.key_name}",
             "a key pair of the very user in clouds.yaml: others' are not seen",
             partial(call, "compute", "GET", path),
         )
     for name in settings.security_groups:
         subject, expected = f"security group {name}", "the right to list security groups"
-        yield from LOOK.at(subject, expected, partial(_group, call, subject, name))
+        yield from CHECKS.at(subject, expected, partial(_group, call, subject, name))
     if settings.zones:
-        yield from LOOK.at("zones", "the right to list them", lambda: _zones(call, settings))
+        yield from CHECKS.at("zones", "the right to list them", lambda: _zones(call, settings))
 
 
 def _flavors(settings: OpenStackCloud, catalog: Catalog) -> Iterator[Finding]:
@@ -82,7 +82,7 @@ def _images(
         expected = "an active image that the project may use"
         if choice is not None and choice.id is None:
             expected = f"an image with {wanted(choice)}"
-        yield from LOOK.at(
+        yield from CHECKS.at(
             subject, expected, partial(_image, call, catalog, subject, choice, users)
         )
 

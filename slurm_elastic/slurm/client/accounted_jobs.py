@@ -22,7 +22,7 @@ _ENDED = "BF,CA,CD,DL,F,NF,OOM,PR,TO"
 _TIME = "%Y-%m-%dT%H:%M:%S"
 
 
-class AccountingCli(SlurmCli):
+class EndedJobsCli(SlurmCli):
     """Asks slurmdbd, which may take long, for a person who waits."""
 
     def __init__(self, settings: SlurmSettings) -> None:

@@ -86,7 +86,7 @@ class Transition(Struct, frozen=True):
 
 
 _LIST = "a complete list of the cloud"
-_AGAIN = f"{_LIST} that has a machine whose row has ended"
+_LISTED_ENDED = f"{_LIST} that has a machine whose row has ended"
 
 TRANSITIONS: tuple[Transition, ...] = (
     # The cloud made machines.
@@ -155,11 +155,11 @@ TRANSITIONS: tuple[Transition, ...] = (
                 call, (Ending, Stopping, Stopped), Ended, ("ended",), f"{_LIST}: TERMINATED"
             ),
             # Back to the state in which it ended.
-            Transition(call, (Lost,), Booting, ("ended", "cause"), _AGAIN),
-            Transition(call, (Lost,), Serving, ("ended", "cause"), _AGAIN),
-            Transition(call, (Ended,), Ending, ("ended",), _AGAIN),
-            Transition(call, (Ended,), Stopping, ("ended",), f"{_AGAIN}, also as stopped"),
-            Transition(call, (Ended,), Stopped, ("ended",), f"{_AGAIN}, also as stopped"),
+            Transition(call, (Lost,), Booting, ("ended", "cause"), _LISTED_ENDED),
+            Transition(call, (Lost,), Serving, ("ended", "cause"), _LISTED_ENDED),
+            Transition(call, (Ended,), Ending, ("ended",), _LISTED_ENDED),
+            Transition(call, (Ended,), Stopping, ("ended",), f"{_LISTED_ENDED}, also as stopped"),
+            Transition(call, (Ended,), Stopped, ("ended",), f"{_LISTED_ENDED}, also as stopped"),
         )
     ),
 )  # fmt: skip

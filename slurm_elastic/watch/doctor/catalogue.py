@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 
 from slurm_elastic.base.errors import ProviderError
 from slurm_elastic.base.units import format_duration, money
-from slurm_elastic.config.catalogue import FRESH, OLDEST, Catalogue
+from slurm_elastic.config.catalogue import CATALOGUE_TTL_S, OLDEST, Catalogue
 from slurm_elastic.config.clouds import CloudSettings
 from slurm_elastic.model.cluster import Location, Pool
 from slurm_elastic.model.finding import Finding, FindingLevel
@@ -53,14 +53,15 @@ def examine(
 def _age(cloud: CloudSettings, catalogue: Catalogue, now: float) -> Finding:
     age = max(now - catalogue.at, 0.0)
     text = f"{len(catalogue.types)} types, {format_duration(round(age)) if age >= 1 else '0s'} old"
-    if age <= 2 * FRESH:
+    if age <= 2 * CATALOGUE_TTL_S:
         return Finding.ok(WHAT, text)
     is_expired = age > OLDEST and cloud.location is Location.PUBLIC
     return Finding(
         subject=WHAT,
         level=FindingLevel.WRONG if is_expired else FindingLevel.NOTE,
         observed=f"{text}{': its prices no longer count' if is_expired else ''}",
-        expected=f"at most {format_duration(FRESH)}, after which slurm-elasticd refreshes it",
+        expected=f"at most {format_duration(CATALOGUE_TTL_S)}, after which slurm-elasticd "
+        "refreshes it",
         advice="slurm-elasticd's log says why the cloud gave no newer one",
     )
 

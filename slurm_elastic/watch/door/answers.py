@@ -1,7 +1,8 @@
 """The answers at the read door, from the files and the rights of the user who asks.
 
-Facts are read at most every FRESH seconds, for all users together; each answer is then filtered
-for its user (``visibility``). We ask Slurm for the owners of jobs only if PrivateData hides some.
+Facts are read at most every FACTS_TTL_S seconds, for all users together. Each answer is then
+filtered for its user (``visibility``). We ask Slurm for the owners of jobs only if PrivateData
+hides some.
 """
 
 from __future__ import annotations
@@ -78,7 +79,7 @@ from slurm_elastic.watch.view.day import DaySpan, DayView
 
 log = logging.getLogger(__name__)
 
-FRESH = 2.0  # seconds for which one reading is used; longer if reading takes long (SHARE)
+FACTS_TTL_S = 2.0  # seconds for which one reading is used; longer if reading takes long (SHARE)
 SHARE = 10.0  # a reading is used for at least this many times its own duration
 STALE = 60.0
 SETTINGS_FRESH = 60.0
@@ -120,14 +121,14 @@ class DoorAnswers:
     def __init__(self, config: Config, slurm: Slurm, now: Callable[[], float]) -> None:
         self._config, self._slurm, self._now = config, slurm, now
         self._trusted = trusted(config)
-        self._facts: Refreshed[Facts] = Refreshed(lambda: read_facts(config, now()), FRESH)
+        self._facts: Refreshed[Facts] = Refreshed(lambda: read_facts(config, now()), FACTS_TTL_S)
         self._whole: Refreshed[bytes] = Refreshed(
-            lambda: msgspec.json.encode(DoorAnswer(facts=self._facts.get())), FRESH
+            lambda: msgspec.json.encode(DoorAnswer(facts=self._facts.get())), FACTS_TTL_S
         )
         self._hidden: Refreshed[frozenset[str]] = Refreshed(self._read_hidden, SETTINGS_FRESH)
         self._day = Refreshed(lambda: (now(), read_day(config, now())), DAY_FRESH)
         self._save_limit = SaveLimit(now)
-        self._live_jobs: Refreshed[Sequence[SlurmJob]] = Refreshed(slurm.jobs, FRESH)
+        self._live_jobs: Refreshed[Sequence[SlurmJob]] = Refreshed(slurm.jobs, FACTS_TTL_S)
         users = config.users
         self._operators: Refreshed[frozenset[int]] = Refreshed(
             lambda: group_ids("operators", users.operators), SETTINGS_FRESH
@@ -139,9 +140,9 @@ class DoorAnswers:
         self._seen: Refreshed[Moment] = Refreshed(
             lambda: seen_now(config, slurm, now(), self._habits.get()), QUEUE_FRESH
         )
-        self._jobs: Refreshed[Sequence[SlurmJob]] = Refreshed(self._read_jobs, FRESH)
+        self._jobs: Refreshed[Sequence[SlurmJob]] = Refreshed(self._read_jobs, FACTS_TTL_S)
         self._ended_too: Refreshed[Sequence[SlurmJob]] = Refreshed(
-            lambda: slurm.jobs(ended=True), FRESH
+            lambda: slurm.jobs(ended=True), FACTS_TTL_S
         )
         self._queue: Refreshed[SlurmReading] = Refreshed(
             lambda: slurm_reading(config, slurm, now(), self._habits.get()), QUEUE_FRESH
@@ -201,8 +202,8 @@ class DoorAnswers:
         return msgspec.json.encode(DoorAnswer(own_jobs=own_jobs))
 
     def _newest_queue(self) -> SlurmReading:
-        """Slurm's part with the jobs of FRESH seconds ago. Only forecasts use an older queue: users
-        who just submitted a job would take it for lost if it were not listed.
+        """Slurm's part with the jobs of FACTS_TTL_S seconds ago. Only forecasts use an older queue:
+        users who just submitted a job would take it for lost if it were not listed.
         """
         reading = self._queue.get()
         if reading.error:

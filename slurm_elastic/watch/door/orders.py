@@ -32,7 +32,7 @@ from slurm_elastic.state.ledger import Decision, Ledger
 from slurm_elastic.state.store.shared_journal import is_there
 from slurm_elastic.watch.door.questions import DirectAsk, EndAsk, Order
 
-LONGEST = 366 * 86400.0  # an order may hold, or begin in the future, for at most this long (s)
+MAX_ORDER_S = 366 * 86400.0  # an order may hold, or begin in the future, for at most this long (s)
 MAX_TEXT = 200  # most characters of a text that a person gives
 
 
@@ -147,9 +147,9 @@ def _check(config: Config, ask: DirectAsk, now: float) -> None:
     if ask.word.scope not in ("", scope):
         raise ConfigError(f"scope is {ask.word.scope!r}, expected {scope!r}")
     RULES[type(ask.word)].check(config, ask.word)
-    if ask.seconds is not None and not 0 < ask.seconds <= LONGEST:
+    if ask.seconds is not None and not 0 < ask.seconds <= MAX_ORDER_S:
         raise ConfigError("an order must hold for more than 0 s and at most 366 days")
-    if ask.starts is not None and not ask.starts <= now + LONGEST:
+    if ask.starts is not None and not ask.starts <= now + MAX_ORDER_S:
         raise ConfigError("an order must begin within 366 days")
 
 

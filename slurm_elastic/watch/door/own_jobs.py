@@ -26,7 +26,7 @@ from slurm_elastic.policies.launch.habits import Habits
 from slurm_elastic.policies.launch.time_limits import default_limits
 from slurm_elastic.policies.launch.waiting import is_counted
 from slurm_elastic.policies.money.account_budgets import barring
-from slurm_elastic.slurm.client.accounted_jobs import AccountingCli
+from slurm_elastic.slurm.client.accounted_jobs import EndedJobsCli
 from slurm_elastic.state.ledger import Ledger
 from slurm_elastic.watch.door.pricing import (
     MOST_ASKED,
@@ -188,7 +188,7 @@ def _accounted(
         return []
     user = subject.name if subject.uid is None else str(subject.uid)
     with contextlib.suppress(SlurmError):
-        ended_jobs = AccountingCli(config.slurm).ended_jobs(user, ask.since)
+        ended_jobs = EndedJobsCli(config.slurm).ended_jobs(user, ask.since)
         return [job for job in ended_jobs if job.id not in listed and subject.includes(job)]
     return []
 

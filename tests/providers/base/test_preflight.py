@@ -11,14 +11,14 @@ from slurm_elastic.base.errors import AuthError, ProviderError, TransientError
 from slurm_elastic.model.cluster import Market, Pool
 from slurm_elastic.model.finding import Finding
 from slurm_elastic.providers.base.preflight import (
-    Look,
+    CheckRunner,
     affordable,
     demand_bounds,
     max_machines,
     sum_of_largest,
 )
 
-LOOK = Look("allow it", "look at the cloud")
+LOOK = CheckRunner("allow it", "look at the cloud")
 
 
 @pytest.mark.parametrize(

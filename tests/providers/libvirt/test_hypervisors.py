@@ -14,7 +14,7 @@ from providers.redfish.bed import Bmcs, running
 
 from slurm_elastic.base.errors import CapacityError, ConfigError, ProviderError, TransientError
 from slurm_elastic.config import Cluster, PoolSettings
-from slurm_elastic.features.hypervisors import Hypervisors
+from slurm_elastic.features.hypervisors import HypervisorsPart
 from slurm_elastic.model.cluster import Location
 from slurm_elastic.model.finding import FindingLevel
 from slurm_elastic.model.hypervisor import HostState, HostView, SwitchRules
@@ -290,7 +290,7 @@ def test_slurm_elasticd_switches_a_real_host_off_and_on_again(
     pools = (PoolSettings(name="vm", cloud="lab", nodes="vm[1-2]", cpus=2, memory=4096),)
     world = World(clouds=clouds, pools=pools)
     try:
-        feature = Hypervisors(world.site, {"lab": switched}, Inline())  # type: ignore[arg-type]
+        feature = HypervisorsPart(world.site, {"lab": switched}, Inline())  # type: ignore[arg-type]
 
         def looks(count: int) -> None:
             for _ in range(count):

@@ -388,7 +388,7 @@ def test_without_slurm_the_jobs_of_the_ledger_remain(site: Site) -> None:
 def test_a_new_job_is_listed_before_the_queue_of_forecasts_is_read_again(
     site: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(answers, "FRESH", 0.0)
+    monkeypatch.setattr(answers, "FACTS_TTL_S", 0.0)
     monkeypatch.setattr(answers, "SHARE", 0.0)
     door = site.answers()
     line = msgspec.json.encode(OwnJobsAsk(since=NOW - 86400))

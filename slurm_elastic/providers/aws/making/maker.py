@@ -8,7 +8,7 @@ from contextlib import suppress
 
 from slurm_elastic.base.errors import ConfigError, ProviderError
 from slurm_elastic.base.pages import page
-from slurm_elastic.config.site_place import Part, SitePlace
+from slurm_elastic.config.site_place import ResourceGroup, SitePlace
 from slurm_elastic.model.site_resources import FoundResource, Hcl, SiteResource, resolved
 from slurm_elastic.providers.aws.making import creating, terraform
 from slurm_elastic.providers.aws.making.calls import Calls, is_gone, marks_of
@@ -42,9 +42,9 @@ class AwsMaker:
         own_ids = frozenset(resource.id for resource in existing if resource.is_ours)
         account = Account(own_ids=own_ids)
         settings, parts = self._settings, self._place.parts
-        makes_network = Part.NETWORK in parts and lacks(settings.subnets.values(), account)
+        makes_network = ResourceGroup.NETWORK in parts and lacks(settings.subnets.values(), account)
         zones = self._zones() if makes_network and not settings.zones else ()
-        needs_vpc = Part.SECURITY_GROUP in parts and not makes_network
+        needs_vpc = ResourceGroup.SECURITY_GROUP in parts and not makes_network
         vpc = self._vpc() if needs_vpc and lacks(settings.security_groups, account) else ""
         account = Account(own_ids=own_ids, zones=zones, vpc=vpc)
         return needed(settings, self._place, account)

@@ -14,11 +14,11 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from slurm_elastic.config.grants import Holder
-from slurm_elastic.config.site_place import ANYWHERE, Part, SitePlace
+from slurm_elastic.config.site_place import ANYWHERE, ResourceGroup, SitePlace
 from slurm_elastic.model.site_resources import ACCOUNT, SiteResource, digest_of, site_name
 from slurm_elastic.providers.aws.policy import grant, service_of
 from slurm_elastic.providers.aws.settings import AwsCloud
-from slurm_elastic.providers.base.site_rules import GROUP, Rule, rules_of
+from slurm_elastic.providers.base.site_rules import GROUP, FirewallRule, rules_of
 
 POLICY_PREFIX = "slurm-elastic-services-"
 _ZONES = 16
@@ -53,7 +53,7 @@ def needed(settings: AwsCloud, place: SitePlace, account: Account) -> tuple[Site
 def _needed(settings: AwsCloud, place: SitePlace, account: Account) -> Iterator[SiteResource]:
     name = name_of(settings, place)
     vpc = account.vpc
-    if Part.NETWORK in place.parts:
+    if ResourceGroup.NETWORK in place.parts:
         if lacks(settings.subnets.values(), account):
             zones = settings.zones or account.zones
             vpc = "@{vpc.id}"
@@ -62,13 +62,13 @@ def _needed(settings: AwsCloud, place: SitePlace, account: Account) -> Iterator[
             settings = replace(settings, subnets=subnets)
         else:
             yield _named("subnet", settings.subnets.values())
-    if Part.SECURITY_GROUP in place.parts:
+    if ResourceGroup.SECURITY_GROUP in place.parts:
         if lacks(settings.security_groups, account):
             yield from _group(name, place, vpc)
             settings = replace(settings, security_groups=("@{security-group.id}",))
         else:
             yield _named("security group", settings.security_groups)
-    if Part.KEY_PAIR in place.parts:
+    if ResourceGroup.KEY_PAIR in place.parts:
         if lacks(_listed(settings.key_name), account):
             yield SiteResource(
                 key="key-pair", kind="key pair", name=name,
@@ -78,13 +78,13 @@ def _needed(settings: AwsCloud, place: SitePlace, account: Account) -> Iterator[
             settings = replace(settings, key_name=name)
         else:
             yield _named("key pair", _listed(settings.key_name))
-    if Part.LAUNCH_TEMPLATE in place.parts:
+    if ResourceGroup.LAUNCH_TEMPLATE in place.parts:
         if lacks(_listed(settings.launch_template), account):
             yield _template(name)
             settings = replace(settings, launch_template="@{launch-template.id}")
         else:
             yield _named("launch template", _listed(settings.launch_template))
-    if Part.ROLE in place.parts:
+    if ResourceGroup.ROLE in place.parts:
         yield from _role(name, settings, place)
 
 
@@ -178,7 +178,7 @@ def _group(name: str, place: SitePlace, vpc: str) -> Iterator[SiteResource]:
         )  # fmt: skip
 
 
-def _rule(rule: Rule, group: str) -> Mapping[str, Any]:
+def _rule(rule: FirewallRule, group: str) -> Mapping[str, Any]:
     ports = {"from_port": rule.ports[0], "to_port": rule.ports[1]} if rule.ports else {}
     peer = (
         {"referenced_security_group_id": group}

@@ -69,8 +69,8 @@ KINDS = (
 """In the order in which they are created."""
 
 
-class Look(Struct, kw_only=True):
-    """Everything that one look at the account has shown."""
+class AccountReading(Struct, kw_only=True):
+    """Everything that one reading of the account has shown."""
 
     calls: Calls
     marks: Marks
@@ -85,57 +85,61 @@ class Look(Struct, kw_only=True):
 
 def find(calls: Calls, marks: Marks, name: str) -> list[FoundResource]:
     """All of them, in the order in which they were created."""
-    look = Look(calls=calls, marks=marks, name=name)
+    reading = AccountReading(calls=calls, marks=marks, name=name)
     for kind in KINDS:
         listed = calls.all_of(kind.operation, kind.list_key, Filters=marks.filters)
-        look.records[kind.kind] = [r for r in listed if marks.are_on(tags_in(r))]
+        reading.records[kind.kind] = [r for r in listed if marks.are_on(tags_in(r))]
     ids_by_key: dict[str, list[str]] = {}
     for kind in KINDS:
-        for record in look.records[kind.kind]:
+        for record in reading.records[kind.kind]:
             ids_by_key.setdefault(tags_in(record)[PART_TAG], []).append(record[kind.id_key])
-    texts = [json.dumps(r, default=str) for records in look.records.values() for r in records]
-    look.key_of = first_of_each(ids_by_key, texts)
-    look.references = {id_: f"@{{{key}.id}}" for id_, key in look.key_of.items()}
-    templates = list(_templates(look))
+    texts = [json.dumps(r, default=str) for records in reading.records.values() for r in records]
+    reading.key_of = first_of_each(ids_by_key, texts)
+    reading.references = {id_: f"@{{{key}.id}}" for id_, key in reading.key_of.items()}
+    templates = list(_templates(reading))
     for template in templates:
-        look.references[template.id] = f"@{{{template.key}.id}}"
-    look.users = users_by_id(calls, marks, look.key_of)
+        reading.references[template.id] = f"@{{{template.key}.id}}"
+    reading.users = users_by_id(calls, marks, reading.key_of)
     return [
-        *_network(look),
-        *_groups(look),
-        *_key_pairs(look),
-        *(_with_users(look, template) for template in templates),
-        *find_role(calls, marks, name, look.references, look.users),
+        *_network(reading),
+        *_groups(reading),
+        *_key_pairs(reading),
+        *(_with_users(reading, template) for template in templates),
+        *find_role(calls, marks, name, reading.references, reading.users),
     ]
 
 
-def _with_users(look: Look, resource: FoundResource) -> FoundResource:
-    users = look.users.get(resource.id, ()) or look.users.get(OF_OUR_MACHINES, ())
+def _with_users(reading: AccountReading, resource: FoundResource) -> FoundResource:
+    users = reading.users.get(resource.id, ()) or reading.users.get(OF_OUR_MACHINES, ())
     return replace(resource, users=users)
 
 
 def _found(
-    look: Look, kind: Kind, record: Record, strangers: Sequence[str] = (), part_of: str = ""
+    reading: AccountReading,
+    kind: Kind,
+    record: Record,
+    strangers: Sequence[str] = (),
+    part_of: str = "",
 ) -> FoundResource:
     id_ = str(record[kind.id_key])
     properties = {ours: record.get(theirs) for ours, theirs in kind.properties.items()}
     return FoundResource(
-        key=look.key_of[id_], kind=kind.kind, id=id_, is_ours=True,
-        properties=with_references(properties, look.references),
+        key=reading.key_of[id_], kind=kind.kind, id=id_, is_ours=True,
+        properties=with_references(properties, reading.references),
         made_digest=tags_in(record).get(DIGEST_TAG, "none"), strangers=tuple(strangers),
-        users=look.users.get(id_, ()), attributes={"id": id_}, part_of=part_of,
+        users=reading.users.get(id_, ()), attributes={"id": id_}, part_of=part_of,
     )  # fmt: skip
 
 
-def _network(look: Look) -> Iterator[FoundResource]:
+def _network(reading: AccountReading) -> Iterator[FoundResource]:
     vpc_kind, gateway_kind, table_kind, subnet_kind, _ = KINDS
-    for record in look.records[vpc_kind.kind]:
-        yield _found(look, vpc_kind, record, list(_in_vpc(look, record["VpcId"])))
-    for record in look.records[gateway_kind.kind]:
-        gateway = _found(look, gateway_kind, record)
+    for record in reading.records[vpc_kind.kind]:
+        yield _found(reading, vpc_kind, record, list(_in_vpc(reading, record["VpcId"])))
+    for record in reading.records[gateway_kind.kind]:
+        gateway = _found(reading, gateway_kind, record)
         yield gateway
         for attachment in record.get("Attachments", ()):
-            reference = look.references.get(attachment["VpcId"], attachment["VpcId"])
+            reference = reading.references.get(attachment["VpcId"], attachment["VpcId"])
             yield FoundResource(
                 key=_of_same_number("gateway-attachment", gateway.key), kind="gateway attachment",
                 id=f"{gateway.id} to {attachment['VpcId']}", is_ours=True, part_of=gateway.key,
@@ -143,14 +147,14 @@ def _network(look: Look) -> Iterator[FoundResource]:
                     "internet_gateway_id": f"@{{{gateway.key}.id}}", "vpc_id": reference,
                 },
             )  # fmt: skip
-    for record in look.records[table_kind.kind]:
-        yield from _route_table(look, table_kind, record)
-    for record in look.records[subnet_kind.kind]:
+    for record in reading.records[table_kind.kind]:
+        yield from _route_table(reading, table_kind, record)
+    for record in reading.records[subnet_kind.kind]:
         # A network stays whole: the daemon may still launch into its other subnets.
-        vpc = look.key_of.get(record["VpcId"], "")
-        subnet = _found(look, subnet_kind, record, part_of=vpc)
+        vpc = reading.key_of.get(record["VpcId"], "")
+        subnet = _found(reading, subnet_kind, record, part_of=vpc)
         yield subnet
-        yield from _of_subnet(look, subnet, record)
+        yield from _of_subnet(reading, subnet, record)
 
 
 def _of_same_number(key: str, other: str) -> str:
@@ -158,20 +162,20 @@ def _of_same_number(key: str, other: str) -> str:
     return key + "".join(other.partition("+")[1:])
 
 
-def _in_vpc(look: Look, vpc: str) -> Iterator[str]:
+def _in_vpc(reading: AccountReading, vpc: str) -> Iterator[str]:
     """The contents of our network that init did not make."""
     filters = [{"Name": "vpc-id", "Values": [vpc]}]
     for kind in KINDS[2:]:
-        for record in look.calls.all_of(kind.operation, kind.list_key, Filters=filters):
+        for record in reading.calls.all_of(kind.operation, kind.list_key, Filters=filters):
             # EC2 makes these with the VPC and removes them with it.
             main = any(a.get("Main") for a in record.get("Associations", ()))
             is_default = record.get("GroupName") == "default" or main
-            if record[kind.id_key] not in look.key_of and not is_default:
+            if record[kind.id_key] not in reading.key_of and not is_default:
                 yield f"{kind.kind} {record[kind.id_key]}"
 
 
-def _route_table(look: Look, kind: Kind, record: Record) -> Iterator[FoundResource]:
-    key = look.key_of[record[kind.id_key]]
+def _route_table(reading: AccountReading, kind: Kind, record: Record) -> Iterator[FoundResource]:
+    key = reading.key_of[record[kind.id_key]]
     parts, strangers = [], []
     for route in record.get("Routes", ()):
         target = route.get("GatewayId", "")
@@ -179,7 +183,7 @@ def _route_table(look: Look, kind: Kind, record: Record) -> Iterator[FoundResour
         # Each table has this route of the VPC itself. It cannot be removed.
         if target == "local":
             continue
-        if destination == ANYWHERE and target in look.references:
+        if destination == ANYWHERE and target in reading.references:
             parts.append(
                 FoundResource(
                     key=_of_same_number("default-route", key), kind="route",
@@ -187,17 +191,19 @@ def _route_table(look: Look, kind: Kind, record: Record) -> Iterator[FoundResour
                     goes_along=True,
                     properties={
                         "route_table_id": f"@{{{key}.id}}", "destination_cidr_block": ANYWHERE,
-                        "gateway_id": look.references[target],
+                        "gateway_id": reading.references[target],
                     },
                 )
             )  # fmt: skip
         else:
             strangers.append(f"a route to {destination}")
-    yield _found(look, kind, record, strangers)
+    yield _found(reading, kind, record, strangers)
     yield from parts
 
 
-def _of_subnet(look: Look, subnet: FoundResource, record: Record) -> Iterator[FoundResource]:
+def _of_subnet(
+    reading: AccountReading, subnet: FoundResource, record: Record
+) -> Iterator[FoundResource]:
     zone, reference = record["AvailabilityZone"], f"@{{{subnet.key}.id}}"
     if record.get("MapPublicIpOnLaunch"):
         yield FoundResource(
@@ -205,7 +211,7 @@ def _of_subnet(look: Look, subnet: FoundResource, record: Record) -> Iterator[Fo
             id=f"of {subnet.id}", is_ours=True, part_of=subnet.key, goes_along=True,
             properties={"subnet_id": reference, "map_public_ip_on_launch": True},
         )  # fmt: skip
-    for table in look.records["route table"]:
+    for table in reading.records["route table"]:
         for association in table.get("Associations", ()):
             if association.get("SubnetId") == subnet.id:
                 yield FoundResource(
@@ -214,22 +220,22 @@ def _of_subnet(look: Look, subnet: FoundResource, record: Record) -> Iterator[Fo
                     is_ours=True, part_of=subnet.key,
                     properties={
                         "subnet_id": reference,
-                        "route_table_id": look.references[table["RouteTableId"]],
+                        "route_table_id": reading.references[table["RouteTableId"]],
                     },
                 )  # fmt: skip
 
 
-def _groups(look: Look) -> Iterator[FoundResource]:
+def _groups(reading: AccountReading) -> Iterator[FoundResource]:
     kind = KINDS[-1]
-    for record in look.records[kind.kind]:
+    for record in reading.records[kind.kind]:
         rules = list(
-            look.calls.all_of(
+            reading.calls.all_of(
                 "describe_security_group_rules", "SecurityGroupRules",
                 Filters=[{"Name": "group-id", "Values": [record["GroupId"]]}],
             )
         )  # fmt: skip
-        key = look.key_of[record["GroupId"]]
-        ours = [rule for rule in rules if look.marks.are_on(tags_in(rule))]
+        key = reading.key_of[record["GroupId"]]
+        ours = [rule for rule in rules if reading.marks.are_on(tags_in(rule))]
         other_rules = [rule for rule in rules if rule not in ours]
         open_egress = [rule for rule in other_rules if _is_open_egress(rule)]
         # EC2 gives each new group this rule. It is ours to remove until our rules are there.
@@ -239,7 +245,7 @@ def _groups(look: Look) -> Iterator[FoundResource]:
             f"a rule of its own ({rule['SecurityGroupRuleId']}, {_shown(rule)})"
             for rule in other_rules
         ]
-        yield _found(look, kind, record, strangers)
+        yield _found(reading, kind, record, strangers)
         if not open_egress:
             yield FoundResource(
                 key=_of_same_number("closed-egress", key), kind="closed egress",
@@ -247,7 +253,7 @@ def _groups(look: Look) -> Iterator[FoundResource]:
                 properties={"security_group_id": f"@{{{key}.id}}"},
             )  # fmt: skip
         for rule in ours:
-            yield _rule(look, key, rule)
+            yield _rule(reading, key, rule)
 
 
 def _is_open_egress(rule: Record) -> bool:
@@ -260,7 +266,7 @@ def _shown(rule: Record) -> str:
     return f"{rule['SecurityGroupRuleId']}, {rule['IpProtocol']} {rule.get('FromPort')} {peer}"
 
 
-def _rule(look: Look, group: str, rule: Record) -> FoundResource:
+def _rule(reading: AccountReading, group: str, rule: Record) -> FoundResource:
     protocol = rule["IpProtocol"]
     peer = rule.get("ReferencedGroupInfo", {}).get("GroupId")
     properties: dict[str, Any] = {
@@ -280,35 +286,35 @@ def _rule(look: Look, group: str, rule: Record) -> FoundResource:
     return FoundResource(
         key=_of_same_number(tags[PART_TAG], group), kind="security group rule",
         id=rule["SecurityGroupRuleId"], is_ours=True, part_of=group, goes_along=True,
-        properties=with_references(properties, look.references),
+        properties=with_references(properties, reading.references),
         made_digest=tags.get(DIGEST_TAG, "none"),
         attributes={"id": rule["SecurityGroupRuleId"], "group": rule["GroupId"]},
     )  # fmt: skip
 
 
-def _key_pairs(look: Look) -> Iterator[FoundResource]:
-    filters = [{"Name": "key-name", "Values": [look.name]}]
-    answer = look.calls.ec2("describe_key_pairs", Filters=filters, IncludePublicKey=True)
+def _key_pairs(reading: AccountReading) -> Iterator[FoundResource]:
+    filters = [{"Name": "key-name", "Values": [reading.name]}]
+    answer = reading.calls.ec2("describe_key_pairs", Filters=filters, IncludePublicKey=True)
     for record in answer.get("KeyPairs", ()):
         tags = tags_in(record)
         name = record["KeyName"]
         yield FoundResource(
-            key="key-pair", kind="key pair", id=name, is_ours=look.marks.are_on(tags),
+            key="key-pair", kind="key pair", id=name, is_ours=reading.marks.are_on(tags),
             properties={
                 "key_name": name, "public_key": " ".join(record.get("PublicKey", "").split()[:2]),
             },
-            made_digest=tags.get(DIGEST_TAG, "none"), users=look.users.get(name, ()),
+            made_digest=tags.get(DIGEST_TAG, "none"), users=reading.users.get(name, ()),
             attributes={"id": name},
         )  # fmt: skip
 
 
-def _templates(look: Look) -> Iterator[FoundResource]:
-    filters = [{"Name": "launch-template-name", "Values": [look.name]}]
-    for record in look.calls.all_of(
+def _templates(reading: AccountReading) -> Iterator[FoundResource]:
+    filters = [{"Name": "launch-template-name", "Values": [reading.name]}]
+    for record in reading.calls.all_of(
         "describe_launch_templates", "LaunchTemplates", Filters=filters
     ):
         id_, tags = record["LaunchTemplateId"], tags_in(record)
-        version = look.calls.ec2(
+        version = reading.calls.ec2(
             "describe_launch_template_versions", LaunchTemplateId=id_, Versions=["$Default"]
         )["LaunchTemplateVersions"][0]["LaunchTemplateData"]
         options = version.get("MetadataOptions", {})
@@ -319,7 +325,7 @@ def _templates(look: Look) -> Iterator[FoundResource]:
             strangers.append(f"a version {record['LatestVersionNumber']}")
         yield FoundResource(
             key="launch-template", kind="launch template", id=id_,
-            is_ours=look.marks.are_on(tags),
+            is_ours=reading.marks.are_on(tags),
             properties={
                 "name": record["LaunchTemplateName"],
                 "instance_initiated_shutdown_behavior": version.get(

@@ -12,7 +12,7 @@ from typing import Any
 import yaml
 
 from slurm_elastic.base.errors import AuthError, ConfigError, ProviderError
-from slurm_elastic.config.site_place import Part, SitePlace
+from slurm_elastic.config.site_place import ResourceGroup, SitePlace
 from slurm_elastic.model.site_resources import (
     FoundResource,
     Hcl,
@@ -22,7 +22,7 @@ from slurm_elastic.model.site_resources import (
 )
 from slurm_elastic.providers.openstack.client import Login, entry_of
 from slurm_elastic.providers.openstack.making import terraform
-from slurm_elastic.providers.openstack.making.marks import Mark
+from slurm_elastic.providers.openstack.making.marks import OwnerMark
 from slurm_elastic.providers.openstack.making.needed import (
     credential,
     lacks,
@@ -51,13 +51,13 @@ class StackMaker:
         self._settings = settings
         self._place = place
         self._project = Project(settings)
-        self._mark = Mark(place.cluster.uuid or "", settings.name)
+        self._mark = OwnerMark(place.cluster.uuid or "", settings.name)
         self._name = name_of(settings, place)
 
     def find(self) -> Sequence[FoundResource]:
         """See ``SiteMaker``."""
         existing = find(self._call, self._mark, self._name)
-        if Part.CREDENTIAL in self._place.parts:
+        if ResourceGroup.CREDENTIAL in self._place.parts:
             answer = self._own_user("GET", "")
             existing += find_credential(
                 answer[_CREDENTIALS], self._mark, self._name, self._login.credential, existing
@@ -67,12 +67,12 @@ class StackMaker:
     def needed(self, existing: Sequence[FoundResource]) -> Sequence[SiteResource]:
         """See ``SiteMaker``."""
         own_ids = frozenset(resource.id for resource in existing if resource.is_ours)
-        makes_network = Part.NETWORK in self._place.parts and lacks(
+        makes_network = ResourceGroup.NETWORK in self._place.parts and lacks(
             self._settings.networks, own_ids
         )
         external_network = self._external_network() if makes_network else ""
         resources = needed(self._settings, self._place, own_ids, external_network)
-        if Part.CREDENTIAL not in self._place.parts:
+        if ResourceGroup.CREDENTIAL not in self._place.parts:
             return resources
         # Keystone lets no application credential create another one.
         if self._login.credential and self._login.credential not in own_ids:
@@ -192,7 +192,7 @@ class StackMaker:
             raise AuthError(
                 self._settings.name, error.code,
                 f"keystone does not let this login {method} application credentials (log in with "
-                f"a password, or add --without {Part.CREDENTIAL}): {error.message}",
+                f"a password, or add --without {ResourceGroup.CREDENTIAL}): {error.message}",
             ) from None  # fmt: skip
 
     def _call(self, service: str, method: str, path: str, body: object = None) -> Any:  # noqa: ANN401

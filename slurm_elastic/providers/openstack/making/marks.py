@@ -19,7 +19,7 @@ _MARK = re.compile(
 )
 
 
-class Mark(Struct, frozen=True):
+class OwnerMark(Struct, frozen=True):
     """The owner of a resource, its key, and its digest when we created it."""
 
     cluster: str
@@ -34,10 +34,10 @@ class Mark(Struct, frozen=True):
             f"as {resource.digest}"
         )
 
-    def read(self, text: str | None) -> Mark | None:
+    def read(self, text: str | None) -> OwnerMark | None:
         """The mark in a description; None if it is not of the same cluster and cloud."""
         match = _MARK.fullmatch(text or "")
         if match is None:
             return None
-        mark = Mark(match["cluster"], match["cloud"], match["part"], match["digest"])
+        mark = OwnerMark(match["cluster"], match["cloud"], match["part"], match["digest"])
         return mark if (mark.cluster, mark.cloud) == (self.cluster, self.cloud) else None

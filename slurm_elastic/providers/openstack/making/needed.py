@@ -8,10 +8,10 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 
-from slurm_elastic.config.site_place import ANYWHERE, Part, SitePlace
+from slurm_elastic.config.site_place import ANYWHERE, ResourceGroup, SitePlace
 from slurm_elastic.model.site_maker import CREDENTIAL
 from slurm_elastic.model.site_resources import SiteResource, site_name
-from slurm_elastic.providers.base.site_rules import GROUP, Rule, rules_of
+from slurm_elastic.providers.base.site_rules import GROUP, FirewallRule, rules_of
 from slurm_elastic.providers.openstack.settings import NETWORK_WORDS, OpenStackCloud
 
 _METADATA = "169.254.169.254/32"
@@ -59,17 +59,17 @@ def _needed(
     settings: OpenStackCloud, place: SitePlace, own_ids: frozenset[str], external_network: str
 ) -> Iterator[SiteResource]:
     name = name_of(settings, place)
-    if Part.NETWORK in place.parts:
+    if ResourceGroup.NETWORK in place.parts:
         if lacks(settings.networks, own_ids):
             yield from _network(name, place.cidr, external_network)
         else:
             yield _named("network", settings.networks)
-    if Part.SECURITY_GROUP in place.parts:
+    if ResourceGroup.SECURITY_GROUP in place.parts:
         if lacks(settings.security_groups, own_ids):
             yield from _group(name, place)
         else:
             yield _named("security group", settings.security_groups)
-    if Part.KEY_PAIR in place.parts:
+    if ResourceGroup.KEY_PAIR in place.parts:
         names = (settings.key_name,) if settings.key_name is not None else ()
         if lacks(names, own_ids):
             yield SiteResource(
@@ -132,18 +132,20 @@ def _group(name: str, place: SitePlace) -> Iterator[SiteResource]:
         )  # fmt: skip
 
 
-def _own_rules(place: SitePlace) -> Iterator[Rule]:
+def _own_rules(place: SitePlace) -> Iterator[FirewallRule]:
     """Unlike EC2, neutron applies the group to these, too."""
-    yield Rule(direction="egress", ports=(80, 80), peer=_METADATA, purpose="the metadata service")
+    yield FirewallRule(
+        direction="egress", ports=(80, 80), peer=_METADATA, purpose="the metadata service"
+    )
     if place.has_head_name:
         for protocol in ("tcp", "udp"):
-            yield Rule(
+            yield FirewallRule(
                 direction="egress", protocol=protocol, ports=(53, 53), peer=ANYWHERE,
                 purpose="the name of the head",
             )  # fmt: skip
 
 
-def _rule(rule: Rule, group: str) -> Mapping[str, Any]:
+def _rule(rule: FirewallRule, group: str) -> Mapping[str, Any]:
     ports = (
         {
             "protocol": rule.protocol,
