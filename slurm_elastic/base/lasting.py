@@ -59,6 +59,7 @@ class LastingThread:
                 self._died()
                 return
             self._ended.wait(pause)
+            # A thread that ran well for minutes begins again with the shortest pause.
             is_rare = time.monotonic() - began_at > 2 * LONGEST_PAUSE_S
             pause = pauses.longer(0.0 if is_rare else pause)
 

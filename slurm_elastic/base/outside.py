@@ -116,6 +116,7 @@ def _mentions(group: str, place: str) -> bool:
     except FileNotFoundError:
         return False
     except OSError:
+        # If in doubt, ask importlib, which takes longer.
         return True
     files = (f"{folder}/entry_points.txt" for folder in folders)
     return any(group.encode() in _content(file) for file in files)

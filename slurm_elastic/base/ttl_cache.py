@@ -60,6 +60,8 @@ class TtlCache(Generic[K, V]):
             turn = self._turns.setdefault(key, threading.Lock())
             # A key whose readings all fail has a turn, too, so the turns need a bound of their own.
             if len(self._turns) > self._max_keys:
+                # A dropped turn lets two threads read the same key at the same time, which does no
+                # harm.
                 del self._turns[next(iter(self._turns))]
         with turn:
             reading = self.reading(key)

@@ -29,6 +29,7 @@ def peer_of(link: socket.socket) -> Peer:
     _, uid, gid = struct.unpack("3i", credentials)
     groups: tuple[int, ...] = ()
     with contextlib.suppress(OSError):
+        # Linux before 4.13 does not have this option.
         packed = link.getsockopt(socket.SOL_SOCKET, _SO_PEERGROUPS, 1024)
         groups = struct.unpack(f"{len(packed) // 4}I", packed)
     return Peer(uid=uid, groups=frozenset((gid, *groups)))
