@@ -151,6 +151,7 @@ class Fence(Struct, frozen=True, kw_only=True):
 def last_seen(state: Path) -> int:
     """The highest number of an epoch that this head has seen; 0 if it has seen none."""
     with contextlib.suppress(OSError, ValueError):
+        # 20 bytes are enough for the 12 digits of a number.
         return int((state / LAST_EPOCH).read_bytes()[:20])
     return 0
 
@@ -191,6 +192,7 @@ def _link(path: Path, shared: Path) -> None:
         return
     # A directory without files holds no memory. A start without ``ha`` made it, so it may go.
     if path.is_dir() and not path.is_symlink() and not _content(path):
+        # In reverse order a directory comes after its contents.
         for empty in sorted(path.rglob("*"), reverse=True):
             empty.rmdir()
         path.rmdir()

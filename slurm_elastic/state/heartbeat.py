@@ -95,6 +95,7 @@ def alive(beat: tuple[float, int] | None, found: bool | None, now: float, stale:
 def process_exists(pid: int) -> bool:
     """Whether a process with this pid runs on this host, of any user."""
     try:
+        # Signal 0 is not sent; only the process and our right are checked (kill(2)).
         os.kill(pid, 0)
     except ProcessLookupError:
         return False
@@ -130,6 +131,7 @@ def leave_mark(state: Path, mark: Mark, name: str = MARK) -> None:
 
 def read_mark(state: Path, name: str = MARK) -> Mark | None:
     """The service's mark; None if there is none, or it cannot be read."""
+    # The file may be of another release, with other fields.
     with contextlib.suppress(OSError, ValueError, TypeError, KeyError):
         with open(state / name, "rb") as file:
             fields = json.loads(file.read(_SIZE))

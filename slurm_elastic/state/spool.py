@@ -118,6 +118,7 @@ class Spool:
         times = []
         for path in self._dir.glob("*.json"):
             with contextlib.suppress(OSError):
+                # A request may have been carried out since the listing.
                 times.append(path.stat().st_mtime)
         return min(times, default=None)
 
