@@ -113,6 +113,7 @@ class Watchdog:
             self._standing[cloud] = verdict.unneeded_since
             if verdict.deferred_count:
                 log.error("deletions capped cloud=%s waiting=%d", cloud, verdict.deferred_count)
+            # The silence and the time of each machine count side by side, so the later one decides.
             if verdict.ready and silence_s >= bound.seconds:
                 self._end(cloud, provider, verdict.ready, instances)
 

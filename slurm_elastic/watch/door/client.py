@@ -199,6 +199,7 @@ def _ask(
         with contextlib.closing(socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)) as link:
             line = msgspec.json.encode(ask) + b"\n"
             document = _conversation(link, path, line, config, timeout_s)
+    # The time-outs of the socket end a call with EAGAIN.
     except BlockingIOError as error:
         raise SlurmElasticError(
             f"no news now: slurm-elasticd has not answered for {brief(timeout_s)} ({path}). "
@@ -245,6 +246,7 @@ def _conversation(
         link.connect(f"/proc/self/fd/{directory}/{path.name}")
     finally:
         os.close(directory)
+    # Another user's process could listen at this path. The kernel names the user.
     uid = peer_of(link).uid
     if uid not in trusted(config):
         raise SlurmElasticError(

@@ -170,6 +170,7 @@ class PageAnswers:
         """The stream of server-sent events (HTML Living Standard, 9.2)."""
         if self._open >= MAX_STREAMS:
             return PlainTextResponse("too many pages are open\n", 503)
+        # nginx would otherwise hold events back until its buffer is full.
         headers = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
         return StreamingResponse(self._news(request), headers=headers, media_type=STREAM)
 
@@ -177,6 +178,7 @@ class PageAnswers:
         self._open += 1
         last_reading: CachedDocument | None = None
         try:
+            # After so many milliseconds a browser that has lost the stream connects again.
             yield f"retry: {self._period * 1000:.0f}\n\n"
             while not (self.ending.is_set() or await request.is_disconnected()):
                 try:
@@ -190,6 +192,7 @@ class PageAnswers:
                 ):  # the page has just read the first one
                     yield _event("fresh", "")
                 last_reading = reading
+                # A little later than its end, so that the next reading is a new one.
                 await self._wait(max(reading.until - time.monotonic(), 0.0) + 0.05)
         finally:
             self._open -= 1
@@ -250,4 +253,5 @@ class KeyedAccess:
             await PlainTextResponse(_KEYLESS, 403)(scope, receive, send)
 
     def _fits(self, candidate: str) -> bool:
+        # As bytes: compare_digest takes only ASCII text.
         return hmac.compare_digest(candidate.encode(), self._key.encode())
