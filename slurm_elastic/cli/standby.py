@@ -238,6 +238,7 @@ class Head:
             self._leave_presence()
         if cause := self._cause_of_loss():
             log.warning("this head no longer acts: %s", cause)
+            # Before ``lost``, so that the next check cannot call it again.
             task.end()
             lost()
 
