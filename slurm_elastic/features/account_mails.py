@@ -76,6 +76,7 @@ class AccountMails(Part):
             return
         if self._month != month:
             self._due = self._mails_of(month, now)
+            # Only now: if the sums fail, the next look computes them again.
             self._month = month
         if not self._due:
             return
@@ -95,6 +96,7 @@ class AccountMails(Part):
 
     def _send(self, mail: AccountMail) -> None:
         try:
+            # The mail counts as sent already, so a failure is logged and not repeated.
             send_mail(self._site.config, mail.addresses, mail.subject, mail.text)
         except (OSError, subprocess.SubprocessError) as error:
             log.warning("mail about an account failed account=%s error=%s", mail.account, error)

@@ -122,6 +122,7 @@ def _configured(cloud: CloudSettings, pool: Pool) -> Iterator[Offer]:
     yield from reserved_offers(cloud, pool, sorted(places) or (ANY,))
     for name, price in (prices or {ANY: cloud.flat_price or 0.0}).items():
         for market in pool.markets:
+            # ``reserved_offers`` has yielded these.
             if market is Market.RESERVED and cloud.reservations:
                 continue
             for zone in pool.zones or (ANY,):

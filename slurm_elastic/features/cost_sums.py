@@ -140,6 +140,7 @@ class CostSums:
 
     def _check(self, charge: Charge) -> None:
         name = f"{charge.machine.instance.cloud}/{charge.machine.instance.id}"
+        # Micro-dollars are whole numbers, so the sums must be exact.
         if sum(hour.micro for hour in charge.hours) != charge.micro:
             self.problems.append(f"{name}: its hours do not sum to its charge {charge.micro}")
         self.problems += [
@@ -153,6 +154,7 @@ class CostSums:
             if self._uid is None:
                 name = key_of_machine(self._by, machine, hour)
                 self._unused[machine.pool, key, name] += micro
+                # A key of jobs gives no name to an unused part, which then counts under its reason.
                 self._times[not name, name or str(key)] += hour.weights[key]
             return
         run = self._runs[key]
@@ -191,6 +193,7 @@ def _spread(used: dict[tuple[str, str], int], unused: dict[tuple[str, Unused], i
     """
     for pool in {pool for pool, _ in unused}:
         weights = {key: micro for key, micro in used.items() if key[0] == pool and micro}
+        # Nobody used the pool, so its unused costs remain lines of their own.
         if not weights:
             continue
         reasons = [key for key in unused if key[0] == pool]

@@ -47,6 +47,7 @@ def of_budget(scope: str, budget: Budget, spent: Spent) -> Iterator[Occasion]:
         consequence = "; no new machine is started for it" if percent == 100 else ""
         yield Occasion(
             event=NotifyEvent.BUDGET,
+            # With the percentage, so that 80 % and 100 % are each notified once.
             key=f"budget/{scope}/{period}/{percent}",
             text=f"{scope}: {money(used)} of {money(bound)} of this {period}'s budget"
             f" is spent{consequence}",
