@@ -136,6 +136,7 @@ def bootstrap(
          f"--include={','.join(names)}", *settings, debian, tree, "-"],
         text="".join(f"{line}\n" for line in lines),
     )  # fmt: skip
+    # mmdebstrap copies settings of this host, which do not belong into the tree.
     for name in ("etc/apt/apt.conf.d/99mmdebstrap", "etc/hostname", "etc/resolv.conf"):
         rooted.entry(tree, name).unlink(missing_ok=True)
 

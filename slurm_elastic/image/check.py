@@ -70,6 +70,7 @@ def check(
     image_label = label.read(image)
     work = Path(tempfile.mkdtemp(prefix="slurm-elastic-check-", dir="/var/tmp"))
     try:
+        # slurmctld runs as a user of its own and has its files in there.
         work.chmod(0o755)
         complaints = look_into(image, image_label, work)
         for text in complaints or [

@@ -95,10 +95,12 @@ class TrialHead:
         """Start munged and slurmctld, and return at once. Poll ``node_state`` to see whether
         slurmctld answers.
         """
+        # With the mode first, so that no other user can ever read the key.
         self.key.touch(mode=0o400)
         self.key.write_bytes(secrets.token_bytes(128))
         state = self._work / "state"
         state.mkdir()
+        # Asked inside the tree, where the numbers may differ from this host's.
         user, group = (int(run([*self._chroot, "id", flag, "slurm"])) for flag in ("-u", "-g"))
         os.chown(state, user, group)
         text = _CONF.format(head=HEAD, work=self._work, node=self._node, address=self._address)
