@@ -100,6 +100,7 @@ class AwsApi:
                     self.pace.accepted(operation)
                 return answer
             retries += 1
+            # A random part keeps clients that were refused together from coming back together.
             self._sleep(random.uniform(0.5, 1.0) * _PAUSES.after(retries))  # noqa: S311
 
     def pages(self, operation: str, key: str, request: Mapping[str, object]) -> Iterator[Any]:

@@ -47,6 +47,7 @@ def credentials_end(settings: AwsCloud) -> float | None:
         case "sso":
             ends_at = _token_end(profile, config.get("sso_sessions", {}))
         case _:
+            # botocore renews credentials of a role or a process itself.
             ends_at = None
     return ends_at
 

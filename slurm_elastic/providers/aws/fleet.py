@@ -338,6 +338,7 @@ class FleetStrategy:
     def _instance(
         self, spec: LaunchSpec, id_: str, node: str, visible: Instance | None, offer: Offer | None
     ) -> Instance:
+        # A machine that EC2 does not list yet is known only by the offer in the answer.
         if visible is not None:
             return replace(visible, node=node)
         bought_offer = offer or spec.offer

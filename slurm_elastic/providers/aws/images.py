@@ -147,4 +147,5 @@ def _unix(text: str) -> float:
     try:
         return datetime.fromisoformat(text.replace("Z", "+00:00")).timestamp()
     except ValueError:
+        # An image without a date counts as the oldest one.
         return 0.0

@@ -87,6 +87,7 @@ class AwsNotices:
                 deadline=request["Status"]["UpdateTime"].timestamp() + SPOT_NOTICE_S,
             )
             for request in pages
+            # A request that EC2 has not fulfilled has no machine.
             if request.get("InstanceId") and self._machines.is_own(request)
         ]
 

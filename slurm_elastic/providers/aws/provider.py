@@ -128,6 +128,7 @@ class AwsProvider:
         for number, nodes in enumerate(requests.chunks(spec.nodes, self._settings)):
             try:
                 machines = start(spec, nodes, number)
+            # The call may have started machines. The whole launch is repeated with the same token.
             except TransientError:
                 raise
             except ProviderError as error:
@@ -139,6 +140,7 @@ class AwsProvider:
             # refused.
             if len(machines) < len(nodes):
                 break
+        # The answer to a repeated token also has machines that have ended since.
         alive = [i for i in started if i.state is not InstanceState.TERMINATED]
         return launched(self.name, spec, alive, refusal)
 

@@ -90,6 +90,7 @@ class Bucket:
         """Seconds until ``count`` tokens are available (at most a full bucket)."""
         if self.usable(now) >= min(count, self.rate.burst) - 1e-9:
             return 0.0
+        # The margin must not make a call wait for more than a full bucket.
         lacking = min(count + self._margin, self.rate.burst) - self.level(now)
         return max(lacking - 1e-9, 0.0) / self.refill
 
@@ -248,5 +249,6 @@ def pace_of(settings: AwsCloud) -> RateLimits | None:
     rate = Rate(
         float(settings.launch_burst or LAUNCHES.burst), settings.launch_rate or LAUNCHES.refill
     )
+    # Each endpoint is a service of its own, with limits of its own.
     place = f"{settings.endpoint or ''} {settings.region}"
     return _shared.get((place, settings.profile), rate)

@@ -146,6 +146,7 @@ def spot_bound(pool: Pool, offer: Offer) -> str | None:
     bid, on_demand = pool.bid(offer.instance_type, offer.on_demand_price), offer.on_demand_price
     if bid is None or bid <= _MIN_SPOT_BOUND:
         return None
+    # EC2 itself never charges more than the on-demand price, so a bound above it is left out.
     is_lower = on_demand is None or bid < on_demand - pool.machine.disk_price
     return f"{bid:.6f}" if is_lower else None
 
@@ -215,6 +216,8 @@ def create_fleet(
         "AllocationStrategy": _STRATEGIES[settings.allocation, spec.offer.market]
     }
     if not spec.alternatives:
+        # EC2 accepts a minimum capacity only for a single type or zone (CreateFleet, API
+        # reference).
         single_pool = {"SingleInstanceType": True, "SingleAvailabilityZone": True}
         options |= {**single_pool, "MinTargetCapacity": 1}
     if market == "spot":
@@ -249,6 +252,7 @@ def _override(settings: AwsCloud, spec: LaunchSpec, n: int) -> dict[str, object]
     subnet = settings.subnets.get(offer.zone)
     override |= {"SubnetId": subnet} if subnet else {"AvailabilityZone": offer.zone}
     if settings.allocation is Allocation.RANK:
+        # EC2 tries the lowest number first.
         override["Priority"] = float(n)
     bound = spot_bound(spec.pool, offer)
     return override if bound is None else override | {"MaxPrice": bound}
@@ -267,4 +271,5 @@ def offer_of(settings: AwsCloud, spec: LaunchSpec, entry: Mapping[str, Any]) -> 
         for offer in spec.offers
         if kind in (None, offer.instance_type) and zone in (None, offer.zone)
     ]
+    # An entry with only a type or only a zone is certain if a single offer fits.
     return fitting[0] if len(fitting) == 1 or (fitting and kind and zone) else None

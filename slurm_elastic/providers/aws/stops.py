@@ -46,4 +46,5 @@ class AwsStops:
         request = {"InstanceIds": [instance]}
         answer = self._api.send("describe_instances", request)
         records = [r for reservation in answer["Reservations"] for r in reservation["Instances"]]
+        # EC2 no longer lists a machine that ended more than about an hour ago.
         return str(records[0]["State"]["Name"]) if records else "terminated"

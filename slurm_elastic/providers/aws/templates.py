@@ -130,6 +130,7 @@ def template_data(
     """
     site = site or {}
     launch_facts = facts_of(cluster, spec)
+    # Many launches share a template. A machine has its generation in its tags.
     del launch_facts["generation"]
     data: dict[str, Any] = {
         "ImageId": settings.image,
@@ -150,6 +151,7 @@ def template_data(
 def template_name(cluster: Cluster, pool: str, data: Data) -> str:
     """``slurm-elastic-CLUSTER-POOL-HASH``, at most 128 characters."""
     text = json.dumps(data, sort_keys=True, default=str)
+    # With the UUID, because clusters that share an account may have the same name.
     digest = hashlib.sha256(f"{cluster.uuid}{text}".encode()).hexdigest()[:16]
     return f"{f'slurm-elastic-{cluster.name}-{pool}'[: _MAX_NAME - 17]}-{digest}"
 
