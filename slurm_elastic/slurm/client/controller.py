@@ -50,6 +50,7 @@ def serves(
 
 
 def _names(settings: SlurmSettings, kind: str) -> Set[str]:
+    # --all includes hidden partitions (scontrol(1)).
     shown = _scontrol(settings, "--all", "--oneliner", "show", kind)
     return {line.split(maxsplit=1)[0].partition("=")[2] for line in shown.splitlines() if line}
 

@@ -111,6 +111,7 @@ class PyslurmClient(SlurmCli):
             try:
                 answer = self._child.ask(request)
             except OSError as error:
+                # A SlurmError without a code means that Slurm did not answer in time.
                 code = None if isinstance(error, TimeoutError) else 1
                 raise SlurmError(command, code, str(error)) from error
         if answer.error:

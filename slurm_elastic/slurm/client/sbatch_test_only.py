@@ -51,6 +51,7 @@ def ask_sbatch(
     """
     partition_option = [f"--partition={partition}"] if partition else []
     command = [os.path.join(settings.bin_dir, "sbatch"), "--verbose", "--test-only"]
+    # The messages are matched below, so the caller's language and time format must not change them.
     environment = {**os.environ, "SLURM_CONF": settings.conf, "SLURM_TIME_FORMAT": "standard",
                    "LC_ALL": "C.UTF-8"}  # fmt: skip
     try:
@@ -88,6 +89,7 @@ def seconds(text: str) -> int | None:
     if days is not None:  # days-hours[:minutes[:seconds]]
         hours, minutes, seconds = (*numbers, 0, 0)[:3]
         return int(days) * 86400 + hours * 3600 + minutes * 60 + seconds
+    # One number is minutes, two are minutes and seconds (sbatch(1), --time).
     hours, minutes, seconds = {1: (0, *numbers, 0), 2: (0, *numbers)}.get(
         len(numbers), tuple(numbers)
     )

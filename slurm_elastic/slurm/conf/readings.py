@@ -138,6 +138,7 @@ def _expanded(hostlist: str) -> list[str]:
     try:
         return expand(hostlist) if hostlist else []
     except HostlistError:
+        # A value that is no hostlist is compared as a plain list.
         return hostlist.split(",")
 
 

@@ -66,6 +66,7 @@ def unlisted_partitions(config: Config, site: SiteConf) -> list[str]:
     names += [name for name in submit_filter.ranked_partitions(config) if name not in names]
     length = 0
     for i, name in enumerate(names):
+        # A comma stands before each name except the first.
         length += len(name) + (i > 0)
         if length > submit_filter.MAX_LIST_LENGTH:
             return names[i:]

@@ -134,6 +134,7 @@ def _pool(text: str) -> PoolTerms:
     numbers = {key: float(number) for key, number in (pair.split("=") for pair in pairs)}
     return PoolTerms(
         pool=name,
+        # The ``cloud`` line that follows names it.
         cloud="",
         partition=partition,
         boot_s=float(boot),
