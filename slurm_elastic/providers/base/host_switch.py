@@ -71,6 +71,7 @@ class HostSwitch:
         """Shut the host down. False if it is away already. The caller has checked that the host has
         no machine, and lets none start during this call.
         """
+        # On disk before the order, because we never switch a host on that has no row.
         claim = Claim(marks={_ORDER: _OFF, _AT: repr(self._clock())})
         if not self._claims.take(host, claim):
             return False

@@ -74,6 +74,7 @@ def capacity(
         None, (lookup(connection.lookupByUUIDString, domain_id) for domain_id in unstarted)
     )
     infos = [info for info in (lookup(domain.info) for domain in domains) if info]
+    # libvirt gives the memory of the host in MiB, and that of a domain in KiB.
     return (cpus, memory), (sum(info[3] for info in infos), sum(info[1] >> 10 for info in infos))
 
 
@@ -176,6 +177,7 @@ def _mark(domain: Any, added: Mapping[str, str], without: str = "") -> None:  # 
     new_tags = {key: value for key, value in tags.items() if key != without} | dict(added)
     if new_tags == tags:
         return
+    # A running domain has a second definition, which only LIVE changes.
     flags = libvirt.VIR_DOMAIN_AFFECT_CONFIG
     flags |= libvirt.VIR_DOMAIN_AFFECT_LIVE if domain.isActive() else 0
     kind = libvirt.VIR_DOMAIN_METADATA_ELEMENT
@@ -205,6 +207,7 @@ def remove(connection: Any, number: str, name: str, storage: str) -> None:  # no
     # The definition goes last, because only its marks show that the volumes are ours.
     _delete_volumes(connection, name, storage)
     if domain is not None:
+        # Other drivers, such as libvirt's own for tests, do not know these flags.
         flags = libvirt.VIR_DOMAIN_UNDEFINE_MANAGED_SAVE | libvirt.VIR_DOMAIN_UNDEFINE_NVRAM
         domain.undefineFlags(flags if connection.getType() == "QEMU" else 0)
 

@@ -75,6 +75,8 @@ class LibvirtHosts(AsideHosts[Any]):
     def _opened(self, host: str) -> Any:  # noqa: ANN401
         connection = bindings().open(self._settings.hosts[host].uri)
         with suppress(self.failure):  # the test driver in our process has no keepalive
+            # libvirt closes a connection after (count + 1) intervals without an answer, here after
+            # the time-out (virConnectSetKeepAlive).
             connection.setKeepAlive(max(1, int(self._settings.api_timeout / 4)), 3)
         return connection
 

@@ -253,6 +253,7 @@ class OpenNebulaProvider:
         ending = {v.node for v in launch_machines if self._machines.is_ending(v)}
         standing: dict[str, VmFields] = {}
         duplicates: list[VmFields] = []
+        # By number, so that the first machine of a node stays.
         for machine in sorted(
             (v for v in launch_machines if v.node not in ending), key=lambda v: v.id
         ):
