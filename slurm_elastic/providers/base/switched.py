@@ -113,7 +113,7 @@ class SwitchedHosts:
     def examine(self, pools: Sequence[Pool]) -> Sequence[Finding]:
         """Report for each host whether it answers, and whether other people have switched it on."""
         del pools
-        look = CheckRunner(_REACH, _REACH)
+        checks = CheckRunner(_REACH, _REACH)
         try:
             claims = self._claims.all()
         except ProviderError as error:
@@ -131,7 +131,7 @@ class SwitchedHosts:
         return tuple(
             finding
             for host, answer in zip(hosts, answers, strict=True)
-            for finding in look.at(
+            for finding in checks.at(
                 f"host {host}", "an answer", partial(host_finding, host, answer.result)
             )
         )

@@ -41,5 +41,5 @@ def _host(settings: DockerCloud, engines: Engines, host: str) -> Iterator[Findin
         ),
     )  # fmt: skip
     for thing, advice, ask in things:
-        look, expected = CheckRunner(advice, advice), "there: nothing is pulled or made"
-        yield from look.at(f"{thing} on {host}", expected, partial(engines.call, host, ask))
+        checks, expected = CheckRunner(advice, advice), "there: nothing is pulled or made"
+        yield from checks.at(f"{thing} on {host}", expected, partial(engines.call, host, ask))

@@ -128,6 +128,7 @@ def host_room(hosts: Iterable[Any], per_machine: Need, *, empty: bool = False) -
     shares = [host.HOST_SHARE for host in hosts if int(host.STATE) in _HOST_UP]
     if not shares:
         return None
+    # oned counts hundredths of a CPU, and KiB of memory.
     return sum(
         _fit(
             (int(s.MAX_CPU) - (0 if empty else int(s.CPU_USAGE))) / 100 / per_machine.cpu,
