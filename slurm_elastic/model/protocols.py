@@ -363,8 +363,8 @@ class Slurm(Protocol):
         """The SuspendExc* options of slurm.conf. One command."""
         ...
 
-    def tell(self, job: int, line: str) -> None:
-        """Write a line to the output of a RUNNING batch job."""
+    def tell(self, job: int, text: str) -> None:
+        """Write lines to the output of a RUNNING batch job."""
         ...
 
     def finished(self, days: int) -> Sequence[tuple[str, str, int, int, int]]:

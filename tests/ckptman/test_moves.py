@@ -29,7 +29,7 @@ from slurm_elastic.policies.repair.requeue import SETTLING
 from slurm_elastic.slurm.client import requeue_setting
 from slurm_elastic.slurm.client.fake import FakeSlurm
 from slurm_elastic.state.ckptstate.facts import Migration, MigrationStep
-from tests.ckptman.world import CkptWorld
+from tests.ckptman.world import CkptWorld, told_lines
 from tests.controller.world import PUB
 
 
@@ -130,7 +130,7 @@ def test_a_job_whose_image_could_not_be_used_is_never_said_to_go_on_from_it(
     why = "2 minutes of its work must be done again: image 1 is not used: criu restore: exit 1"
     assert str(moved.note).endswith(f"from its start, {why}")
     assert lost_node_seconds(moved) > 0
-    told = [str(fields["line"]) for name, fields in launched.slurm.updates if name == "tell"]
+    told = told_lines(launched.slurm)
     where = launched.job(7).nodes[0]
     assert told[-1] == f"slurm-elastic: it starts over on {where}, {why}"
 
@@ -147,7 +147,7 @@ def test_a_job_that_went_on_from_an_older_image_says_so(launched: CkptWorld) -> 
     assert moved.image == older
     why = "5 minutes of its work must be done again: image 1 is not used: changed"
     assert str(moved.note).endswith(f"from save 81, {why}")
-    told = [str(fields["line"]) for name, fields in launched.slurm.updates if name == "tell"]
+    told = told_lines(launched.slurm)
     where = launched.job(7).nodes[0]
     assert told[0].startswith("slurm-elastic: this job was requeued at ")
     assert told[1:] == [f"slurm-elastic: it continues from save 81 on {where}, {why}"]

@@ -16,7 +16,7 @@ from slurm_elastic.model.slurm import Reservation
 from slurm_elastic.policies.checkpoint.threat import LEAD, ThreatCause
 from slurm_elastic.policies.repair.requeue import SETTLING
 from slurm_elastic.state.ckptstate.facts import MigrationStep
-from tests.ckptman.world import CkptWorld
+from tests.ckptman.world import CkptWorld, told_lines
 from tests.controller.world import PUB
 
 MAINT = frozenset({"MAINT"})
@@ -40,7 +40,7 @@ def begins(world: CkptWorld, number: int, limit: int = 120, **fields: Any) -> No
 
 
 def lines(world: CkptWorld) -> list[str]:
-    return [str(fields["line"]) for name, fields in world.slurm.updates if name == "tell"]
+    return told_lines(world.slurm)
 
 
 # the time limit

@@ -17,7 +17,7 @@ from slurm_elastic.model.exclusion import NO_SPOT
 from slurm_elastic.policies.checkpoint.checkpoint import Never
 from slurm_elastic.policies.checkpoint.threat import ThreatCause
 from slurm_elastic.state.ckptstate.facts import Migration, MigrationStep
-from tests.ckptman.world import CkptWorld
+from tests.ckptman.world import CkptWorld, told_lines
 from tests.controller.world import PUB
 
 LOCK = CheckpointError("job 7: no checkpoint: criu dump: exit 1: Some file locks are hold")
@@ -41,7 +41,7 @@ def begins(world: CkptWorld, number: int, **fields: object) -> None:
 
 
 def lines(world: CkptWorld) -> list[str]:
-    return [str(fields["line"]) for name, fields in world.slurm.updates if name == "tell"]
+    return told_lines(world.slurm)
 
 
 def comments(world: CkptWorld) -> list[str]:

@@ -18,6 +18,7 @@ from slurm_elastic.ckptman.site import CheckpointSite, JobList, pools_by_node
 from slurm_elastic.ckptman.sources import CloudNotices, DropDirectory
 from slurm_elastic.config.checkpoint import CheckpointSettings
 from slurm_elastic.model.slurm import SlurmJob
+from slurm_elastic.slurm.client.fake import FakeSlurm
 from slurm_elastic.state.ckptstate import CheckpointState
 from slurm_elastic.state.ckptstate.facts import Migration
 from slurm_elastic.state.ckptstate.orders import NoticeOrder, SaveOrder, WithdrawOrder, drop
@@ -161,3 +162,9 @@ class CkptWorld(World):
 
     def told(self, number: int) -> list[str]:
         return self.kinds(f"job:{number}")
+
+
+def told_lines(slurm: FakeSlurm) -> list[str]:
+    """All lines that were written to the outputs of jobs."""
+    texts = [str(fields["text"]) for name, fields in slurm.updates if name == "tell"]
+    return [line for text in texts for line in text.splitlines()]

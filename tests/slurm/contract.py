@@ -43,6 +43,9 @@ class Bed(Protocol):
     def away(self, how: str) -> AbstractContextManager[None]: ...
 
 
+TWO_LINES = "slurm-elastic: a plain line\nslurm-elastic: and a second one"
+
+
 def until(read: Callable[[], T], holds: Callable[[T], object]) -> T:
     """A real slurmctld needs a moment."""
     began = time.monotonic()
@@ -255,7 +258,7 @@ class Contract:
             until(lambda: self.tells(bed, job), bool)
             bed.slurm.set_admin_comment(job, "cannot be saved: it has a 'quoted' word")
             words = bed.words(job)
-            assert "slurm-elastic: a plain line" in words
+            assert TWO_LINES in words
             assert "cannot be saved: it has a 'quoted' word" in words
         finally:
             bed.end(job)
@@ -286,7 +289,7 @@ class Contract:
     def tells(self, bed: Bed, job: int) -> bool:
         """A job that has only just begun has no step yet that would write."""
         try:
-            bed.slurm.tell(job, "slurm-elastic: a plain line")
+            bed.slurm.tell(job, TWO_LINES)
         except SlurmError:
             return False
-        return "slurm-elastic: a plain line" in until(lambda: bed.words(job), lambda _: True)
+        return TWO_LINES in until(lambda: bed.words(job), lambda _: True)

@@ -282,8 +282,8 @@ class SlurmCli(CommentCommands, PartitionCommands, ReservationCommands):
     def suspend_exclusions(self) -> SuspendExclusions:
         return self._table(answers.suspend_exclusions, "scontrol", "show", "config")
 
-    def tell(self, job: int, line: str) -> None:
-        self._run_repeatable("scontrol", "notify", str(job), line)
+    def tell(self, job: int, text: str) -> None:
+        self._run_repeatable("scontrol", "notify", str(job), text)
 
     def finished(self, days: int) -> Sequence[tuple[str, str, int, int, int]]:
         """Asks ``sacct``, which gives the limit in minutes. A job without a limit is left out."""

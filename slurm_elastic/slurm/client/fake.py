@@ -336,10 +336,10 @@ class FakeSlurm:
             self._command("suspend_exclusions")
             return self.never_suspended
 
-    def tell(self, job: int, line: str) -> None:
-        """Record the line in ``updates``."""
+    def tell(self, job: int, text: str) -> None:
+        """Record the text in ``updates``."""
         with self._lock:
-            self._command("tell", job=job, line=line)
+            self._command("tell", job=job, text=text)
             self._existing_job(job)
 
     def finished(self, days: int) -> Sequence[tuple[str, str, int, int, int]]:
