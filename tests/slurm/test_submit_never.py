@@ -33,11 +33,11 @@ def lua(request: pytest.FixtureRequest) -> Callable[[str], str]:
         ({"partition": "onprem", "time_limit": 300}, LIMITED,
          "onprem: it asks for a time of 05:00:00, and MaxTime is 01:00:00"),
         ({"partition": "onprem", "min_mem_per_node": 2001}, LIMITED,
-         "onprem: it asks for 1 node, and at most 0 such nodes can run"),
+         "onprem: it has no node with all that the job asks for"),
         ({"min_nodes": 12}, SMALL, ("static: it asks for 12 nodes, and at most 2 such nodes can run; "
          "in onprem: it asks for 12 nodes, and at most 4 such nodes can run")),
         ({"min_cpus": 99, "num_tasks": 99}, SMALL,
-         ("static: it asks for 99 CPUs, and its nodes have 4; "
+         ("static: it asks for 99 CPUs, and all its nodes together have 4; "
          "in onprem: it asks for more than all nodes that may run at the same time have")),
         ({"time_limit": 6000}, SMALL,
          ("static: it asks for a time of 4-04:00:00, and MaxTime is 10:00:00; "

@@ -34,7 +34,8 @@ local function never_at_site(part, need, job)
   if nodes and (need.nodes or 1) > nodes then
     return count_text(need.nodes, nodes)
   elseif cpus and need.cpus > cpus then
-    return "it asks for " .. whole(need.cpus) .. " CPUs, and its nodes have " .. whole(cpus)
+    return "it asks for " .. whole(need.cpus) .. " CPUs, and all its nodes together have "
+      .. whole(cpus)
   end
   return over_limit(part, need, job)
 end
@@ -54,6 +55,9 @@ local function never_in_cloud(data, part, need, job)
     return over_limit(part, need, job)
   elseif bends(part, need) then
     return nil
+  end
+  if #found == 0 then
+    return "it has no node with all that the job asks for"
   end
   local count, asked = 0, need.nodes or 1
   for _, one in ipairs(found) do
