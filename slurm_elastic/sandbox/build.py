@@ -22,6 +22,7 @@ import yaml
 
 from slurm_elastic.base.errors import SandboxError
 from slurm_elastic.config.cloud_kinds import table
+from slurm_elastic.machine.ckptroot.site import CONFIG as ROOT_PART_CONFIG
 from slurm_elastic.machine.local import local_processes
 from slurm_elastic.sandbox.layout import MARKER, Layout
 from slurm_elastic.sandbox.loopback_only import require_emulated
@@ -192,6 +193,10 @@ def write_files(spec: SandboxSpec, ports: Ports, layout: Layout) -> None:
         for cloud in config["clouds"]
     )
     write_opennebula(config, layout)
+    if serves_images(layout):
+        # On other hosts the key stays unset, so that sbatch says at once that criu saves no job.
+        config["checkpoint"].setdefault("directory", str(layout.images))
+        _directory(layout.images, 0o755)
     if not spec.bare:
         layout.config.write_text(yaml.safe_dump(config, sort_keys=False))
     if spec.image:
@@ -200,6 +205,18 @@ def write_files(spec: SandboxSpec, ports: Ports, layout: Layout) -> None:
         path.chmod(0o600 if path == key else 0o644)
     if spec.image:
         _write_login(etc, key.read_bytes())
+
+
+def serves_images(layout: Layout, root_part: Path = Path(ROOT_PART_CONFIG)) -> bool:
+    """Return True if this host has a root part for checkpoints, and its configuration names the
+    sandbox's directory of images. A real cluster's root part names another one.
+    """
+    try:
+        text = root_part.read_text(errors="replace")
+    except OSError:
+        return False
+    directories = re.findall(r"^\s*directory\s*=\s*(\S+)", text, re.MULTILINE)
+    return directories == [str(layout.images)]
 
 
 def _write_login(etc: Path, munge_key: bytes) -> None:

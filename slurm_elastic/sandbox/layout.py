@@ -68,6 +68,11 @@ class Layout(Struct, frozen=True, kw_only=True):
         return self.dir / "run" / "local.sock.machines"
 
     @property
+    def images(self) -> Path:
+        """The checkpoint images of jobs that the host's root part saves."""
+        return self.dir / "images"
+
+    @property
     def log(self) -> Path:
         """The directory of all logs."""
         return self.dir / "log"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -19,7 +20,7 @@ from patience import patience
 from slurm_elastic.sandbox.cluster import Sandbox
 from slurm_elastic.sandbox.spec import SandboxSpec
 from tests.e2e.conftest import why_not
-from tests.e2e.world import Until, back_to_zero, live_machines
+from tests.e2e.world import PATIENCE, Until, back_to_zero, live_machines
 
 pytestmark = pytest.mark.e2e
 RESTART = """\
@@ -41,6 +42,30 @@ done
 mount --move "$place" /tmp
 rmdir "$place"
 exec bash -euo pipefail -x
+"""
+SAVES_BY_CRIU = f"""\
+mount -t tmpfs tmpfs /run
+for path in etc usr/local/sbin; do
+    mkdir -p /run/over/$path /run/work/$path
+    mount -t overlay overlay -o lowerdir=/$path,upperdir=/run/over/$path,workdir=/run/work/$path /$path
+done
+mkdir -p /etc/slurm-elastic /run/sudo
+slurm-elastic rootpart /usr/local/sbin/slurm-elastic-ckpt-root
+install -m 440 {ROOT}/etc/sudoers.d-slurm-elastic /etc/sudoers.d/slurm-elastic
+(umask 077; head -c 64 /dev/urandom >/etc/slurm-elastic/ckpt.key)
+"""
+"""A host with the root part, for as long as the shell lives. CRIU needs a tmpfs on /run."""
+COUNTS = """\
+slurm-elastic sandbox up
+eval $(slurm-elastic sandbox env)
+cd /tmp/slurm-elastic-sandbox/work
+printf '%s\\n' '#!/bin/sh' 'for n in $(seq 1500); do sleep 1; echo "$n"; done' >count.sh
+setpriv --reuid=65534 --regid=65534 --clear-groups sbatch -p aws --open-mode=append --comment=ckpt=criu count.sh
+until [ -s slurm-1.out ]; do sleep 1; done
+slurm-elastic ckpt notice $(squeue -h -j 1 -o %N) --in 1m
+until grep 'it continues from save' slurm-1.out; do sleep 1; done
+scancel 1
+slurm-elastic sandbox down
 """
 ELSEWHERE = f"""\
 mount -t tmpfs tmpfs /usr/local/bin
@@ -142,6 +167,68 @@ def serves_a_page(line: str) -> bool:
         link.connect(path)
         link.sendall(b"GET / HTTP/1.0\r\nHost: localhost\r\n\r\n")
         return b"200 OK" in link.recv(4096)
+
+
+@pytest.mark.release
+def test_a_job_is_saved_and_moved(site: Sandbox, head: Head) -> None:
+    """As the page has it; NODE is known when the job runs."""
+    script = shown("docs/sandbox.md", "#SBATCH --partition=aws --time=30").text
+    (site.work / "count.sh").write_text(script)
+    job = int(head.types("sbatch --parsable --hold count.sh"))
+    output = site.work / f"slurm-{job}.out"
+
+    def counts(number: int) -> bool:
+        return output.exists() and number <= len(numbers(output))
+
+    def typed(line: str) -> None:
+        if line == "sbatch count.sh":
+            line = f"scontrol release {job}"
+        said.append(head.types(line))
+        if line == f"scontrol release {job}":
+            site.wait_for(lambda: counts(6), PATIENCE, "it counts")  # signals come after 5 s
+        if line.startswith("slurm-elastic ckpt now"):
+            saved = site.work / f"count-{job}"
+            site.wait_for(saved.exists, PATIENCE, "it is saved")
+            site.wait_for(
+                lambda: "signal" in head.types("slurm-elastic ckpt list"), PATIENCE, "it lists it"
+            )
+        if line.startswith("slurm-elastic ckpt notice"):
+            text = "slurm-elastic: it continues from save"
+            site.wait_for(lambda: text in output.read_text(), PATIENCE, "it says why it moved")
+            more = len(numbers(output)) + 2
+            site.wait_for(lambda: counts(more), PATIENCE, "it counts on")
+
+    said: list[str] = []
+    shown("docs/sandbox.md", "sbatch count.sh").run(typed, {"JOB": str(job)})
+    node = site.job(job)["NodeList"]
+    words = {"JOB": str(job), "NODE": node}
+    shown("docs/sandbox.md", "slurm-elastic ckpt notice NODE").run(typed, words)
+    assert numbers(output) == list(range(1, len(numbers(output)) + 1))
+    assert site.job(job)["NodeList"] != node
+    assert any("a new kernel: interruption notice" in text for text in said)
+
+
+def numbers(output: Path) -> list[int]:
+    """The numbers that ``count.sh`` has written."""
+    return [int(number) for number in re.findall(r"^pub\d: (\d+)$", output.read_text(), re.M)]
+
+
+@pytest.mark.release
+def test_criu_saves_in_a_sandbox_on_a_host_with_the_root_part() -> None:
+    """The page's lines of ckpt-root.conf, and CRIU 4 where the test finds it."""
+    conf = shown("docs/sandbox.md", "directory = /tmp/slurm-elastic-sandbox/images").text
+    lines = [*conf.splitlines(), f"criu = {criu()}"]
+    write = ["cat >/etc/slurm-elastic/ckpt-root.conf <<END", *lines, "END"]
+    said = alone([SAVES_BY_CRIU, *write, COUNTS])
+    assert "it continues from save 1 on pub" in said
+
+
+def criu() -> str:
+    script = ROOT / "tests" / "machine" / "ckptroot" / "criu4"
+    done = subprocess.run([script], capture_output=True, text=True, check=False, timeout=500)
+    if done.returncode != 0:
+        pytest.skip(f"no CRIU 4: {done.stderr.strip()[-300:]}")
+    return done.stdout.strip()
 
 
 def test_how_to_get_out(site: Sandbox, head: Head) -> None:

@@ -107,6 +107,21 @@ def test_an_endpoint_off_loopback_is_refused(tmp_path, endpoint):
         build.write_files(spec, PORTS, layout)
 
 
+@pytest.mark.parametrize(
+    ("conf", "serves"),
+    [
+        ("# directory = {dir}/images\ndirectory = /shared/slurm-elastic\n", False),
+        ("# as in slurm-elastic.yaml\n directory={dir}/images\ncluster = sandbox\n", True),
+        (None, False),
+    ],
+)
+def test_images_are_the_sandboxs_if_the_hosts_root_part_says_so(tmp_path, conf, serves):
+    root_part = tmp_path / "ckpt-root.conf"
+    if conf is not None:
+        root_part.write_text(conf.format(dir=tmp_path))
+    assert build.serves_images(Layout(dir=tmp_path), root_part) is serves
+
+
 @pytest.mark.skipif(os.getuid() != 0, reason="needs SlurmUser beside root")
 def test_a_python_that_slurmuser_cannot_run_is_named(tmp_path, monkeypatch):
     hidden = tmp_path / "private"
