@@ -96,6 +96,7 @@ def _owned(like: PoolModel, machines: int, price: float) -> PoolModel:
         memory=like.memory,
         gpus=like.gpus,
         shared=like.shared,
+        by_user=like.by_user,
         public=False,
         limited=False,
         price=price,

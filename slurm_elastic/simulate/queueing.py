@@ -230,7 +230,7 @@ class Queue:
     ) -> SharedMachine | None:
         """Return the first machine in use on which the job does not delay the first waiting job."""
         share, limit = shared.share(job), self.limit[job]
-        for host in shared.with_room(share):
+        for host in shared.with_room(job, share):
             end = max(now, host.ready) + limit
             if end > host.until:
                 continue

@@ -46,9 +46,9 @@ class PoolModel(Struct, frozen=True, kw_only=True):
 
     ``machines``: the maximum at a time; ``standing`` of them always exist and are never released.
     Each has ``procs``, ``memory`` (MiB; 0: enough for any job) and ``gpus``. In a ``shared`` pool,
-    jobs that need less than a machine share one. ``offers``: the offers from which machines are
-    bought. If empty, there is an on-demand offer at ``price`` ($/h) and, unless ``spot`` is None, a
-    spot offer. ``wanted``: the pool in the form of the ranking (None: any offer suits). ``check``:
+    jobs that need less than a machine share one, with ``by_user`` only jobs of one user at a time.
+    ``offers``: the offers from which machines are bought. If empty, there is an on-demand offer at
+    ``price`` ($/h) and, unless ``spot`` is None, a spot offer. ``wanted``: the pool in the form of the ranking (None: any offer suits). ``check``:
     seconds between two checks for machines to release. ``min_idle``: machines that stay up without
     work until the last job has ended. ``max_booting``: the maximum of booting machines. ``cloud``:
     the cloud whose limits apply (empty: the cloud of the first offer, or a cloud of its own).
@@ -63,6 +63,7 @@ class PoolModel(Struct, frozen=True, kw_only=True):
     memory: int = 0
     gpus: int = 0
     shared: bool = False
+    by_user: bool = False
     standing: int = 0
     public: bool = True
     price: float = 0.0

@@ -17,6 +17,7 @@ from slurm_elastic.simulate.market import NEVER
 from slurm_elastic.simulate.scenario import PoolModel
 
 Share = tuple[int, int, int]  # cores, MiB and GPUs
+ANYBODY = -2  # in a history, -1 is a user whom it does not name
 
 _JOB_MASK = (1 << 32) - 1
 
@@ -24,11 +25,13 @@ _JOB_MASK = (1 << 32) - 1
 class SharedMachine:
     """A shared machine in use. ``left``: its free share; ``ready``: when its boot ended; ``ends``:
     the expected ends of its jobs, sorted; ``used``: the sum of the seconds of its past jobs;
-    ``idle``: 1 if it was up before its first job. ``until``: when the cloud ends it.
+    ``idle``: 1 if it was up before its first job. ``user``: whose jobs may join. ``until``: when
+    the cloud ends it.
     """
 
     def __init__(self, pieces: Pieces, whole: Share, ready: int, idle: int, until: int) -> None:
         self.pieces, self.left, self.ready, self.idle = pieces, whole, ready, idle
+        self.user = ANYBODY
         self.until = until
         self.ends: list[int] = []
         self.used = 0
@@ -101,6 +104,7 @@ class SharedMachines:
         self.hosts: list[SharedMachine] = []
         self.of: dict[int, SharedMachine] = {}
         self.overlap = 0
+        self._by_user = pool.by_user
 
     def share(self, job: int) -> Share:
         """Return the job's share of a machine. Memory counts only if the machine's size is
@@ -110,19 +114,26 @@ class SharedMachines:
         memory = jobs.memory[job] if self.whole[1] else 0
         return jobs.procs[job], memory, jobs.gpus[job]
 
-    def with_room(self, share: Share) -> Iterator[SharedMachine]:
-        """Return the machines in use with room for the share, the longest in use first."""
-        return (host for host in self.hosts if host.has(share))
+    def with_room(self, job: int, share: Share) -> Iterator[SharedMachine]:
+        """Return the machines in use with room for the job's share, the longest in use first."""
+        if not self._by_user:
+            return (host for host in self.hosts if host.has(share))
+        user = self._user(job)
+        return (host for host in self.hosts if host.user == user and host.has(share))
+
+    def _user(self, job: int) -> int:
+        """Return the user with whose jobs alone the job may share a machine."""
+        return self.jobs.user[job] if self._by_user else ANYBODY
 
     def seat(self, job: int, now: int, before: int) -> Seat | None:
         """Return the earliest room on a machine in use, not later than ``before``; None if there is
         none.
         """
-        share, earliest = self.share(job), None
+        share, user, earliest = self.share(job), self._user(job), None
         if share == self.whole:
             return None
         for host in self.hosts:
-            if host.ends[0] >> 64 > before:
+            if host.user != user or host.ends[0] >> 64 > before:
                 continue
             seat = host.seat(share, [self.share(host_job) for host_job in host.jobs], now)
             if seat.when + self.jobs.limit[job] > host.until:
@@ -136,6 +147,7 @@ class SharedMachines:
     ) -> None:
         """Start to share a machine: its first job begins."""
         host = SharedMachine(pieces, self.whole, ready, idle, until)
+        host.user = self._user(job)
         self.hosts.append(host)
         self.join(job, host, end)
 

@@ -9,6 +9,7 @@ from msgspec.structs import replace
 from slurm_elastic.base.errors import ConfigError
 from slurm_elastic.base.hostlist import expand
 from slurm_elastic.config import Config, domain_pools
+from slurm_elastic.config.access import Share
 from slurm_elastic.config.growth_kinds import checked_growth
 from slurm_elastic.config.pool_rules import cheapest, rules_of, traffic_terms
 from slurm_elastic.config.release_kinds import checked_release
@@ -201,7 +202,8 @@ def _pool(config: Config, pool: Pool, world: World, notes: list[str]) -> PoolMod
     sold = offers_of(cloud, pool, world)
     if Market.SPOT in pool.markets:
         notes += assumptions(pool.name, sold, world)
-    rules = rules_of(config, next(item for item in config.pools if item.name == pool.name))
+    settings = next(item for item in config.pools if item.name == pool.name)
+    rules = rules_of(config, settings)
     leased = PerSecond() if rules.lease <= 1 else Hourly(seconds=rules.lease)
     idle = cloud.suspend_time or config.timings.suspend_time
     markets = tuple({item.offer.market: None for item in sold})
@@ -212,7 +214,8 @@ def _pool(config: Config, pool: Pool, world: World, notes: list[str]) -> PoolMod
         procs=pool.cpus,
         memory=pool.real_memory,
         gpus=pool.gres.get("gpu", 0),
-        shared=not world.whole,
+        shared=not world.whole and settings.share is not Share.EXCLUSIVE,
+        by_user=settings.share is Share.USER,
         public=cloud.location is Location.PUBLIC,
         price=cheapest(cloud, pool),
         billing=world.billing or leased,

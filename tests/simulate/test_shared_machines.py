@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import random
+from pathlib import Path
+
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
@@ -9,6 +13,7 @@ from msgspec.structs import replace
 from slurm_elastic.policies.checkpoint.checkpoint import Hour
 from slurm_elastic.policies.growth.capacity import AnyGrowth, OnDemand, Slurm
 from slurm_elastic.policies.growth.release import Idle
+from slurm_elastic.simulate import simulate
 from slurm_elastic.simulate.billing import Curve
 from slurm_elastic.simulate.boot import BootTimes
 from slurm_elastic.simulate.checkpointed_run import Checkpoints
@@ -16,11 +21,29 @@ from slurm_elastic.simulate.engine import Engine
 from slurm_elastic.simulate.jobs import Job, Jobs
 from slurm_elastic.simulate.market import SpotMarket
 from slurm_elastic.simulate.scenario import PoolModel, Scenario
+from slurm_elastic.simulate.shared_machines import SharedMachine
 
 POOL = PoolModel(
     name="cloud", machines=9, procs=4, memory=1000, gpus=0, shared=True, price=1.0,
     release=Idle(60), boot=BootTimes(((1, 10),)),
 )  # fmt: skip
+
+SITE = """
+cluster: {{name: demo}}
+allow: {{accounts: [physics], max_time: 7d}}
+limits: {{dollars_per_hour: 900}}
+clouds:
+  - name: aws
+    provider: aws
+    location: public
+    region: us-east-1
+    image: ami-0123456789abcdef0
+    zones: [us-east-1a]
+    types: {{c6i.xlarge: {{cpus: 4, memory: 8G, price: 0.2}}}}
+pools:
+  - {{name: p, cloud: aws, nodes: "n[1-99]", cpus: 4, memory: 8G, {share}
+     instance_types: [c6i.xlarge]}}
+"""
 
 
 def job(submit: int, run: int, procs: int, memory: int = 0, gpus: int = 0) -> Job:
@@ -248,3 +271,77 @@ def test_in_the_order_of_submission_no_job_starts_later_for_sharing(history: Job
     beside = Scenario(pools=(pool,), depth=1)
     later = Engine(history, alone).run().starts
     assert all(a <= b for a, b in zip(Engine(history, beside).run().starts, later, strict=True))
+
+
+def of_users(seed: int) -> Jobs:
+    chance = random.Random(seed)
+    return Jobs(
+        Job(1, chance.randrange(4000), run, run + chance.randrange(600), procs, user=user)
+        for run, procs, user in (
+            (chance.randint(1, 900), chance.choice((1, 1, 2, 3, 4, 6)), chance.randrange(3))
+            for _ in range(80)
+        )
+    )
+
+
+def test_users_who_do_not_share_get_machines_of_their_own() -> None:
+    jobs = [job(0, 100, 1)._replace(user=user) for user in (1, 1, 1, 2, 2, 2, 2, 2)]
+    machines = {
+        name: ran(*jobs, pool=pool).pools[0].launched
+        for name, pool in (
+            ("anybody", POOL), ("user", replace(POOL, by_user=True)),
+            ("exclusive", replace(POOL, shared=False)),
+        )
+    }  # fmt: skip
+    assert machines == {"anybody": 2, "user": 3, "exclusive": 8}
+
+
+@pytest.mark.parametrize("growth", [Slurm(), OnDemand()], ids=["slurm", "on_demand"])
+def test_no_two_users_are_on_one_machine_at_a_time(
+    growth: AnyGrowth, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pool = replace(POOL, by_user=True, machines=5)
+    for seed in range(15):
+        jobs = of_users(seed)
+        engine = Engine(jobs, Scenario(pools=(pool,), growth=growth))
+        shared = engine.pools[0].shared
+        assert shared is not None
+        joined: list[tuple[int, SharedMachine]] = []
+        join = shared.join
+
+        def noted(number: int, host: SharedMachine, end: int) -> None:
+            assert {jobs.user[one] for one in host.jobs} <= {jobs.user[number]}  # noqa: B023
+            joined.append((number, host))  # noqa: B023
+            join(number, host, end)  # noqa: B023
+
+        monkeypatch.setattr(shared, "join", noted)
+        engine.run()
+        assert joined
+        assert min(engine.runs.ended) >= 0
+
+
+def test_one_user_shares_as_everybody_does() -> None:
+    jobs = Jobs(one._replace(user=7) for one in map(of_users(1).__getitem__, range(80)))
+    runs = []
+    for by_user in (False, True):
+        engine = Engine(jobs, Scenario(pools=(replace(POOL, by_user=by_user, machines=5),)))
+        engine.run()
+        runs.append((list(engine.runs.first), list(engine.pools[0].leases.rows())))
+    assert runs[0] == runs[1]
+
+
+def test_a_pools_share_is_read_from_the_configuration(tmp_path: Path) -> None:
+    machines = {}
+    for share in ("", "share: user,", "share: exclusive,"):
+        file = tmp_path / "site.yaml"
+        file.write_text(SITE.format(share=share))
+        jobs = [
+            {
+                "JobIDRaw": number, "Submit": 1_800_000_000, "ElapsedRaw": 600, "ReqCPUS": 1,
+                "State": "COMPLETED", "User": user, "Account": "physics",
+            }
+            for number, user in enumerate(("ann", "ann", "ann", "bob", "bob", "bob", "bob", "bob"))
+        ]  # fmt: skip
+        (row,) = simulate(jobs, file, "slurm").pools
+        machines[share] = row["launched"]
+    assert list(machines.values()) == [2, 3, 8]
