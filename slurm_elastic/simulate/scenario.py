@@ -48,13 +48,14 @@ class PoolModel(Struct, frozen=True, kw_only=True):
     Each has ``procs``, ``memory`` (MiB; 0: enough for any job) and ``gpus``. In a ``shared`` pool,
     jobs that need less than a machine share one, with ``by_user`` only jobs of one user at a time.
     ``offers``: the offers from which machines are bought. If empty, there is an on-demand offer at
-    ``price`` ($/h) and, unless ``spot`` is None, a spot offer. ``wanted``: the pool in the form of the ranking (None: any offer suits). ``check``:
-    seconds between two checks for machines to release. ``min_idle``: machines that stay up without
-    work until the last job has ended. ``max_booting``: the maximum of booting machines. ``cloud``:
-    the cloud whose limits apply (empty: the cloud of the first offer, or a cloud of its own).
-    ``limited``: False for nodes that the site has anyway, to which no limits apply. ``traffic``: of
-    jobs that say how much data they move. ``watts``: the power of a machine that is up.
-    ``resume_timeout``: the seconds that slurm-elasticd allows for a boot before a reservation ends.
+    ``price`` ($/h) and, unless ``spot`` is None, a spot offer. ``wanted``: the pool in the form of
+    the ranking (None: any offer suits). ``check``: seconds between two checks for machines to
+    release. ``min_idle``: machines that stay up without work until the last job has ended.
+    ``max_booting``: the maximum of booting machines. ``cloud``: the cloud whose limits apply
+    (empty: the cloud of the first offer, or a cloud of its own). ``limited``: False for nodes that
+    the site has anyway, to which no limits apply. ``traffic``: of jobs that say how much data they
+    move. ``watts``: the power of a machine that is up. ``resume_timeout``: the seconds that
+    slurm-elasticd allows for a boot before a reservation ends.
     """
 
     name: str
