@@ -157,4 +157,5 @@ def _plan(
     if inventory is None:
         return plan
     held, risk = plan_held.counts(inventory[0], classes), inventory[1]
-    return replace(plan, held=plan_with(usage, classes, on_demand, held, risk))
+    blocks = plan_held.on_blocks(inventory[0])
+    return replace(plan, held=plan_with(usage, classes, on_demand, held, risk, blocks))

@@ -21,11 +21,12 @@ from slurm_elastic.policies.planning.portfolio import WEEK, ReservedClass
 
 
 class HeldClass(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Machines that the site has reserved: of a class of the price list, with ``left`` seconds of
-    their term at the end of the history.
+    """Machines that the site has reserved, with ``left`` seconds of their term at the end of the
+    history: of a class of the price list, or of the capacity block with the name ``block``.
     """
 
-    name: str = field(name="class")
+    name: str = field(name="class", default="")
+    block: str = ""
     machines: Count
     left: Seconds
 
@@ -67,7 +68,13 @@ def read(
         return None
     inventory = load_as(args.held, Inventory, "held")
     for number, one in enumerate(inventory.held):
-        _index(one.name, classes, f"{args.held}: held[{number}].class")
+        place = f"{args.held}: held[{number}]"
+        if one.name and one.block:
+            raise ConfigError(f"{place}: found 'class' and 'block', expected one of them")
+        if not (one.name or one.block):
+            raise ConfigError(f"{place}: found no 'class', expected text, or a 'block'")
+        if one.name:
+            _index(one.name, classes, f"{place}.class")
     at_most = {_index(name, classes, "--at-most"): count for name, count in args.at_most}
     return inventory, Risk(at_most=at_most, prefer_short=args.prefer_short)
 
@@ -78,9 +85,14 @@ def counts(inventory: Inventory, classes: Sequence[ReservedClass]) -> list[int]:
     """
     machines = [0] * len(classes)
     for one in inventory.held:
-        if one.left >= WEEK * 3600:
+        if one.left >= WEEK * 3600 and one.name:
             machines[_index(one.name, classes, "held")] += one.machines
     return machines
+
+
+def on_blocks(inventory: Inventory) -> int:
+    """Return how many machines the site has in capacity blocks that last for a week or more."""
+    return sum(one.machines for one in inventory.held if one.block and one.left >= WEEK * 3600)
 
 
 def render(
@@ -88,7 +100,8 @@ def render(
 ) -> None:
     """Print what to buy now, and how demand changes the cost."""
     held = ", ".join(
-        f"{one.machines} x {one.name} ({brief(one.left)} left)" for one in inventory.held
+        f"{one.machines} x {one.name or f'block {one.block}'} ({brief(one.left)} left)"
+        for one in inventory.held
     )
     console.print(f"held now: {held or 'nothing'}")
     buy = machines_text(plan.buy, classes)

@@ -401,6 +401,12 @@ def test_reserve_says_what_to_buy_besides_what_is_held(
     held.write_text("held: [{class: month, machines: 1, left: 6d}]\n")
     assert plan("reserve", *arguments, "--held", str(held)) == 0
     assert "weeks: 1 x quarter" in capsys.readouterr().out, "it ends within a week"
+    for left, answer in (("20d", "nothing"), ("6d", "1 x quarter")):
+        held.write_text(f"held: [{{block: training, machines: 1, left: {left}}}]\n")
+        assert plan("reserve", *arguments, "--held", str(held)) == 0
+        text = capsys.readouterr().out
+        assert "held now: 1 x block training (" in text
+        assert f"weeks: {answer}" in text
 
 
 @pytest.mark.parametrize(
@@ -409,6 +415,8 @@ def test_reserve_says_what_to_buy_besides_what_is_held(
         ("held: [{class: mont, machines: 1, left: 1d}]", [],
          "held[0].class: found 'mont', expected a class of the price list: one of quarter, month"),
         ("held: [{machines: 1, left: 1d}]", [], "held[0]: found no 'class', expected text"),
+        ("held: [{class: month, block: b, machines: 1, left: 1d}]", [],
+         "held[0]: found 'class' and 'block', expected one of them"),
         ("held: []", ["--at-most", "day=1"], "--at-most: found 'day', expected a class"),
         (None, ["--prefer-short"], "--at-most and --prefer-short need --held"),
     ],

@@ -191,6 +191,28 @@ def test_both_programs_say_the_same_to_the_cent(
     assert tuple(map(float, DEMAND_FRACTIONS)) == DEMANDS
 
 
+class BesideBlocks(SecondProgram):
+    """The same for the hours in which more machines ran than the blocks have."""
+
+    blocks = 3
+
+    def hours(self, share: Fraction) -> list[Fraction]:
+        return super().hours(share)[self.blocks :]
+
+
+@pytest.mark.parametrize("book", BOOKS)
+@pytest.mark.parametrize("history", HISTORIES)
+def test_machines_of_capacity_blocks_serve_the_lowest_ranks(history: str, book: str) -> None:
+    levels, classes, owned = concurrent(history), BOOKS[book], HELD["some"]
+    second = BesideBlocks(classes, levels)
+    plan = plan_with(usage_of(levels), classes, ON_DEMAND, owned, Risk(), second.blocks)
+    assert list(plan.buy) == second.buy(owned, Fraction(1), Risk())
+    for case, share in zip(plan.cases, DEMAND_FRACTIONS, strict=True):
+        assert list(case.buy) == second.buy(owned, share, Risk())
+        for dollars, machines in ((case.on_demand, [0] * 4), (case.held, owned)):
+            assert dollars == pytest.approx(float(second.cost(machines, share)), abs=1e-5)
+
+
 @settings(max_examples=60)
 @given(
     st.lists(st.integers(0, 6), min_size=14, max_size=28),

@@ -97,10 +97,15 @@ def plan_with(
     on_demand: float,
     held: Sequence[int],
     risk: Risk,
+    blocks: int = 0,
 ) -> HeldPlan:
-    """Return what to buy now, and what it costs if the demand grows or shrinks."""
+    """Return what to buy now, and what it costs if the demand grows or shrinks.
+
+    ``blocks``: machines of capacity blocks. They are paid in any case, so they serve the lowest
+    ranks, and neither these nor the price of the blocks count.
+    """
     weeks = usage[-TRAILING:]
-    buy = buy_now(weeks, classes, on_demand, held, risk)
+    buy = buy_now(_above(weeks, blocks), classes, on_demand, held, risk)
     owned = [have + more for have, more in zip(held, buy, strict=True)]
 
     def cost(rows: Usage, machines: Sequence[int]) -> float:
@@ -108,7 +113,7 @@ def plan_with(
 
     cases = []
     for share in DEMANDS:
-        rows = weeks if share == 1 else shrunk(weeks, share)
+        rows = _above(weeks if share == 1 else shrunk(weeks, share), blocks)
         case = DemandCase(
             share=share,
             buy=buy_now(rows, classes, on_demand, held, risk),
@@ -121,3 +126,8 @@ def plan_with(
     return HeldPlan(
         held=tuple(held), buy=buy, upfront=upfront, weeks=len(weeks), cases=tuple(cases)
     )
+
+
+def _above(rows: Usage, blocks: int) -> Usage:
+    """Return the use of the ranks that blocks do not serve."""
+    return [row[blocks:] for row in rows] if blocks else rows
