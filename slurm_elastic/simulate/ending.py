@@ -78,7 +78,12 @@ class EndingMachines:
         entries = self._machines.free.entries()
         return sum([count for batch, _, count in entries if until <= self.end(batch)])
 
-    def take(self, count: int, until: int, now: int) -> Pieces:
+    def unplanned(self, falls: Sequence[int]) -> list[int]:
+        """Return the offers with machines whose end is not in ``falls`` (by offer)."""
+        live = self._machines.live_of
+        return [n for n, end in enumerate(self.ends) if live[n] and falls[n] != end < NEVER]
+
+    def take(self, count: int, now: int, until: int) -> Pieces:
         """Take machines that the cloud does not end before ``until``."""
         idle = self._machines.free
         early = [entry for entry in idle.entries() if self.end(entry[0]) < until]

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from bisect import bisect_left, insort
 from collections.abc import Sequence
+from functools import partial
 from heapq import heappush
 
 from slurm_elastic.policies.growth.capacity import Slurm
@@ -183,22 +184,23 @@ class RunEvents:
         if shared is not None and beside is not None:
             self._join_shared(job, pool, shared, beside, now)
             return True
-        ending, limit = machines.ending, self.jobs.limit[job]
-        idle = machines.idle if ending is None else ending.usable(need, limit, now)
-        if not self.reuse:
-            idle = 0
-        if need <= idle:
-            idle, ready = need, now
-            pieces = _taken(machines, need, limit, now)
-        else:
+        ending, limit, take = machines.ending, 0, machines.take
+        idle = machines.idle if self.reuse else 0
+        if ending is not None:
+            limit = self.jobs.limit[job]
+            idle = min(idle, ending.usable(need, limit, now))
             # Before the purchase, which may change how long further boots take.
-            limit_after_boot = machines.boot_delay(need - idle, now) + limit if ending else limit
+            boot_s = machines.boot_delay(need - idle, now) if need > idle else 0
+            take = partial(ending.take, until=now + boot_s + limit)
+        if need <= idle:
+            idle, ready, pieces = need, now, take(need, now)
+        else:
             sales = self.purchases.buy(pool, need - idle, now, whole=True, needs_s=limit)
             if not sales:
                 # The refusal holds the pool, so other jobs may now start fewer machines there.
                 self.queue.full = self.queue.stale = True
                 return False
-            pieces = _taken(machines, idle, limit_after_boot, now) if idle else []
+            pieces = take(idle, now) if idle else []
             ready = self._boot_for(machines, pool, sales, pieces, now)
         end, expected = self.runs.begin(job, pool, pieces, need, now, ready, idle)
         if machines.expected.tracks:
@@ -280,9 +282,9 @@ class RunEvents:
     def _plan_next_loss(self, pool: int, now: int) -> None:
         """Plan the next loss of spot machines in a pool, and its warning."""
         machines = self.pools[pool]
-        for offer, end in enumerate(machines.ending.ends if machines.ending is not None else ()):
-            if machines.live_of[offer] and machines.falls[offer] != end < NEVER:
-                machines.falls[offer] = end
+        if machines.ending is not None:
+            for offer in machines.ending.unplanned(machines.falls):
+                machines.falls[offer] = end = machines.ending.ends[offer]
                 self._push(max(end, now), FALL, offer * POOLS + pool)
         for offer in machines.spots:
             when = machines.watch(now, offer)
@@ -307,10 +309,3 @@ class RunEvents:
 
     def _push(self, when: int, kind: int, payload: int) -> None:
         heappush(self.events, (when << 3 | kind) << 32 | payload)
-
-
-def _taken(machines: PoolMachines, count: int, seconds: int, now: int) -> Pieces:
-    """Take idle machines that the cloud does not end for so many seconds."""
-    if machines.ending is None:
-        return machines.take(count, now)
-    return machines.ending.take(count, now + seconds, now)

@@ -70,6 +70,7 @@ class Purchases:
             and not self.held
         )
         self._ending = [machines.ending is not None for machines in pools]
+        self._boot_s = [max(m.pool.resume_timeout, m.boot_seconds(1)) for m in pools]
         self.cool_downs: dict[str, Exclusion] = {}
         self.version = 0
         self.refusals: dict[int, str] = {}
@@ -312,10 +313,9 @@ class Purchases:
             c for key, c in self.cool_downs.items()
             if c.until > now and touches(key, self._pools[pool])
         )  # fmt: skip
-        machines = self.pools[pool]
         return Scope(
             limits=self.limits, cloud_limits=self.cloud_limits, usage=usage, exclusions=cooling,
-            boot_s=max(machines.pool.resume_timeout, machines.boot_seconds(1)),
+            boot_s=self._boot_s[pool],
         )  # fmt: skip
 
     def _nodes(self, count: int) -> tuple[str, ...]:
