@@ -17,6 +17,7 @@ from slurm_elastic.config.reservations import Reservation
 from slurm_elastic.controller.budget import read_spending
 from slurm_elastic.features.reservation_ends import split
 from slurm_elastic.model.causes import Quoted
+from slurm_elastic.model.causes.threats import EndsWithReservation
 from slurm_elastic.model.cluster import Limits, Location, Market, NodeRequest
 from slurm_elastic.model.reserved import BLOCK_LEAD_S, ReservationKind
 from slurm_elastic.model.slurm import SlurmJob
@@ -138,7 +139,7 @@ def test_its_end_is_a_planned_end_that_moves_jobs() -> None:
     assert (threat.cause, threat.answer, threat.until) == (
         ThreatCause.RESERVATION_END, Response.MOVE, ENDS_AT,
     )  # fmt: skip
-    assert threat.reason == "the cloud ends its machine with reservation block"
+    assert threat.reason == EndsWithReservation(reservation="block")
     assert of_end("m1", "other", None, ENDS_AT) is None
 
 

@@ -5,12 +5,14 @@ from __future__ import annotations
 import re
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
+from itertools import zip_longest
 from pathlib import Path
 
 import pytest
+from msgspec import Struct, structs
 
 from slurm_elastic.base.errors import SlurmError
 from slurm_elastic.config import SlurmClientKind, SlurmSettings
@@ -178,7 +180,20 @@ class TestPyslurm(Contract):
 
 def same(one: Callable[[], object], other: Callable[[], object]) -> None:
     """Jobs may end between two readings."""
-    until(lambda: (one(), other()), lambda both: both[0] == both[1])
+    until(lambda: differences(one(), other()), lambda different: not different)
+
+
+def differences(one: object, other: object) -> list[str]:
+    """What differs, each object's fields by themselves: a site's whole reading is too long to read."""
+    if isinstance(one, Mapping) and isinstance(other, Mapping):
+        keys = sorted(one.keys() | other.keys())
+        return [f"{k}: {d}" for k in keys for d in differences(one.get(k), other.get(k))]
+    if isinstance(one, (list, tuple)) and isinstance(other, (list, tuple)):
+        pairs = enumerate(zip_longest(one, other))
+        return [f"{n}: {d}" for n, pair in pairs for d in differences(*pair)]
+    if isinstance(one, Struct) and type(one) is type(other):
+        return differences(structs.asdict(one), structs.asdict(other))
+    return [] if one == other else [f"{one!r} and {other!r}"]
 
 
 LACKING = """
