@@ -254,7 +254,7 @@ def _groups_to_show(view: StatusView, top: int | None) -> Sequence[NodesView]:
     rows = view.instances if top is None or len(view.instances) <= top else ()
     follows = {machine.node: machine.next for machine in rows}
 
-    def told(group: NodesView) -> bool:
+    def is_reported(group: NodesView) -> bool:
         names = expand(group.nodes)
         if group.state in _CALM_STATES:
             return not view.ledger_error
@@ -262,7 +262,7 @@ def _groups_to_show(view: StatusView, top: int | None) -> Sequence[NodesView]:
             return True
         return bool(group.note) and all(group.note in follows.get(name, "") for name in names)
 
-    return [group for group in view.nodes if not told(group)]
+    return [group for group in view.nodes if not is_reported(group)]
 
 
 def _nodes(

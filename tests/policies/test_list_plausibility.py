@@ -13,7 +13,7 @@ from msgspec.structs import replace
 from slurm_elastic.model.cluster import Instance, InstanceState, Market
 from slurm_elastic.model.memory import Machine
 from slurm_elastic.policies.repair.list_plausibility import (
-    DEAREST,
+    MAX_PRICE_PER_HOUR,
     is_price,
     price_in,
     sanitize_listing,
@@ -40,7 +40,7 @@ def test_what_makes_sense_is_kept_as_it_is() -> None:
     assert only(**bare) == (replace(GOOD, **bare), "")
 
 
-@pytest.mark.parametrize("price", [math.nan, math.inf, -math.inf, -0.01, DEAREST * 2])
+@pytest.mark.parametrize("price", [math.nan, math.inf, -math.inf, -0.01, MAX_PRICE_PER_HOUR * 2])
 def test_a_price_that_is_none_counts_as_the_configured_one(price: float) -> None:
     machine, doubt = only(price=price)
     assert machine.price == 7.0

@@ -15,7 +15,7 @@ from msgspec.structs import replace
 from slurm_elastic.base.units import money
 from slurm_elastic.model.cluster import Instance
 
-DEAREST = 10_000.0
+MAX_PRICE_PER_HOUR = 10_000.0
 """$/h. No cloud's machine costs more, so a higher price is an error."""
 MAX_TEXT_LENGTH = 255
 """Maximum length of an id, a name, an address (characters)."""
@@ -63,7 +63,7 @@ def sanitize_listing(listed: Iterable[Instance], price_of: PriceOf, now: float) 
 
 def is_price(value: float) -> bool:
     """Whether a machine can cost ``value`` ($/h)."""
-    return isfinite(value) and 0 <= value <= DEAREST
+    return isfinite(value) and 0 <= value <= MAX_PRICE_PER_HOUR
 
 
 def price_in(text: str | None) -> float | None:

@@ -46,7 +46,7 @@ _PAGE = """<!doctype html>
 def overview(user: str | None, actions: Sequence[PageAction], read_only: str = "") -> str:
     """All actions; for a visitor without a name the reason why there are none."""
     if read_only:
-        return _page(user, "Act", _told("note", "Read-only", _sentence(read_only)))
+        return _page(user, "Act", _notice_box("note", "Read-only", _sentence(read_only)))
     rows = "".join(_row(action) for action in actions)
     lead = "<p>You see what an action would do before you confirm it.</p>"
     return _page(user, "Act", f'{lead}<dl class="reasons actions">{rows}</dl>')
@@ -57,10 +57,12 @@ def form(
 ) -> str:
     """The form of one action, filled in as far as ``values`` go."""
     if action.refusal:
-        return _page(user, action.title, _told("note", "Not allowed", _sentence(action.refusal)))
+        return _page(
+            user, action.title, _notice_box("note", "Not allowed", _sentence(action.refusal))
+        )
     fields = "".join(_field(field, values.get(field.name, "")) for field in action.fields)
     hidden = _hidden({"session": token, "do": action.name})
-    alert = _told("bad", "Refused", _sentence(error), role="alert") if error else ""
+    alert = _notice_box("bad", "Refused", _sentence(error), role="alert") if error else ""
     body = (
         f"<p>{_text(action.summary)}</p>{alert}"
         f'<form method="post" action="{PLACE}">{hidden}{fields}'
@@ -79,9 +81,9 @@ def preview(
     changed: str = "",
 ) -> str:
     """The effects of an action, and the button that carries it out."""
-    alert = _told("warn", "Changed", changed, role="alert") if changed else ""
+    alert = _notice_box("warn", "Changed", changed, role="alert") if changed else ""
     question = shown.question.removesuffix(" Do it?")
-    loss = _told("bad", "Careful", question) if question else ""
+    loss = _notice_box("bad", "Careful", question) if question else ""
     back = urlencode({"do": action.name, **values})
     body = (
         f"{alert}<p>It would do this:</p>{_lines(shown.lines)}{loss}"
@@ -97,7 +99,7 @@ def preview(
 def done(user: str, action: PageAction, shown: Preview, lines: Sequence[str]) -> str:
     """The lines of an action that was carried out."""
     body = (
-        f"{_told('fine', 'Done', f'by {user}')}{_lines(lines)}"
+        f"{_notice_box('fine', 'Done', f'by {user}')}{_lines(lines)}"
         f'<p class="quiet"><code>{_text(shown.command)}</code></p>'
         f'<p class="buttons"><a href="./#/now">Now</a> <a href="{PLACE}">Other actions</a></p>'
     )
@@ -106,7 +108,7 @@ def done(user: str, action: PageAction, shown: Preview, lines: Sequence[str]) ->
 
 def refused(user: str | None, reason: str) -> str:
     """Why nothing was done."""
-    body = _told("bad", "Refused", f"{_sentence(reason)} Nothing was done.", role="alert")
+    body = _notice_box("bad", "Refused", f"{_sentence(reason)} Nothing was done.", role="alert")
     return _page(user, "Refused", f'{body}<p class="buttons"><a href="{PLACE}">Actions</a></p>')
 
 
@@ -168,7 +170,7 @@ def _lines(lines: Sequence[str]) -> str:
     return f'<ul class="effects">{"".join(f"<li>{_text(line)}</li>" for line in lines)}</ul>'
 
 
-def _told(level: str, word: str, sentence: str, role: str = "") -> str:
+def _notice_box(level: str, word: str, sentence: str, role: str = "") -> str:
     named = f' role="{role}"' if role else ""
     return (
         f'<div class="told {level}"{named}><b>{_text(word)}</b>'
