@@ -66,7 +66,7 @@ def check(world: MpiWorld, job: int, expected: str, *, ranks: int) -> None:
     assert (world.hosts.user / "result").read_text() == expected
     # sudo's where root may not set limits, two at a time perhaps; our own words about the moves and a lost node;
     # OpenMPI's about nobody's shell.
-    others = ("sudo", ": setrlimit", "setrlimit", "slurmstepd-", "[n")
+    others = ("sudo", ": setrlimit", "setrlimit", "slurmstepd-", "slurm-elastic: ", "[n")
     lines = [line for line in output.splitlines() if not line.startswith(others)]
     next_output = (world.hosts.user / "next-output").read_text()
     assert lines[-2:] == ["code 0", "code 0"], next_output
