@@ -67,9 +67,11 @@ class RunEvents:
             )
         self.guard: SimulatedGuard | None = None
         if scenario.guarded and not self.direct:
+            # A look at the queue has number 0, looks of the guard have others.
             self.guard = SimulatedGuard(
-                self.pools, self.needs, lambda when, number: self._push(when, LOOK, number)
-            )
+                self.pools, self.needs, jobs.limit,
+                lambda when, number: self._push(when, LOOK, number),
+            )  # fmt: skip
             self.queue.guard = self.guard
         self.warm = Warm(self, self.pools)
         self.counts_boots = not (self.direct and self.grower.free_of_bounds) or bool(self.warm)

@@ -54,13 +54,17 @@ class _Bought:
 
 class SimulatedGuard:
     """The purchases of growth policies, and the jobs that they do not count. Times are seconds of
-    the history. ``needs``: by pool the machines per job.
+    the history. ``needs``: by pool the machines per job; ``limit``: the time limit of each job.
     """
 
     def __init__(
-        self, pools: Sequence[PoolMachines], needs: Sequence[Sequence[int]], later: Later
+        self,
+        pools: Sequence[PoolMachines],
+        needs: Sequence[Sequence[int]],
+        limit: Sequence[int],
+        later: Later,
     ) -> None:
-        self._needs, self._pools, self._later = needs, pools, later
+        self._needs, self._limit, self._pools, self._later = needs, limit, pools, later
         self._growing = [
             pool
             for pool, machines in enumerate(pools)
@@ -70,6 +74,7 @@ class SimulatedGuard:
         self._bought: dict[int, _Bought] = {}
         self._rows: dict[int, UnhelpedJob] = {}
         self._interrupted_at: dict[int, int] = {}
+        self._pauses: set[int] = set()
         self._number = 0
 
     def started(self, pool: int, batch: int, count: int, ready: int) -> None:
@@ -110,7 +115,8 @@ class SimulatedGuard:
         """
         bought = self._bought.get(number)
         if bought is None:
-            return True
+            # A purchase may be judged before its last planned look.
+            return number in self._pauses
         if bought.row is None and not any(self._has_unused(batch) for batch in bought.batches):
             # Batches that are ready were used at once. The others are looked at when they are.
             bought.batches = [batch for batch in bought.batches if batch.ready > now]
@@ -125,7 +131,8 @@ class SimulatedGuard:
         rows = unhelped(row, jobs, lambda _: self._sufficed(bought, now), self._rows, now)
         self._rows |= {verdict.job: verdict for verdict in rows}
         for until in {ceil(verdict.until) for verdict in rows}:
-            self._later(until, self._next_number())
+            self._pauses.add(self._next_number())
+            self._later(until, self._number)
         return bool(rows)
 
     def _has_unused(self, batch: _Batch) -> bool:
@@ -178,20 +185,37 @@ class SimulatedGuard:
         """Return the jobs for which the unused machines and other long-idle ones would have
         sufficed.
         """
-        unused = dict.fromkeys(self._growing, 0)
-        for pool in self._growing:
-            for _, since, count in self._pools[pool].free.entries():
-                if idle_use(now - since) is NodeUse.LONG_IDLE:
-                    unused[pool] += count
-        for batch in bought.batches:
-            # Machines that were given back unused.
-            gone = batch.live - self._pools[batch.pool].batch_live[batch.batch]
-            unused[batch.pool] += min(gone, len(batch.names or ()))
+        unused = {pool: list(self._unused(pool, bought, now)) for pool in self._growing}
         return frozenset(
             job
             for job in bought.jobs
-            if any(suffice(self._needs[pool][job], (count,)) for pool, count in unused.items())
+            if any(
+                suffice(self._needs[pool][job], (self._usable(pool, job, batches, now),))
+                for pool, batches in unused.items()
+            )
         )
+
+    def _unused(self, pool: int, bought: _Bought, now: int) -> Iterator[tuple[int, int]]:
+        """Yield (batch, machines) of a pool's unused machines."""
+        machines = self._pools[pool]
+        for batch, since, count in machines.free.entries():
+            if idle_use(now - since) is NodeUse.LONG_IDLE:
+                yield batch, count
+        for watched_batch in bought.batches:
+            if watched_batch.pool == pool:
+                # Machines that were given back unused.
+                gone = watched_batch.live - machines.batch_live[watched_batch.batch]
+                yield watched_batch.batch, min(gone, len(watched_batch.names or ()))
+
+    def _usable(self, pool: int, job: int, unused: Sequence[tuple[int, int]], now: int) -> int:
+        """Return how many of these machines the job may use: those that the cloud does not end
+        before the job's limit.
+        """
+        machines = self._pools[pool]
+        if machines.ending is None:
+            return sum([count for _, count in unused])
+        until = now + machines.boot_seconds(1) + self._limit[job]
+        return sum([count for batch, count in unused if until <= machines.ending.end(batch)])
 
     def _watched_job(self, job: int, waiting: Sequence[int]) -> WatchedJob:
         return WatchedJob(self._asks(job), "Resources" if job == waiting[0] else "Priority")

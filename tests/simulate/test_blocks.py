@@ -146,6 +146,21 @@ def test_a_growth_policy_counts_no_machine_that_the_waiting_job_cannot_use() -> 
     assert engine.runs.first[2] == 9 * HOUR + 600 + BOOT
 
 
+def test_the_guard_counts_no_machine_that_ends_too_early() -> None:
+    """The purchase for the long job lands on the block, whose machines idle for longer than a
+    minute. They could not have helped that job, so it still counts.
+    """
+    late = 8 * HOUR + 600
+    jobs = Jobs([job(0, HOUR), job(late, 2 * HOUR)])
+    engine = Engine(
+        jobs, Scenario(pools=(POOL,), growth=OnDemand(), held=(BLOCK,), guarded=True)
+    )  # fmt: skip
+    engine.run()
+    assert offers(engine)[:2] == [0, 0]
+    assert engine.guard is not None
+    assert engine.guard.unhelped_jobs == frozenset()
+
+
 def test_machines_for_jobs_of_both_kinds_are_counted_apart() -> None:
     """Two jobs come together: an idle machine of the block is for the short one alone."""
     late = 9 * HOUR + 600
