@@ -199,7 +199,9 @@ def _report_wait(site: CheckpointSite, move: Migration, job: SlurmJob) -> Migrat
         hint = BeginsLater(left_s=job.begin - site.now())
     cause = StillPending(reason=job.reason, hint=hint)
     record_step(site, move, "ckpt-pending", cause, level=logging.WARNING)
-    noted = replace(move, note=cause)
+    # Without the hint: a decision has its time, but the note is shown for as long as the job waits,
+    # and the seconds until its begin would be those of now.
+    noted = replace(move, note=replace(cause, hint=None))
     site.state.put(noted)
     return noted
 

@@ -507,6 +507,7 @@ def test_a_job_that_somebody_put_off_is_not_hurried(world: CkptWorld) -> None:
     world.advance(30, step=1.0)
     assert world.slurm.calls["start_now"] == hurried
     assert world.told(7).count("ckpt-pending") == 1
+    assert str(world.migrations()[0].note) == f"it waits: {world.job(7).reason}", "without seconds"
 
 
 def test_a_pending_job_that_slurm_still_shows_as_stopped_is_hurried(world: CkptWorld) -> None:
