@@ -26,7 +26,7 @@ CRIU = "job 7: no checkpoint: criu dump: exit 1: "
         (CRIU + "(criu/fsnotify.c:227): Can't dump inotify", "inotify"),
         (CRIU + "(criu/namespaces.c:1012): Can't dump nested user namespace for 12", "container"),
         ("job 7: no checkpoint: it uses System V IPC, which this kernel lets only root bring back",
-         "too old"),
+         "its node's kernel is too old for"),
         ("job 7: no checkpoint: semaphores may be undone at the end of a process of it (SEM_UNDO)",
          "at the end of a process"),
         ("job 7: no checkpoint: it has a socket bound to 10.0.0.5:3000, which only its node can be",

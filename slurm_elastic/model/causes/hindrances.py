@@ -126,7 +126,7 @@ _TEXTS: Mapping[SaveObstacleKind, tuple[str, str]] = {
         "run it without the container, or " + SAVE_ITSELF,
     ),
     SaveObstacleKind.OLD_KERNEL: (
-        "it uses System V IPC, which its node's kernel is too old fo",
+        "it uses System V IPC, which its node's kernel is too old for",
         "ask your administrator for Linux 5.17 or later, or " + SAVE_ITSELF,
     ),
     SaveObstacleKind.SEM_UNDO: (
