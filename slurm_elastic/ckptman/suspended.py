@@ -69,8 +69,8 @@ def suspend_again(site: CheckpointSite, run: JobRun) -> None:
         cause = SlurmRefused(error=str(error))
         site.recorder.record_run(run, "ckpt-not-suspended", cause, level=logging.WARNING)
         return
-    # Forget the suspension only after Slurm has taken the command: after a crash in between the job
-    # is suspended once more, which changes nothing.
+    # Forget the suspension only after Slurm has taken the command. After a crash in between
+    # `suspend_owed_jobs` finds the job suspended, and forgets it then.
     reach("suspended.again")
     site.state.forget_suspension(run.job)
     site.recorder.record_run(run, "ckpt-suspended", SuspendedAgain())

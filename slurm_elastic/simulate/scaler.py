@@ -224,7 +224,7 @@ class Grower:
         # In reverse: the pool that was used last is given back first.
         for _, machines in reversed(growing):
             count -= machines.release_idle(min(count, machines.idle), now)
-            # Machines with a promise have their next job already.
+            # Machines promised to other jobs count as busy, but are not ours to give back.
             drained = min(count, machines.busy - machines.promised - machines.draining)
             machines.draining += max(drained, 0)
             count -= max(drained, 0)

@@ -187,7 +187,7 @@ def _read(connection: Any, target: Any, size: int) -> Iterator[bytes]:  # noqa: 
     stream = connection.newStream()
     target.download(stream, 0, size)
     while piece := stream.recv(1 << 18):
-        # TimeoutError when the limit of the upload is over: a stalled stream raises nothing itself.
+        # TimeoutError when the limit of the upload is over: a slow stream raises nothing itself.
         seconds_left()
         yield piece
     stream.finish()
