@@ -151,7 +151,7 @@ def test_a_limit_of_a_pool_holds_at_once_and_ends_no_machine(world: World) -> No
     world.advance(60)
     assert running(world) == [1, 2]
     (refused,) = [d for d in world.ledger.decisions.about("job:3") if d.kind == "refused"]
-    assert "pool burst is limited to 1 nodes, 2 are in use" in str(refused.reason)
+    assert "pool burst is limited to 1 node, 2 are in use" in str(refused.reason)
     world.advance(1200)
     assert 3 in running(world)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import typing
+from collections.abc import Iterator
 from enum import Enum
 from pathlib import Path
 from typing import Any
@@ -11,12 +12,18 @@ from typing import Any
 import msgspec
 import pytest
 
-from slurm_elastic.model.causes import AnyCause, Cause, decoded, encoded
+from slurm_elastic.model.causes import AnyCause, Cause, Quoted, decoded, encoded
 
 EARLIER = Path(__file__).parents[1] / "data" / "checkpoints-with-sentences" / "causes.jsonl"
 """Written by a release whose checkpoint causes had texts in place of causes."""
+GOLDEN = Path(__file__).parents[1] / "golden" / "causes.txt"
+"""Each cause with its sentences. ``pytest tests/model/test_causes.py --update-screens`` writes it
+anew: read each line that changed.
+"""
 KINDS: tuple[type[Cause], ...] = typing.get_args(AnyCause)
 VALUES: dict[Any, Any] = {str: "aws-1", int: 3, float: 1.5, bool: True}
+OTHERS: dict[Any, tuple[Any, ...]] = {str: ("",), int: (1, 0), float: (7322.0, 0.0), bool: (False,)}
+"""Further values, for which a sentence may differ."""
 
 
 def example(kind: type[Cause]) -> Cause:
@@ -40,6 +47,32 @@ def value_of(wanted: Any) -> Any:
     if type(None) in of_union and float in of_union:
         return 3.5
     return value_of(next(kind for kind in of_union if kind is not type(None)))
+
+
+def others_of(wanted: Any) -> Iterator[Any]:
+    """Further values of that type."""
+    yield from OTHERS.get(wanted, ())
+    if isinstance(wanted, type) and issubclass(wanted, Enum):
+        yield from wanted
+    elif typing.get_origin(wanted) is tuple:
+        one, *rest = typing.get_args(wanted)
+        if rest == [...]:
+            yield (value_of(one), "aws-2" if one is str else value_of(one))
+            yield ()
+    elif of_union := typing.get_args(wanted):
+        for kind in of_union:
+            yield from [None] if kind is type(None) else [value_of(kind), *others_of(kind)]
+
+
+def variations(kind: type[Cause]) -> Iterator[Cause]:
+    """The cause with its first values, and with each further value of each field."""
+    first = {f.name: value_of(f.type) for f in msgspec.structs.fields(kind)}
+    yield example(kind)
+    yield kind(**first)
+    for f in msgspec.structs.fields(kind):
+        # A cause inside of a cause has sentences of its own.
+        if Quoted not in typing.get_args(f.type):
+            yield from (kind(**first | {f.name: value}) for value in others_of(f.type))
 
 
 def subclasses(of: type[Cause]) -> set[type[Cause]]:
@@ -83,3 +116,14 @@ def test_a_cause_with_a_text_in_place_of_a_cause_keeps_its_sentence(line: str) -
 def test_a_text_in_place_of_another_field_is_refused() -> None:
     with pytest.raises(msgspec.ValidationError):
         decoded('{"kind":"no-image","reason":"it does not run","runs":"yes"}')
+
+
+def test_the_sentences_are_those_of_the_golden_file(pytestconfig: pytest.Config) -> None:
+    blocks = []
+    for kind in sorted(KINDS, key=lambda one: one.__name__):
+        sentences = dict.fromkeys(f"  {cause}".rstrip() for cause in variations(kind))
+        blocks.append("\n".join([kind.__name__, *sentences, ""]))
+    text = "\n".join(blocks)
+    if pytestconfig.getoption("update_screens"):
+        GOLDEN.write_text(text)
+    assert text == GOLDEN.read_text()

@@ -298,7 +298,7 @@ CALM_OR_NOT = Scope(
             "the cluster may spend $0.35/h, spends $0.00/h and this costs up to $0.10/h",
         ),
         ([SPOT, OFFER], {}, Limits(spot=1, on_demand=1), 2, "the cluster on on-demand"),
-        ([OFFER], {"max_nodes": 1}, Limits(), 1, "pool std is limited to 1 nodes"),
+        ([OFFER], {"max_nodes": 1}, Limits(), 1, "pool std is limited to 1 node"),
         ([replace(OFFER, cpus=1)], {}, Limits(), 0, "has 1 cpus, the pool's nodes need 2"),
         ([replace(SPOT, price=9.0)], {"max_price": 0.05}, Limits(), 4, ""),
         ([OFFER], {"max_price": 0.05}, Limits(), 0, "costs $0.10/h, the pool pays at most"),

@@ -676,7 +676,7 @@ def test_a_pool_whose_machines_slurm_refuses_is_told_before_it_is_paused(
     cause = BootsFailed(in_a_row=1, node_reason="Low RealMemory", remedy="set `real_memory: 7400`")
     ledger.exclusions.add(Exclusion(kind=BREAKER, scope="rack", count=1, cause=cause))
     finding = wrong(config, slurm)["head node: pool rack"]
-    assert finding.observed.startswith("1 so far: 1 machines in a row were taken out")
+    assert finding.observed.startswith("1 so far: 1 machine was taken out")
     assert finding.advice.startswith("set `real_memory: 7400`")
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from slurm_elastic.base.units import counted
 from slurm_elastic.model.causes.cause import Cause
 
 
@@ -54,8 +55,8 @@ class FilesReturned(Cause, frozen=True, kw_only=True):
 
     @property
     def words(self) -> str:
-        size = f"{self.files} files ({self.bytes / 1e6:.1f} MB) came back from {self.machine}"
-        return "; ".join((size, *self.notes))
+        size = f"{counted(self.files, 'file')} ({self.bytes / 1e6:.1f} MB)"
+        return "; ".join((f"{size} came back from {self.machine}", *self.notes))
 
 
 Copying = FilesNotSent | FilesRetried | FilesLost | FilesReturned

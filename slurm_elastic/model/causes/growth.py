@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from msgspec import Struct
 
-from slurm_elastic.base.units import brief
+from slurm_elastic.base.units import brief, counted
 from slurm_elastic.model.causes.cause import Cause
 
 
@@ -56,7 +56,7 @@ class WasteMeasured(Cause, frozen=True, kw_only=True):
 
 
 def _source(count: int) -> str:
-    return f"measured on {count} machines" if count else "assumed"
+    return f"measured on {counted(count, 'machine')}" if count else "assumed"
 
 
 class PolicyChosen(Cause, frozen=True, kw_only=True):

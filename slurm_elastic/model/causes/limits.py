@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from msgspec import field
 
-from slurm_elastic.base.units import brief, money
+from slurm_elastic.base.units import brief, counted, money
 from slurm_elastic.model.causes.cause import Cause
 from slurm_elastic.model.directive import scope_in_words
 
@@ -38,7 +38,8 @@ class NodesLimited(Cause, frozen=True, kw_only=True):
     def words(self) -> str:
         market = f" on {self.market}" if self.market else ""
         scope = scope_in_words(self.scope)
-        return f"{scope}{market} is limited to {self.limit} nodes, {self.used} are in use"
+        limit = counted(self.limit, "node")
+        return f"{scope}{market} is limited to {limit}, {self.used} are in use"
 
 
 class DollarsLimited(Cause, frozen=True, kw_only=True):

@@ -26,11 +26,14 @@ class BootsFailed(Cause, frozen=True, kw_only=True):
     @property
     def finding(self) -> str:
         """The sentence without the remedy."""
-        before = f"{self.in_a_row} machines in a row " if self.in_a_row else ""
+        machines = {0: "", 1: "1 machine "}.get(
+            self.in_a_row, f"{self.in_a_row} machines in a row "
+        )
         how = "booted but never registered with Slurm"
         if self.node_reason:
-            how = f"were taken out of service by Slurm: {self.node_reason}"
-        return f"{before}{how}"
+            was = "was" if self.in_a_row == 1 else "were"
+            how = f"{was} taken out of service by Slurm: {self.node_reason}"
+        return f"{machines}{how}"
 
     @property
     def words(self) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from slurm_elastic.base.hostlist import compress
-from slurm_elastic.base.units import money, slurm_duration
+from slurm_elastic.base.units import counted, money, slurm_duration
 from slurm_elastic.model.causes.cause import Cause, Quoted
 from slurm_elastic.model.causes.saves import JobSave, NoticeGiven
 
@@ -103,7 +103,8 @@ class TimeLimitLast(Cause, frozen=True, kw_only=True):
     @property
     def words(self) -> str:
         limit = slurm_duration(self.limit_s)
-        return f"its time limit of {limit} ends, and it was requeued for that {self.requeued} times"
+        times = counted(self.requeued, "time")
+        return f"its time limit of {limit} ends, and it was requeued for that {times}"
 
 
 class JobPreempted(Cause, frozen=True, kw_only=True):
