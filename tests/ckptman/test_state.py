@@ -481,3 +481,12 @@ def test_moves_with_sentences_of_an_earlier_release_are_read_and_go_on(tmp_path:
         state.put(failed)
         assert state.open_migration(2, 0) == failed
         assert state.migrations_of(2) == (failed,)
+
+
+def test_an_empty_sentence_of_an_earlier_release_is_read(tmp_path: Path) -> None:
+    with contextlib.closing(CheckpointState(tmp_path / "checkpoints.db")) as state:
+        state.put(MOVE)
+        body = msgspec.to_builtins(MOVE) | {"reason": "", "note": ""}
+        in_file(tmp_path, "update migrations set body = ?", msgspec.json.encode(body).decode())
+        (found,) = state.migrations()
+    assert (found.reason, found.note) == (Quoted(text=""), None)
