@@ -16,14 +16,17 @@ import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, TypeVar
 
 import pytest
+from msgspec import structs
 from msgspec.structs import replace
 from patience import eventually, patience
 
 from slurm_elastic.base.errors import SlurmError
 from slurm_elastic.config import SlurmClientKind, SlurmSettings
+from slurm_elastic.model.slurm import SlurmNode
 from slurm_elastic.slurm.client.chosen import open_slurm
 from slurm_elastic.slurm.client.cli import SlurmCli
 from slurm_elastic.slurm.client.pyslurm_child import node
@@ -300,17 +303,32 @@ def test_it_ends_with_the_service_that_is_killed(slurm: SlurmSettings, standin: 
 
 def test_what_is_read_of_a_node_is_what_the_standin_has() -> None:
     """Its fields are compared with the real ones where there is a pyslurm (test_newer_slurm.py)."""
-    spec = importlib.util.spec_from_file_location("standin", STANDIN / "pyslurm.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
+    fields = standins_node()
     read: set[str] = set()
 
     class Recorder:
         def __getattr__(self, name: str) -> object:
             read.add(name)
-            return module.NODE[name]
+            return fields[name]
 
     node(Recorder())
-    assert read == set(module.NODE)
+    assert read == set(fields)
+
+
+def test_each_field_of_a_node_is_read() -> None:
+    """Commands read them all, and the two clients have to tell the same."""
+    words = {"reason": "maintenance", "reason_user": "ada", "comment": "row 4"}
+    times = {"boot_time": 90, "reason_time": 95}
+    read = structs.asdict(node(SimpleNamespace(**(standins_node() | words | times))))
+    unread = structs.asdict(SlurmNode(name="", states=frozenset()))
+    assert [name for name in read if read[name] == unread[name]] == []
+
+
+def standins_node() -> dict[str, Any]:
+    spec = importlib.util.spec_from_file_location("standin", STANDIN / "pyslurm.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    fields: dict[str, Any] = module.NODE
+    return fields

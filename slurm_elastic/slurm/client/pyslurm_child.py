@@ -118,6 +118,7 @@ def node(pyslurm_node: Any) -> SlurmNode:  # noqa: ANN401 - a pyslurm.Node
         boot_time=float(pyslurm_node.boot_time or 0),
         weight=int(pyslurm_node.weight or 0),
         comment=pyslurm_node.comment or "",
+        reason_at=float(pyslurm_node.reason_time or 0),
     )
 
 

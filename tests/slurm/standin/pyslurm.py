@@ -14,6 +14,7 @@ NODE = {
     "name": "pub1", "state": "MIXED+CLOUD+POWERING_UP", "reason": None, "reason_user": None,
     "partitions": ["burst"], "address": "10.0.0.1", "slurmd_port": 7001, "total_cpus": 4,
     "real_memory": 7000, "last_busy_time": 100, "boot_time": None, "weight": 1010, "comment": None,
+    "reason_time": 0,
 }  # fmt: skip
 _DIRECTORY = Path(os.environ.get("PYSLURM_STANDIN", "/nonexistent"))
 
