@@ -15,7 +15,7 @@ from slurm_elastic.cli import status
 from slurm_elastic.cli.status_tables import render
 from slurm_elastic.model.causes import Quoted
 from slurm_elastic.model.causes.holds import GrowthStartsIt
-from slurm_elastic.model.exclusion import CAPACITY, POLICY, Exclusion
+from slurm_elastic.model.exclusion import CAPACITY, OPERATOR, POLICY, Exclusion
 from slurm_elastic.model.slurm import SlurmJob
 from slurm_elastic.slurm.client.fake import FakeSlurm
 from slurm_elastic.state.ledger import Ledger
@@ -138,6 +138,24 @@ def test_the_line_says_when_only_the_sites_own_nodes_may_start_a_job(
         "for free nodes": 2,
         "for machines that cannot start now": 1,
     }
+
+
+def test_a_machine_that_runs_jobs_may_be_free_later(ledger: Ledger, tmp_path: Path) -> None:
+    """Only one node of the pool is kept, by an order; the others run jobs."""
+    names = [f"pub{number}" for number in range(1, 9)]
+    kept = node("pub1", "IDLE", "CLOUD", "POWERED_DOWN", "DRAIN")
+    slurm = FakeSlurm(
+        nodes=[kept, *(node(name, "MIXED", "CLOUD") for name in names[1:])],
+        jobs=[
+            waiting(60, "Resources", partitions=("main", "burst")),
+            *(job(41, "alice", name) for name in names[1:2]),
+        ],
+    )
+    order = Exclusion(kind=OPERATOR, scope="pub1", pool="general", cause=Quoted(text="drained"))
+    facts = replace(status.gather(config(tmp_path), slurm, NOW), holds=[order])
+    queue = status_view(config(tmp_path), facts).queue
+    assert queue is not None
+    assert queue.waits_for == {"for busy nodes (no machine can start now)": 1}
 
 
 def runs_on(name: str) -> SlurmJob:

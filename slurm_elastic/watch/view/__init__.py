@@ -35,7 +35,14 @@ from slurm_elastic.watch.view.departing import (
     taken_phrases,
 )
 from slurm_elastic.watch.view.kept import Waits, kept_views, suspend_keys
-from slurm_elastic.watch.view.next_action import CALM, POWERED_DOWN, Outlook, node_note, node_states
+from slurm_elastic.watch.view.next_action import (
+    CALM,
+    IN_USE,
+    POWERED_DOWN,
+    Outlook,
+    node_note,
+    node_states,
+)
 from slurm_elastic.watch.view.queue import in_order, queue_view, site_nodes
 from slurm_elastic.watch.view.reserved import reserved_views
 from slurm_elastic.watch.view.rows import (
@@ -111,11 +118,14 @@ class _Join:
         }
         self._shut_by_partition: defaultdict[str, list[str]] = defaultdict(list)
         self._has_room: set[str] = set()  # partitions with a pool that may start a job now
+        self._has_busy_nodes: set[str] = set()  # partitions with a pool whose nodes have jobs
         for pool in self.pools:
             partition = self.clouds[pool.cloud].partition_name
             self._shut_by_partition[partition].append(self.shut_of[pool.name])
             if not self.shut_of[pool.name] and not not_now.is_full(pool, self.state_of):
                 self._has_room.add(partition)
+            if self._counts[pool.name][IN_USE]:
+                self._has_busy_nodes.add(partition)
 
     def outlook(self, cloud: str) -> Outlook:
         """Return the outlook of this cloud's machines, which is built once for each cloud."""
@@ -145,10 +155,14 @@ class _Join:
         return "" if self._may_use_site_nodes(job) else "; ".join(self._shut_reasons(job))
 
     def only_site_nodes(self, job: SlurmJob) -> bool:
-        """Return whether no pool of ours gives the job a machine, so that it needs a node of the
-        site.
+        """Return whether no pool of ours gives the job a machine, and no machine of them runs jobs
+        and may be free later, so that it needs a node of the site.
         """
-        return self._may_use_site_nodes(job) and bool(self._shut_reasons(job))
+        return (
+            self._may_use_site_nodes(job)
+            and bool(self._shut_reasons(job))
+            and self._has_busy_nodes.isdisjoint(job.partitions)
+        )
 
     def only_busy_nodes(self, job: SlurmJob) -> bool:
         """Return whether a pool of the job starts no machine now, and all its other pools are full,
