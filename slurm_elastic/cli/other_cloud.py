@@ -177,5 +177,6 @@ def _room(
     room = free_count if max_nodes is None else min(free_count, max(max_nodes - used_count, 0))
     wanted_count = len({node for job in jobs for node in job.nodes})
     if room < wanted_count:
+        which = "the other" if room else "all"
         count = f"{room} of {wanted_count} machines"
-        yield f"Cloud {cloud} has room for {count}: the other jobs WAIT there."
+        yield f"Cloud {cloud} has room for {count}: {which} jobs WAIT there."

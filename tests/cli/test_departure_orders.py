@@ -148,7 +148,8 @@ def test_a_migration_says_for_how_many_there_is_room(
     there = [job(50 + n, node) for n, node in enumerate(elsewhere)]
     found = facts(site, job(41, "pub1"), job(42, "pub2"), *there)
     lines = said(site, found, "migrate", "cloud:aws", aggressive=True, to="onprem")
-    said_ = f"Cloud onprem has room for {room} of 2 machines: the other jobs WAIT there."
+    which = "the other" if room else "all"
+    said_ = f"Cloud onprem has room for {room} of 2 machines: {which} jobs WAIT there."
     assert lines[-1:] == [said_] if room is not None else "WAIT" not in lines[-1]
 
 
