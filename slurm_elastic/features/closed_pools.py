@@ -88,13 +88,18 @@ def bars(config: Config, ledger: Ledger, wants: int, now: float) -> tuple[Bar, .
 def retry_times(config: Config, ledger: Ledger, now: float) -> dict[str, float]:
     """Return by pool when its sold-out cloud is asked again (Unix time).
 
-    Clouds that answer with an error are left out, because asking again does not help.
+    Clouds that answer with an error are left out, because asking again does not help. So are pools
+    that start no machines for another reason, such as an order, a budget or a time window.
     """
     failing = {health.name for health in ledger.health.all() if health.error}
-    clouds = {pool.name: pool.cloud for pool in config.pools}
+    rules = {pool.name: rules_of(config, pool) for pool in config.pools}
+    stops = find_stops(config, ledger, rules, now)
+    open_pools = {
+        pool.name for pool in config.pools if pool.cloud not in failing and pool.name not in stops
+    }
     times: dict[str, float] = {}
     for hold in ledger.exclusions.holds():
-        is_sold_out = hold.kind == CAPACITY and clouds.get(hold.pool, "") not in failing
+        is_sold_out = hold.kind == CAPACITY and hold.pool in open_pools
         if is_sold_out and now < hold.until < math.inf:
             times[hold.pool] = min(hold.until, times.get(hold.pool, math.inf))
     return times

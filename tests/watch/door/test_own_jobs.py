@@ -26,6 +26,7 @@ from slurm_elastic.cli import mine
 from slurm_elastic.config import Config, configfile
 from slurm_elastic.features.cost_keys import By
 from slurm_elastic.model.causes import Quoted
+from slurm_elastic.model.directive import Directive, Pause
 from slurm_elastic.model.exclusion import CAPACITY, Exclusion
 from slurm_elastic.model.memory import ChargedRun
 from slurm_elastic.model.slurm import SlurmJob, SlurmNode
@@ -227,6 +228,12 @@ def test_a_sold_out_cloud_is_the_reason_with_the_time_of_the_next_try(site: Site
     row = site.jobs()[21]
     assert (row.reason, row.retry_at) == ("aws is sold out", NOW + 300)
     assert row.start is None
+    paused = Directive(
+        word=Pause(scope="cloud:aws"), who="root", since=NOW - 60, starts=NOW - 60, until=NOW + 3600
+    )
+    order = site.ledger.directives.give(paused)
+    assert site.jobs()[21].retry_at is None, "nobody asks a paused cloud when the hold is over"
+    site.ledger.directives.end(order.number)
     site.slurm = _sold_out(job(21, "PENDING", reason="Resources", partitions=("batch", "aws")))
     assert site.jobs()[21].reason.endswith("; aws is sold out")
     site.private("nodes")
