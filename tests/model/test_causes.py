@@ -54,6 +54,8 @@ def others_of(wanted: Any) -> Iterator[Any]:
     yield from OTHERS.get(wanted, ())
     if isinstance(wanted, type) and issubclass(wanted, Enum):
         yield from wanted
+    elif isinstance(wanted, type) and issubclass(wanted, msgspec.Struct):
+        yield wanted(**first_values(wanted))
     elif typing.get_origin(wanted) is tuple:
         one, *rest = typing.get_args(wanted)
         if rest == [...]:
@@ -64,12 +66,20 @@ def others_of(wanted: Any) -> Iterator[Any]:
             yield from [None] if kind is type(None) else [value_of(kind), *others_of(kind)]
 
 
+def first_values(kind: type[msgspec.Struct]) -> dict[str, Any]:
+    return {f.name: value_of(f.type) for f in msgspec.structs.fields(kind)}
+
+
 def variations(kind: type[Cause]) -> Iterator[Cause]:
-    """The cause with its first values, and with each further value of each field."""
-    first = {f.name: value_of(f.type) for f in msgspec.structs.fields(kind)}
-    yield example(kind)
+    """The cause with its first values, and with each further value of each field, or with one
+    optional field alone.
+    """
+    fields, first = msgspec.structs.fields(kind), first_values(kind)
+    needed = {f.name: first[f.name] for f in fields if f.required}
+    yield kind(**needed)
     yield kind(**first)
-    for f in msgspec.structs.fields(kind):
+    for f in fields:
+        yield kind(**needed | {f.name: first[f.name]})
         # A cause inside of a cause has sentences of its own.
         if Quoted not in typing.get_args(f.type):
             yield from (kind(**first | {f.name: value}) for value in others_of(f.type))
