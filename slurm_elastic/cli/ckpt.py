@@ -143,8 +143,10 @@ def view_of(config: Config, now: float) -> CheckpointsView:
     """
     facts = facts_of(config, now)
     if facts.checkpoints is None:
-        never = f"{CKPTMAN} has never run on {config.state}"
-        raise SlurmElasticError(facts.checkpoints_error or never)
+        if facts.checkpoints_error:
+            problem = f"the records of saves cannot be read: {facts.checkpoints_error}"
+            raise SlurmElasticError(f"{problem}; slurm-elastic doctor --quick says what to do")
+        raise SlurmElasticError(f"{CKPTMAN} has never run on {config.state}")
     live = [machine for machine in facts.machines if not machine.has_ended]
     view = checkpoints_view(facts.checkpoints, live, now, config.timings.daemon_timeout)
     return msgspec.structs.replace(view, private=facts.private)

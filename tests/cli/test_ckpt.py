@@ -18,6 +18,7 @@ from slurm_elastic.ckptman.unannounced_ends import SUBJECT, detail_of
 from slurm_elastic.cli import ckpt
 from slurm_elastic.cli.main import main
 from slurm_elastic.config.checkpoint import CheckpointSettings, PoolCheckpoint
+from slurm_elastic.config.configfile import load
 from slurm_elastic.config.job_checkpoint import resolve, resolve_for
 from slurm_elastic.model.causes import Quoted
 from slurm_elastic.model.checkpoint import JobRun
@@ -32,6 +33,7 @@ from slurm_elastic.state.ckptstate.facts import (
     UnsavableRun,
 )
 from slurm_elastic.state.ckptstate.orders import NoticeOrder, SaveOrder
+from slurm_elastic.state.ckptstate.schema import FILE
 from slurm_elastic.state.heartbeat import CKPTMAN
 from slurm_elastic.state.ledger import Decision, Ledger
 
@@ -275,6 +277,18 @@ def test_a_service_that_never_ran_is_said(config: Path, capsys: pytest.CaptureFi
     assert "has never run" in capsys.readouterr().err
     assert run(config, "notice", "op1") == 1
     assert "has never run" in capsys.readouterr().err
+
+
+def test_records_that_cannot_be_read_are_said_with_the_next_step(
+    config: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    state = load(config).state
+    state.mkdir(exist_ok=True)
+    (state / FILE).write_text("no database, whatever its name says")
+    assert run(config, "list") == 1
+    said = capsys.readouterr().err
+    assert f"the records of saves cannot be read: {state / FILE} is damaged" in said
+    assert "slurm-elastic doctor --quick says what to do" in said
 
 
 def test_a_notice_is_left_for_the_service(config: Path) -> None:

@@ -39,6 +39,8 @@ from slurm_elastic.model.slurm import SlurmNode
 from slurm_elastic.policies.launch.exclusions import DENIED
 from slurm_elastic.providers.fake.provider import FakeProvider
 from slurm_elastic.slurm.client.fake import FakeSlurm
+from slurm_elastic.state.ckptstate import CheckpointState
+from slurm_elastic.state.ckptstate.schema import FILE
 from slurm_elastic.state.credentials import health_of
 from slurm_elastic.state.heartbeat import CKPTMAN_MARK, MARK, Mark, leave_mark
 from slurm_elastic.state.ledger import Health, Ledger
@@ -615,6 +617,26 @@ def test_a_disk_without_room_for_more_files_is_one_finding(
     (found,) = told.values()
     assert re.fullmatch(r"\d+ MiB free, and inodes for \d+ more files", found.observed)
     assert "df -i" in found.advice
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="mounts a small file system")
+def test_on_a_full_disk_records_of_saves_cannot_be_read_and_it_says_why(
+    config: Config, tmp_path: Path
+) -> None:
+    """A reader makes a file beside them, if the service has closed them: "disk I/O error"."""
+    mount = ["mount", "-t", "tmpfs", "-o", "size=1m,mode=0700", "small", str(tmp_path)]
+    if subprocess.run(mount, capture_output=True, check=False).returncode != 0:
+        pytest.skip("may not mount here")
+    try:
+        CheckpointState(config.state / FILE).close()
+        with contextlib.suppress(OSError), (tmp_path / "fill").open("wb", buffering=0) as file:
+            while file.write(bytes(4096)):
+                pass
+        (found,) = services.checkpoints(config, T0)
+        assert "is full" in found.observed
+        assert found.advice == f"make room on it (df {tmp_path})"
+    finally:
+        subprocess.run(["umount", str(tmp_path)], check=True)
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="mounts a small file system")

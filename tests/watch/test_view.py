@@ -158,6 +158,7 @@ def test_the_document_is_stable(view: StatusView) -> None:
             "site_nodes",
             "reserved",
             "other_clusters",
+            "checkpoints_error",
             "version",
         ),
     ]
@@ -705,3 +706,12 @@ def test_no_private_noun_stands_alone_on_the_screen(tmp_path: Path) -> None:
     (text,) = (one.text for one in unread.attention if one.cause == LEDGER)
     assert "(the ledger)" in text
     assert not any(word in text for word in ("spool", "plans of Slurm"))
+
+
+def test_records_of_saves_that_cannot_be_read_are_reported(tmp_path: Path) -> None:
+    facts = Facts(now=NOW, nodes={}, checkpoints_error="the disk of /x is full (disk I/O error)")
+    view = status_view(config(tmp_path), facts)
+    (told,) = (one for one in view.attention if one.text.startswith("Checkpoints: "))
+    assert told.text.endswith("cannot be read: the disk of /x is full (disk I/O error)")
+    assert (told.level, told.do) == (AttentionLevel.BAD, "slurm-elastic doctor --quick")
+    assert view.checkpoints_error == facts.checkpoints_error

@@ -113,6 +113,9 @@ def kind_of(error: BaseException) -> TroubleKind:
     if isinstance(error, OSError):
         return _BY_NUMBER.get(error.errno or 0, TroubleKind.UNUSABLE)
     code: int | None = getattr(error, "sqlite_errorcode", None)
+    # A reader makes a file of some kilobytes beside a database that no process has open.
+    if code == sqlite3.SQLITE_IOERR_SHMSIZE:
+        return TroubleKind.FULL
     if code is not None:
         # The low byte is the primary code of sqlite's extended result codes.
         return _BY_CODE.get(code & 0xFF, TroubleKind.UNUSABLE)

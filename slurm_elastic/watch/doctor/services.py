@@ -24,6 +24,8 @@ from slurm_elastic.policies.launch.exclusions import DENIED, sickly
 from slurm_elastic.policies.launch.unhelped_words import unhelped_sentence
 from slurm_elastic.policies.repair.strays import count_of
 from slurm_elastic.slurm.conf import plan
+from slurm_elastic.state.ckptstate import CheckpointState
+from slurm_elastic.state.ckptstate.schema import FILE
 from slurm_elastic.state.heartbeat import (
     CKPTMAN,
     CKPTMAN_MARK,
@@ -137,6 +139,19 @@ def checkpoints(config: Config, now: float) -> Iterator[Finding]:
     trouble = trouble_of_service(config.state, mark, now, config.timings.daemon_timeout)
     if trouble and not _stands_by(config, mark):
         yield _cannot_write("checkpoints", trouble, "a state directory", CKPTMAN, CKPTMAN)
+    path = config.state / FILE
+    try:
+        if path.exists():
+            CheckpointState(path, read_only=True).close()
+    except (sqlite3.Error, OSError) as error:
+        fault = trouble_of(error, path)
+        yield Finding.wrong(
+            f"records of saves {path}",
+            fault.text,
+            expected="records that can be read",
+            advice=fault.remedy,
+            cause=DISK if fault.kind is TroubleKind.FULL else CKPTMAN,
+        )
 
 
 def _stands_by(config: Config, mark: Mark | None) -> bool:

@@ -50,6 +50,7 @@ from slurm_elastic.state.heartbeat import (
 from slurm_elastic.state.ledger import Decision, Ledger, Machine
 from slurm_elastic.state.spool import Spool
 from slurm_elastic.state.store.shared_journal import is_there
+from slurm_elastic.state.store.trouble import trouble_of as file_trouble_of
 from slurm_elastic.watch.door.questions import Chain, ChainAsk, CostAsk
 from slurm_elastic.watch.door.visibility import Viewer, day_seen
 from slurm_elastic.watch.view import DAY_S, Facts
@@ -85,7 +86,9 @@ def _read_facts(config: Config, now: float) -> Facts:
         facts = replace(facts, process_found=process_exists(beat[1]))
     try:
         facts = replace(facts, checkpoints=_checkpoints(config, now))
-    except (OSError, sqlite3.Error, SlurmElasticError) as error:
+    except (OSError, sqlite3.Error) as error:
+        facts = replace(facts, checkpoints_error=file_trouble_of(error, config.state / FILE).text)
+    except SlurmElasticError as error:
         facts = replace(facts, checkpoints_error=f"{config.state / FILE}: {error}")
     if config.ha.directory is not None:
         # Imported only here: status with one head does not need it, and must be quick.

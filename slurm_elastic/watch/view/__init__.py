@@ -218,6 +218,7 @@ def status_view(config: Config, facts: Facts) -> StatusView:
         holds=not_now.holds(facts, join.hold_of.values(), join.state_of),
         totals=_totals(facts),
         checkpoints=join.checkpoints,
+        checkpoints_error=facts.checkpoints_error,
         breakers=tuple(not_now.breaker(b, config, facts) for b in facts.breakers),
         private=facts.private,
         directives=tuple(_directive(d, facts.now) for d in facts.directives),

@@ -58,6 +58,7 @@ def attention(view: StatusView) -> tuple[StatusNotice, ...]:
         *silent_daemon(view.daemon, view.ledger_error),
         *(replace(problem, text=sentence(problem.text)) for problem in problems(view)),
         *(silent_ckptman(view.checkpoints) if view.checkpoints else ()),
+        *unread_saves(view),
         *other_clouds(view),
         *(paused(breaker) for breaker in view.breakers),
         *stopped(view.budgets),
@@ -143,6 +144,14 @@ def silent_ckptman(view: CheckpointsView) -> Iterable[StatusNotice]:
         yield StatusNotice(
             level=AttentionLevel.BAD, text=text, do=service_remedies.start("slurm-elastic-ckptman")
         )
+
+
+def unread_saves(view: StatusView) -> Iterable[StatusNotice]:
+    """Report that the records of saves cannot be read, so that no save is shown."""
+    if view.checkpoints_error:
+        text = f"Checkpoints: their records cannot be read: {view.checkpoints_error}"
+        do = "slurm-elastic doctor --quick"
+        yield StatusNotice(level=AttentionLevel.BAD, text=text, do=do)
 
 
 def problems(view: StatusView) -> Iterable[StatusNotice]:

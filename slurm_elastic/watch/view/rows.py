@@ -377,6 +377,7 @@ class StatusView(Struct, frozen=True, kw_only=True):
     what Slurm or a person keeps from running. ``site_nodes``: the nodes that are in no pool; None
     if there are none, or if Slurm shows none. ``reserved``: reservations that are paid now; none
     for users who do not see all machines. ``other_clusters``: those that ``--clusters`` shows, too.
+    ``checkpoints_error``: why the records of saves cannot be read, else None.
     """
 
     at: float
@@ -408,4 +409,5 @@ class StatusView(Struct, frozen=True, kw_only=True):
     site_nodes: SiteNodesView | None = None
     reserved: tuple[ReservedView, ...] = ()
     other_clusters: tuple[str, ...] = ()
+    checkpoints_error: str | None = None
     version: int = field(default=1)

@@ -54,6 +54,7 @@ def of_sqlite(code: int | None, text: str = "x") -> sqlite3.Error:
         (of_sqlite(sqlite3.SQLITE_READONLY), TroubleKind.READ_ONLY),
         (of_sqlite(sqlite3.SQLITE_READONLY_DBMOVED), TroubleKind.READ_ONLY),
         (of_sqlite(sqlite3.SQLITE_IOERR), TroubleKind.UNUSABLE),
+        (of_sqlite(sqlite3.SQLITE_IOERR_SHMSIZE), TroubleKind.FULL),
         (of_sqlite(sqlite3.SQLITE_CANTOPEN, "disk is full"), TroubleKind.UNUSABLE),
         (of_sqlite(None, "database or disk is full"), TroubleKind.FULL),
         (of_sqlite(None), TroubleKind.UNUSABLE),
