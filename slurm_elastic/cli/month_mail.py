@@ -33,6 +33,11 @@ def mail_month(config: Config, month: Month, now: float, *, to: str, dry: bool) 
     ``to``: the only recipient, "" for the owners. SlurmElasticError if there is no mail.
     """
     mails = account_mails(config, month, now, to=to)
+    if not mails and to:
+        raise SlurmElasticError(
+            f"no mail: in {month.name} no account spent money. Jobs without an account"
+            " (sbatch --account) are in no mail"
+        )
     if not mails:
         raise SlurmElasticError(
             f"no mail: in {month.name} no account with an address spent money"

@@ -92,6 +92,17 @@ def test_a_site_without_owners_tries_all_accounts(
     assert "no mail: in October 2026 no account with an address" in capsys.readouterr().err
 
 
+def test_a_month_in_which_no_account_spent_money_is_said_as_that(
+    site: Site, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """With --to the advice to use --to would lead nowhere."""
+    words = ["report", "--month", "2026-09", "--mail", "--to", "me@x.org"]
+    assert main(["--config", str(site.file), *words]) == 1
+    said = capsys.readouterr().err
+    assert "no mail: in September 2026 no account spent money" in said
+    assert "tries it" not in said
+
+
 def test_a_mail_that_fails_is_told_with_the_program(
     site: Site, capsys: pytest.CaptureFixture[str]
 ) -> None:
