@@ -19,7 +19,7 @@ class RequestLost(Cause, frozen=True, kw_only=True):
 
     @property
     def words(self) -> str:
-        return "Slurm waits for it and nothing serves it: the request was lost"
+        return "Slurm waits for it, and no request, launch or machine serves it"
 
 
 class NotPoweringUp(Cause, frozen=True, kw_only=True):
