@@ -44,6 +44,7 @@ from slurm_elastic.watch.doctor import (
     kept,
     mounts,
     network,
+    outdated,
     threats,
     two_heads,
 )
@@ -112,8 +113,9 @@ def run(args: argparse.Namespace) -> int:
             look = diagnose if plan.is_installed(config) else before_install
             slurm = ProbingCli(config.slurm)
             diagnosis = look(
-                config, slurm, time.time(), environment, quick=args.quick, catalogues=catalogues
-            )
+                config, slurm, time.time(), environment, quick=args.quick, catalogues=catalogues,
+                file=Path(args.config),
+            )  # fmt: skip
     if args.json:
         write_json(diagnosis)
     else:
@@ -141,6 +143,7 @@ def diagnose(
     *,
     quick: bool = False,
     catalogues: Catalogues = NO_CATALOGUES,
+    file: Path | None = None,
 ) -> Diagnosis:
     """Check everything; the clouds at the same time, because each may take its whole time-out."""
     sections = look_at_clouds(config, catalogues)
@@ -157,6 +160,7 @@ def diagnose(
         *head.allowed_groups(config),
         *auth.examine(config, now),
         *head.memory(config, now),
+        *(outdated.examine(config, file) if file else ()),
         *_both_heads(config, now),
         *threats.examine(config, slurm, now),
         *network.examine(config, slurm, now),
@@ -193,8 +197,10 @@ def before_install(
     *,
     quick: bool = False,
     catalogues: Catalogues = NO_CATALOGUES,
+    file: Path | None = None,
 ) -> Diagnosis:
     """The checks before ``conf install``, when neither our services nor our nodes exist yet."""
+    del file  # no service has read it
     findings = [
         *([environment] if environment else []),
         *head.before_install(config, slurm),

@@ -37,6 +37,7 @@ from slurm_elastic.model.site_maker import CREDENTIAL, CredentialMaker, SiteMake
 from slurm_elastic.providers import catalogues
 from slurm_elastic.setup.making import apply, credential_file, hcl, login_key
 from slurm_elastic.setup.making.plan import CHANGING, Step, Verb, plan_make, plan_unmake
+from slurm_elastic.watch.doctor import outdated
 from slurm_elastic.watch.doctor.environment import of_the_units
 
 _VERB_ORDER = (Verb.REFUSE, Verb.CREATE, Verb.REMOVE, Verb.LEAVE, Verb.KEEP)
@@ -241,9 +242,16 @@ def _make(
     secret_file = credential_file.path_of(path, cloud.name)
     credential_lines = _use_of(secret_file, config.slurm.user, attributes)
     key_lines = _use_of_key(config, path, attributes)
-    for line in (*credential_lines, *key_lines, *maker.advice()):
+    restart_lines = _restart(config, path)
+    for line in (*credential_lines, *key_lines, *restart_lines, *maker.advice()):
         say(f"  {line}")
     return 0
+
+
+def _restart(config: Config, path: Path) -> Iterator[str]:
+    """The command that lets running services read the changed file."""
+    for finding in outdated.examine(config, path):
+        yield f"{finding.advice}    # running services have not read the change"
 
 
 _SecretFiles = Mapping[str, tuple[Path, str]]
@@ -339,6 +347,8 @@ def _unmake(
     file = login_key.key_file(config, path)
     if removes_key and config.join.ssh is None and login_key.remove_key(file):
         print(f"removed {file}")
+    for line in _restart(config, path):
+        say(f"next: {line}")
     return 0
 
 

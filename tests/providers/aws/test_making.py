@@ -14,7 +14,9 @@ import pytest
 import yaml
 from providers.aws.making_account import Account
 
+from slurm_elastic.model.finding import Finding
 from slurm_elastic.sandbox.ec2_faults import Fault, FaultKind
+from slurm_elastic.watch.doctor import outdated
 
 
 def test_from_an_empty_account_to_a_machine_and_back(
@@ -101,6 +103,19 @@ def test_it_says_what_else_the_new_key_needs(
     assert f"join: {{ssh: {{key: {account.key}, munge_key: FILE}}}}" in text
     assert "slurm-elastic help joining" in text
     assert "docs/" not in text
+
+
+def test_running_services_are_to_be_restarted(
+    account: Account, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """They read the file when they start: without it machines start as before, or not at all."""
+    advice = "systemctl restart slurm-elasticd"
+    found = [Finding.note("configuration", "older than the file", advice=advice)]
+    monkeypatch.setattr(outdated, "examine", lambda _config, _file: found)
+    assert account.make() == 0
+    assert f"\n  {advice}    # running services" in capsys.readouterr().out
+    assert account.unmake() == 0
+    assert f"\nnext: {advice}    # running services" in capsys.readouterr().out
 
 
 CHANGING = [
