@@ -140,6 +140,18 @@ def test_a_task_that_is_idle_by_the_ledger_is_looked_at_once_it_is_not(bed: Bed)
     assert bed.until(1036.0, task) == [1020.0, 1030.0], "looks are a period apart"
 
 
+def test_an_event_hurries_a_task_that_has_never_looked(bed: Bed) -> None:
+    """Nothing was slow yet, so there is nothing to rest from."""
+    is_idle, events = [True], list[float]()
+    task = bed.task(
+        period=10.0, pace=20.0, idle=lambda _: is_idle[0], hurried=lambda clock: clock in events
+    )
+    bed.until(1003.0, task)
+    is_idle[0] = False
+    events.append(1005.0)
+    assert bed.until(1008.0, task) == [1005.0]
+
+
 def test_the_ledger_is_read_once_and_only_where_a_task_is_due(bed: Bed) -> None:
     reads: list[float] = []
 
