@@ -229,8 +229,7 @@ class Engine(RunState):
             for pool, count in self.grower.wanted(jobs, head, running, now, own_only=own_only):
                 self.boot_ahead(pool, count, now)
                 launched = True
-            if self.guard is not None:
-                self.guard.bought(jobs, now)
+            queue.watch_started(jobs, now)
         self.grower.given = 0
         if launched and len(queue.waiting) > 1:
             queue.schedule(now)

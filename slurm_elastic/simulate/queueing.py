@@ -105,6 +105,11 @@ class Queue:
         """Return the waiting jobs that growth policies count."""
         return self.waiting if self.guard is None else self.guard.counted(self.waiting, now)
 
+    def watch_started(self, jobs: Sequence[int], now: int) -> None:
+        """Watch whether the machines that were started last help these waiting jobs."""
+        if self.guard is not None:
+            self.guard.bought(jobs, now)
+
     def classes(self, now: int) -> Iterable[tuple[Sequence[int], bool]]:
         """Yield (waiting jobs for which machines may be started, own machines only)."""
         return ((jobs, False) for jobs in self.by_fit(self.counted(now), now))

@@ -131,8 +131,9 @@ class SimulatedGuard:
         rows = unhelped(row, jobs, lambda _: self._sufficed(bought, now), self._rows, now)
         self._rows |= {verdict.job: verdict for verdict in rows}
         for until in {ceil(verdict.until) for verdict in rows}:
-            self._pauses.add(self._next_number())
-            self._later(until, self._number)
+            pause = self._next_number()
+            self._pauses.add(pause)
+            self._later(until, pause)
         return bool(rows)
 
     def _has_unused(self, batch: _Batch) -> bool:
@@ -166,7 +167,12 @@ class SimulatedGuard:
                 self._later(now + IDLE_PROOF_S, number)
             used = set(batch.named(batch.count)).difference(batch.names)
             return dict.fromkeys(used, NodeUse.BUSY) | dict.fromkeys(batch.names, NodeUse.IDLE)
-        idle = [idle_use(now - since) for since in self._idle_since(batch, now)]
+        idle = [
+            idle_use(idle_s)
+            for idle_batch, idle_s, count in self._idle(batch.pool, now)
+            if idle_batch == batch.batch
+            for _ in range(count)
+        ]
         off = [NodeUse.OFF] * (batch.live - live)
         # Of the others, a machine whose job has ended since is used as well.
         uses = [use for use in idle if use is NodeUse.LONG_IDLE or now < batch.ready + IDLE_PROOF_S]
@@ -174,12 +180,12 @@ class SimulatedGuard:
         uses += [NodeUse.BUSY] * (len(batch.names) - len(uses))
         return dict(zip(batch.names, uses, strict=True))
 
-    def _idle_since(self, batch: _Batch, now: int) -> Iterator[int]:
-        machines = self._pools[batch.pool]
-        for idle_batch, since, count in machines.free.entries():
-            if idle_batch == batch.batch:
-                # Without ``since`` (0), it is idle since the batch was ready.
-                yield from [min(since or batch.ready, now)] * count
+    def _idle(self, pool: int, now: int) -> Iterator[tuple[int, int, int]]:
+        """Yield the idle machines of a pool: (batch, for how many seconds, machines)."""
+        machines = self._pools[pool]
+        for batch, since, count in machines.free.entries():
+            # Without ``since`` (0), they are idle since the batch was ready.
+            yield batch, max(now - (since or machines.batch_ready[batch]), 0), count
 
     def _sufficed(self, bought: _Bought, now: int) -> frozenset[int]:
         """Return the jobs for which the unused machines and other long-idle ones would have
@@ -198,8 +204,8 @@ class SimulatedGuard:
     def _unused(self, pool: int, bought: _Bought, now: int) -> Iterator[tuple[int, int]]:
         """Yield (batch, machines) of a pool's unused machines."""
         machines = self._pools[pool]
-        for batch, since, count in machines.free.entries():
-            if idle_use(now - since) is NodeUse.LONG_IDLE:
+        for batch, idle_s, count in self._idle(pool, now):
+            if idle_use(idle_s) is NodeUse.LONG_IDLE:
                 yield batch, count
         for watched_batch in bought.batches:
             if watched_batch.pool == pool:

@@ -60,6 +60,8 @@ class Warm:
             if count:
                 site.boot_ahead(pool, count, now)
                 site.queue.paid_by_nobody()
+                # Now, as slurm-elasticd does: later they would count as started for later jobs.
+                site.queue.watch_started(site.queue.counted(now), now)
             elif machines.idle + machines.booting < least and not site.grower.free_of_bounds:
                 site.look_later(now)
             may_go = machines.postponed and (machines.yields or not site.queue.counted(now))

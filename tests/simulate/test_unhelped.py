@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import pytest
 from msgspec.structs import replace
 
 from slurm_elastic.model.cluster import Limits
 from slurm_elastic.model.memory import UnhelpedJob
 from slurm_elastic.policies.growth.capacity import AnyGrowth, OnDemand, Ratio
-from slurm_elastic.policies.growth.release import Idle
+from slurm_elastic.policies.growth.release import Flagged, Idle
 from slurm_elastic.policies.growth.unused_purchases import IDLE_PROOF_S
 from slurm_elastic.simulate.boot import BootTimes
 from slurm_elastic.simulate.engine import Engine
 from slurm_elastic.simulate.jobs import Job, Jobs
 from slurm_elastic.simulate.scenario import PoolModel, Scenario
+from slurm_elastic.simulate.unhelped import SimulatedGuard, _Bought
 
 HOUR, BOOT, PERIOD = 3600, 100, 30
 LONG = 20 * HOUR
@@ -94,3 +96,54 @@ def test_a_job_that_was_interrupted_since_counts_again() -> None:
         if restarted:
             guard.interrupted(2, 5)
         assert list(guard.counted([1, 2], 6)) == ([1, 2] if restarted else [1])
+
+
+def test_machines_that_are_kept_warm_are_watched_when_they_start(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """They start when no job waits. A later job is none that they were started for, and a look at
+    them then would lie in the past.
+    """
+    looks: list[int] = []
+    look = SimulatedGuard.look
+
+    def watched(guard: SimulatedGuard, number: int, waiting: list[int], now: int) -> bool:
+        looks.append(now)
+        return look(guard, number, waiting, now)
+
+    monkeypatch.setattr(SimulatedGuard, "look", watched)
+    warm = replace(BURST, min_idle=1)
+    engine = Engine(
+        Jobs([job(0, 100, 1), job(HOUR, 900, 1), job(2 * HOUR, 100, 3)]),
+        replace(SITE, pools=(warm,), growth=OnDemand()),
+    )
+    engine.run()
+    assert looks == sorted(looks) != []
+    assert min(looks) == BOOT
+    assert not [when for when in looks if BOOT < when < 2 * HOUR]
+
+
+def test_a_look_at_a_judged_purchase_changes_nothing() -> None:
+    """Some looks at a purchase are planned before an earlier one judges it."""
+    engine = found(*JOBS)
+    guard = engine.guard
+    assert guard is not None
+    assert not guard._bought
+    pauses = [number for number in range(1, guard._next_number()) if guard.look(number, [1], LONG)]
+    assert pauses == sorted(guard._pauses) != []
+    assert len(pauses) < guard._number - 1
+
+
+def test_a_machine_that_is_idle_for_a_short_time_is_no_proof() -> None:
+    """Also in a pool whose release needs no idle times, so that its idle machines have none."""
+    engine = Engine(
+        Jobs([job(0, 100, 1)]), replace(SITE, pools=(replace(BURST, release=Flagged()),))
+    )  # fmt: skip
+    (machines,), guard = engine.pools, engine.guard
+    assert guard is not None
+    ((ready, ((batch, count),)),) = machines.start([(0, 1)], 0)
+    machines.expect_boot(batch, count, ready)
+    machines.put_idle(batch, machines.booted(batch), ready)
+    for idle_s in (0, IDLE_PROOF_S - 1, IDLE_PROOF_S):
+        enough = guard._sufficed(_Bought(0, (), [0]), ready + idle_s)
+        assert enough == ({0} if idle_s == IDLE_PROOF_S else set())
