@@ -103,6 +103,8 @@ def test_a_move_of_which_only_the_least_was_written_down_is_read(tmp_path: Path)
         False,
     )
     assert (found.tries, found.helped, found.held, found.newest) == (0, 0, None, None)
+    assert (found.stopped, found.suspended, found.is_hopeless) == (False, 0.0, False)
+    assert replace(found, step=MigrationStep.WAITING).is_hopeless
     assert (FailedRelease().cause, FailedRelease().pause) == (None, 0.0)
 
 
@@ -372,6 +374,7 @@ def test_a_verdict_stands_until_another_or_an_acquittal(state: CheckpointState) 
         at=1.0,
         cause=JobHindered(obstacle=SaveObstacleKind.FILE_LOCK),
     )
+    assert not first.moved
     other = replace(first, job=8)
     state.put_verdict(first)
     state.put_verdict(other)

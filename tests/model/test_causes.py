@@ -13,6 +13,8 @@ import msgspec
 import pytest
 
 from slurm_elastic.model.causes import AnyCause, Cause, Quoted, decoded, encoded
+from slurm_elastic.model.causes.deadline import Deadline
+from slurm_elastic.model.causes.run_starts import RunStart
 
 EARLIER = Path(__file__).parents[1] / "data" / "checkpoints-with-sentences" / "causes.jsonl"
 """Written by a release whose checkpoint causes had texts in place of causes."""
@@ -137,3 +139,21 @@ def test_the_sentences_are_those_of_the_golden_file(pytestconfig: pytest.Config)
     if pytestconfig.getoption("update_screens"):
         GOLDEN.write_text(text)
     assert text == GOLDEN.read_text()
+
+
+@pytest.mark.parametrize(
+    ("end", "now", "is_another_day"),
+    [
+        (20_000 * 86_400.0 - 1, 19_999 * 86_400.0, False),
+        (20_000 * 86_400.0, 20_000 * 86_400.0 - 1, True),
+        (20_000 * 86_400.0 - 0.5, 20_000 * 86_400.0 - 1, True),
+    ],
+)
+def test_a_deadline_names_its_day_if_the_decision_is_of_another(
+    end: float, now: float, is_another_day: bool
+) -> None:
+    assert Deadline.of(end, now) == Deadline(at=end, is_another_day=is_another_day)
+
+
+def test_a_start_without_more_to_say_repeats_nothing() -> None:
+    assert RunStart() == RunStart(number=None, repeats_s=0.0, doubt=None)
