@@ -12,12 +12,14 @@ import msgspec
 import pytest
 from msgspec.structs import replace
 
+from slurm_elastic.base.errors import ConfigError
 from slurm_elastic.model.causes import Quoted
 from slurm_elastic.model.causes.hindrances import JobHindered, SaveErrorLasts, SaveObstacleKind
 from slurm_elastic.model.causes.moves import MoveSaveFailed
 from slurm_elastic.model.checkpoint import Image, JobRun
 from slurm_elastic.model.cluster import Notice, NoticeKind
 from slurm_elastic.policies.checkpoint.threat import ThreatCause
+from slurm_elastic.state import ckptstate
 from slurm_elastic.state.ckptstate import MAX_OLDER_IMAGES, CheckpointState
 from slurm_elastic.state.ckptstate.facts import (
     FailedRelease,
@@ -27,6 +29,7 @@ from slurm_elastic.state.ckptstate.facts import (
     Suspension,
     UnsavableRun,
 )
+from slurm_elastic.state.ckptstate.schema import SCHEMA
 from slurm_elastic.state.store import disk
 
 RUN = JobRun(
@@ -493,3 +496,13 @@ def test_an_empty_sentence_of_an_earlier_release_is_read(tmp_path: Path) -> None
         in_file(tmp_path, "update migrations set body = ?", msgspec.json.encode(body).decode())
         (found,) = state.migrations()
     assert (found.reason, found.note) == (Quoted(text=""), None)
+
+
+def test_a_release_that_kept_sentences_refuses_causes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It could not decode them, and says so in a sentence instead."""
+    CheckpointState(tmp_path / "checkpoints.db").close()
+    monkeypatch.setattr(ckptstate, "SCHEMA", replace(SCHEMA, version=6))
+    with pytest.raises(ConfigError, match="schema 7"):
+        CheckpointState(tmp_path / "checkpoints.db")

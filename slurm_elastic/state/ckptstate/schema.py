@@ -8,7 +8,7 @@ FILE = "checkpoints.db"
 SCHEMA = Schema(
     name="file of checkpoints",
     maker="slurm-elastic-ckptman",
-    version=6,
+    version=7,  # 7: causes in place of sentences in the bodies
     adoptable_versions=range(1, 5),
     former_names={"rescues": "migrations"},
     # Columns that win over the file: the service wrote them while it had no file, so they are
