@@ -35,7 +35,7 @@ SETTINGS: Mapping[str, Any] = {
     "pools": [{"name": "pub", "max_price": {"of_on_demand": 1.0}}],
 }
 """The part of the configuration that the act needs."""
-STEPS, _DEADLINE_S, _POLL_EVERY_S = 80, 150.0, 0.2
+STEPS, _DEADLINE_S, _POLL_EVERY_S = 150, 150.0, 0.2
 _NAME = "walker"
 SCRIPT = f"{_NAME}.sh"
 """The file of a job that saves itself, in the sandbox's work directory."""
