@@ -1,4 +1,4 @@
-"""Groups of things that have something in common, in the order in which they first appear."""
+"""Groups of items with the same key, in the order in which the keys first appear."""
 
 from __future__ import annotations
 

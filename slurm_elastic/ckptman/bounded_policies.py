@@ -36,8 +36,8 @@ class BoundedPolicies:
     def plans(self, snapshot: Snapshot) -> tuple[JobPlan, ...]:
         """The plans, most urgent first."""
         slack = self._site.config.checkpoint.deadline_margin
-        # By policy, so that a policy of another package that fails or hangs leaves only its own
-        # jobs to FALLBACK.
+        # Group by policy: if a policy of another package fails or hangs, only its own jobs are left
+        # to FALLBACK.
         facts_by_policy: defaultdict[AnyPolicy, list[JobFacts]] = defaultdict(list)
         facts_of_ours: list[JobFacts] = []
         for facts in gather(snapshot):

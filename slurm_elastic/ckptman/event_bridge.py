@@ -107,7 +107,7 @@ class SqsQueue:
         client = self._client
         for start in range(0, len(handles), self.BATCH_SIZE):
             batch = handles[start : start + self.BATCH_SIZE]
-            # SQS needs an Id per entry that is unique within the call only.
+            # SQS needs an Id per entry, unique within the call.
             entries = [
                 {"Id": str(number), "ReceiptHandle": handle} for number, handle in enumerate(batch)
             ]

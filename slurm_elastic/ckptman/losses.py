@@ -40,7 +40,7 @@ _LEAST_URGENT = (float("inf"), 0.0)
 
 
 def start_of(move: Migration, run: StartedRun) -> RunStart:
-    """Where the run began, how much work that cost, and why it is not the newest save."""
+    """Return where the run began, how much work it repeats, and why not from the newest save."""
     return RunStart(
         number=None if run.image is None else run.image.number,
         repeats_s=lost_seconds(move) if is_costly(move) else 0.0,

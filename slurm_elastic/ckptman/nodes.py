@@ -242,8 +242,8 @@ def _why_ended(
     if notice.instance:
         machine = snapshot.machines.get(notice.instance)
         if machine is None:
-            # With an offer, the ledger knew the machine when the notice came, so the machine has
-            # ended. Without one, the ledger may list it a little later.
+            # A notice has an offer if the ledger knew the machine when it came, so the machine has
+            # ended. Else the ledger may list the machine a little later.
             is_gone = recorded.offer or now - notice.seen > UNKNOWN_NOTICE_TTL_S
             return NoticedMachineGone() if is_gone else None
         is_wrong = is_false(notice, now)

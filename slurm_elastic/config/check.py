@@ -166,7 +166,7 @@ def _duplicates(draft: Draft) -> None:
     _once(draft, "clouds", "name", names, "a name that no other cloud has")
     _once(draft, "pools", "name", draft.each("pools", "name", str), "a name that no other pool has")
     own_names = draft.each("clouds", "partition", str)
-    # A name that is there twice has its own complaint.
+    # Duplicate names have a complaint of their own.
     unique = {i: name for i, name in names.items() if list(names.values()).count(name) == 1}
     partitions = dict(sorted((unique | own_names).items()))
     _once(draft, "clouds", "partition", partitions, "a partition that no other cloud has")

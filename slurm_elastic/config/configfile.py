@@ -54,7 +54,7 @@ def read(path: Path, *, whole: bool = False) -> Config:
     """
     is_root = os.geteuid() == 0
     if is_root:
-        # Root would act on the words of whoever can write the file.
+        # Root does what the file says, so no other user may write it.
         require_ours(path)
     config = parse(text(path), str(path), whole=whole)
     if is_root:

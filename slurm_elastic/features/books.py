@@ -95,7 +95,7 @@ def read_books(
     leases = {cloud.name: lease_of(config, cloud) for cloud in config.clouds}
     longest = max(leases.values(), default=1)
     since = max(since, now - MACHINES_KEPT)
-    # A lease that has begun is paid to its end, which may lie in the future.
+    # A begun lease is paid to its end, which may lie in the future.
     until = now + longest + MINIMUM if until is None else until
     machines = [
         machine

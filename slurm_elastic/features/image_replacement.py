@@ -80,7 +80,7 @@ class ImageReplacement(Part):
         live = {m.instance.id for m in self._site.ledger.machines.live()}
         self._images.keep(live)
         for pool in self._pools:
-            # Without an intent or a list no new machine could follow the one that leaves.
+            # No machine may leave while its successor cannot be ordered or listed.
             if self._site.ledger.end_only or pool.cloud in self._site.unreadable.snapshot():
                 continue
             image = self._new_image(pool)

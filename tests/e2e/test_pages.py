@@ -46,8 +46,8 @@ exec bash -euo pipefail -x
 SAVES_BY_CRIU = f"""\
 mount -t tmpfs tmpfs /run
 for path in etc usr/local/sbin; do
-    mkdir -p /run/over/$path /run/work/$path
-    mount -t overlay overlay -o lowerdir=/$path,upperdir=/run/over/$path,workdir=/run/work/$path /$path
+    mkdir -p /run/upper/$path /run/scratch/$path
+    mount -t overlay overlay -o lowerdir=/$path,upperdir=/run/upper/$path,workdir=/run/scratch/$path /$path
 done
 mkdir -p /etc/slurm-elastic /run/sudo
 slurm-elastic rootpart /usr/local/sbin/slurm-elastic-ckpt-root

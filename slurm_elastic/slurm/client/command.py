@@ -75,8 +75,8 @@ def run(
             _pass_on(process, {"stdout": take, "stderr": keep_error}, timeout, began_at)
             code = _exit_status(process, timeout, began_at)
         except BaseException:
-            # Also for an error of `take`: nobody reads the output any more, so the command would
-            # never end.
+            # Also after an error of `take`: its output is not read any further, so the command
+            # would never end.
             process.kill()
             raise
     return code, error_bytes.decode(errors="replace")
