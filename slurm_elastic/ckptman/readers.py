@@ -21,13 +21,13 @@ log = logging.getLogger(__name__)
 MAX_PAUSE_S = 900.0
 PLANS_RETRY_S = 10.0
 PACE = 20.0
-"""A reading may take at most 1/PACE of the time."""
+"""A reading of Slurm's plans may take at most 1/PACE of the time, for the sake of slurmctld."""
 
 
 class PeriodicReader(PeriodicThread):
     """Calls ``read`` every ``every`` seconds. While it raises, it is called after the pauses of
     ``retry`` (None: less often), and the last successful reading stays in use. The result is
-    reported under ``name``.
+    reported under ``name``. ``pace``: see PeriodicTask.
     """
 
     def __init__(
@@ -37,9 +37,10 @@ class PeriodicReader(PeriodicThread):
         every: float,
         read: Callable[[], None],
         retry: Backoff | None = None,
+        pace: float = 0.0,
     ) -> None:
         retry = retry or Backoff(2 * every, MAX_PAUSE_S)
-        task = PeriodicTask(name, self.read, every, pace=PACE, retry=retry, clock=site.monotonic)
+        task = PeriodicTask(name, self.read, every, pace=pace, retry=retry, clock=site.monotonic)
         super().__init__(task, site.stop)
         self._site, self._name, self._read = site, name, read
 
@@ -59,7 +60,7 @@ def plans_reader(site: CheckpointSite, plans: SlurmPlans) -> PeriodicReader:
     # Never rarer than the usual reading: ``status`` shows the error until the next success, and an
     # operator who has just started slurmctld again must not see it for minutes.
     retry = Backoff(PLANS_RETRY_S, PLANS_EVERY_S)
-    return PeriodicReader(site, plans.name, PLANS_EVERY_S, plans.read, retry)
+    return PeriodicReader(site, plans.name, PLANS_EVERY_S, plans.read, retry, PACE)
 
 
 def spot_prices(book: PriceBook, machines: Callable[[], Mapping[str, Machine]]) -> None:

@@ -5,10 +5,11 @@ constants.
 from __future__ import annotations
 
 import base64
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from slurm_elastic.sandbox.ec2_api import Ec2Call, answer_xml, elements, tag_set, timestamp
 from slurm_elastic.sandbox.ec2_cloud import EmulatedCloud, EmulatedInstance
+from slurm_elastic.sandbox.ec2_prices import Quote
 
 _LINUX = "Linux/UNIX"
 LICENCES = {_LINUX: 0.0, "Red Hat Enterprise Linux": 0.026, "SUSE Linux": 0.05}
@@ -40,22 +41,20 @@ def console_xml(cloud: EmulatedCloud, call: Ec2Call, now: float) -> bytes | None
 
 
 def spot_prices_xml(cloud: EmulatedCloud, call: Ec2Call, now: float) -> bytes:
-    """Return the present price of each requested type, zone and product, in pages of
-    ``MaxResults``.
+    """Return the prices of each requested type, zone and product between ``StartTime`` and
+    ``EndTime``, the newest first, in pages of ``MaxResults``.
     """
     types, filters = call.listed("InstanceType"), call.filters()
-    zone = call.params.get("AvailabilityZone")
+    only_zone = call.params.get("AvailabilityZone")
     products = call.listed("ProductDescription") or filters.get("product-description", [_LINUX])
-    # Only with an ``EndTime`` does EC2 include the price that was in force at ``StartTime``.
-    began = "" if "EndTime" in call.params else call.params.get("StartTime", "")
     quotes = [
         (quote, product)
-        for quote in cloud.prices.quotes(now)
-        if (not types or quote.type in types)
-        and zone in (None, quote.zone)
-        and _allowed(filters, {"instance-type": quote.type, "availability-zone": quote.zone})
-        and quote.zone.startswith(call.region)
-        and timestamp(quote.since) >= began
+        for type_, zone in cloud.prices.offers()
+        if (not types or type_ in types)
+        and only_zone in (None, zone)
+        and _allowed(filters, {"instance-type": type_, "availability-zone": zone})
+        and zone.startswith(call.region)
+        for quote in _in_period(cloud.prices.history(type_, zone, now), call.params)
         for product in products
         if product in LICENCES
     ]
@@ -76,6 +75,23 @@ def spot_prices_xml(cloud: EmulatedCloud, call: Ec2Call, now: float) -> bytes:
     token = str(end) if end < len(quotes) else ""
     inner = f"<spotPriceHistorySet>{items}</spotPriceHistorySet>{elements(nextToken=token)}"
     return answer_xml(call.action, inner)
+
+
+def _in_period(history: Iterable[Quote], params: Mapping[str, str]) -> Iterator[Quote]:
+    """Yield those of ``history``, whose newest is first, that a call asks for."""
+    began, ended = params.get("StartTime", ""), params.get("EndTime")
+    newer = None
+    for quote in history:
+        since = timestamp(quote.since)
+        if since == newer or (ended is not None and since > ended):
+            continue
+        # Only with an ``EndTime`` does EC2 include the price that was in force at ``StartTime``.
+        if since < began and ended is None:
+            return
+        yield quote
+        if since <= began:
+            return
+        newer = since
 
 
 def statuses_xml(cloud: EmulatedCloud, call: Ec2Call) -> bytes:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+import threading
 from collections.abc import Iterable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
@@ -59,6 +61,20 @@ def watched(world: CkptWorld, feed: Feed) -> PeriodicReader:
     return PeriodicReader(world.ckpt, book.name, PRICES.poll_interval, read)
 
 
+class Pauses(threading.Event):
+    """Notes how long a thread waits, and ends it at the third pause."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.seconds: list[float | None] = []
+
+    def wait(self, timeout: float | None = None) -> bool:
+        self.seconds.append(timeout)
+        if len(self.seconds) == 3:
+            self.set()
+        return self.is_set()
+
+
 def saves(world: CkptWorld) -> int:
     return world.saver.calls.count(("checkpoint", 7))
 
@@ -75,6 +91,21 @@ def test_a_price_over_the_threshold_saves_once_and_the_job_goes_on(world: CkptWo
     world.advance(60)
     assert saves(world) == 1
     assert world.job(7).restarts == 0
+
+
+def test_a_slow_answer_does_not_put_the_next_reading_off(world: CkptWorld) -> None:
+    world.runs(7)
+    feed, pauses = Feed(world), Pauses()
+
+    def read() -> None:
+        feed.read([], 0.0)
+        world.now += 30.0  # the first one opens a session with the cloud
+
+    ckpt = dataclasses.replace(world.ckpt, stop=pauses)
+    reader = PeriodicReader(ckpt, feed.name, PRICES.poll_interval, read)
+    reader.start()
+    reader.join(30.0)
+    assert pauses.seconds == [0.0, PRICES.poll_interval, PRICES.poll_interval]
 
 
 @pytest.mark.parametrize(

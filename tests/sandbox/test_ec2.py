@@ -10,6 +10,7 @@ import sys
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -239,10 +240,13 @@ def test_fresh_machines_are_not_listed_for_a_while(
     eventually(lambda: listed(client) == old | soon)
 
 
-def test_prices_set_by_hand_are_answered_newest_only(control: Ec2Control, client: Any) -> None:
+def test_prices_set_by_hand_are_answered(control: Ec2Control, client: Any) -> None:
     control.price("c5.large", "us-east-1a", 0.0123)
     control.price("x9.new", "us-east-1b", 1.5)
-    history = client.describe_spot_price_history(InstanceTypes=["c5.large", "x9.new"])
+    now = datetime.now(UTC)
+    history = client.describe_spot_price_history(
+        InstanceTypes=["c5.large", "x9.new"], StartTime=now, EndTime=now
+    )
     prices = {
         (p["InstanceType"], p["AvailabilityZone"]): float(p["SpotPrice"])
         for p in history["SpotPriceHistory"]
@@ -253,6 +257,28 @@ def test_prices_set_by_hand_are_answered_newest_only(control: Ec2Control, client
         ("x9.new", "us-east-1b"),
         *(("c5.large", f"us-east-1{z}") for z in "abc"),
     }
+
+
+def test_the_price_history_has_what_held_at_its_start_and_all_changes(
+    control: Ec2Control, client: Any
+) -> None:
+    control.price("c5.large", "us-east-1a", 0.02)
+    began = datetime.now(UTC) + timedelta(seconds=1)
+    # EC2's times are whole seconds: the next price is of a later one.
+    eventually(lambda: datetime.now(UTC) > began + timedelta(seconds=1))
+    control.price("c5.large", "us-east-1a", 0.075)
+
+    def told(**period: datetime) -> list[float]:
+        zone = {"Name": "availability-zone", "Values": ["us-east-1a"]}
+        answer = client.describe_spot_price_history(
+            InstanceTypes=["c5.large"], Filters=[zone], **period
+        )
+        return [float(point["SpotPrice"]) for point in answer["SpotPriceHistory"]]
+
+    assert told(StartTime=began, EndTime=datetime.now(UTC)) == [0.075, 0.02]
+    assert told(StartTime=began, EndTime=began) == [0.02]
+    assert told(StartTime=began) == [0.075]
+    assert told()[:2] == [0.075, 0.02]
 
 
 def test_a_trace_is_replayed(control: Ec2Control, client: Any, tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from slurm_elastic.base.errors import ConfigError
-from slurm_elastic.providers.base.prices.trace import Series, load_trace
+from slurm_elastic.providers.base.prices.trace import PriceTrace, Series, load_trace
 from slurm_elastic.sandbox.ec2_prices import SHIPPED, SpotPrices, shipped
 
 
@@ -98,6 +98,33 @@ def test_a_price_set_by_hand_holds_until_it_is_given_back() -> None:
     prices.fix("*", "*", None, now=7.0)
     assert prices.quote("c5.large", "us-east-1a", 0.0) == before
     assert prices.quote("new.type", "z", 8.0) is None
+
+
+def test_the_prices_before_are_told_the_newest_first() -> None:
+    key = ("t9.tiny", "z")
+    trace = PriceTrace({key: Series((0.0, 3600.0, 7200.0), (0.1, 0.2, 0.3))})
+    prices = SpotPrices(trace, speed=3600, now=100.0)
+    prices.fix(*key, 9.0, now=100.5)
+    prices.fix(*key, None, now=101.5)
+    prices.fix(*key, 8.0, now=101.75)
+
+    def told(now: float) -> list[tuple[float, float]]:
+        return [(quote.price, quote.since) for quote in prices.history(*key, now)]
+
+    assert told(101.9) == [(8.0, 101.75), (0.2, 101.5), (9.0, 100.5), (0.1, 100.0)]
+    assert told(101.6) == [(0.2, 101.5), (9.0, 100.5), (0.1, 100.0)]
+    prices.fix(*key, None, now=101.8)
+    assert told(101.9)[:2] == [(0.2, 101.8), (8.0, 101.75)]
+
+
+def test_a_price_of_another_trace_is_not_told() -> None:
+    key = ("t9.tiny", "z")
+    prices = SpotPrices(PriceTrace({key: Series((0.0,), (0.1,))}), speed=1.0, now=0.0)
+    prices.fix(*key, 9.0, now=1.0)
+    prices.replay(load_trace(SHIPPED), speed=1.0, now=2.0)
+    assert prices.quote(*key, 3.0) is not None, "set by hand"
+    prices.fix("*", "*", None, now=4.0)
+    assert prices.quote(*key, 5.0) is None
 
 
 def test_the_shipped_day_reaches_the_on_demand_price_as_ec2s_does_and_is_mostly_below() -> None:
