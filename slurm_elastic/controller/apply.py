@@ -123,6 +123,7 @@ class _Apply:
             actions.Drop: self._drop,
             actions.Terminate: self._terminate,
             actions.TerminateOrphan: self._terminate,
+            actions.TerminateUnlisted: self._terminate,
             actions.TerminateDouble: self._terminate,
             actions.TerminateStopped: self._terminate,
             actions.FailNode: self._fail_nodes,

@@ -162,6 +162,15 @@ class TerminateOrphan(OnMachine, frozen=True, kw_only=True):
     by_node: ClassVar[bool] = True
 
 
+class TerminateUnlisted(OnMachine, frozen=True, kw_only=True):
+    """End a machine whose node Slurm does not list."""
+
+    kind: ClassVar[str] = "terminate-unlisted"
+    patient: ClassVar[bool] = True
+    capped: ClassVar[bool] = True
+    by_node: ClassVar[bool] = True
+
+
 class TerminateDouble(OnMachine, frozen=True, kw_only=True):
     """End a surplus machine of a node that has several."""
 

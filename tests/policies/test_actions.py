@@ -50,6 +50,7 @@ KINDS = {
     "terminate-double": "patient capped by_node bulk",
     "terminate-orphan": "patient capped by_node bulk",
     "terminate-stopped": "patient capped by_node bulk",
+    "terminate-unlisted": "patient capped by_node bulk",
 }
 
 

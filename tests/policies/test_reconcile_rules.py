@@ -5,6 +5,7 @@ decided.
 from __future__ import annotations
 
 import time
+from math import inf
 
 import pytest
 from hypothesis import given
@@ -206,10 +207,9 @@ CASES = {
     "powered down with a machine": (view(OFF, tracked=(KNOWN,), listed=(SEEN,)),
                                     [("terminate-orphan", "i-1")]),
     "powering down with a machine": (view(GOING, tracked=(KNOWN,), listed=(SEEN,)), []),
-    "node unknown to Slurm": (view(None, tracked=(KNOWN,), listed=(SEEN,)), []),
-    "node unknown to Slurm, old": (view(None, tracked=(OLD,), listed=(SEEN,)),
-                                   [("terminate-orphan", "i-1")]),
-    "node unknown to Slurm, old, cloud unreadable": (view(None, tracked=(OLD,), listed=None), []),
+    "node unknown to Slurm": (
+        view(None, tracked=(KNOWN,), listed=(SEEN,)), [("terminate-unlisted", "i-1")]),
+    "node unknown to Slurm, cloud unreadable": (view(None, tracked=(OLD,), listed=None), []),
     "no node's name": (view(UP, tracked=(replace(OLD, node=""), NAMED), listed=(SEEN, NAMED_SEEN)), []),
     "no node's name, too old": (
         view(UP, tracked=(replace(OLD, node="", max_age=3000), NAMED), listed=(SEEN, NAMED_SEEN)),
@@ -251,7 +251,7 @@ CASES = {
     "its cloud's clock is ahead": (
         view(UP, tracked=(replace(KNOWN, decided_at=NOW + 600, max_age=50),), listed=(SEEN,)), []),
     "node unknown to Slurm, from before the clock was set back": (
-        view(None, tracked=(AHEAD,), listed=(SEEN,)), [("terminate-orphan", "i-1")]),
+        view(None, tracked=(AHEAD,), listed=(SEEN,)), [("terminate-unlisted", "i-1")]),
     "no node's name, from before the clock was set back": (
         view(UP, tracked=(replace(AHEAD, node="", max_age=50), NAMED), listed=(SEEN, NAMED_SEEN)), []),
     "too old, an admin's drain": (
@@ -277,8 +277,6 @@ def test_the_table(name: str) -> None:
     [
         (view(OFF, intents=(replace(INTENT, created=NOW - 599),)),
          view(OFF, intents=(replace(INTENT, created=NOW - 600),)), "abandon"),
-        (view(None, tracked=(replace(KNOWN, decided_at=NOW - 3600),), listed=(SEEN,)),
-         view(None, tracked=(replace(KNOWN, decided_at=NOW - 3601),), listed=(SEEN,)), "terminate-orphan"),
         (view(UP, tracked=(replace(KNOWN, max_age=100),), listed=(SEEN,)),
          view(UP, tracked=(replace(KNOWN, max_age=99),), listed=(SEEN,)), "power-down"),
         (view(OFF, tracked=(replace(MISSED, missed_listings=2),)), view(OFF, tracked=(MISSED,)), "end-missing"),
@@ -287,7 +285,7 @@ def test_the_table(name: str) -> None:
 def test_what_waits_for_an_age_begins_with_that(
     before: CloudView, since: CloudView, expected: str
 ) -> None:
-    """Ten minutes, an hour, the pool's maximum, three reads."""
+    """Ten minutes, the pool's maximum, three reads."""
     assert [[a.kind for a in repairs(world, Thresholds())] for world in (before, since)] == [
         [], [expected],
     ]  # fmt: skip
@@ -352,6 +350,22 @@ def test_a_patient_repair_is_due_after_two_minutes() -> None:
     assert due_repairs(orphan, Thresholds(), first.found_since, 1119.0).ready == ()
     (due,) = due_repairs(orphan, Thresholds(), first.found_since, 1120.0).ready
     assert due.kind == "terminate-orphan"
+
+
+def test_a_machine_ends_an_hour_after_slurm_has_lost_its_node() -> None:
+    """However old it is: the include file may have been commented out by mistake."""
+    world = view(None, tracked=(replace(KNOWN, decided_at=NOW - 90_000),), listed=(SEEN,))
+    first = due_repairs(world, Thresholds(), {}, 1000.0)
+    assert first.ready == ()
+    assert due_repairs(world, Thresholds(), first.found_since, 4599.0).ready == ()
+    (due,) = due_repairs(world, Thresholds(), first.found_since, 4600.0).ready
+    assert due.kind == "terminate-unlisted"
+    there = view(UP, tracked=world.tracked, listed=(SEEN,))
+    back = due_repairs(there, Thresholds(), first.found_since, 2000.0)
+    again = due_repairs(world, Thresholds(), back.found_since, 4600.0)
+    assert again.ready == ()
+    after_takeover = replace(Thresholds(), grace_s=inf)
+    assert due_repairs(world, after_takeover, first.found_since, 9000.0).ready == ()
 
 
 def many(count: int, states: frozenset[str], start: int = 0) -> CloudView:
@@ -439,7 +453,7 @@ def test_without_pings_a_list_that_lacks_all_of_many_ends_nothing() -> None:
     since = replace(KNOWN, id="i-new", node="new", decided_at=NOW - 1)
     started = replace(SEEN, id="i-new", node="new")
     world = both(many(11, BUSY), view(None, tracked=(since,), listed=(started,)), listed=(started,))
-    assert kinds(unpinged(world)) == {"doubt": 1}
+    assert kinds(unpinged(world)) == {"doubt": 1, "terminate-unlisted": 1}
     nameless = replace(many(11, BUSY), tracked=())
     assert kinds(unpinged(nameless)) == {"doubt": 1}
 
@@ -449,10 +463,11 @@ def test_without_pings_a_list_that_has_one_as_old_as_a_lost_one_is_believed() ->
     kept = replace(KNOWN, id="i-kept", node="kept", decided_at=NOW - 50)
     seen = (replace(SEEN, id="i-kept", node="kept"),)
     world = both(many(11, BUSY), view(None, tracked=(kept,)), listed=seen)
-    assert kinds(unpinged(world)) == {"doubt": 1}
+    assert kinds(unpinged(world)) == {"doubt": 1, "terminate-unlisted": 1}
     newest = replace(world.tracked[0], decided_at=NOW - 50)
     assert kinds(unpinged(replace(world, tracked=(newest, *world.tracked[1:])))) == {
-        "end-missing": 11
+        "end-missing": 11,
+        "terminate-unlisted": 1,
     }
 
 
@@ -563,13 +578,13 @@ def test_an_admins_own_down_node_is_left_alone(world: CloudView) -> None:
 
 def test_patient_findings_must_stand() -> None:
     finding = TerminateOrphan(machine="i-1", cause=Quoted(text="x"))
-    ready, standing = debounce([finding], {}, NOW, grace=60)
+    ready, standing = debounce([finding], {}, NOW, lambda _: 60.0)
     assert ready == ()
-    ready, standing = debounce([finding], standing, NOW + 59, grace=60)
+    ready, standing = debounce([finding], standing, NOW + 59, lambda _: 60.0)
     assert ready == ()
-    ready, _ = debounce([finding], standing, NOW + 60, grace=60)
+    ready, _ = debounce([finding], standing, NOW + 60, lambda _: 60.0)
     assert ready == (finding,)
-    _, gone = debounce([], standing, NOW + 61, grace=60)
+    _, gone = debounce([], standing, NOW + 61, lambda _: 60.0)
     assert gone == {}
 
 
@@ -583,7 +598,7 @@ def test_deletions_nobody_asked_for_are_capped(count: int, live: int) -> None:
 
 def test_what_is_done_at_once_is_not_remembered() -> None:
     finding = NoteEnd(machine="i-1", cause=Quoted(text="x"))
-    assert debounce([finding], {}, NOW, grace=0) == ((finding,), {})
+    assert debounce([finding], {}, NOW, lambda _: 0.0) == ((finding,), {})
 
 
 HERE, THERE, BEYOND = "10.0.0.1", "10.0.0.2", "10.0.0.3"

@@ -148,9 +148,9 @@ class Thresholds(Struct, frozen=True, kw_only=True):
 
     ``grace_s``: how long a patient finding must stand. ``invisible_launch_s``: a launch without an
     answer that shows no machine for this long has made none. ``hidden_start_s``: a machine that no
-    list has ever had may be hidden for this long after its launch. ``unlisted_node_s``: the age at
-    which a machine ends if Slurm does not list its node, as after a pool, or our whole include
-    file, was taken out of slurm.conf.
+    list has ever had may be hidden for this long after its launch. ``unlisted_node_s``: a
+    machine ends if Slurm has not listed its node for this long, as after a pool, or our whole
+    include file, was taken out of slurm.conf.
     """
 
     # A node that changes its state in Slurm may look wrong for a moment.

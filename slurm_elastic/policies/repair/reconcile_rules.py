@@ -129,6 +129,7 @@ from slurm_elastic.policies.actions import (
     TerminateDouble,
     TerminateOrphan,
     TerminateStopped,
+    TerminateUnlisted,
 )
 from slurm_elastic.policies.clock_guard import age as age_of
 from slurm_elastic.policies.nodes.node_state import Phase, is_busy, is_down, is_drained, phase
@@ -184,7 +185,7 @@ def _machine(
     if state in OFF:
         return _to_be_started(view, machine, state) or _stopped(view, machine, node, listing)
     if node is None:
-        return _unlisted(view, machine, patience)
+        return _unlisted(view, machine)
     if view.states[node.name].is_unneeded:
         return TerminateOrphan(machine=machine.id, cause=NodePoweredDown())
     if machine.double_of:
@@ -238,20 +239,16 @@ def _is_past(view: CloudView, machine: TrackedInstance) -> bool:
     return machine.has_registered and view.phase(machine.node) is Phase.POWERING_UP
 
 
-def _unlisted(view: CloudView, machine: TrackedInstance, patience: Thresholds) -> Action | None:
-    """End the machine of a node that Slurm does not have, once the machine is old enough. No job
-    can be on such a node.
-    """
+def _unlisted(view: CloudView, machine: TrackedInstance) -> Action | None:
+    """End the machine of a node that Slurm does not have. No job can be on such a node."""
+    if machine.node:
+        return TerminateUnlisted(machine=machine.id, cause=NoSuchNode())
     # If its tags name no node, as after a manual change, we do not know what the machine does. It
-    # may stay for its maximum age.
-    limit = patience.unlisted_node_s if machine.node else machine.max_age
-    # `age_of` gives infinity after the clock was set back; that must not end a machine which may be
-    # working.
-    age = age_of(machine.decided_at, view.now) if machine.node else view.now - machine.decided_at
-    if limit is None or age <= limit:
+    # may stay for its maximum age. After the clock was set back the age is negative, and a machine
+    # that may be working stays.
+    if machine.max_age is None or view.now - machine.decided_at <= machine.max_age:
         return None
-    cause = NoSuchNode() if machine.node else TooOldWithoutNode()
-    return TerminateOrphan(machine=machine.id, cause=cause)
+    return TerminateOrphan(machine=machine.id, cause=TooOldWithoutNode())
 
 
 def _missing(

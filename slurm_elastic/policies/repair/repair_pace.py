@@ -4,11 +4,11 @@ are capped. Pure.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from msgspec import Struct
 
-from slurm_elastic.policies.actions import Action
+from slurm_elastic.policies.actions import Action, TerminateUnlisted
 from slurm_elastic.policies.repair.cloud_view import CloudView, Thresholds
 from slurm_elastic.policies.repair.inventory import cap
 from slurm_elastic.policies.repair.reconcile_rules import repairs
@@ -31,7 +31,13 @@ def due_repairs(
     """Return the repairs that stand for long enough, up to the cap. ``before``: ``standing`` of the
     round before; ``clock``: monotonic s.
     """
-    ready, standing = debounce(repairs(view, patience), before, clock, patience.grace_s)
+
+    def grace_of(action: Action) -> float:
+        unlisted = isinstance(action, TerminateUnlisted)
+        # The grace itself may be longer: it is without end right after a takeover.
+        return max(patience.grace_s, patience.unlisted_node_s) if unlisted else patience.grace_s
+
+    ready, standing = debounce(repairs(view, patience), before, clock, grace_of)
     # Machines that already end must not raise the cap.
     serving = sum(not machine.is_ending for machine in view.tracked)
     ready, waiting = limit_disruption(ready, serving)
@@ -39,10 +45,13 @@ def due_repairs(
 
 
 def debounce(
-    actions: Iterable[Action], first_seen: Mapping[tuple[str, str], float], now: float, grace: float
+    actions: Iterable[Action],
+    first_seen: Mapping[tuple[str, str], float],
+    now: float,
+    grace_of: Callable[[Action], float],
 ) -> tuple[tuple[Action, ...], dict[tuple[str, str], float]]:
     """Return the actions that may be carried out now, and since when each patient finding has
-    stood.
+    stood. ``grace_of``: how long (s) it must stand.
     """
     ready: list[Action] = []
     # Rebuilt each round, so that a finding that was absent for one round starts over.
@@ -53,7 +62,7 @@ def debounce(
             continue
         since = first_seen.get((action.kind, action.subject), now)
         standing[action.kind, action.subject] = since
-        if now - since >= grace:
+        if now - since >= grace_of(action):
             ready.append(action)
     return tuple(ready), standing
 
