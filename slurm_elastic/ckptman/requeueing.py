@@ -138,17 +138,13 @@ def ended_for_move(site: CheckpointSite, move: Migration, job: SlurmJob) -> bool
 
 def _may_be_requeued(site: CheckpointSite, move: Migration) -> bool:
     """A ``--no-requeue`` job with an image may be requeued, because it continues from there.
-    Without an image the user's setting stands.
+    Without an image the user's setting stands. SlurmError if Slurm refuses or does not answer: the
+    caller must try again, because the run is stopped.
     """
     if move.image is None:
         record_step(site, move, "ckpt-no-requeue", MayNotBeRequeued(), level=logging.WARNING)
         return False
-    try:
-        requeue_setting.lift_for_good(site.slurm, move.run.job)
-    except SlurmError as error:
-        refused = SlurmRefused(error=str(error))
-        record_step(site, move, "ckpt-no-requeue", refused, level=logging.WARNING)
-        return False
+    requeue_setting.lift_for_good(site.slurm, move.run.job)
     record_step(site, move, "ckpt-requeue-lifted", ImageMakesSafe())
     return True
 

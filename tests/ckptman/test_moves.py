@@ -633,6 +633,31 @@ def test_a_run_that_slurm_began_while_no_requeue_was_lifted_is_not_requeued(
     assert world.job(7).restarts == 1
 
 
+@pytest.mark.parametrize("answers_again", [True, False])
+def test_a_stopped_run_whose_no_requeue_cannot_be_lifted_is_not_left_stopped(
+    world: CkptWorld, monkeypatch: pytest.MonkeyPatch, *, answers_again: bool
+) -> None:
+    """It is tried again, and at last the run continues in place."""
+    saved_move(world)
+    world.slurm.set_job(7, requeue=False)
+
+    def unanswered(job: int, *, requeue: bool) -> None:
+        raise SlurmError(("scontrol", "update"), None, f"hangs {job} {requeue}")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(world.slurm, "set_requeue", unanswered)
+        world.advance(30)
+        (move,) = world.migrations()
+        assert move.step is MigrationStep.SAVED
+        if not answers_again:
+            world.until(lambda: world.migrations()[0].is_over, most=1200.0)
+    if answers_again:
+        world.until(lambda: world.back(7, 1))
+    else:
+        assert world.migrations()[0].step is MigrationStep.STAYED
+        assert ("release", 7) in world.saver.calls
+
+
 def test_ten_moves_that_ask_at_once_cost_two_lists() -> None:
     asked, answered = threading.Semaphore(0), threading.Event()
     lists: list[None] = []
