@@ -10,7 +10,7 @@ from slurm_elastic.base.errors import SlurmError
 from slurm_elastic.base.faults import reach
 from slurm_elastic.ckptman.losses import is_costly, notify_user, start_of
 from slurm_elastic.ckptman.origins import read_started_run
-from slurm_elastic.ckptman.requeueing import ended_for_move
+from slurm_elastic.ckptman.requeueing import ended_for_move, stay_if_late
 from slurm_elastic.ckptman.site import CheckpointSite
 from slurm_elastic.ckptman.steps import enter_step, finish, record_step
 from slurm_elastic.ckptman.verdicts import spot_nodes
@@ -22,6 +22,7 @@ from slurm_elastic.model.causes.moves import (
     JobUnlisted,
     NamedNodesGo,
     NoLongerThreatened,
+    RequeueIgnored,
     RequeueRepeated,
     RequeueSeen,
     StillPending,
@@ -115,6 +116,8 @@ def _requeue_again(site: CheckpointSite, move: Migration, job: SlurmJob) -> Migr
     """Slurm accepted the requeue, but it had no effect."""
     if site.now() - move.changed <= REQUEUE_EFFECT_S or "COMPLETING" in job.states:
         return move
+    if (stayed := stay_if_late(site, move, RequeueIgnored())) is not None:
+        return stayed
     record_step(site, move, "ckpt-not-yet", RequeueRepeated())
     return enter_step(site, move, MigrationStep.REQUEUEING)
 

@@ -1,5 +1,5 @@
-"""The requeue of a saved job. If Slurm does not requeue it for REQUEUE_TIMEOUT_S, the job continues
-where it is.
+"""The requeue of a saved job. If Slurm refuses it, does not answer, or accepts it without effect
+for REQUEUE_TIMEOUT_S, the job continues where it is.
 """
 
 from __future__ import annotations
@@ -156,15 +156,30 @@ def _retry_later(site: CheckpointSite, move: Migration, cause: RequeueObstacle) 
     now = site.now()
     if move.note != cause:
         record_step(site, move, "ckpt-not-yet", RequeueNotYet(cause=cause), level=logging.WARNING)
-    saved_at = move.reached.get(str(MigrationStep.SAVED), now)
-    is_late = now - saved_at > REQUEUE_TIMEOUT_S
+    is_late = _lateness_s(move, now) > REQUEUE_TIMEOUT_S
     move = replace(move, note=cause, at=now + (LATE_RETRY_AFTER_S if is_late else RETRY_AFTER_S))
-    # After a failed release (``held``) the run is released again only when its pause is over; the
-    # requeue is tried in between.
-    if is_late and (move.held is None or now >= move.held.until):
-        return _stay_in_place(site, move, RequeueTooLate(late_s=now - saved_at, cause=cause))
+    if (stayed := stay_if_late(site, move, cause)) is not None:
+        return stayed
     site.state.put(move)
     return move
+
+
+def _lateness_s(move: Migration, now: float) -> float:
+    # A run that was not saved is not stopped, so that nothing waits for its requeue.
+    return now - move.reached.get(str(MigrationStep.SAVED), now)
+
+
+def stay_if_late(site: CheckpointSite, move: Migration, cause: RequeueObstacle) -> Migration | None:
+    """After REQUEUE_TIMEOUT_S let the stopped run continue where it is. Returns the move, or None
+    if the requeue is to be tried again.
+    """
+    late_s = _lateness_s(move, site.now())
+    # After a failed release (``held``) the run is released again only when its pause is over; the
+    # requeue is tried in between.
+    is_held = move.held is not None and site.now() < move.held.until
+    if late_s <= REQUEUE_TIMEOUT_S or is_held:
+        return None
+    return _stay_in_place(site, move, RequeueTooLate(late_s=late_s, cause=cause))
 
 
 def _stay_in_place(site: CheckpointSite, move: Migration, cause: RequeueTooLate) -> Migration:

@@ -633,6 +633,22 @@ def test_a_run_that_slurm_began_while_no_requeue_was_lifted_is_not_requeued(
     assert world.job(7).restarts == 1
 
 
+def test_a_requeue_that_is_accepted_without_effect_does_not_leave_the_run_stopped(
+    world: CkptWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    saved_move(world)
+    world.slurm.set_job(7, requeue=True)
+    monkeypatch.setattr(world.slurm, "requeue", lambda job: None)
+    world.advance(100)
+    (move,) = world.migrations()
+    assert not move.is_over
+    world.until(lambda: world.migrations()[0].is_over, most=1200.0)
+    assert world.migrations()[0].step is MigrationStep.STAYED
+    assert ("release", 7) in world.saver.calls
+    texts = [str(decision.reason) for decision in world.ledger.decisions.about("job:7")]
+    assert any("Slurm accepted it each time, without effect" in text for text in texts)
+
+
 @pytest.mark.parametrize("answers_again", [True, False])
 def test_a_stopped_run_whose_no_requeue_cannot_be_lifted_is_not_left_stopped(
     world: CkptWorld, monkeypatch: pytest.MonkeyPatch, *, answers_again: bool

@@ -298,6 +298,14 @@ class RequeueRepeated(Cause, frozen=True, kw_only=True):
         return "its requeue had no effect and is repeated"
 
 
+class RequeueIgnored(Cause, frozen=True, kw_only=True):
+    """Slurm accepts each requeue, but does not requeue the job."""
+
+    @property
+    def words(self) -> str:
+        return "Slurm accepted it each time, without effect"
+
+
 class SuspendedJustNow(Cause, frozen=True, kw_only=True):
     """A person suspended the job so short a time ago that it cannot be resumed yet."""
 
@@ -306,7 +314,7 @@ class SuspendedJustNow(Cause, frozen=True, kw_only=True):
         return "it was suspended just now"
 
 
-RequeueObstacle = Quoted | SlurmRefused | SuspendedJustNow
+RequeueObstacle = Quoted | SlurmRefused | SuspendedJustNow | RequeueIgnored
 """Why a saved job is not requeued yet."""
 
 
@@ -413,6 +421,7 @@ MoveStep = (
     | NextRunStart
     | JobRunsAgain
     | LostJobRuns
+    | RequeueIgnored
     | RequeueRepeated
     | SuspendedJustNow
     | RequeueNotYet
