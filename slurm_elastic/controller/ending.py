@@ -28,9 +28,12 @@ def terminate(
     """Terminate these machines of one cloud in one bulk call. The intent is written first.
 
     After an error the intent stays in the ledger and the next round repeats the call. Providers
-    treat machines that no longer exist as ended. If a machine was stopped, or its end was
-    requested before, it counts as paid until its cloud no longer lists it, and each round requests
-    its end again. A machine that a feature has not finished with stays; the next round tries again.
+    treat machines that no longer exist as ended. If the cloud accepts the first request for the end
+    of a running machine, the machine no longer counts as paid; a later list that still has it
+    changes that. If a machine was stopped, or its end was requested before, it counts as paid until
+    its cloud no longer lists it, and each round requests its end again.
+
+    A machine that a feature has not finished with stays; the next round tries again.
     """
     unfinished = find_unfinished(site, machines)
     machines = [m for m in machines if m not in unfinished]

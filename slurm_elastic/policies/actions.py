@@ -373,8 +373,9 @@ class Hold(OnNode, frozen=True, kw_only=True):
 
 
 class Suspend(OnMachine, frozen=True, kw_only=True):
-    """End or stop a machine whose node Slurm has powered down. ``unproven``: do it only if no job
-    can be on the machine, because it looks younger than the request.
+    """End or stop a machine whose node Slurm has powered down. ``unproven``: the machine
+    looks younger than the request. It ends only if it has registered before, its node is no longer
+    up, and no job runs on it.
     """
 
     kind: ClassVar[str] = "suspend"

@@ -48,11 +48,12 @@ up               nothing             lists it as ended        fail-lost (at once
 powered down,    nothing             nothing                  restore (to the powered-down nodes)
 for a notice
 powered down     machine             there                    terminate (orphan), after the grace
-not listed       machine > 1 hour    there                    terminate (orphan), after the grace
+not listed       machine             there                    terminate (unlisted), after an hour
 none (no tag)    machine over age    there                    terminate (orphan), after the grace
 two machines     two                 there                    terminate the one that is not at the
-                                                              node's address, else the older one
-                                                              (not while jobs run on either)
+                                                              node's address; if none or both
+                                                              are, the older one, unless the
+                                                              node is busy
 another cloud's  machine             there                    as above, which leaves it while it may
                                                               serve the node; terminate (double) if
                                                               that is at its own cloud's machine

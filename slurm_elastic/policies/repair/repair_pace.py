@@ -28,8 +28,8 @@ class DueRepairs(Struct, frozen=True, kw_only=True):
 def due_repairs(
     view: CloudView, patience: Thresholds, before: Mapping[tuple[str, str], float], clock: float
 ) -> DueRepairs:
-    """Return the repairs that stand for long enough, up to the cap. ``before``: ``standing`` of the
-    round before; ``clock``: monotonic s.
+    """Return the repairs that stand for long enough, up to the cap. ``before``: ``found_since``
+    of the round before; ``clock``: monotonic s.
     """
 
     def grace_of(action: Action) -> float:
