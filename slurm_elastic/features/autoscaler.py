@@ -30,7 +30,7 @@ from slurm_elastic.controller import holds
 from slurm_elastic.controller.context import Site
 from slurm_elastic.controller.extensions import Extensions, Part
 from slurm_elastic.controller.periodic import SiteTask
-from slurm_elastic.features import budget_enforcement
+from slurm_elastic.features import budget_enforcement, growth_stays
 from slurm_elastic.features.covered_jobs import CoveredJobs, counted_id
 from slurm_elastic.features.observe import PoolGroup, observe, pool_groups
 from slurm_elastic.features.pool_nodes import Observation
@@ -243,10 +243,12 @@ class Autoscaler(Part):
             if outlook is None:
                 continue
             if plan.starts or plan.leaves or (is_news and plan.unserved):
+                needs = growth_stays.detail_of(self._site, now, plan, nodes)
                 nodes += [leave.node for leave in plan.leaves]
                 names = (group.name, *(pool.name for pool in now.pools))
                 pools = dict.fromkeys(pool_subject(name) for name in names)
                 detail = {"now": msgspec.to_builtins(now), "plan": msgspec.to_builtins(plan)}
+                detail |= needs
                 self._site.record(CORRELATION, KIND, (*pools, *nodes), outlook, detail)
                 level = logging.WARNING if plan.failed else logging.INFO
                 log.log(

@@ -1,10 +1,11 @@
 """Keeps jobs off machines whose reservation ends before the jobs do.
 
 Some reservations end their machines (EC2's capacity blocks). A request is split, so that jobs that
-cannot end in time and cannot be saved get other machines. slurmctld may give a running machine
-further jobs without asking us, so a reservation in Slurm takes its node from that time on:
-slurmctld starts no job there whose time limit reaches into it. ckptman moves the jobs that are
-there nevertheless (``policies.checkpoint.threat``).
+cannot end in time and cannot be saved get other machines. So do jobs that wait for machines of a
+growth policy (``growth_stays``). slurmctld may give a running machine further jobs without asking
+us, so a reservation in Slurm takes its node from that time on: slurmctld starts no job there whose
+time limit reaches into it. ckptman moves the jobs that are there nevertheless
+(``policies.checkpoint.threat``).
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from slurm_elastic.config.job_checkpoint import resolve_for
 from slurm_elastic.controller.context import Site
 from slurm_elastic.controller.extensions import Extensions, Part
 from slurm_elastic.controller.periodic import SiteTask
+from slurm_elastic.features import growth_stays
 from slurm_elastic.model.cluster import LaunchSpec, NodeRequest
 from slurm_elastic.model.reserved import Held
 from slurm_elastic.model.slurm import Reservation, SlurmJob
@@ -68,22 +70,38 @@ def split(site: Site, ending: Sequence[Held], request: NodeRequest) -> Sequence[
         for held in ending
         if held.cloud == cloud and held.is_active(now) and held.machines_end_at is not None
     ]
-    if not ends or not request.job_nodes:
+    if not ends:
         return (request,)
     boot_s = site.config.resume_timeout(site.clouds[cloud])
-    needs = levelled(_needs(site, request), ends, boot_s, now)
+    needs, users = _needs_of_jobs(site, request), dict(request.job_nodes)
+    for number, (node, need) in enumerate(_needs_of_others(site, request).items(), 1):
+        # slurmctld's job ids are positive, so each of these nodes may stand for a job of its own.
+        needs[-number], users[-number] = need, (node,)
+    needs = levelled(needs, ends, boot_s, now)
     return tuple(
         replace(part_of(request, nodes), needs_s=need)
-        for nodes, need in split_by_need(request.nodes, request.job_nodes, needs)
+        for nodes, need in split_by_need(request.nodes, users, needs)
     )
 
 
-def _needs(site: Site, request: NodeRequest) -> Mapping[int, float]:
+def _needs_of_others(site: Site, request: NodeRequest) -> Mapping[str, float]:
+    """Return by node without a known job for how long (s) its machine must stay, because a growth
+    policy has started it for jobs that wait.
+    """
+    of_jobs = {node for nodes in request.job_nodes.values() for node in nodes}
+    others = [node for node in request.nodes if node not in of_jobs]
+    needs = growth_stays.recorded(site, request) if others else {}
+    return {node: needs.get(node, 0.0) for node in others}
+
+
+def _needs_of_jobs(site: Site, request: NodeRequest) -> dict[int, float]:
     """Return by job for how long (s) its machines must stay: its time limit, or 0 if it can be
     saved. A job that Slurm does not list, or has no limit, may need them for ever.
     """
     # Without an answer assume the worst: no machine that ends too early.
     needs = dict.fromkeys(request.job_nodes, math.inf)
+    if not needs:
+        return needs
     try:
         jobs = site.slurm.jobs()
     except SlurmError as error:

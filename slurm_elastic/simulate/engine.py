@@ -226,8 +226,11 @@ class Engine(RunState):
         queue, running, launched = self.queue, len(self.runs.now), False
         for jobs, own_only in queue.classes(now):
             head = queue.head_start(jobs, now)
-            for pool, count in self.grower.wanted(jobs, head, running, now, own_only=own_only):
-                self.boot_ahead(pool, count, now)
+            wanted = self.grower.wanted(jobs, head, running, now, own_only=own_only)
+            stays = self.grower.stays(sum([count for _, count in wanted])) if wanted else ()
+            for pool, count in wanted:
+                self.boot_ahead(pool, count, now, stays[:count])
+                stays = stays[count:]
                 launched = True
             queue.watch_started(jobs, now)
         self.grower.given = 0

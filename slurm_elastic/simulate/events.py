@@ -253,10 +253,19 @@ class RunEvents:
             self._plan_next_loss(pool, now)
         return ready
 
-    def boot_ahead(self, pool: int, count: int, now: int) -> None:
-        """Boot up to ``count`` machines for no job in particular, as many as are available."""
+    def boot_ahead(self, pool: int, count: int, now: int, stays: Sequence[int] = ()) -> None:
+        """Boot up to ``count`` machines for no job in particular, as many as are available.
+        ``stays``: by machine for how long (s) it must stay.
+        """
+        if self.pools[pool].ending is None or not stays:
+            self._boot_ahead(pool, count, now)
+            return
+        for needs_s, machines in self.purchases.by_need(pool, stays, now):
+            self._boot_ahead(pool, machines, now, needs_s)
+
+    def _boot_ahead(self, pool: int, count: int, now: int, needs_s: float = 0.0) -> None:
         machines = self.pools[pool]
-        sales = self.purchases.buy(pool, count, now, whole=False)
+        sales = self.purchases.buy(pool, count, now, whole=False, needs_s=needs_s)
         if not sales:
             return
         for ready, launched in machines.start(sales, now):

@@ -9,6 +9,7 @@ a cool-down begins or ends, or the usage under a limit changes.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Sequence
 from math import ceil
 
@@ -30,6 +31,7 @@ from slurm_elastic.policies.launch.gang import Gang
 from slurm_elastic.policies.launch.next_launch import next_launch
 from slurm_elastic.policies.launch.pool_order import PoolTerms, terms_of
 from slurm_elastic.policies.launch.ranking import Scope, rank, serving, shortfall, used_by
+from slurm_elastic.policies.launch.reservations import levelled
 from slurm_elastic.simulate.machines import PoolMachines, Sales
 from slurm_elastic.simulate.market import NEVER, PLENTY
 from slurm_elastic.simulate.scenario import Scenario
@@ -103,6 +105,19 @@ class Purchases:
         if not self.unlimited:
             self._drop_decisions(but=pool)
         return sales
+
+    def by_need(self, pool: int, stays: Sequence[int], now: int) -> Sequence[tuple[float, int]]:
+        """Return (seconds, machines) for each launch that machines need which must stay for such
+        times, the shortest first.
+        """
+        held = [sold.offer.held for sold in self.pools[pool].sold]
+        ends = {
+            row.machines_end_at
+            for row in held
+            if row is not None and row.machines_end_at is not None and row.is_active(now)
+        }
+        needs = levelled(dict(enumerate(stays)), ends, self._boot_s[pool], now)
+        return sorted(Counter(needs.values()).items())
 
     def review(self, now: int, *, waited_for: bool) -> bool:
         """Release the nodes of held pools that can be served again; all nodes if no job waits.

@@ -16,6 +16,7 @@ from slurm_elastic.policies.growth.scaling import (
     shortfall,
     spread,
 )
+from slurm_elastic.policies.growth.stays import stays
 from slurm_elastic.policies.growth.waste import ENDING_S, with_waste
 from slurm_elastic.policies.money.bounds import UNBOUNDED, Bounds, Spent, stopped
 from slurm_elastic.simulate.cloud_order import JobOrders, Pools
@@ -92,6 +93,7 @@ class Grower:
         self.boot_s = self.growing[0][1].boot_seconds(1) if self.growing else 0
         self.given = 0
         self._has_ends = any(machines.ending is not None for _, machines in self.growing)
+        self._demand = Demand(now=start)
         self._grown = grown_by(self.policy)
         self._once = counts_once(self.policy)
         self._waiting_cache = _WaitingCache(jobs, self.need, start)
@@ -123,7 +125,7 @@ class Grower:
         if own_only or (not self._costs_nothing and self._is_spent(now)):
             pools = [entry for entry in pools if not entry[1].pool.public]
         queue = queue if self.depth is None else queue[: self.depth]
-        demand = self.demand(queue, head, running, now)
+        self._demand = demand = self.demand(queue, head, running, now)
         if self._has_ends:
             self.given += min(sum([job.nodes for job in demand.queue]), demand.idle)
         growth = self._grown(demand)
@@ -140,6 +142,12 @@ class Grower:
             count = min(growth.machines, room)
             return [(pools[0][0], count)] if count > 0 else []
         return spread(growth.machines, [(index, entry.room_now()) for index, entry in pools])
+
+    def stays(self, machines: int) -> Sequence[int]:
+        """Return for how long (s) the machines that were wanted last must stay, each by itself.
+        Empty if no reservation ends its machines.
+        """
+        return stays(machines, self.policy, self._demand) if self._has_ends else ()
 
     def _in_order(self, queue: Sequence[int], now: int) -> Pools:
         """Return the growing pools in the order in which machines start. Jobs are then counted in

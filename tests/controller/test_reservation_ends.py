@@ -12,7 +12,7 @@ from msgspec.structs import replace
 
 from slurm_elastic.base.errors import SlurmError
 from slurm_elastic.config import PoolSettings
-from slurm_elastic.config.policies import Budget, CloudPolicies
+from slurm_elastic.config.policies import Budget, CloudPolicies, SitePolicies
 from slurm_elastic.config.reservations import Reservation
 from slurm_elastic.controller.budget import read_spending
 from slurm_elastic.features.reservation_ends import split
@@ -35,14 +35,16 @@ BLOCK = Reservation(
 NODES = ("m1", "m2", "m3", "m4")
 
 
-def build(directory: Path, **cloud: Any) -> World:
+def build(directory: Path, site: SitePolicies | None = None, **cloud: Any) -> World:
     fields: dict[str, Any] = {"limits": Limits(dollars_per_hour=9.0), "reservations": (BLOCK,)}
     public = FakeCloud(name="pub", location=Location.PUBLIC, types=SHAPE, **(fields | cloud))
     pool = PoolSettings(
         name="many", cloud="pub", nodes="m[1-4]", cpus=2, memory=4096,
         markets=(Market.RESERVED, Market.ON_DEMAND),
     )  # fmt: skip
-    return World(directory, clouds=(public,), pools=(pool,), limits=Limits())
+    return World(
+        directory, clouds=(public,), pools=(pool,), limits=Limits(), policies=site or SitePolicies(),
+    )  # fmt: skip
 
 
 @pytest.fixture
@@ -100,6 +102,66 @@ def test_where_slurm_says_nothing_jobs_may_run_for_ever(world: World) -> None:
     assert parts(world, queue, j1=("m1",)) == [
         (("m2", "m3", "m4"), 0.0), (("m1",), float("inf")),
     ]  # fmt: skip
+
+
+def growing(directory: Path, growth: str, *jobs: tuple[int, float], **policies: Any) -> World:
+    """A site whose ``growth`` policy sees these jobs (nodes, time limit) at once."""
+    world = build(directory, SitePolicies(growth=growth, poll_interval=5.0, **policies))
+    world.advance(20)
+    for number, (nodes, limit) in enumerate(jobs, 1):
+        world.slurm.submit(number, NODES, nodes, partitions=("pub",), limit=limit, node_count=nodes)
+    return world
+
+
+def on_block(world: World) -> list[bool]:
+    return sorted(m.reservation == "block" for m in world.alive())
+
+
+def test_growth_starts_no_machine_that_ends_before_the_waiting_job(tmp_path: Path) -> None:
+    world = growing(tmp_path, "on_demand", (2, 3 * HOUR))
+    world.advance(60)
+    assert on_block(world) == [False, False]
+    assert [j.id for j in world.slurm.queue().values() if "RUNNING" in j.states] == [1]
+    world.close()
+
+
+def test_growth_starts_machines_of_a_block_for_the_jobs_that_end_in_time(tmp_path: Path) -> None:
+    world = growing(tmp_path, "on_demand", (1, 600), (2, 3 * HOUR), (1, 900))
+    world.advance(60)
+    assert on_block(world) == [False, False, True, True]
+    world.close()
+
+
+def test_machines_that_are_for_no_job_may_end_early(tmp_path: Path) -> None:
+    """The policy starts two machines for the one job. The others keep the pool warm."""
+    world = growing(tmp_path, "group_bursts(group=2)", (1, 3 * HOUR))
+    world.advance(60)
+    assert on_block(world) == [False, True]
+    world.close()
+
+
+def test_a_restarted_daemon_knows_for_which_jobs_growth_started_a_node(tmp_path: Path) -> None:
+    """It ends before slurmctld asks for the machines."""
+    world = growing(tmp_path, "on_demand", (1, 3 * HOUR))
+    world.programs = lambda *_: None
+    world.advance(10)
+    assert world.alive() == []
+    world.restart()
+    world.programs = world.program
+    world.program("resume", ["m1"], {})
+    world.advance(10)
+    assert on_block(world) == [False]
+    world.close()
+
+
+def test_a_node_that_is_powered_up_much_later_has_no_job_of_the_past(tmp_path: Path) -> None:
+    world = growing(tmp_path, "on_demand", (1, 3 * HOUR))
+    world.advance(30)
+    request = NodeRequest(id="r", pool=world.site.pools["many"], nodes=("m1",))
+    assert [p.needs_s for p in split(world.site, [BLOCK.held("pub")], request)] == [3 * HOUR]
+    world.now += world.config.timings.resume_timeout
+    assert [p.needs_s for p in split(world.site, [BLOCK.held("pub")], request)] == [0.0]
+    world.close()
 
 
 def test_machines_of_a_block_are_counted_and_the_rest_is_bought(world: World) -> None:

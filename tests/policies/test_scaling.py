@@ -165,7 +165,7 @@ def test_warm_machines_stay_and_are_made_up() -> None:
     plan = decide(now(pool(rules=rules, idle=idle, room=5)))
     assert [leave.node for leave in plan.leaves] == ["pub0", "pub1"]
     plan = decide(now(pool(rules=rules, idle=idle[:1], room=5)))
-    assert plan.starts == (ScaleUp("burst", 1, "2 machines are kept idle"),)
+    assert plan.starts == (ScaleUp("burst", 1, "2 machines are kept idle", is_warm=True),)
 
 
 def test_machines_on_the_emptiest_host_go_first_and_jobs_get_the_fullest_one() -> None:

@@ -9,9 +9,9 @@ import random
 import pytest
 from msgspec.structs import replace
 
-from slurm_elastic.model.cluster import Location, Market, Offer, Pool
+from slurm_elastic.model.cluster import Limits, Location, Market, Offer, Pool
 from slurm_elastic.model.reserved import BLOCK_LEAD_S, Held, ReservationKind
-from slurm_elastic.policies.growth.capacity import AnyGrowth, OnDemand, Slurm
+from slurm_elastic.policies.growth.capacity import AnyGrowth, GroupBursts, OnDemand, Slurm
 from slurm_elastic.policies.growth.release import Idle
 from slurm_elastic.policies.launch.reservations import SLACK_S
 from slurm_elastic.simulate import Options, simulate
@@ -147,18 +147,45 @@ def test_a_growth_policy_counts_no_machine_that_the_waiting_job_cannot_use() -> 
 
 
 def test_the_guard_counts_no_machine_that_ends_too_early() -> None:
-    """The purchase for the long job lands on the block, whose machines idle for longer than a
-    minute. They could not have helped that job, so it still counts.
+    """The limits leave room for two of the three machines that the long job needs, beside one of
+    the block that is for no job. The three idle for longer than a minute, but one of them could not
+    have helped that job, so it still counts.
     """
     late = 8 * HOUR + 600
-    jobs = Jobs([job(0, HOUR), job(late, 2 * HOUR)])
-    engine = Engine(
-        jobs, Scenario(pools=(POOL,), growth=OnDemand(), held=(BLOCK,), guarded=True)
+    scenario = Scenario(
+        pools=(POOL,), growth=GroupBursts(group=4), held=(BLOCK,), guarded=True,
+        limits=Limits(nodes=3),
     )  # fmt: skip
+    engine = Engine(Jobs([job(late, 2 * HOUR, machines=3)]), scenario)
     engine.run()
-    assert offers(engine)[:2] == [0, 0]
+    assert sorted(offers(engine)[:3]) == [0, 1, 1]
+    assert engine.runs.first[0] == GONE + BOOT
     assert engine.guard is not None
     assert engine.guard.unhelped_jobs == frozenset()
+
+
+def test_a_growth_policy_starts_no_machine_that_ends_before_the_waiting_job() -> None:
+    late = 8 * HOUR + 600
+    engine = ran(job(0, HOUR), job(late, 2 * HOUR), growth=OnDemand())
+    assert offers(engine) == [0, 1]
+    assert engine.runs.first[1] == late + BOOT
+
+
+def test_of_the_jobs_that_wait_together_each_gets_machines_that_last() -> None:
+    """The first job is too long for the block, the second and third are not."""
+    late = 8 * HOUR + 600
+    jobs = [job(late, 2 * HOUR), job(late, 600), job(late, 900)]
+    engine = ran(*jobs, growth=OnDemand())
+    assert sorted(offers(engine)) == [0, 0, 1]
+    assert list(engine.runs.first) == [late + BOOT] * 3
+
+
+def test_a_machine_for_no_job_may_end_early() -> None:
+    """Two machines start for the one job, and only it needs a machine that stays."""
+    late = 8 * HOUR + 600
+    engine = ran(job(late, 2 * HOUR), growth=GroupBursts(group=2))
+    assert sorted(offers(engine)) == [0, 1]
+    assert engine.runs.first[0] == late + BOOT
 
 
 def test_machines_for_jobs_of_both_kinds_are_counted_apart() -> None:

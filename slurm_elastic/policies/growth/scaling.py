@@ -131,12 +131,13 @@ class GroupSnapshot(Struct, frozen=True, kw_only=True):
 
 
 class ScaleUp(NamedTuple):
-    """How many more machines a pool gets, and why, on these ``nodes`` (empty: on any)."""
+    """More machines for a pool on ``nodes`` (empty: any), and why. ``is_warm``: no job needs them."""
 
     pool: str
     machines: int
     reason: str
     nodes: tuple[str, ...] = ()
+    is_warm: bool = False
 
 
 class ScaleDown(NamedTuple):
@@ -398,7 +399,7 @@ def _warm(pool: PoolSnapshot, starts: Sequence[ScaleUp]) -> ScaleUp | None:
     count = shortfall(min_idle, len(pool.idle), pool.booting + coming, pool.room - coming)
     if pool.stop or not count:
         return None
-    return ScaleUp(pool.name, count, kept_warm(min_idle))
+    return ScaleUp(pool.name, count, kept_warm(min_idle), is_warm=True)
 
 
 def _leaving(now: GroupSnapshot, plan: ScalingPlan) -> ScalingPlan:
