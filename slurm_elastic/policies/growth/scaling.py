@@ -131,7 +131,7 @@ class GroupSnapshot(Struct, frozen=True, kw_only=True):
 
 
 class ScaleUp(NamedTuple):
-    """More machines for a pool on ``nodes`` (empty: any), and why. ``is_warm``: no job needs them."""
+    """More machines for a pool on ``nodes`` (empty: any), and why. ``is_warm``: for no job."""
 
     pool: str
     machines: int
