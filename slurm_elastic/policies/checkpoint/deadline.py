@@ -23,7 +23,6 @@ from typing import NamedTuple
 from msgspec import Struct
 from msgspec.structs import replace
 
-from slurm_elastic.base.units import brief
 from slurm_elastic.policies.checkpoint.market_spells import NOTHING, Past
 
 RESERVE = 0.55
@@ -111,11 +110,33 @@ class Race(Struct, frozen=True, kw_only=True):
         return self.past.ups.expected(self.up, self.restart) >= least
 
 
+class ChoiceReason(StrEnum):
+    """Why the job runs where it does until the next look."""
+
+    NO_CHEAPER = "spot machines are no cheaper"
+    SPOT_GOES_ON = "the job has a spot machine"
+    SPOT_FREE = "a spot machine is available"
+    SPOT_FREE_AND_AHEAD = "a spot machine is available, and the job is ahead of its line"
+    SPOT_TOO_SHORT = "a spot machine would not stay long enough to earn the change"
+    SPOT_TOO_LATE = "the loss of a spot machine could not be made up"
+    BEHIND = "a spot machine is available, but the job is behind its line"
+    NO_SPOT = "no spot machine is available"
+    NO_SPOT_PATIENT = "no spot machine is available, and there is slack to wait"
+    NO_SPOT_SOON = "no spot machine is available, and none is expected soon enough"
+    NO_SPOT_AHEAD = "no spot machine is available, and the job is ahead of its line"
+    NO_SPOT_BEHIND = "no spot machine is available, and the job is behind its line"
+    SLACK_USED = "the slack is needed for restarts"
+    ALWAYS = "the policy always pays"
+
+
 class DeadlineChoice(NamedTuple):
-    """Where to run until the next look, and why."""
+    """Where to run until the next look, and why. ``seconds``: the slack, or the age of the spot
+    market's spell, if the reason is about it.
+    """
 
     where: Where
-    reason: str
+    reason: ChoiceReason
+    seconds: float = 0.0
 
 
 def choose(race: Race) -> DeadlineChoice:
@@ -123,46 +144,38 @@ def choose(race: Race) -> DeadlineChoice:
     restarts and a look.
     """
     if race.price >= 1:
-        return DeadlineChoice(Where.ON_DEMAND, "spot machines are no cheaper")
+        return DeadlineChoice(Where.ON_DEMAND, ChoiceReason.NO_CHEAPER)
     if race.spot:
         return _with_spot(race)
     if race.where is Where.ON_DEMAND:
         # Stay: to wait now would cost a restart later.
-        return DeadlineChoice(Where.ON_DEMAND, "no spot machine is available")
+        return DeadlineChoice(Where.ON_DEMAND, ChoiceReason.NO_SPOT)
     # The next look would be too late to begin on demand, so begin now.
     if race.slack < race.restart + 2 * race.look:
-        return DeadlineChoice(Where.ON_DEMAND, f"only {brief(race.slack)} may still be lost")
+        return DeadlineChoice(Where.ON_DEMAND, ChoiceReason.SLACK_USED, race.slack)
     if race.patient:
-        return DeadlineChoice(
-            Where.WAITING, "no spot machine is available, and there is slack to wait"
-        )
-    return DeadlineChoice(
-        Where.ON_DEMAND, "no spot machine is available, and none is expected soon enough"
-    )
+        return DeadlineChoice(Where.WAITING, ChoiceReason.NO_SPOT_PATIENT)
+    return DeadlineChoice(Where.ON_DEMAND, ChoiceReason.NO_SPOT_SOON)
 
 
 def uniform(race: Race) -> DeadlineChoice:
     """Uniform progress as the paper prints it; it ignores prices."""
     way = race.restart + race.look
     if race.spot and race.where is Where.SPOT and race.slack >= way:
-        return DeadlineChoice(Where.SPOT, "the spot machine is there")
+        return DeadlineChoice(Where.SPOT, ChoiceReason.SPOT_GOES_ON)
     if race.slack < way + race.restart + race.look:
-        return DeadlineChoice(Where.ON_DEMAND, f"only {brief(race.slack)} may still be lost")
+        return DeadlineChoice(Where.ON_DEMAND, ChoiceReason.SLACK_USED, race.slack)
     if race.where is Where.ON_DEMAND:
         later = replace(race, now=race.now + 2 * race.restart)
         if race.spot and later.ahead:
-            return DeadlineChoice(Where.SPOT, "a spot machine is available, and the job is ahead")
-        reason = "the job is behind its line" if race.spot else "no spot machine is available"
+            return DeadlineChoice(Where.SPOT, ChoiceReason.SPOT_FREE_AND_AHEAD)
+        reason = ChoiceReason.BEHIND if race.spot else ChoiceReason.NO_SPOT
         return DeadlineChoice(Where.ON_DEMAND, reason)
     if race.spot:
-        return DeadlineChoice(Where.SPOT, "a spot machine is available")
+        return DeadlineChoice(Where.SPOT, ChoiceReason.SPOT_FREE)
     if race.ahead:
-        return DeadlineChoice(
-            Where.WAITING, "no spot machine is available, and the job is ahead of its line"
-        )
-    return DeadlineChoice(
-        Where.ON_DEMAND, "no spot machine is available, and the job is behind its line"
-    )
+        return DeadlineChoice(Where.WAITING, ChoiceReason.NO_SPOT_AHEAD)
+    return DeadlineChoice(Where.ON_DEMAND, ChoiceReason.NO_SPOT_BEHIND)
 
 
 def greedy(race: Race) -> DeadlineChoice:
@@ -171,15 +184,15 @@ def greedy(race: Race) -> DeadlineChoice:
     """
     remaining_slack = race.slack + race.starting
     if remaining_slack < 2 * race.restart + race.look:
-        return DeadlineChoice(Where.ON_DEMAND, f"only {brief(remaining_slack)} may still be lost")
+        return DeadlineChoice(Where.ON_DEMAND, ChoiceReason.SLACK_USED, remaining_slack)
     if race.spot:
-        return DeadlineChoice(Where.SPOT, "a spot machine is available")
-    return DeadlineChoice(Where.WAITING, "no spot machine is available, and there is time")
+        return DeadlineChoice(Where.SPOT, ChoiceReason.SPOT_FREE)
+    return DeadlineChoice(Where.WAITING, ChoiceReason.NO_SPOT_PATIENT)
 
 
 def pay(race: Race) -> DeadlineChoice:  # noqa: ARG001
     """On demand from the first second: the baseline for comparisons."""
-    return DeadlineChoice(Where.ON_DEMAND, "nothing else is wanted")
+    return DeadlineChoice(Where.ON_DEMAND, ChoiceReason.ALWAYS)
 
 
 def _with_spot(race: Race) -> DeadlineChoice:
@@ -188,19 +201,14 @@ def _with_spot(race: Race) -> DeadlineChoice:
     needed = race.restart + race.look
     if race.where is Where.SPOT:
         kept = race.slack >= needed
-        reason = "the spot machine is there"
+        reason = ChoiceReason.SPOT_GOES_ON
     else:
         if race.where is Where.ON_DEMAND and not race.earns:
-            cause = (
-                f"spot machines, there for {brief(race.up)}, are not expected to stay long enough"
-            )
-            return DeadlineChoice(Where.ON_DEMAND, cause)
+            return DeadlineChoice(Where.ON_DEMAND, ChoiceReason.SPOT_TOO_SHORT, race.up)
         # From an on-demand machine the job restarts twice: on spot, and after the spot machine.
         ways = 1 if race.where is Where.WAITING else 2
         kept = race.slack >= needed + ways * race.restart
-        reason = "a spot machine is available"
+        reason = ChoiceReason.SPOT_FREE
     if kept:
         return DeadlineChoice(Where.SPOT, reason)
-    return DeadlineChoice(
-        Where.ON_DEMAND, f"its loss could not be made up: {brief(race.slack)} of slack"
-    )
+    return DeadlineChoice(Where.ON_DEMAND, ChoiceReason.SPOT_TOO_LATE, race.slack)
