@@ -23,9 +23,11 @@ from slurm_elastic.config.pool_rules import cheapest
 from slurm_elastic.controller import holds
 from slurm_elastic.controller.budget import apply_directives, find_stops
 from slurm_elastic.controller.context import Site
+from slurm_elastic.model.causes import AnyCause
+from slurm_elastic.model.causes.composed import ReplacementsMissing
 from slurm_elastic.model.causes.departures import (
+    ReplacedHaveLeft,
     ReplacementOver,
-    ReplacementsMissing,
     ReplacementStarted,
 )
 from slurm_elastic.model.causes.holds import PoliciesStartIt
@@ -141,7 +143,7 @@ class ReplacementStarts:
         if len(chosen) < missing and self._recorded.is_news(directive.number, reason or obstacle):
             cause = ReplacementsMissing(
                 missing=missing - len(chosen),
-                obstacle=obstacle or reason or "the machines to replace have left",
+                obstacle=obstacle or reason or ReplacedHaveLeft(),
                 number=directive.number,
                 order_text=describe(directive, site.now()),
             )
@@ -149,13 +151,15 @@ class ReplacementStarts:
             log.warning("replacements missing: %s", cause)
         return chosen
 
-    def _stand_ins(self, cloud: str, used: set[str]) -> tuple[list[StandIn], str]:
-        """Return the pools that may start machines now, and why another one may not."""
+    def _stand_ins(self, cloud: str, used: set[str]) -> tuple[list[StandIn], AnyCause | None]:
+        """Return the pools that may start machines now, and why another one may not (None: all
+        may).
+        """
         site, now = self._site, self._site.now()
         stops = find_stops(site.config, site.ledger, site.rules, now)
         pools = [pool for pool in site.pools_of_cloud(cloud) if pool.name not in stops]
         obstacle = next(
-            (str(stops[p.name]) for p in site.pools_of_cloud(cloud) if p.name in stops), ""
+            (stops[p.name] for p in site.pools_of_cloud(cloud) if p.name in stops), None
         )
         counts = site.usage().nodes
         limits = {

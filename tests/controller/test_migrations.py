@@ -9,7 +9,11 @@ import pytest
 
 from slurm_elastic.base.errors import ConfigError, SlurmError
 from slurm_elastic.config.policies import SitePolicies
+from slurm_elastic.features import replacements
 from slurm_elastic.features.replacements import ReplacementStarts
+from slurm_elastic.model.causes.composed import ReplacementsMissing
+from slurm_elastic.model.causes.departures import NoStandIn, StandInLack
+from slurm_elastic.model.causes.stops import BudgetSpent
 from slurm_elastic.model.cluster import Limits
 from slurm_elastic.model.directive import Departure, LimitChange
 from slurm_elastic.policies.launch.order_note import with_order
@@ -181,13 +185,27 @@ def test_limits_bound_them_and_the_reason_is_recorded(world: World) -> None:
     migrate(world, *ONP, scope="cloud:onp", start_replacements=True)
     world.advance(120)
     assert len(up(world)) == 1
-    reasons = [
-        str(d.reason)
-        for d in world.ledger.decisions.about("op2")
-        if d.kind == "replacement-missing"
+    (missing,) = (d for d in world.ledger.decisions.about("op2") if d.kind == "replacement-missing")
+    assert isinstance(missing.cause, ReplacementsMissing)
+    assert missing.cause.obstacle == NoStandIn(lack=StandInLack.ROOM, pool="rack")
+    sentence = str(missing.reason)
+    assert sentence.startswith("1 replacement cannot start now (the limits leave no room): ")
+
+
+def test_a_spent_budget_is_the_recorded_obstacle_of_a_replacement(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    spent = BudgetSpent(period="day", dollars=5.0, owner="cloud pub")
+    monkeypatch.setattr(replacements, "find_stops", lambda *_: {"burst": spent})
+    busy(world)
+    migrate(world, *MOVED, start_replacements=True)
+    world.advance(120)
+    causes = [
+        d.cause
+        for d in world.ledger.decisions.about(MOVED[0])
+        if isinstance(d.cause, ReplacementsMissing)
     ]
-    assert len(reasons) == 1
-    assert reasons[0].startswith("1 replacement cannot start now (the limits leave no room): ")
+    assert [cause.obstacle for cause in causes] == [spent]
 
 
 def test_waiting_jobs_get_their_own_order_back_after_the_end(world: World) -> None:

@@ -316,6 +316,22 @@ class StartsOver(Cause, frozen=True, kw_only=True):
         return f"it starts over ({obstacle}): {self.order_text}"
 
 
+class ReplacementsMissing(Cause, frozen=True, kw_only=True):
+    """``missing`` machines that should start ahead of an operator's order (``number``,
+    ``order_text``) cannot start now. ``obstacle``: why.
+    """
+
+    missing: int
+    obstacle: AnyCause
+    number: int
+    order_text: str
+
+    @property
+    def words(self) -> str:
+        count = counted(self.missing, "replacement")
+        return f"{count} cannot start now ({self.obstacle}): {self.order_text}"
+
+
 class StoppedPool(Struct, frozen=True, kw_only=True):
     """Why a pool gets no machines."""
 
@@ -341,6 +357,7 @@ class GrowthStopped(Cause, frozen=True, kw_only=True):
 Composed = (
     GrowthStopped
     | StartsOver
+    | ReplacementsMissing
     | CloudsReordered
     | RepetitionFailed
     | JobSetAside

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime
+from enum import StrEnum
 
-from slurm_elastic.base.units import counted
 from slurm_elastic.model.causes.cause import Cause
 
 
@@ -99,20 +99,35 @@ class ReplacementStarted(Cause, frozen=True, kw_only=True):
         )
 
 
-class ReplacementsMissing(Cause, frozen=True, kw_only=True):
-    """``missing`` machines that should start ahead of an operator's order cannot start now.
-    ``obstacle``: why.
-    """
+class StandInLack(StrEnum):
+    """What the other cloud lacks for a replacement."""
 
-    missing: int
-    obstacle: str
-    number: int
-    order_text: str
+    POOL = "pool"
+    NODE = "node"
+    ROOM = "room"
+
+
+class NoStandIn(Cause, frozen=True, kw_only=True):
+    """The other cloud has no machine in place of a machine of ``pool``, because of a ``lack``."""
+
+    lack: StandInLack
+    pool: str
 
     @property
     def words(self) -> str:
-        count = counted(self.missing, "replacement")
-        return f"{count} cannot start now ({self.obstacle}): {self.order_text}"
+        if self.lack is StandInLack.POOL:
+            return f"no pool there holds a machine of pool {self.pool}"
+        if self.lack is StandInLack.NODE:
+            return "no node there is free"
+        return "the limits leave no room"
+
+
+class ReplacedHaveLeft(Cause, frozen=True, kw_only=True):
+    """The machines to replace have left before their replacements could start."""
+
+    @property
+    def words(self) -> str:
+        return "the machines to replace have left"
 
 
 class ReplacementOver(Cause, frozen=True, kw_only=True):
@@ -149,7 +164,8 @@ DepartureStep = (
     | JobsRedirected
     | PartitionsRestored
     | ReplacementStarted
-    | ReplacementsMissing
+    | NoStandIn
+    | ReplacedHaveLeft
     | ReplacementOver
     | PartitionRefused
 )

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 from msgspec import Struct
 
+from slurm_elastic.model.causes.departures import NoStandIn, StandInLack
 from slurm_elastic.model.cluster import Limits, Pool, Usage
 from slurm_elastic.model.slurm import SlurmNode
 from slurm_elastic.policies.nodes.node_state import Phase, is_busy, is_down, phase
@@ -68,9 +69,9 @@ def allowance(limits: Sequence[tuple[str, Limits]], used: Usage) -> Allowance:
 
 def choose(
     leaving: Sequence[tuple[str, Pool]], stand_ins: Sequence[StandIn], room: Allowance
-) -> tuple[dict[str, str], str]:
-    """Return by node that starts the node whose place it takes, and why others get none ("" if all
-    got one).
+) -> tuple[dict[str, str], NoStandIn | None]:
+    """Return by node that starts the node whose place it takes, and why others get none (None if
+    all got one).
 
     ``leaving``: the nodes without a replacement yet, each with its pool. The cheapest pool that can
     hold the machine comes first, then the smallest.
@@ -81,17 +82,17 @@ def choose(
     machines = math.inf if room.nodes is None else room.nodes
     dollars = math.inf if room.dollars_per_hour is None else room.dollars_per_hour
     chosen: dict[str, str] = {}
-    obstacle = ""
+    obstacle: NoStandIn | None = None
     for node, pool in leaving:
         fitting = [each for each in order if can_stand_in(pool, each.pool)]
         startable = [each for each in fitting if free[each.pool.name] and left[each.pool.name] > 0]
         payable = [each for each in startable if each.price_per_hour <= dollars + 1e-9]
         if not fitting:
-            obstacle = f"no pool there holds a machine of pool {pool.name}"
+            obstacle = NoStandIn(lack=StandInLack.POOL, pool=pool.name)
         elif not startable:
-            obstacle = "no node there is free"
+            obstacle = NoStandIn(lack=StandInLack.NODE, pool=pool.name)
         elif machines < 1 or not payable:
-            obstacle = "the limits leave no room"
+            obstacle = NoStandIn(lack=StandInLack.ROOM, pool=pool.name)
         else:
             best = payable[0]
             chosen[free[best.pool.name].pop(0)] = node
