@@ -76,7 +76,7 @@ class BoundedSocket:
         self._budget = ReadBudget(max_bytes, math.inf)
 
     def recv(self, count: int) -> bytes:
-        """As a socket's. It returns b"", which means the end, when the budget is used up."""
+        """Read as a socket does. When the budget is used up, return b"", which means the end."""
         try:
             self._budget.remaining_s()
             data = self._inner.recv(count)
@@ -89,7 +89,7 @@ class BoundedSocket:
         return data
 
     def send(self, data: bytes) -> int:
-        """As a socket's. TimeoutError when the budget is used up."""
+        """Send as a socket does. TimeoutError when the budget is used up."""
         self._budget.remaining_s()
         return self._inner.send(data)
 

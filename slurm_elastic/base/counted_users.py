@@ -1,4 +1,4 @@
-"""Tells as which user a uid counts where each user may have a number of places.
+"""Finds the user that a uid counts as, wherever each user may take only a number of places.
 
 A user has a range of uids beside their own (subuid(5)) and can connect as each of them. No account
 has those uids, so all uids without an account count as one user.
@@ -35,14 +35,14 @@ class CountedUsers:
         self._without_account: dict[int, float] = {}
 
     def cached(self, uid: int) -> int | None:
-        """As whom it counts, if that was looked up lately."""
+        """The user that ``uid`` counts as; None if it was not looked up lately."""
         now = time.monotonic()
         if self._accounts.get(uid, 0.0) > now:
             return uid
         return NO_ACCOUNT if self._without_account.get(uid, 0.0) > now else None
 
     def look_up(self, uid: int) -> int:
-        """As whom it counts. It may wait for a directory server."""
+        """Look up the user that ``uid`` counts as. This may wait for a directory server."""
         now = time.monotonic()
         if self._has_account(uid):
             self._accounts[uid] = now + _ACCOUNT_TTL_S

@@ -56,9 +56,10 @@ class Kinds(Generic[K]):
         )
 
     def kind(self, name: str) -> K:
-        """That kind. KeyError if no package has it.
+        """The kind of this name. KeyError if no package has it.
 
-        ConfigError, whose text continues a sentence that begins with the name, if it is unusable.
+        ConfigError if the kind cannot be used. Its text continues a sentence that begins with the
+        name.
         """
         if name not in self._imported:
             self._imported[name] = self._loaded(name)

@@ -48,7 +48,7 @@ class ReportOnce(Generic[S]):
             return self._reports.get(subject)
 
     def clear(self, subject: S) -> bool:
-        """The subject's trouble is over. Returns whether one was reported."""
+        """Note that the subject's trouble is over. Returns whether a trouble was reported."""
         with self._lock:
             was_reported = subject in self._reports
             self._reports.pop(subject, None)

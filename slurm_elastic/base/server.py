@@ -135,7 +135,7 @@ class ServerClient:
         return work.result()
 
     async def send(self, document: bytes, seconds: float) -> None:
-        """Send all of it. TimeoutError after ``seconds``, OSError if nobody reads it."""
+        """Send all of ``data``. TimeoutError after ``seconds``, OSError if nobody reads it."""
         self.unsent_bytes += len(document)
         try:
             async with asyncio.timeout(seconds):
@@ -439,7 +439,7 @@ class Resting(selectors.DefaultSelector):
         self._round_began_at: float | None = None
 
     def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
-        """As any selector's. The loop calls it once in each round."""
+        """Wait for events as any selector does. The loop calls this once in each round."""
         if self._rest_factor and self._round_began_at is not None:
             self._rest_owed_s += self._rest_factor * (time.thread_time() - self._round_began_at)
             if self._rest_owed_s > _MIN_REST_S:  # shorter sleeps cost more than they save

@@ -188,7 +188,9 @@ def require_no_device(path: Path) -> None:
 
 
 def _about(error: OSError, path: Path) -> OSError:
-    """The same error about the requested file. The draft's name means nothing to a reader."""
+    """The same error, but about the requested file, because a draft's name means nothing to a
+    reader.
+    """
     return OSError(error.errno, error.strerror, str(path))
 
 
