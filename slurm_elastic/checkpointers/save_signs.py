@@ -50,7 +50,7 @@ class Completion(Protocol):
         ...
 
     def fault(self, size: int) -> str | None:
-        """Return why a save of ``size`` bytes can no longer be used; None if it can."""
+        """Return why a save of ``size`` bytes can no longer be used; None if it is usable."""
         ...
 
 
@@ -63,7 +63,9 @@ class ScriptEnded(Struct, frozen=True):
         return "end of its script" if self.code is None else f"exit with {self.code}"
 
     def mark(self) -> str:
-        """Return "": an end needs no comparison."""
+        """Return "". The end of the script is a sign by itself, so no earlier state must be kept to
+        compare it with.
+        """
         return ""
 
     def shows(self, mark: str, job: SlurmJob | None, run: JobRun) -> int | None:  # noqa: ARG002
