@@ -69,7 +69,7 @@ def check_job(site: CheckpointSite, move: Migration, job: SlurmJob | None) -> Mi
 
 
 def stay_if_waiting(site: CheckpointSite, move: Migration, job: SlurmJob | None) -> None:
-    """Nothing threatens the job: end the move if the job was not requeued yet."""
+    """End the move if the job was not requeued yet, because nothing threatens the job now."""
     checked_move = check_job(site, move, job)
     if checked_move.step is MigrationStep.WAITING:
         finish(site, checked_move, MigrationStep.STAYED, NoLongerThreatened())
@@ -113,7 +113,7 @@ def _is_pending(job: SlurmJob) -> bool:
 
 
 def _requeue_again(site: CheckpointSite, move: Migration, job: SlurmJob) -> Migration:
-    """Slurm accepted the requeue, but it had no effect."""
+    """Repeat the requeue if it had no effect although Slurm accepted it."""
     if site.now() - move.changed <= REQUEUE_EFFECT_S or "COMPLETING" in job.states:
         return move
     if (stayed := stay_if_late(site, move, RequeueIgnored())) is not None:

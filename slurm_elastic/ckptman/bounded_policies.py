@@ -27,7 +27,7 @@ FALLBACK = policy_of(CheckpointSettings().policy)
 
 
 class BoundedPolicies:
-    """Thread-confined, like the loop that uses it."""
+    """Asks the checkpoint policies for plans, each within a time limit. For one thread only."""
 
     def __init__(self, site: CheckpointSite) -> None:
         self._site = site

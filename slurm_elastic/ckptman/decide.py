@@ -47,7 +47,8 @@ MIN_FIRST_SAVE_S = 5.0
 
 
 class JobFacts(Struct, frozen=True, kw_only=True):
-    """Everything known about one run. ``situations``: one for each of its machines that differs.
+    """Everything known about one run. ``situations``: one for each group of equal machines that it
+    runs on.
 
     ``cause``: why to move it now (None: no reason to), and ``threat``: the same with its details.
     ``deadline``: the earliest end (Unix time; None: unknown). ``threatened``: the nodes to leave;
@@ -76,8 +77,8 @@ class JobFacts(Struct, frozen=True, kw_only=True):
 
 
 class JobPlan(Struct, frozen=True, kw_only=True):
-    """``move``: move the job off its threatened nodes, after a save if ``saves``. ``save``: save
-    it, and let it continue where it is.
+    """The decision about one run. ``kind`` is ``move`` (move the job off its threatened nodes,
+    after a save if ``saves``) or ``save`` (save the job, and let it continue on its nodes).
     """
 
     kind: str
@@ -87,8 +88,8 @@ class JobPlan(Struct, frozen=True, kw_only=True):
 
     @property
     def order(self) -> tuple[float, float]:
-        """Moves by deadline, and of two equal ones the one with more work at risk first. Plans
-        without a deadline come last.
+        """Sort key: the earliest deadline first; of two equal deadlines the job with more work at
+        risk. Plans without a deadline come last.
         """
         deadline = self.facts.deadline if self.kind == MOVE else None
         return (NO_DEADLINE if deadline is None else deadline, -self.facts.at_risk)
@@ -199,7 +200,9 @@ def _has_unsaved_work(snapshot: Snapshot, job: SlurmJob) -> bool:
 
 
 def _needs_probe(snapshot: Snapshot, job: SlurmJob, choice: MethodChoice) -> bool:
-    """Whether it is unknown if a job can be saved, whose method needs no help from it."""
+    """Whether we must try to save the job to find out if that is possible. Only for methods that
+    need no help from the job.
+    """
     # A job that saves itself may do so when it wants, or end by our signal, so we do not try.
     if job.is_suspended or not is_transparent(choice) or snapshot.now - job.start < snapshot.probe:
         return False

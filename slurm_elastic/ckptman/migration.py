@@ -256,8 +256,8 @@ def _requeue_saved(site: CheckpointSite, move: Migration, image: Image) -> Migra
 
 
 def _release_run(site: CheckpointSite, move: Migration) -> None:
-    """The save is not whole, but its run is stopped: let the run continue. It works until the next
-    save, or until its node is lost.
+    """Let a stopped run continue after a save that is not whole. It works until the next save, or
+    until its node is lost.
     """
     if (cause := release_run(site, move)) is not None:
         record_step(site, move, "ckpt-not-released", cause, level=logging.ERROR)

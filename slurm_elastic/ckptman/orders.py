@@ -63,13 +63,13 @@ class Orders:
             return list(self._waiting)
 
     def mark_begun(self, order: ReceivedOrder) -> None:
-        """The order is under way."""
+        """Note that the order is being carried out."""
         with self._lock:
             self._waiting.pop(order, None)
             self._begun.add(order)
 
     def mark_done(self, order: ReceivedOrder) -> None:
-        """The order was carried out or refused."""
+        """Note that the order was carried out or refused."""
         with self._lock:
             self._waiting.pop(order, None)
             self._begun.discard(order)

@@ -33,8 +33,10 @@ counted. Beyond it the oldest are dropped.
 
 
 class BufferedRecorder:
-    """Thread-safe. The ledger belongs to slurm-elasticd: while it cannot be written, decisions wait
-    in memory, and jobs are saved and moved all the same.
+    """Records decisions in the ledger, which belongs to slurm-elasticd. Thread-safe.
+
+    While the ledger cannot be written, decisions wait in memory, and jobs are saved and moved all
+    the same.
     """
 
     guarded_by: ClassVar[GuardedBy] = {

@@ -132,7 +132,7 @@ class RequeueFailover:
         self, jobs: Collection[SlurmJob], away_s: float | None
     ) -> dict[int, StartDanger]:
         """The jobs that slurmctld would fail, with the cause why slurm-elasticd does not prevent
-        it. ``away_s``: seconds that slurm-elasticd has been away; None if it is alive.
+        that. ``away_s``: seconds that slurm-elasticd has been away; None if it is alive.
         """
         exposed = [job for job in jobs if not job.requeue and _is_booting(job)]
         awaited_since = _awaited_since(filter(_is_booting, jobs)) if exposed else {}

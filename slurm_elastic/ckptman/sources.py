@@ -58,7 +58,9 @@ class NoticeSource(Protocol):
         ...
 
     def done(self, handles: Sequence[str]) -> None:
-        """These messages are on our disk; the source need not deliver them again."""
+        """Acknowledge these messages, which are on our disk now, so that the source does not repeat
+        them.
+        """
         ...
 
 
@@ -76,7 +78,7 @@ class CloudNotices:
         return [SourceReading(notice=notice, announced=0.0) for notice in self._provider.notices()]
 
     def done(self, handles: Sequence[str]) -> None:
-        """Nothing to acknowledge."""
+        """Do nothing: a cloud's notices are not acknowledged."""
 
 
 class NodeComments:
