@@ -37,7 +37,7 @@ def day_table(day: DayView, span: DaySpan = DaySpan.DAY) -> RenderableType:
 
 
 def _most(day: DayView) -> str:
-    """The maximum of machines, cost and jobs, and when it was; "" if nothing ran."""
+    """The maximum of machines, cost and jobs, each with its time; "" if nothing ran."""
     formats = {
         "machines": "{:.0f} machines",
         "dollars": "{:.4f} $/h",

@@ -201,7 +201,7 @@ def _print(lines: Sequence[str], console: Console) -> None:
 
 
 def _day(decision: Decision, day: str, console: Console) -> str:
-    """Print the decision's day where it is a new one; returns it."""
+    """Print the decision's day if ``day`` was another one. Return the decision's day."""
     today = _date(decision)
     if today != day:
         console.print()
@@ -233,8 +233,8 @@ def _decision(
     again: str | None = None,
     printed: str = "",
 ) -> None:
-    """With ``again`` (how often it was taken; or nothing) only so many lines of its detail, and no
-    reason again that was ``printed``.
+    """Print one decision. ``again``: how often it was taken; then only the first lines of its
+    detail are printed. A reason that was ``printed`` before is left out.
     """
     small = console.width < NARROW
     margin = 4 if small else 10

@@ -282,7 +282,7 @@ def saved_text(save: JobSave | None) -> str:
 
 
 def _notes(jobs: Sequence[OwnJob]) -> Sequence[str]:
-    """What the columns mean, if something stands in them."""
+    """Sentences that explain the columns that have values."""
     notes = []
     if any(job.start and job.start.is_guess for job in jobs):
         notes.append("Starts with ~ are rough guesses: this site has few ended jobs so far.")

@@ -207,7 +207,7 @@ def _compared(
 
 
 def _standstill(config: Config, slurm: Slurm, now: float) -> Iterator[str]:
-    """Why nothing is bought now, as ``status`` begins with it."""
+    """Why nothing is bought now: the sentences with which ``status`` begins."""
     mark, stale = read_mark(config.state), config.timings.daemon_timeout
     yield from filter(
         None, (sentence(trouble_text(config.state, mark, now, stale)), silent(mark, now, stale))
@@ -221,7 +221,9 @@ def _standstill(config: Config, slurm: Slurm, now: float) -> Iterator[str]:
 
 @contextlib.contextmanager
 def _ledger(path: Path) -> Iterator[tuple[Ledger, str]]:
-    """The ledger and a note; before the first start an empty one: clouds sell before it, too."""
+    """The ledger, and a note. Before slurm-elasticd's first start this is an empty ledger, so that
+    clouds can be asked before that, too.
+    """
     if is_there(path):
         with contextlib.closing(Ledger(path, read_only=True)) as ledger:
             yield ledger, ""
@@ -423,7 +425,7 @@ def _reasons(pool: PoolOffers) -> Iterator[tuple[str, str]]:
 
 
 def _spans(numbers: Sequence[int]) -> str:
-    """Ascending ones as ``1-3, 5``."""
+    """Ascending numbers as text: ``1-3, 5``."""
     spans: list[list[int]] = []
     for number in numbers:
         if spans and spans[-1][-1] == number - 1:

@@ -279,7 +279,7 @@ class _Request(Struct, frozen=True):
         return config
 
     def digest(self, *facts: object) -> str:
-        """Of the facts on which a preview rests."""
+        """A digest of the facts on which a preview rests."""
         facts = (self.command, self.person.uid, *facts)
         return hashlib.sha256(msgspec.json.encode(facts, order="sorted")).hexdigest()
 
@@ -342,7 +342,7 @@ class _Clear:
         )
 
     def carry_out(self) -> Sequence[str]:
-        """Clear them."""
+        """Clear the entries that the preview showed."""
         config, args, entries = self._cleared(dry=False)
         return (*(f"cleared: {entry}" for entry in entries), clear.outlook(args, config, entries))
 

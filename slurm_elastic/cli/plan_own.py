@@ -26,7 +26,9 @@ from slurm_elastic.simulate.ownership import Ownership, default_sizes, own_or_re
 
 
 class OwnRow(Struct, frozen=True, kw_only=True):
-    """One way to run the jobs. ``pays_below``: $/h of an owned machine; see ``Ownership``."""
+    """One way to run the jobs. ``pays_below``: the price of an owned machine ($/h) below which this
+    way costs less than renting alone (see ``Ownership``).
+    """
 
     name: str
     owned: int
@@ -158,7 +160,7 @@ def _price_below(row: Ownership) -> str:
 
 
 def _cheapest(choices: Sequence[Ownership]) -> Ownership:
-    """The cheapest of the rows that run all jobs that renting alone runs."""
+    """The cheapest of the rows that run at least as many jobs as renting alone."""
     whole = [row for row in choices if row.figures.jobs >= choices[0].figures.jobs]
     return min(whole, key=lambda row: round(row.figures.cost, 2))
 

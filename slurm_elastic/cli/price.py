@@ -250,7 +250,9 @@ def _require_partitions(config: Config, asked: Submission) -> None:
 
 
 def _chain(config: Config, job: SlurmJob, now: float) -> Chain:
-    """What stops the job's pools now, by slurm-elasticd; empty if that cannot be read or seen."""
+    """The reasons for which slurm-elasticd starts no machine for the job now; empty if they cannot
+    be read, or if this user may not see them.
+    """
     ask = ChainAsk(about="job", name="0", account=job.account, user=job.user, wants=job.node_count)
     with contextlib.suppress(SlurmElasticError):
         return chain_of(config, ask, now)

@@ -228,7 +228,9 @@ def gather(config: Config, slurm: Slurm, now: float) -> Facts:
 
 
 def kept_of(slurm: Slurm, now: float, names: Sequence[str] | None = None) -> Facts:
-    """Slurm's nodes of these ``names``, reservations and partitions; none if it does not answer."""
+    """Read Slurm's reservations, partitions and nodes (None: all, else these ``names``). Parts that
+    Slurm does not answer for stay empty.
+    """
     facts = Facts(now=now)
     with contextlib.suppress(SlurmError):
         facts = replace(facts, nodes=slurm.nodes(names))

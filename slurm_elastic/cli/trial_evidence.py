@@ -117,7 +117,9 @@ class Evidence:
         return environment.get(HEAD_VARIABLE) or self._config.join.head or ""
 
     def _answer_of(self, head: str) -> tuple[str, str]:
-        """Two sentences, of which one is empty: no head answers at join.head, or one does."""
+        """Return (no answer, answer), of which only one has text: no head answers at join.head, or
+        one does.
+        """
         if not head:
             return "", ""
         failed = [_probe(*_place(place, self._port)) for place in head.split(",")]
