@@ -85,7 +85,9 @@ class CloudTable(outside.Kinds[CloudKind]):
 
 
 class Tolerant:
-    """The same, but an unusable kind accepts any keys, so that the other clouds continue."""
+    """A ``CloudTable`` in which an unusable kind accepts any keys, so that the other clouds
+    continue.
+    """
 
     def __init__(self, whole: CloudTable) -> None:
         self._whole = whole

@@ -93,8 +93,8 @@ class CloudSettings(
 
     @property
     def switches_hosts(self) -> bool:
-        """Whether its hosts are switched off while they have no machine, so that full hosts and
-        empty ones are better than half-full ones.
+        """Whether hosts of this cloud are switched off while they have no machine. Full hosts and
+        empty ones are then better than half-full ones.
         """
         return False
 
@@ -110,7 +110,7 @@ class CloudSettings(
 
     @property
     def type_class(self) -> type[InstanceType]:
-        """The class that describes a type of it."""
+        """The class that describes a machine type of this cloud."""
         return InstanceType
 
     @property
@@ -136,14 +136,14 @@ class CloudSettings(
 
     @property
     def markets(self) -> frozenset[Market]:
-        """The markets on which it sells."""
+        """The markets on which this cloud sells."""
         if self.location is Location.ON_PREMISES:
             return frozenset({Market.RESERVED, Market.ON_DEMAND})
         return frozenset({Market.SPOT, Market.ON_DEMAND}) | self.reserved_market
 
     @property
     def reserved_market(self) -> frozenset[Market]:
-        """The market of its reservations. Empty without reservations."""
+        """The market of this cloud's reservations. Empty without reservations."""
         return frozenset({Market.RESERVED} if self.reservations else ())
 
     @property
@@ -158,7 +158,9 @@ class CloudSettings(
 
     @property
     def room(self) -> int | None:
-        """How many machines it can have by its settings. None if these do not say."""
+        """How many machines the cloud can have according to its settings. None if the settings do
+        not say.
+        """
         return None
 
     @property

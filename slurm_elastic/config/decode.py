@@ -344,7 +344,9 @@ def _unquoted(plain: object) -> str | None:
 
 
 def _left_out(kind: mi.Type) -> str:
-    """How the file says that there is no value. Empty if it cannot, or says it by ``none``."""
+    """How the file says that there is no value. Empty if it cannot say that, or if the word
+    ``none`` says it.
+    """
     match _bare(kind):
         case mi.UnionType(types=types) if any(isinstance(option, mi.NoneType) for option in types):
             has_word = any(_extra(option).get("none") for option in types)

@@ -50,7 +50,7 @@ class Found(Struct, frozen=True, kw_only=True):
 
 
 def unusable(cloud: Found, remedy: str) -> Found:
-    """The same cloud, which lacks ``enable``."""
+    """The found cloud, marked as unusable until the step ``remedy`` is done."""
     return Found(
         name=cloud.name, provider=cloud.provider, location=cloud.location, what=cloud.what,
         usable=False, enable=remedy, lacking=True, reads=cloud.reads, keys=cloud.keys,
@@ -58,5 +58,7 @@ def unusable(cloud: Found, remedy: str) -> Found:
 
 
 def unanswered(cloud: Found, where: str, error: ProviderError) -> Found:
-    """The same, which refused or did not answer. ``where``: the possible cause, such as a file."""
+    """The found cloud, marked as unusable because it refused or did not answer. ``where``: the
+    possible cause, such as a file.
+    """
     return unusable(cloud, f"look at {where}: {error.refusal[:160]}")

@@ -95,8 +95,9 @@ class PolicyTexts(Generic[P]):
         return policy
 
     def of(self, text: str) -> P:
-        """The same for a file that was checked. If another package's policy can no longer be used,
-        the result is a policy that fails whenever it is asked, so that the service continues.
+        """Make the policy of a text in a file that was checked before. If another package's policy
+        can no longer be used, the result is a policy that fails whenever it is asked, so that the
+        service continues.
         """
         try:
             return self.checked(text)

@@ -51,7 +51,9 @@ def rules_of(config: Config, pool: PoolSettings) -> PoolRules:
 
 
 def rules(site: SitePolicies, cloud: CloudSettings, pool: PoolSettings) -> PoolRules:
-    """The same from the sections themselves. ValueError if a text is no policy."""
+    """The rules of a pool from its own section, its cloud's and the site's. ValueError if a text is
+    no policy.
+    """
     sections: tuple[Policies, ...] = (pool.policies, cloud.policies, site)
     growth = next((s.growth for s in sections if s.growth is not None), None)
     release = next((s.release for s in sections if s.release is not None), None)

@@ -199,5 +199,5 @@ def require_unused(config: Config, cidr: str) -> None:
 
 
 def chosen_parts(left_out: Collection[str]) -> frozenset[ResourceGroup]:
-    """All parts but those."""
+    """All parts except ``left_out``."""
     return frozenset(ResourceGroup) - {ResourceGroup(name) for name in left_out}
