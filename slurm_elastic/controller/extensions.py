@@ -102,7 +102,7 @@ class Extensions(Struct, kw_only=True):
     """The epilog of a job has reported that the job is over."""
 
     def replace(self, joined: Sequence[Extensions]) -> None:
-        """Have these functions at each point, and no earlier ones."""
+        """Replace the functions of each point by those of ``joined``."""
         for point in fields(self):
             functions = [f for extensions in joined for f in getattr(extensions, point.name)]
             setattr(self, point.name, functions)

@@ -131,7 +131,7 @@ class CloudReader:
         return listed
 
     def _take_in(self, listed: Sequence[Instance], began: float) -> None:
-        """Have the ledger take the list in."""
+        """Store the cloud's list in the ledger."""
         ledger = self._site.ledger
         try:
             ledger.machines.observe(self._cloud, listed, began, self._site.pool_of)
