@@ -199,7 +199,7 @@ class Autoscaler(Part):
     def _without_kept(
         self, dealt: Sequence[tuple[GroupSnapshot, ScalingPlan]]
     ) -> Sequence[tuple[GroupSnapshot, ScalingPlan]]:
-        """Let no machine go that an operator's order keeps for jobs to come."""
+        """Take machines out of the releases that an operator's order keeps for jobs to come."""
         kept = kept_replacements(self._site.ledger.directives.all(), self._site.now())
         if not kept:
             return dealt

@@ -56,8 +56,8 @@ def seconds_to_work(jobs: Iterable[SlurmJob], partitions: Collection[str], now: 
 
 
 def orders_of(ledger: Ledger, now: float) -> object:
-    """The rows of the ledger that a person may change. They compare equal while nobody does, and no
-    order begins or ends.
+    """The rows of the ledger that a person may change. Two results are equal if no person changed a
+    row and no order began or ended in between.
     """
     orders = ledger.directives.all()
     in_force = [order.number for order in orders if order.holds(now)]

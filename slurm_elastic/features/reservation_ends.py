@@ -96,7 +96,7 @@ def _needs_of_others(site: Site, request: NodeRequest) -> Mapping[str, float]:
 
 def _needs_of_jobs(site: Site, request: NodeRequest) -> dict[int, float]:
     """Return by job for how long (s) its machines must stay: its time limit, or 0 if it can be
-    saved. A job that Slurm does not list, or has no limit, may need them for ever.
+    saved. A job without a limit, or one that Slurm does not list, may need them for ever.
     """
     # Without an answer assume the worst: no machine that ends too early.
     needs = dict.fromkeys(request.job_nodes, math.inf)

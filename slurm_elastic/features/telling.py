@@ -71,7 +71,9 @@ def join(site: Site) -> Extensions | None:
 
 
 class Teller(Part):
-    """``task``: the periodic task that the daemon runs. ``close`` drops undelivered ones."""
+    """Notifies administrators and users. ``task``: the periodic task that the daemon runs.
+    ``close`` drops the undelivered notifications.
+    """
 
     def __init__(self, site: Site, worker: Executor) -> None:
         self._site, self._notify = site, site.config.notify
