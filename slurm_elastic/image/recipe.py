@@ -130,7 +130,7 @@ def problems(recipe: Recipe) -> list[str]:
 
 
 def _foreign_packages(recipe: Recipe) -> list[tuple[str, object, str]]:
-    """The keys that need a package which Debian does not have, with the package."""
+    """The keys that need a package which Debian does not have, each with that package."""
     foreign: list[tuple[str, object, str]] = []
     if recipe.apptainer and recipe.debian in _NO_APPTAINER:
         foreign.append(("apptainer", recipe.apptainer, "apptainer"))
