@@ -212,7 +212,7 @@ def _generator(name: str) -> PurePosixPath:
 
 
 def limit_coldplug(tree: Path) -> None:
-    """Have udev trigger fewer devices at boot. The command is taken from the release's own unit."""
+    """Make udev trigger fewer devices at boot. The command is taken from the release's own unit."""
     unit = rooted.target(tree, f"usr/lib/systemd/system/{_COLDPLUG}")
     lines = [x for x in unit.read_text(encoding="utf-8").splitlines() if "udevadm trigger" in x]
     if len(lines) != 1:  # unknown form of the unit: leave it as it is
@@ -294,7 +294,8 @@ def _add_root_part(tree: Path) -> None:
 
 
 def name_nodes(tree: Path) -> None:
-    """Have Slurm resolve the names of a job's nodes, if a package has brought nss_slurm.
+    """Make Slurm resolve the names of a job's nodes, if a package has brought nss_slurm. Debian has
+    no such package, but SchedMD's sources have one.
 
     Debian has no such package, but SchedMD's sources have.
     """
