@@ -1,5 +1,5 @@
-"""A job's other nodes: start and restore the job's processes there (``attendants`` is the other
-end).
+"""The program that starts and restores a job's processes on the job's other nodes (``attendants``
+is the other end).
 
 It is root, and started by sudo from a step of the job. It takes from root's own file which node it
 is, and where the coordinator is. Its orders come from its standard input, which the user may write:
@@ -39,7 +39,7 @@ _MAX_FILES = 100_000
 
 
 class Attendant:
-    """Ours on one node. ``orders`` and ``reports``: descriptors."""
+    """Our process on one of the job's other nodes. ``orders`` and ``reports``: descriptors."""
 
     def __init__(self, site: HelperSite, caller: Caller, orders: int, reports: int) -> None:
         self._site, self._caller = site, caller
@@ -206,7 +206,7 @@ class Attendant:
         return self._scratch.of_user(self._caller.uid, self._caller.gid)
 
     def close(self) -> None:
-        """End all that it started."""
+        """End all processes that this attendant started."""
         self._end({})
         if self._probe:
             self._probe.close()

@@ -198,7 +198,7 @@ class Attendants:
         return self._last_error or ("its step has ended" if self.has_ended else "no answer in time")
 
     def close(self) -> None:
-        """End them, and all that they started."""
+        """End the attendants, and all processes that they started."""
         if self._srun is None:
             return
         srun, self._srun = self._srun, None
@@ -220,7 +220,7 @@ class Attendants:
 
 
 def _write(descriptor: int, content: bytes) -> None:
-    """Write all of it. OSError if its reader takes nothing for long."""
+    """Write the whole content. OSError if the reader takes nothing for a long time."""
     until = time.monotonic() + _LOOK_TIMEOUT_S
     while content:
         try:

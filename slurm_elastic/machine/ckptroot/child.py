@@ -41,7 +41,7 @@ class Child:
             signal.pidfd_send_signal(self._descriptor, number)
 
     def end(self) -> None:
-        """Kill it and the rest of its group, and reap it."""
+        """Kill the process and the rest of its group, and reap it."""
         with contextlib.suppress(ProcessLookupError):  # it may not lead its group yet
             os.killpg(self.pid, signal.SIGKILL)
         self.signal(signal.SIGKILL)

@@ -181,7 +181,9 @@ class Coordinator:
             time.sleep(_POLL_EVERY_S)
 
     def status(self, within: float) -> tuple[int, bool]:
-        """Return the number of its processes, and whether all run; (0, False) if it is gone."""
+        """Return the number of the coordinator's processes, and whether all of them run. (0, False)
+        if the coordinator is gone.
+        """
         code, output = self.ask("dmtcp_command", within, *self._address(), "--status")
         peers = _PEERS.search(output)
         if code != 0 or peers is None:

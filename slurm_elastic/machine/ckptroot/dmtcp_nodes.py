@@ -64,8 +64,8 @@ class OtherNodes:
         return mpi.environment(self._site, self._caller, self._nodes, place)
 
     def tend(self, place: Path, clocks: clock.Clocks | None) -> None:
-        """Start the commands that the job's mpirun has written into ``place`` since, and tell it
-        which have ended.
+        """Tell the job's mpirun which commands have ended, and start the commands that it has newly
+        written into ``place``.
         """
         for report in self._attendants.reports():
             # The user can write reports, too.
@@ -164,7 +164,9 @@ class OtherNodes:
     def restore(
         self, image: int, clocks: clock.Clocks | None, uncut: Collection[str]
     ) -> None:  # fmt: skip
-        """Start the restore of root's image, or with 0 of those in the user's directory."""
+        """Start the restore of root's image number ``image``; if that is 0, of the images in the
+        user's directory.
+        """
         if image:
             path = self._site.jobs / str(self._caller.job) / "images" / str(image)
             self._active = dmtcp_images.starts(path)

@@ -73,7 +73,9 @@ while True:
 
 
 def check(site: HelperSite, digest: str) -> None:
-    """Refused if DMTCP, whose libraries have this digest, cannot. All nodes share the answer."""
+    """Raise Refused if DMTCP cannot save processes on different hosts. ``digest``: of its
+    libraries. All nodes share the answer.
+    """
     record = site.jobs / f".dmtcp-{digest[:32]}"
     answer = _recorded(record)
     if answer is None:
@@ -84,7 +86,9 @@ def check(site: HelperSite, digest: str) -> None:
 
 
 def _recorded(record: Path) -> str | None:
-    """Return the answer of an earlier probe: why not, or "" if it can; None if there is none."""
+    """Return the recorded answer of an earlier probe: the reason why DMTCP cannot, or "" if it can.
+    None if no answer is recorded.
+    """
     with contextlib.suppress(OSError, RequestRefused):
         answer = files.read(record, _MAX_ANSWER_BYTES, owners=(0,)).decode(errors="replace")
         if not answer or time.time() - record.stat().st_mtime < _RECHECK_S:
@@ -102,7 +106,7 @@ def _write(record: Path, answer: str) -> None:
 
 
 def _tried(site: HelperSite) -> str:
-    """Save and restore the two processes; return the reason if DMTCP cannot, else ""."""
+    """Save and restore the two processes. Return the reason if DMTCP cannot do that, else ""."""
     site.scratch.mkdir(exist_ok=True)
     # The probe's user must pass through, but see no other names.
     site.scratch.chmod(0o711)

@@ -29,8 +29,8 @@ class JobNode:
 
 @dataclass(frozen=True)
 class JobNodes:
-    """The nodes of a job of several: ``first`` is this one, with the address that ``others``
-    reach.
+    """The nodes of a job that has several: ``first`` is this node, with the address at which the
+    ``others`` reach it.
     """
 
     first: JobNode
@@ -43,7 +43,7 @@ class JobNodes:
 
     @property
     def names(self) -> list[str]:
-        """The names of all nodes, the first one's first."""
+        """The names of all nodes, beginning with the first."""
         return [node.name for node in (self.first, *self.others)]
 
     @property
@@ -53,7 +53,9 @@ class JobNodes:
 
 
 def of_job(site: HelperSite, state: JobState) -> JobNodes | None:
-    """Return the nodes of the job; None if it has one. Refused if slurmctld does not say."""
+    """Return the nodes of the job; None if it has only one node. Refused if slurmctld does not say
+    which nodes they are.
+    """
     if state.node_count < 2:
         return None
     nodes = list(_asked(site, state.nodes))

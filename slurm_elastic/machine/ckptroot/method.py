@@ -30,8 +30,8 @@ class Method(Protocol):
         """Start the payload."""
 
     def put_back_files(self, image: Path, /) -> None:  # noqa: ARG002
-        """Before ``restore``: put back the verified image's files that only the old node had.
-        Refused.
+        """Put back those of the verified image's files that only the old node had. Called before
+        ``restore``. It may raise Refused.
         """
         return
 

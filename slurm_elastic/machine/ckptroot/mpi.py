@@ -210,8 +210,8 @@ def _default_mpi(site: HelperSite) -> str:
 
 
 def number_of(name: str, nodes: Sequence[str]) -> int:
-    """Return the number of the node that mpirun calls so, perhaps with its domain; 0 if it is none
-    or the first.
+    """Return the number of the node with the name that mpirun uses, perhaps with a domain; 0 for
+    the first node or an unknown name.
     """
     return next(
         (n for n, node in enumerate(nodes) if name == node or name.startswith(f"{node}.")), 0

@@ -62,9 +62,9 @@ def guarded(uid: int, peers: Sequence[str] = ()) -> Guard | None:
 
 
 def guarded_peer(uid: int, address: str, port: int) -> Guard | None:
-    """Guard another host's port on this one: only that user and root may connect to it from here.
+    """Guard another host's port on this host: only that user and root may connect to it from here.
 
-    None as for ``guarded``.
+    Returns None in the same cases as ``guarded``.
     """
     # Two nodes may be slurmds of one host: each has a table of its own.
     name = f"slurm_elastic_peer_{port}_{os.getpid()}"

@@ -38,7 +38,7 @@ class Room:
     limit: str
 
     def check(self, need: int) -> None:
-        """Refused if ``need`` is more."""
+        """Raise Refused if ``need`` is more than the job may have."""
         if need > self.size:
             left_mib = max(self.size, 0) >> 20
             raise RequestRefused(

@@ -1,8 +1,8 @@
 """Find a job's network sockets (proc(5), net/tcp) that can exist again on another node.
 
-A connection between two of the job's own processes by the loopback address can: CRIU restores both
-ends. But CRIU saves one end after the other, and in between the kernel may carry data. So we check
-afterwards that both ends agree (``check_streams``).
+A connection between two of the job's own processes by the loopback address can exist again, because
+CRIU restores both ends. But CRIU saves one end after the other, and in between the kernel may carry
+data. So we check afterwards that both ends agree (``check_streams``).
 """
 
 from __future__ import annotations

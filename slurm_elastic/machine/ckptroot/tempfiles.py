@@ -99,7 +99,9 @@ class TempFiles:
         return {b"TMPDIR": os.fsencode(path)}
 
     def leave(self) -> None:
-        """The job was stopped after an image and moves. An OSError must not cost its work."""
+        """Record the files that the job leaves behind, because it was stopped after an image and
+        moves. An OSError must not cost its work.
+        """
         with contextlib.suppress(OSError):
             record = files.opened(self._record, _NEW, owners=(0,))
             with open(record, "w") as file:

@@ -52,7 +52,9 @@ class Hub:
         self._admitted: tuple[TunnelPeer, ...] = ()
 
     def start(self) -> None:
-        """Create the key if it is missing, and admit the machines of the last list. HubError."""
+        """Create the key if it is missing, and admit the machines of the last list. It may raise
+        HubError.
+        """
         if self._link is not None:
             make_key(self._network)
         try:
@@ -122,7 +124,9 @@ class Hub:
 
 
 def check(network: Network, peers: Sequence[TunnelPeer]) -> None:
-    """ValueError if a peer has an address or key that it may not have, or if two have the same."""
+    """ValueError if a peer has a forbidden address or key, or if two peers have the same address or
+    key.
+    """
     subnet, head = IPv4Network(network.subnet), head_address(network.subnet)
     for peer in peers:
         address = IPv4Address(peer.address)

@@ -259,8 +259,8 @@ def _has_come(tree: Tree, path: str, message: Message) -> bool:
 
 
 def _other_name(tree: Tree, path: str, order: Message, has_come: Callable[[str], bool]) -> str:
-    """A name for the job's file. The same one in each try, or a copy that is tried again and again
-    would fill the disk.
+    """A name for the job's file. Each try gets the same name, because a copy under a new name in
+    each try would fill the disk.
     """
     directory, slash, name = path.rpartition("/")
     number = 1

@@ -129,7 +129,7 @@ class _Book:
         return True
 
     def save(self) -> None:
-        """Write it down."""
+        """Write the record to its file."""
         draft = self._path.with_suffix(".new")
         content = {"directory": self.directory, "base": self.base, "jobs": self.jobs}
         draft.write_text(json.dumps(content))

@@ -19,10 +19,11 @@ _SYSTEM = frozenset(
 
 
 def make_place(path: str, owned: Sequence[bool], uid: int, gid: int) -> None:
-    """Make a directory for the user, as root, and what is missing above it. ``owned``: whether the
-    user owns each of these on the head; others become root's.
+    """Make a directory for the user, as root, and what is missing above it. ``owned``: for each
+    directory on the way, whether the user owns it on the head; root owns the others.
 
-    Root enters only directories that no user can change. The user makes the others later.
+    Root enters only directories that no user can change. From the first other directory on, the
+    user's rights make the rest.
     """
     names = path.strip("/").split("/")
     if not path.startswith("/") or not {"", ".", ".."}.isdisjoint(names):

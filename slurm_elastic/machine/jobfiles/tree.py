@@ -255,5 +255,5 @@ def sample(descriptor: int, begin: int, size: int) -> str:
 
 
 def stamp(status: os.stat_result) -> list[int]:
-    """The size and time of a file. A file has changed if they have."""
+    """The size and time of a file. A file has changed if its stamp has changed."""
     return [status.st_size, status.st_mtime_ns]

@@ -95,7 +95,8 @@ class LocalAgent:
     def launch(self, message: LaunchOrder) -> tuple[MachineRecord, ...]:
         """Start machines for the message's nodes and return them.
 
-        A repeated launch of a generation returns its machines and starts no new ones. Refusal.
+        A repeated launch of a generation returns its machines and starts no new ones. It may raise
+        Refusal.
         """
         self._validate(message)
         # One lock around the look and the save: a repeated order must not start the machines twice.
