@@ -53,8 +53,8 @@ class ImageFile(Struct, frozen=True, kw_only=True):
 class CloudImage(Struct, frozen=True, kw_only=True):
     """An image in a cloud. ``place``: the host that has it, if the cloud keeps an image per host.
     ``created``: Unix time. ``size``: bytes, None if unknown. ``digest``: SHA-256 of the uploaded
-    file. ``unfinished``: why no machine may start from it, "" if one may. ``own``: our account owns
-    it.
+    file. ``unfinished``: why no machine may start from it, "" if machines may. ``own``: our account
+    owns it.
     """
 
     id: str

@@ -37,7 +37,7 @@ class _Word(Struct, frozen=True, kw_only=True, tag_field="kind"):
 
     @property
     def node_names(self) -> tuple[str, ...]:
-        """The nodes that it applies to, if it does not apply to a whole cloud or pool."""
+        """The nodes that the order applies to; empty if it applies to a whole cloud or pool."""
         return ()
 
     @property
@@ -57,7 +57,7 @@ class _Word(Struct, frozen=True, kw_only=True, tag_field="kind"):
 
     @property
     def command_name(self) -> str:
-        """The name of the command that gives it."""
+        """The name of the command that gives this order."""
         return str(self.__struct_config__.tag)
 
     @property
@@ -67,7 +67,7 @@ class _Word(Struct, frozen=True, kw_only=True, tag_field="kind"):
 
     @property
     def ending_command(self) -> str:
-        """The command that ends it."""
+        """The command that ends this order."""
         return f"slurm-elastic resume {self.argument}".rstrip()
 
     @property
@@ -139,8 +139,8 @@ class Departure(_Word, frozen=True, kw_only=True, tag="departure"):
     ``aggressive``: save and requeue the jobs instead of waiting for their ends. ``unavailable``: so
     many machines at most leave at a time (None: all). ``to``: the cloud to whose partition waiting
     jobs are moved. ``image``: only machines that were started from this image leave.
-    ``start_replacements``: as many machines of ``to`` start at once. ``replacements``: those,
-    written by slurm-elasticd; None before it has begun.
+    ``start_replacements``: as many machines of ``to`` start at once. ``replacements``: the state of
+    these starts, written by slurm-elasticd; None before it has begun them.
     """
 
     VERBS: ClassVar = {"drain": "drained", "replace": "being replaced", "migrate": "emptied"}

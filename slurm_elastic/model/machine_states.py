@@ -28,7 +28,7 @@ class _State(Struct, frozen=True, kw_only=True, tag_field="state", tag=str.lower
 
 
 class Booting(_State, frozen=True, kw_only=True):
-    """It was launched or started, and its node has not registered with Slurm yet."""
+    """The machine was launched or started, and its node has not registered with Slurm yet."""
 
     registered_at: ClassVar[None] = None
     retired_at: ClassVar[None] = None
@@ -80,7 +80,7 @@ class Stopped(_State, frozen=True, kw_only=True):
 
 
 class Lost(_State, frozen=True, kw_only=True):
-    """It ended although we had not decided so: its cloud took it, or lists it no longer."""
+    """The machine ended without a decision of ours: its cloud took it, or no longer lists it."""
 
     ended_at: float
     cause: AnyCause

@@ -92,7 +92,7 @@ class Machine(Struct, frozen=True, kw_only=True):
 
     @property
     def is_wanted(self) -> bool:
-        """Whether it boots or serves: neither its end nor its stop is decided."""
+        """Whether the machine boots or serves: neither its end nor its stop is decided."""
         return isinstance(self.life, Booting | Serving)
 
     @property
@@ -128,12 +128,14 @@ class Machine(Struct, frozen=True, kw_only=True):
 
     @property
     def cause(self) -> AnyCause | None:
-        """Why it ends, is stopped, or has ended."""
+        """Why the machine ends, is stopped, or has ended."""
         return self.life.cause
 
     @property
     def cause_text(self) -> Sentence | None:
-        """The cause of its end or stop for people; None if there is none, or none is known."""
+        """The cause of the machine's end or stop, for people. None if there is none, or if it is
+        not known.
+        """
         return self.cause.sentence if self.cause is not None and str(self.cause) else None
 
     @property
@@ -244,7 +246,9 @@ class ChargedRun(Struct, frozen=True, kw_only=True):
 
 
 class Drained(Struct, frozen=True, kw_only=True):
-    """A span (Unix time) in which a node with a machine took no jobs. ``end`` None: it goes on."""
+    """A span (Unix time) in which a node with a machine took no jobs. ``end`` None: it has not
+    ended.
+    """
 
     node: str
     begin: float

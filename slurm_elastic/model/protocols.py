@@ -419,7 +419,7 @@ class Checkpointer(Protocol):
         ...
 
     def release(self, run: JobRun) -> None:
-        """The job is not requeued after all: a held run continues on its nodes where it stopped."""
+        """Let a held run continue on its nodes where it stopped: the job is not requeued."""
         ...
 
     def images(self, run: JobRun) -> Sequence[Image]:

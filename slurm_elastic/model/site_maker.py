@@ -32,7 +32,7 @@ class SiteMaker(Protocol):
         ...
 
     def remove(self, resource: FoundResource, attributes: Mapping[str, Mapping[str, str]]) -> None:
-        """Remove it. A missing resource is no error."""
+        """Remove the resource. A missing resource is no error."""
         ...
 
     def settings_with(self, attributes: Mapping[str, Mapping[str, str]]) -> Mapping[str, object]:
@@ -44,7 +44,7 @@ class SiteMaker(Protocol):
         ...
 
     def files(self, needed: Sequence[SiteResource]) -> Hcl:
-        """The same resources for Terraform."""
+        """The description of these resources for Terraform."""
         ...
 
 

@@ -1,4 +1,4 @@
-"""What the growth policies decided, and what they count with."""
+"""Causes of the growth policies' decisions, and the figures on which they are based."""
 
 from __future__ import annotations
 

@@ -224,7 +224,7 @@ class JobHindered(Cause, frozen=True, kw_only=True):
 
     @property
     def remedy(self) -> str:
-        """What its user can do, to stand after "it would help to"."""
+        """The advice to the job's user, worded to follow "it would help to"."""
         return _TEXTS[self.obstacle][1]
 
 
@@ -239,7 +239,7 @@ class SaveErrorLasts(Cause, frozen=True, kw_only=True):
 
     @property
     def remedy(self) -> str:
-        """As of ``JobHindered``."""
+        """The advice to the job's user, as in ``JobHindered``."""
         return SAVE_ITSELF
 
 
@@ -260,7 +260,7 @@ class JobUnsavable(Cause, frozen=True, kw_only=True):
 
 
 def remedy_of(cause: Quoted | Hindrance, stored: str) -> str:
-    """What helps against the cause. Of a quoted one only the ``stored`` text is known."""
+    """The advice against the cause. If the cause is quoted, only the ``stored`` text is known."""
     return stored if isinstance(cause, Quoted) else cause.remedy
 
 

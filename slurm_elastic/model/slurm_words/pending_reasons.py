@@ -339,7 +339,7 @@ class Reason(Struct, frozen=True, kw_only=True):
 
     @property
     def is_for_turn(self) -> bool:
-        """Whether the job may wait for its turn alone."""
+        """Whether the job may wait only because other jobs come first."""
         return self.row is _PRIORITY or self.is_unseen
 
     @property
