@@ -48,7 +48,7 @@ class Never(Policy, frozen=True, tag="none"):
     """No checkpoints: an interrupted job starts over."""
 
     def decide(self, situation: Situation) -> SaveJob | None:  # noqa: ARG002
-        """None."""
+        """No save at any time."""
         return None
 
     def wake(self, situation: Situation) -> float:  # noqa: ARG002
@@ -81,7 +81,7 @@ class Hour(Policy, frozen=True, tag="hour"):
         return SaveJob(job=situation.job, cause=cause)
 
     def wake(self, situation: Situation) -> float:
-        """When the margin of this lease begins, or of the next one if this one is done."""
+        """The begin of the margin of this lease; of the next lease if this margin was used."""
         opens, _, paid = _window(situation, self.margin, self.every)
         if situation.now < opens:
             return opens

@@ -202,7 +202,7 @@ class Ratio(Policy, frozen=True, tag="ratio"):
     period: WholeOver | None = 30
 
     def grow(self, demand: Demand) -> Growth | None:
-        """So many machines that as many jobs run as wait."""
+        """Start enough machines that as many jobs run as wait."""
         waiting, running = len(demand.queue), max(demand.running, 1)
         # This is ceil(v (k - 1)) with k = waiting / running, in a form that also grows from none.
         over = waiting - running if demand.up else waiting

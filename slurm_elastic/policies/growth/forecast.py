@@ -21,7 +21,7 @@ class Factor(NamedTuple):
     absolute: float = 0.0
 
     def after(self, error: float) -> Factor:
-        """With one more error."""
+        """Return the factor after one more error."""
         return Factor(
             MEMORY * error + (1 - MEMORY) * self.error,
             MEMORY * abs(error) + (1 - MEMORY) * self.absolute,
@@ -29,7 +29,7 @@ class Factor(NamedTuple):
 
     @property
     def value(self) -> float:
-        """Within MIN_FACTOR and MAX_FACTOR."""
+        """The factor, kept within MIN_FACTOR and MAX_FACTOR."""
         if self.absolute == 0:
             return MIN_FACTOR
         return min(max(abs(self.error / self.absolute), MIN_FACTOR), MAX_FACTOR)

@@ -80,6 +80,6 @@ def licensed_tasks(text: str, tasks: int, free: Mapping[str, int]) -> tuple[int,
 
 @functools.lru_cache(maxsize=1024)
 def _licenses(text: str) -> tuple[tuple[str, int], ...]:
-    """Each licence of ``matlab:2,ansys``, and how many of it."""
+    """Each licence in ``matlab:2,ansys``, with the number that the job needs."""
     matches = (_LICENSE.fullmatch(item.strip()) for item in re.split("[,;&]", text))
     return tuple((match["name"], int(match["count"] or 1)) for match in matches if match)

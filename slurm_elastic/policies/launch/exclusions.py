@@ -82,7 +82,7 @@ class Excluded:
         return {offer.key: cause for offer in offers if (cause := self.why(offer))}
 
     def why(self, offer: Offer) -> AnyCause | None:
-        """Return why the offer is not asked now although its pool may buy; None if it may be."""
+        """Return why the offer is not asked now although its pool may buy; None if it is asked."""
         return self._cooling(offer) or (self._no_spot if offer.market is Market.SPOT else None)
 
     def _cooling(self, offer: Offer) -> CoolsDown | None:

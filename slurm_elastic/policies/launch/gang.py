@@ -46,7 +46,9 @@ def request_for(
 
 
 class Gang(Struct, frozen=True, kw_only=True):
-    """Nodes that serve ``job`` together. A node of no multi-node job is a gang alone."""
+    """Nodes that serve ``job`` together. A node that no multi-node job waits for is a gang of its
+    own.
+    """
 
     nodes: tuple[str, ...]
     job: int | None = None

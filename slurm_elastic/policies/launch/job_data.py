@@ -27,8 +27,8 @@ NO_DATA = JobData()
 
 
 def data_of(comment: str) -> JobData:
-    """The data of a job by its comment. A job that names one size moves so much both ways.
-    ValueError if the word is ours, since it begins with a number, but has another form.
+    """The data that a job moves, according to its comment. If it names one size, so much moves in
+    and the same out. ValueError if the size begins with a number but has an unknown form.
     """
     word = _WORD.search(comment)
     if word is None:
@@ -42,7 +42,7 @@ def data_of(comment: str) -> JobData:
 
 
 def counted_data(comment: str) -> JobData:
-    """The same; no data if the word has another form."""
+    """The data as in ``data_of``, but no data if the size has an unknown form."""
     try:
         return data_of(comment)
     except ValueError:

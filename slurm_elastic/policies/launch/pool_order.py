@@ -93,8 +93,9 @@ class PoolTerms(Struct, frozen=True, kw_only=True):
 
 
 class JobShape(Struct, frozen=True, kw_only=True):
-    """What of a job decides its cost: by pool that can hold it, the number of machines that it
-    takes there, how long it runs (seconds: its time limit), and the ``data`` that it moves.
+    """The facts about a job that decide its cost: for each pool that can hold it the number of
+    machines that it takes there, how long it runs (seconds: its time limit), and the ``data`` that
+    it moves.
     """
 
     machines: Mapping[str, int]

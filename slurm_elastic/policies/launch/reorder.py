@@ -44,7 +44,9 @@ class Reorder(Struct, frozen=True, kw_only=True):
 
 
 def shape_of(job: SlurmJob, pools: Sequence[Pool]) -> JobShape:
-    """Return what of a job decides its cost. ``pools``: those whose partitions the job lists."""
+    """Return the facts about a job that decide its cost. ``pools``: those whose partitions the job
+    lists.
+    """
     return JobShape(
         machines={pool.name: need(job, pool) for pool in pools if could_run(job, pool)},
         seconds=float(job.limit or DEFAULT_RUN_S),
@@ -99,8 +101,8 @@ def reorders(
 def growth_order(
     table: Sequence[PoolTerms], last: tuple[str, ...], ranking: Sequence[str]
 ) -> tuple[str, ...]:
-    """Return the partitions in which growth policies start machines, best first: those of a job of
-    one machine and one hour, because the machines serve many jobs.
+    """Return the partitions in which growth policies start machines, best first, in the order for a
+    job of one machine and one hour, because the machines serve many jobs.
 
     The ``last`` order stays unless another is much better. If prices that differ by a cent spread
     machines over several clouds, they serve no job that needs them together.

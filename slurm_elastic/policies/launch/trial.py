@@ -86,7 +86,7 @@ def reached(look: TrialLook, before: Sequence[TrialStep]) -> tuple[TrialStep, ..
 
 
 class Rest(Struct, frozen=True, kw_only=True):
-    """The remains of a trial: Slurm's node (None: no answer), whether a request of the node waits,
+    """The remains of a trial: Slurm's node (None: no answer), whether a request for the node waits,
     whether a launch for it is unanswered, its machines since the start, and whether slurm-elasticd
     gave the node back.
 

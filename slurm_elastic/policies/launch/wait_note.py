@@ -64,7 +64,8 @@ def wait_note(
 
 
 def boot_note(nodes: Collection[str], machines: Iterable[Machine]) -> str:
-    """Return the note of a job of which machines boot; "" if none does. ``nodes``: the job's.
+    """Return the note of a job whose machines boot; "" if no machine of it boots. ``nodes``: the
+    job's.
 
     The time is of the machines and not of the job: a machine that did not come up may have been
     replaced since the job got its nodes.

@@ -25,7 +25,7 @@ class Route(Struct, frozen=True, kw_only=True):
     """The way of jobs from the partition ``source`` to ``target``.
 
     ``leaving``: the pools of the source that lose machines; ``is_whole``: its whole cloud does, so
-    that no job can start there. ``pools``: those of the target.
+    that no job can start there. ``pools``: the target's pools.
     """
 
     source: str

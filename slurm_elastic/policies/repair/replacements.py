@@ -70,8 +70,8 @@ def allowance(limits: Sequence[tuple[str, Limits]], used: Usage) -> Allowance:
 def choose(
     leaving: Sequence[tuple[str, Pool]], stand_ins: Sequence[StandIn], room: Allowance
 ) -> tuple[dict[str, str], NoStandIn | None]:
-    """Return by node that starts the node whose place it takes, and why others get none (None if
-    all got one).
+    """Choose where machines start. Return, by the node that starts, the node that it replaces, and
+    the reason why some nodes get no replacement (None if all get one).
 
     ``leaving``: the nodes without a replacement yet, each with its pool. The cheapest pool that can
     hold the machine comes first, then the smallest.
