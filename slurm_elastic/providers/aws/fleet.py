@@ -304,8 +304,8 @@ class FleetStrategy:
 
     @staticmethod
     def _lives(machine: Instance | None) -> bool:
-        """Whether a machine gets a place: not if it has ended, but also if it is not
-        visible yet.
+        """Whether a machine gets a place: yes if it lives or is not visible yet, no if it has
+        ended.
         """
         return machine is None or machine.state is not InstanceState.TERMINATED
 

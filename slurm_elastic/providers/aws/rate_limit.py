@@ -108,12 +108,12 @@ class Bucket:
         self._level = min(self.level(now) + count, self.rate.burst)
 
     def rejected(self, now: float) -> None:
-        """EC2 had no token, so other programs use the bucket, too."""
+        """Note that EC2 had no token, so that other programs must be using the bucket, too."""
         self._level = min(self.level(now), 0.0)
         self._share = max(self._share / 2, _MIN_SHARE)
 
     def accepted(self) -> None:
-        """EC2 had a token."""
+        """Note that EC2 had a token."""
         self._share = min(self._share + _SHARE_PER_SUCCESS, 1.0)
 
 

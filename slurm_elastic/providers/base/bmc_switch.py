@@ -59,7 +59,7 @@ def _leave_out(provider: HostedProvider[Any], settings: HostedCloud, config: Con
 
 
 class _NoPower:
-    """Of no host."""
+    """Stands for the power of hosts without a BMC: it switches no host."""
 
     def is_on(self, host: str) -> bool:
         raise ProviderError("", "NoPower", f"{host} cannot be switched")

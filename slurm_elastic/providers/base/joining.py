@@ -219,8 +219,8 @@ def facts_of(cluster: Cluster, spec: LaunchSpec) -> dict[str, str]:
 
 
 def own_facts(cluster: Cluster, spec: LaunchSpec, node: str) -> dict[str, str]:
-    """The same facts for the machine of one node, with the node and its own enrolment key. The
-    launch's secret is removed: with it, a machine could enrol in the place of another one.
+    """The facts of ``facts_of`` for the machine of one node, with the node and its own enrolment
+    key. The launch's secret is removed: with it, a machine could enrol in the place of another one.
     """
     # ``enrol`` must not stay: it is the secret of the whole launch.
     facts = facts_of(cluster, spec) | {"node": node}

@@ -37,6 +37,6 @@ def opened(path: str) -> Callable[[CloudSettings, Cluster, Config | None], Provi
 
 
 def opened_alone(path: str) -> Callable[[CloudSettings, Cluster, Config | None], Provider]:
-    """The same for a class that needs neither owners nor a program."""
+    """A function as ``opened`` returns it, for a class that needs neither owners nor a program."""
     create = later(path)
     return lambda settings, cluster, _config: create(settings, cluster)

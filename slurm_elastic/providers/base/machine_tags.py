@@ -50,8 +50,8 @@ def bought(spec: LaunchSpec, nodes: Sequence[str], cluster: Cluster, cloud: str)
 def marks_of(
     spec: LaunchSpec, node: str, cluster: Cluster, cloud: str, now: float
 ) -> dict[str, str]:
-    """The same tags for a cloud that creates one machine per call. The call begins at ``now`` (Unix
-    time).
+    """The tags of ``bought`` for a cloud that creates one machine per call. The call begins at
+    ``now`` (Unix time).
     """
     return bought(spec, [node], cluster, cloud) | {MADE: f"{now:.0f}"}
 
@@ -101,6 +101,6 @@ class Spelling(Struct, frozen=True):
         return {self.key(k): marks[k] for k in _SPELLED if k in marks} | {self.node: node}
 
     def read(self, tags: Mapping[str, str]) -> dict[str, str]:
-        """The same tags with our keys. Foreign keys stay as they are."""
+        """Translate a machine's tags to our keys. Foreign keys stay as they are."""
         our_keys = {self.key(k): k for k in _SPELLED} | {self.node: NODES}
         return {our_keys.get(key, key): value for key, value in tags.items()}

@@ -90,5 +90,7 @@ def offers_with(
 def plain_offers(
     settings: CloudSettings, pool: Pool, available: Container[str], free: int | None = None
 ) -> Sequence[Offer]:
-    """The same for the types in ``available``; ``free`` has the meaning of ``Offer.free``."""
+    """The offers as in ``offers_with``, for the types in ``available``. ``free`` has the meaning of
+    ``Offer.free``.
+    """
     return offers_with(settings, pool, lambda name: (free, "") if name in available else None)

@@ -210,8 +210,8 @@ class SwitchedHosts:
         return _last_state(claim)
 
     def _end(self, host: str, claim: Claim, *, on: bool) -> None:
-        """Shut the host down, even if the claim cannot be updated, but not if it has become another
-        claim.
+        """Shut the host down, even if its claim cannot be updated, but not if another claim has
+        replaced it.
         """
         # The first time of an order to end stays, or repeated orders would put off the forced
         # power-off for ever.

@@ -83,7 +83,7 @@ class LibvirtCloud(
 
     @property
     def switches_hosts(self) -> bool:
-        """With ``hypervisors``."""
+        """Whether ``hypervisors`` is set."""
         return self.hypervisors is not None
 
     @property

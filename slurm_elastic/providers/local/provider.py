@@ -81,7 +81,7 @@ class LocalProvider:
         )
 
     def launch(self, spec: LaunchSpec) -> Sequence[Instance]:
-        """Have slurmds started. The answer comes before they have registered."""
+        """Make the agent start slurmds. The answer comes before they have registered."""
         answer = self._ask(
             LaunchOrder(
                 cluster=self._cluster,

@@ -84,7 +84,9 @@ class AccountReading(Struct, kw_only=True):
 
 
 def find(calls: Calls, marks: Marks, name: str) -> list[FoundResource]:
-    """All of them, in the order in which they were created."""
+    """All resources that this cluster made in the account, in the order in which they were
+    created.
+    """
     reading = AccountReading(calls=calls, marks=marks, name=name)
     for kind in KINDS:
         listed = calls.all_of(kind.operation, kind.list_key, Filters=marks.filters)

@@ -51,7 +51,9 @@ class ProjectReading(Struct, kw_only=True):
 
 
 def find(call: Call, mark: OwnerMark, name: str) -> list[FoundResource]:
-    """All of them, in the order in which they were created."""
+    """All resources that this cluster made in the project, in the order in which they were
+    created.
+    """
     reading = ProjectReading(mark=mark)
     ids_by_key: dict[str, list[str]] = {}
     for kind, path in COLLECTIONS.items():
