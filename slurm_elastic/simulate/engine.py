@@ -270,8 +270,8 @@ class Engine(RunState):
             self.look_later(now)
 
     def _look_at_purchase(self, number: int, now: int) -> None:
-        """Handle a look of the guard: after a verdict, and after its pause, growth counts other
-        jobs.
+        """Let the guard look at a purchase. Ask growth again if it counts other jobs from now on:
+        after a verdict, or at the end of a pause.
         """
         waiting = self.queue.waiting
         if self.guard is None or not self.guard.look(number, waiting, now) or not waiting:

@@ -55,8 +55,8 @@ def idle_machines(
 
 
 class _MarginOrder:
-    """Sorted by the phase of the lease. The order by the rest of the lease is the same order,
-    rotated by the present phase.
+    """The idle machines, sorted by the phase of the lease. The order by the rest of the lease is
+    the same order, rotated by the present phase.
     """
 
     def __init__(self, starts: Sequence[int], lease: int, *, largest: bool, sinces: bool) -> None:
@@ -151,7 +151,7 @@ class _IdleTimeOrder:
 
 
 class _RandomOrder:
-    """In random order: each machine is equally likely."""
+    """The idle machines in random order: each is equally likely."""
 
     def __init__(self, source: random.Random) -> None:
         self.source = source

@@ -122,7 +122,9 @@ class SharedMachines:
         return (host for host in self.hosts if host.user == user and host.has(share))
 
     def _user(self, job: int) -> int:
-        """Return the user with whose jobs alone the job may share a machine."""
+        """Return the user to whom the shared machine must belong, because only jobs of one user may
+        share it; ANYBODY if jobs of all users may.
+        """
         return self.jobs.user[job] if self._by_user else ANYBODY
 
     def seat(self, job: int, now: int, before: int) -> Seat | None:
@@ -145,7 +147,7 @@ class SharedMachines:
     def open(
         self, job: int, pieces: Pieces, ready: int, end: int, idle: int, until: int = NEVER
     ) -> None:
-        """Start to share a machine: its first job begins."""
+        """Begin to share a machine, with the start of its first job."""
         host = SharedMachine(pieces, self.whole, ready, idle, until)
         host.user = self._user(job)
         self.hosts.append(host)

@@ -91,7 +91,9 @@ class SimulatedGuard:
         self._started = []
 
     def interrupted(self, job: int, now: int) -> None:
-        """The job starts over, so what was found about its last wait holds no longer."""
+        """Note that the job starts over, so that the findings about its last wait no longer
+        hold.
+        """
         self._interrupted_at[job] = now
 
     def counted(self, waiting: Sequence[int], now: int) -> Sequence[int]:
