@@ -329,7 +329,7 @@ def max_times(text: str) -> dict[str, float | None]:
 
 
 def default_times(text: str) -> dict[str, float | None]:
-    """The same for DefaultTime, of the partitions that set it."""
+    """DefaultTime (s, None: no limit) of the partitions that set it, otherwise as ``max_times``."""
     return _partition_times(text, "DefaultTime", "NONE")
 
 

@@ -53,7 +53,7 @@ def seconds(text: str) -> float | None:
 
 
 def minutes(text: str) -> int | None:
-    """The same in whole minutes, rounded up, because Slurm's time limits have no seconds."""
+    """The time in whole minutes, rounded up, because Slurm's time limits have no seconds."""
     length_s = seconds(text)
     return None if length_s is None else math.ceil(length_s / 60)
 

@@ -12,7 +12,9 @@ _FORM = re.compile(r"\bv(\d+)\.(\d+)\.(\d+)\b")
 
 
 def choose_form(offered: str) -> str:
-    """The measured form or the next newer one. Otherwise the newest, or the release's own."""
+    """The option for squeue's JSON: the form that we measured, else the next newer form, else the
+    newest one. ``--json`` alone if ``offered`` names none.
+    """
     forms = sorted({(int(a), int(b), int(c)) for a, b, c in _FORM.findall(offered)})
     if not forms:
         return "--json"

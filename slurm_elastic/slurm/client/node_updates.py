@@ -71,12 +71,14 @@ def power_down(slurm: Slurm, nodes: Sequence[str]) -> None:
 
 
 def power_down_from_nowhere(slurm: Slurm, nodes: Sequence[str]) -> None:
-    """The same for down nodes. Later messages of slurmctld to them reach no machine."""
+    """Power down nodes that are down. Later messages of slurmctld to them reach no machine."""
     slurm.update_nodes(nodes, state="POWER_DOWN", address=NOWHERE)
 
 
 def power_down_when_idle(slurm: Slurm, nodes: Sequence[str], reason: str | None = None) -> None:
-    """The same, and no new job starts on the nodes before (``POWER_DOWN_ASAP``)."""
+    """Power down the nodes when their jobs have ended, and start no new job on them
+    (``POWER_DOWN_ASAP``).
+    """
     slurm.update_nodes(nodes, state="POWER_DOWN_ASAP", reason=reason)
 
 

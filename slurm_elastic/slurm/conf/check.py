@@ -220,7 +220,9 @@ def _unequal_order(plan: ConfPlan, before: DryRun, after: DryRun) -> Iterator[st
 def _without_devices(
     partitions: Mapping[str, Mapping[str, str]], joined: Set[str]
 ) -> dict[str, dict[str, str]]:
-    """The same, without TRES of ``joined`` partitions: the first run has no devices of ours."""
+    """The partitions, without TRES of ``joined`` ones, because the first run has no devices of
+    ours.
+    """
     return {
         name: {
             key: value

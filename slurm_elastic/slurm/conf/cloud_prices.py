@@ -19,8 +19,8 @@ a little for themselves.
 
 
 def notices(config: Config) -> Iterator[str]:
-    """A sentence for each public cloud that stands before a cheaper one for nodes of the same
-    size, and which of the two decides.
+    """A sentence for each public cloud that stands before a cheaper one for nodes of the same size.
+    It says whether the prices or the order in the file decides.
     """
     pools = domain_pools(config, expand)
     clouds = [cloud for cloud in config.clouds if cloud.location is Location.PUBLIC]

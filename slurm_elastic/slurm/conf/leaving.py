@@ -72,7 +72,9 @@ class LeavingCosts(Struct, frozen=True, kw_only=True):
             yield f"a launch at {launch.cloud} for {compress(launch.nodes)} has no answer yet"
 
     def problems(self, known_nodes: Set[str]) -> Iterator[str]:
-        """The same, with the remedy. ``known_nodes``: nodes that Slurm still has."""
+        """The sentences of ``lines``, with the remedy. ``known_nodes``: nodes that Slurm
+        still has.
+        """
         yield from self.lines()
         nodes = compress({m.instance.node for m in self.machines} & known_nodes)
         ask = f"`scontrol update nodename={nodes} state=power_down`, then " if nodes else ""

@@ -96,7 +96,7 @@ def missing(config: Config, pools: Sequence[Pool], tree: Sequence[ConfRecord]) -
 
 
 def _as_yaml(added: Sequence[TopologySwitch]) -> list[str]:
-    """The same as items of topology.yaml's list of switches."""
+    """The added switches as items of topology.yaml's list of switches."""
     lines = []
     for switch in added:
         below = f"nodes: {switch.nodes}" if switch.nodes else f"children: {switch.children}"

@@ -262,7 +262,9 @@ def _order(config: Config) -> dict[str, LuaValue]:
 
 
 def _method(config: Config, cloud: str) -> str:
-    """The method for jobs in that cloud that name none: of the first pool that has a method."""
+    """The method for jobs in that cloud whose comment names no method: that of the first pool that
+    has one.
+    """
     own_methods = (pool.checkpoint.method for pool in config.pools if pool.cloud == cloud)
     methods = [config.checkpoint.method if method is None else method for method in own_methods]
     return next((method for method in methods if method != "none"), "")
