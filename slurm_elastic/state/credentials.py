@@ -1,7 +1,7 @@
-"""Words about credentials that end, and what the ledger has of them.
+"""When credentials end: the words for people, and the ledger's rows about it.
 
-The last look at each cloud's is a Health of its own: ``code`` is the end, ``error`` is there from a
-day before it on.
+The last look at each cloud's credentials is a row of Health: ``code`` is their end. ``error`` is
+set from a day before it on.
 """
 
 from __future__ import annotations

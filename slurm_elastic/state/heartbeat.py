@@ -144,7 +144,9 @@ def read_mark(state: Path, name: str = MARK) -> Mark | None:
 
 
 def trouble_of(state: Path, mark: Mark | None, now: float, stale: float) -> ServiceTrouble | None:
-    """Why a living service does not do all, and what to do; None if nothing is known against it."""
+    """Why a living service does only a part of its work, and what to do; None if no reason is
+    known.
+    """
     if mark is None or not process_exists(mark.pid):
         return None
     if alive(mark.beat, True, now, stale):
@@ -160,11 +162,13 @@ def trouble_of(state: Path, mark: Mark | None, now: float, stale: float) -> Serv
 
 
 def trouble_text(state: Path, mark: Mark | None, now: float, stale: float) -> str:
-    """The same for people; "" if nothing is known against it."""
+    """The trouble of ``trouble_of`` as text for people; "" if no reason is known."""
     trouble = trouble_of(state, mark, now, stale)
     return str(trouble) if trouble else ""
 
 
 def latest(*beats: tuple[float, int] | None) -> tuple[float, int] | None:
-    """The newest sign of life of a service, which may leave some where others cannot be left."""
+    """The newest sign of life of a service. It may leave signs in several places, because not all
+    of them can always be written.
+    """
     return max((beat for beat in beats if beat is not None), default=None)

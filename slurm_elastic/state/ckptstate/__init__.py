@@ -158,7 +158,9 @@ class CheckpointState(Store):
         return tuple(new_notices.values())
 
     def close_notice(self, recorded: RecordedNotice, now: float, *, release: str = "") -> None:
-        """The notice is over. The node ``release`` is to be released for that."""
+        """Record that the notice is over, and that the node ``release`` must be released
+        for that.
+        """
         release_rows = [{"node": release}] if release else []
         # In one write: after a crash between two writes the node would stay drained for ever.
         closing = Fact(put="notices", rows=[_notice_row(recorded, now)])
@@ -170,7 +172,9 @@ class CheckpointState(Store):
             return tuple(sorted(self.by_key("releases")))
 
     def forget_releases(self, *nodes: str) -> None:
-        """These nodes were released, or no longer need to be released."""
+        """Delete the record of nodes to release: these were released, or need no release any
+        longer.
+        """
         self._write(Fact(drop="releases", rows=[{"node": node} for node in nodes]))
 
     def notices(self) -> tuple[RecordedNotice, ...]:
@@ -254,14 +258,14 @@ class CheckpointState(Store):
         return tuple(sorted(images, key=lambda image: image.taken, reverse=True))
 
     def forget_image(self, image: Image) -> None:
-        """The image is not whole, or is gone."""
+        """Delete the record of an image that is not whole, or is gone."""
         self._forget_images([image])
 
     def _forget_images(self, images: Sequence[Image]) -> None:
         self._write(Fact(drop="images", rows=[*map(_image_key, images)]))
 
     def forget_images_of(self, job: int) -> None:
-        """The job has ended, and its images are gone."""
+        """Delete the records of a job's images: the job has ended, and its images are gone."""
         self._forget_images(self.images(job))
 
     # jobs that cannot be saved
@@ -277,7 +281,7 @@ class CheckpointState(Store):
         self._write(Fact(put="unsavable", rows=[row]))
 
     def forget_verdict(self, job: int) -> None:
-        """The job was saved, or is over."""
+        """Delete the verdict on a job that was saved, or is over."""
         self._write(Fact(drop="unsavable", rows=[{"job": job}]))
 
     # jobs to suspend again
@@ -288,12 +292,12 @@ class CheckpointState(Store):
             return dict(self.by_key("suspensions"))
 
     def add_suspension(self, suspension: Suspension) -> None:
-        """The job must be suspended again."""
+        """Record that the job must be suspended again."""
         row = {"job": suspension.job, "body": to_json(suspension)}
         self._write(Fact(put="suspensions", rows=[row]))
 
     def forget_suspension(self, job: int) -> None:
-        """The job was suspended again, or is over."""
+        """Delete the record of a job that was suspended again, or is over."""
         self._write(Fact(drop="suspensions", rows=[{"job": job}]))
 
     # counters

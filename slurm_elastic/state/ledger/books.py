@@ -79,7 +79,7 @@ Value = TypeVar("Value")
 
 
 class BookRows:
-    """Each method is one transaction."""
+    """Reads costs and records payers. Each method is one transaction."""
 
     def __init__(self, store: Store) -> None:
         self._store = store

@@ -26,7 +26,7 @@ TABLES: Mapping[str, Table] = {
 
 
 class CopyRows:
-    """Each method is one transaction."""
+    """The rows about copies of jobs' files. Each method is one transaction."""
 
     def __init__(self, store: Store) -> None:
         self._store = store

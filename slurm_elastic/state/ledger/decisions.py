@@ -24,7 +24,7 @@ MONTHLY_KEPT_S = 100 * 86400.0
 
 
 class Decisions:
-    """Each method is one transaction."""
+    """The decisions and their subjects. Each method is one transaction."""
 
     def __init__(self, store: Store) -> None:
         self._store = store

@@ -13,7 +13,9 @@ from slurm_elastic.state.store.view import OF_LIST, to_json
 
 
 class DeferredJobs:
-    """Each method is one transaction."""
+    """The rows of the jobs that are kept away from public clouds. Each method is one
+    transaction.
+    """
 
     def __init__(self, store: Store) -> None:
         self._store = store

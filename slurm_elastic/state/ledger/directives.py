@@ -31,7 +31,7 @@ _LAST = """
 
 
 class Directives:
-    """Each method is one transaction."""
+    """The rows of operators' orders. Each method is one transaction."""
 
     def __init__(self, store: Store) -> None:
         self._store = store

@@ -82,7 +82,7 @@ TABLES: Mapping[str, Table] = {
 
 
 class Exclusions:
-    """Each method is one transaction."""
+    """The rows of exclusions: cool-downs, pauses and holds. Each method is one transaction."""
 
     def __init__(self, store: Store, usage: UsageRows) -> None:
         self._store, self._usage = store, usage

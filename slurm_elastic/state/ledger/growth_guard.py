@@ -39,7 +39,9 @@ TABLES: Mapping[str, Table] = {
 
 
 class GrowthGuard:
-    """Each method is one transaction."""
+    """The rows of purchases and of jobs that growth does not count. Each method is one
+    transaction.
+    """
 
     def __init__(self, store: Store) -> None:
         self._store = store

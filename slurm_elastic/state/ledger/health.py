@@ -34,7 +34,7 @@ TABLES: Mapping[str, Table] = {
 
 
 class ServiceHealth:
-    """Each method is one transaction."""
+    """The rows about services and clouds: heartbeats and health. Each method is one transaction."""
 
     def __init__(self, store: Store) -> None:
         self._store = store

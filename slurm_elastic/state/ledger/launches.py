@@ -153,7 +153,7 @@ TABLES: Mapping[str, Table] = {"launches": (OPEN, launch_from)}
 
 
 class Launches:
-    """Each method is one transaction."""
+    """The rows of launches. Each method is one transaction."""
 
     def __init__(self, store: Store, books: BookRows, end_only: Callable[[], str]) -> None:
         self._store, self._books, self._end_only = store, books, end_only

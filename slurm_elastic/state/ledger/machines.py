@@ -179,7 +179,7 @@ TABLES: Mapping[str, Table] = {
 
 
 class Machines:
-    """Each method is one transaction."""
+    """The rows of machines. Each method is one transaction."""
 
     guarded_by: ClassVar[GuardedBy] = {
         # Writers replace the set and never change it, so a reader without the lock sees a whole

@@ -13,7 +13,7 @@ TABLES: Mapping[str, Table] = {
 
 
 class LiftedRequeues:
-    """Each method is one transaction."""
+    """The rows of jobs whose ``--no-requeue`` is lifted. Each method is one transaction."""
 
     def __init__(self, store: Store) -> None:
         self._store = store

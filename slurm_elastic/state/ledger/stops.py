@@ -52,7 +52,7 @@ _PAID_PART = f"{NOT_ENDED} and cloud = ? and id = ?"
 
 
 class StopRows:
-    """Each method is one transaction."""
+    """The rows of stopped machines. Each method is one transaction."""
 
     def __init__(
         self, store: Store, machines: Machines, books: BookRows, end_only: Callable[[], str]

@@ -22,7 +22,7 @@ TABLES: Mapping[str, Table] = {
 
 
 class TunnelRows:
-    """Each method is one transaction."""
+    """The rows of machines' tunnels. Each method is one transaction."""
 
     def __init__(self, store: Store) -> None:
         self._store = store

@@ -40,7 +40,7 @@ TABLES: Mapping[str, Table] = {
 
 
 class UsageRows:
-    """Each method is one transaction."""
+    """The rows of runs and drains, and the counters. Each method is one transaction."""
 
     def __init__(self, store: Store) -> None:
         self._store = store

@@ -442,7 +442,7 @@ class Elsewhere:
         return self._disk.require_current()
 
     def close(self) -> None:
-        """Let it go."""
+        """Close the other service's files."""
         if self._disk is not None:
             self._disk.close()
         self._disk = None

@@ -71,16 +71,16 @@ class Memory:
         self.damage: BaseException | None = None
 
     def require_current(self) -> Memory:
-        """Nobody else changes it."""
+        """Return this memory, because no other process changes it."""
         return self
 
     def close(self) -> None:
-        """It is gone then."""
+        """Close the database. The rows in it are lost."""
         self.db.close()
 
     @property
     def position(self) -> Position:
-        """The number of the last line, as if each write in memory had been a line."""
+        """The number of the last line, where each write in memory counts as a line."""
         return Position(number=self._number)
 
     def appended(self, number: int) -> None:
@@ -90,7 +90,7 @@ class Memory:
 
     @contextlib.contextmanager
     def write(self, facts: list[Fact], _: Callable[[], float]) -> Iterator[sqlite3.Connection]:
-        """As a disk's."""
+        """Write facts, as ``Disk.write`` does."""
         with transaction(self.db):
             yield self.db
         if facts:
@@ -98,7 +98,7 @@ class Memory:
             self._number += 1
 
     def put(self, batches: Sequence[Sequence[Fact]], _: Callable[[], float]) -> None:
-        """As a disk's."""
+        """Write batches of facts, as ``Disk.put`` does."""
         with transaction(self.db):
             for number, facts in enumerate(batches, self.position.number + 1):
                 self.filler.facts(facts, number)
@@ -143,7 +143,7 @@ class Refuge:
     # what is wrong
 
     def check(self) -> None:
-        """Go over to memory where the files cannot be used, and back where they can."""
+        """Switch to memory if the files cannot be used, and back to them if they can."""
         if isinstance(self._found, Memory):
             self._try_to_return(self._found)
             return

@@ -159,7 +159,7 @@ def trouble_of(error: BaseException, path: Path) -> Trouble:
 
 
 def require_room(directory: Path, size: int) -> None:
-    """OSError where ``directory`` does not take a file of so many bytes (nor more than a quota)."""
+    """OSError if ``directory`` does not take a file of ``size`` bytes, or a quota forbids it."""
     with tempfile.TemporaryFile(dir=directory) as file:
         try:
             # statvfs(2) does not know the quota of a user. This call does.
