@@ -243,7 +243,7 @@ class Chain(Struct, frozen=True, kw_only=True):
 
 
 class DoorAnswer(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """Exactly one is set. ``lines``: what an order did, for a person."""
+    """Exactly one field is set. ``lines``: what an order did, for a person."""
 
     error: str = ""
     lines: tuple[str, ...] | None = None

@@ -146,7 +146,7 @@ def read_consoles(ledger: Ledger, pools: Iterable[str]) -> dict[str, str]:
 
 
 def _checkpoints(config: Config, now: float) -> CheckpointFacts | None:
-    """None if the service has never run."""
+    """Read the records of saves and moves; None if slurm-elastic-ckptman has never run."""
     path = config.state / FILE
     if not is_there(path):
         return None

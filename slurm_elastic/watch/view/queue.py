@@ -57,11 +57,10 @@ class WaitingView(
 class QueueView(Struct, frozen=True, kw_only=True, rename={"oldest": "oldest_s"}):
     """Slurm's queue.
 
-    ``running`` and ``waiting`` count jobs (each task of an array is one); the nodes of ``booting``
-    of the running ones are not up yet. ``oldest``: seconds that
-    the oldest one has waited. ``reasons``: how many wait for each of Slurm's reasons.
-    ``waits_for``: the same by the phrases of the line of jobs. ``jobs``: those that have waited
-    longest, at most MAX_WAITING_ROWS.
+    ``running`` and ``waiting`` count jobs (each task of an array is one); of the running jobs, the
+    nodes of ``booting`` jobs are not up yet. ``oldest``: seconds that the oldest waiting job has
+    waited. ``reasons``: how many wait for each of Slurm's reasons. ``waits_for``: the same by the
+    phrases of the line of jobs. ``jobs``: those that have waited longest, at most MAX_WAITING_ROWS.
     """
 
     running: int

@@ -185,7 +185,7 @@ def _sentence(text: str) -> str:
 
 
 def _text(text: str) -> str:
-    """As text of the page; control characters and changes of direction by their numbers."""
+    """The text as HTML, with control characters and changes of direction shown by their numbers."""
     return html.escape(
         "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
     )

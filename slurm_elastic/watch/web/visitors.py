@@ -25,7 +25,9 @@ class Visitors(Protocol):
     """Finds the person behind a request."""
 
     def person(self, peer: Peer | None, names: Sequence[str]) -> Person:
-        """``peer``: the other end (None: a TCP port). ``names``: the values of ``header``."""
+        """The person behind the request. ``peer``: the other end (None: a TCP port). ``names``: the
+        values of ``header``.
+        """
 
     @property
     def header(self) -> str:
@@ -44,7 +46,9 @@ class SocketVisitors:
         self.header = proxy.header if proxy else ""
 
     def person(self, peer: Peer | None, names: Sequence[str]) -> Person:
-        """UnknownVisitorError if neither the kernel nor the web server names a user."""
+        """The person behind the request. UnknownVisitorError if neither the kernel nor the web
+        server names a user.
+        """
         if peer is None:
             raise UnknownVisitorError(
                 "this page was opened at a port, where the kernel does not say who visits it: open "
