@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -49,6 +49,21 @@ def waiting(number: int, reason: str, **fields: Any) -> SlurmJob:
         id=number, states=frozenset({"PENDING"}), user="erin", reason=reason,
         **{"submit": NOW - 240, "partitions": ("main",), **fields},
     )  # fmt: skip
+
+
+def sold_out(names: Sequence[str]) -> list[Exclusion]:
+    """The holds of nodes for which the cloud has no machine."""
+    return [
+        Exclusion(
+            kind=CAPACITY, scope=name, pool="general", code="no capacity", since=NOW,
+            until=NOW + 60, cause=Quoted(text="sold out"),
+        )
+        for name in names
+    ]  # fmt: skip
+
+
+def held_by_growth(name: str) -> Exclusion:
+    return Exclusion(kind=POLICY, scope=name, pool="general", cause=GrowthStartsIt())
 
 
 def test_one_line_counts_the_jobs_by_what_they_wait_for(ledger: Ledger, tmp_path: Path) -> None:
@@ -120,17 +135,8 @@ def test_the_line_says_when_only_the_sites_own_nodes_may_start_a_job(
     )
     facts = replace(
         status.gather(config(tmp_path), slurm, NOW),
-        holds=[
-            Exclusion(
-                kind=CAPACITY, scope=name, pool="general", code="no capacity", since=NOW,
-                until=NOW + 60, cause=Quoted(text="sold out"),
-            )
-            for name in names
-        ] + [
-            Exclusion(kind=POLICY, scope=name, pool="general", cause=GrowthStartsIt())
-            for name in names if growth
-        ],
-    )  # fmt: skip
+        holds=[*sold_out(names), *(held_by_growth(name) for name in names if growth)],
+    )
     view = status_view(config(tmp_path), facts)
     assert view.queue is not None
     assert view.queue.waits_for == {
@@ -166,7 +172,7 @@ def test_the_line_says_when_one_cloud_is_full_and_the_other_starts_no_machine(
     ledger: Ledger, tmp_path: Path
 ) -> None:
     """A free node would start the job, but nothing can make one now."""
-    sold_out = [f"pub{number}" for number in range(1, 9)]
+    names = [f"pub{number}" for number in range(1, 9)]
     lists = ("main", "onprem", "burst")
     for busy, phrase in (
         (("op1", "op2"), "for busy nodes (no machine can start now)"),
@@ -175,21 +181,12 @@ def test_the_line_says_when_one_cloud_is_full_and_the_other_starts_no_machine(
         states = {name: ("MIXED",) if name in busy else ("IDLE",) for name in ("op1", "op2")}
         slurm = FakeSlurm(
             nodes=[
-                *(node(name, "IDLE", "CLOUD", "POWERED_DOWN", "DRAIN") for name in sold_out),
+                *(node(name, "IDLE", "CLOUD", "POWERED_DOWN", "DRAIN") for name in names),
                 *(node(name, *of_node) for name, of_node in states.items()),
             ],
             jobs=[waiting(60, "Resources", partitions=lists), *map(runs_on, busy)],
         )
-        facts = replace(
-            status.gather(config(tmp_path), slurm, NOW),
-            holds=[
-                Exclusion(
-                    kind=CAPACITY, scope=name, pool="general", code="no capacity", since=NOW,
-                    until=NOW + 60, cause=Quoted(text="sold out"),
-                )
-                for name in sold_out
-            ],
-        )  # fmt: skip
+        facts = replace(status.gather(config(tmp_path), slurm, NOW), holds=sold_out(names))
         queue = status_view(config(tmp_path), facts).queue
         assert queue is not None
         assert queue.waits_for == {phrase: 1}
@@ -202,8 +199,7 @@ def test_nodes_that_a_growth_policy_starts_on_demand_are_free(
         nodes=[node("pub1", "IDLE", "CLOUD", "POWERED_DOWN", "DRAIN")],
         jobs=[waiting(62, "Resources", partitions=("burst",))],
     )
-    hold = Exclusion(kind=POLICY, scope="pub1", pool="general", cause=GrowthStartsIt())
-    facts = replace(status.gather(config(tmp_path), slurm, NOW), holds=[hold])
+    facts = replace(status.gather(config(tmp_path), slurm, NOW), holds=[held_by_growth("pub1")])
     view = status_view(config(tmp_path), facts)
     assert view.queue is not None
     assert view.queue.waits_for == {"for free nodes": 1}
