@@ -27,6 +27,7 @@ from slurm_elastic.config import SlurmSettings
 from slurm_elastic.model.slurm import Request
 from slurm_elastic.slurm.client.cli import SlurmCli
 from slurm_elastic.state.spool import Spool
+from slurm_elastic.testing.patience import patience, pause
 
 PORTS = range(10_000, 20_000)
 PROGRAMS = Path(slurm_elastic.__file__).parent / "machine" / "programs"
@@ -89,12 +90,15 @@ def free_port() -> int:
 
 
 def wait_until(what: Callable[[], object], timeout: float = 180.0, every: float = 0.05) -> None:
-    """Poll until ``what`` is true; TimeoutError otherwise."""
-    until = time.monotonic() + timeout
+    """Poll until ``what`` is true, ``every`` so many seconds at first; TimeoutError otherwise. A
+    busy machine gets more time than ``timeout``.
+    """
+    began = time.monotonic()
+    until = began + patience(timeout)
     while not what():
         if time.monotonic() > until:
-            raise TimeoutError(f"not within {timeout} s: {what}")
-        time.sleep(every)
+            raise TimeoutError(f"not within {until - began:.0f} s: {what}")
+        pause(began, every)
 
 
 class SmallSlurm:
@@ -162,7 +166,7 @@ class SmallSlurm:
                 ["scancel", "--quiet", "-u", "root"],
                 env=self.environment(),
                 check=False,
-                timeout=30,
+                timeout=patience(30),
             )
             time.sleep(0.3)
         for process in reversed(self._processes.values()):
@@ -304,8 +308,9 @@ class SmallSlurm:
 
     def _run(self, *command: str) -> subprocess.CompletedProcess[str]:
         return subprocess.run(
-            command, env=self.environment(), capture_output=True, text=True, check=False, timeout=60
-        )
+            command, env=self.environment(), capture_output=True, text=True, check=False,
+            timeout=patience(60),
+        )  # fmt: skip
 
     def command(self, *command: str) -> str:
         """The output of one of Slurm's commands; CalledProcessError where it fails."""
