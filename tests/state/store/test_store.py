@@ -119,6 +119,32 @@ def test_a_file_of_a_later_release_is_left_alone(path: Path) -> None:
         Notes(path)
 
 
+@pytest.mark.parametrize("read_only", [False, True])
+def test_a_journal_of_a_later_release_is_left_alone_without_its_file(
+    path: Path, *, read_only: bool
+) -> None:
+    later = Notes(path, schema=LATER)
+    later.note("one")
+    later.close()
+    path.unlink()
+    before = journal_files(path)
+    with pytest.raises(ConfigError, match="install the newer slurm-elastic again") as refused:
+        Notes(path, read_only=read_only)
+    assert "notes-000001.jsonl has schema 2, this release knows schemas up to 1" in str(
+        refused.value
+    )
+    assert (path.exists(), journal_files(path), held(path.parent)) == (False, before, [])
+    again = Notes(path, schema=LATER)
+    assert again.all() == ["one"]
+    again.close()
+
+
+def journal_files(path: Path) -> dict[str, bytes]:
+    """The content of each segment of the journal, by its name."""
+    files = (path.parent / "journal").glob("*.jsonl")
+    return {file.name: file.read_bytes() for file in files}
+
+
 @pytest.mark.parametrize(
     ("there", "read_only", "error"),
     [(True, False, ConfigError), (True, True, ConfigError), (False, True, SlurmElasticError)],
