@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import logging
 import os
 import sqlite3
 from collections.abc import Callable, Iterator, Sequence
@@ -234,6 +235,27 @@ def test_waiting_jobs_are_sent_elsewhere_with_the_reason(
     reasons = [str(d.reason) for d in world.ledger.decisions.about("pub1") if d.kind == "refused"]
     assert "end-only: the disk of" in reasons[0]
     assert "slurm-elastic:hold:" in world.slurm.node("pub2").reason
+    assert launches(world) == 0
+
+
+def test_the_repair_of_a_node_without_a_request_says_only_what_was_found(
+    world: EnduringWorld, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """With a full disk nothing is bought, so nobody can tell by that whether a request was lost."""
+    caplog.set_level(logging.INFO)
+    monkeypatch.setattr(FULL, no_room)
+    world.advance(10)
+    world.slurm.submit(1, ("pub1",))
+    deadline = world.now + 300
+    while "refused" not in world.kinds("pub1") and world.now < deadline:
+        forget_requests(world)
+        world.advance(5)
+    repairs = {r.getMessage() for r in caplog.records if r.getMessage().startswith("repair ")}
+    assert repairs == {
+        "repair launch subject=pub1 reason=Slurm waits for it, and no request, launch or machine"
+        " serves it"
+    }
+    assert "refused" in world.kinds("pub1")
     assert launches(world) == 0
 
 
