@@ -250,11 +250,9 @@ def test_the_repair_of_a_node_without_a_request_says_only_what_was_found(
     while "refused" not in world.kinds("pub1") and world.now < deadline:
         forget_requests(world)
         world.advance(5)
+    found = "Slurm waits for it, and no request, launch or machine serves it"
     repairs = {r.getMessage() for r in caplog.records if r.getMessage().startswith("repair ")}
-    assert repairs == {
-        "repair launch subject=pub1 reason=Slurm waits for it, and no request, launch or machine"
-        " serves it"
-    }
+    assert repairs == {f"repair launch subject=pub1 reason={found}"}
     assert "refused" in world.kinds("pub1")
     assert launches(world) == 0
 
