@@ -1,18 +1,18 @@
 """Keeps jobs off machines whose reservation ends before the jobs do.
 
 Some reservations end their machines (EC2's capacity blocks). A request is split, so that jobs that
-cannot end in time and cannot be saved get other machines. So do jobs that wait for machines of a
-growth policy (``growth_stays``). slurmctld may give a running machine further jobs without asking
-us, so a reservation in Slurm takes its node from that time on: slurmctld starts no job there whose
-time limit reaches into it. ckptman moves the jobs that are there nevertheless
-(``policies.checkpoint.threat``).
+cannot end in time and cannot be saved get other machines. So do jobs for which machines start
+ahead, by a growth policy (``growth_stays``) or for a migration. slurmctld may give a running
+machine further jobs without asking us, so a reservation in Slurm takes its node from that time on:
+slurmctld starts no job there whose time limit reaches into it. ckptman moves the jobs that are
+there nevertheless (``policies.checkpoint.threat``).
 """
 
 from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from concurrent.futures import Executor
 from functools import partial
 
@@ -25,6 +25,7 @@ from slurm_elastic.controller.extensions import Extensions, Part
 from slurm_elastic.controller.periodic import SiteTask
 from slurm_elastic.features import growth_stays
 from slurm_elastic.model.cluster import LaunchSpec, NodeRequest
+from slurm_elastic.model.directive import Departure, kept_replacements
 from slurm_elastic.model.reserved import Held
 from slurm_elastic.model.slurm import Reservation, SlurmJob
 from slurm_elastic.policies.launch.gang import part_of
@@ -86,12 +87,38 @@ def split(site: Site, ending: Sequence[Held], request: NodeRequest) -> Sequence[
 
 def _needs_of_others(site: Site, request: NodeRequest) -> Mapping[str, float]:
     """Return by node without a known job for how long (s) its machine must stay, because a growth
-    policy has started it for jobs that wait.
+    policy has started it for jobs that wait, or a migration for jobs that leave.
     """
     of_jobs = {node for nodes in request.job_nodes.values() for node in nodes}
     others = [node for node in request.nodes if node not in of_jobs]
-    needs = growth_stays.recorded(site, request) if others else {}
+    if not others:
+        return {}
+    needs = {**growth_stays.recorded(site, request), **_needs_of_replacements(site, others)}
     return {node: needs.get(node, 0.0) for node in others}
+
+
+def _needs_of_replacements(site: Site, nodes: Collection[str]) -> Mapping[str, float]:
+    """Return by node whose machine starts ahead of a migration for how long (s) the machine must
+    stay: the longest time limit of the jobs on the machine whose place it takes. A job that is
+    moved starts with its whole time limit.
+    """
+    orders = kept_replacements(site.ledger.directives.all(), site.now()).values()
+    words = (order.word for order in orders if isinstance(order.word, Departure))
+    instead_of = {
+        machine.node: machine.instead_of
+        for word in words
+        for machine in (word.replacements.machines if word.replacements else ())
+        if machine.node in nodes and not machine.is_over
+    }
+    if not instead_of:
+        return {}
+    jobs = _listed_jobs(site)
+    if jobs is None:
+        return dict.fromkeys(instead_of, math.inf)
+    return {
+        node: max((_limit_of(job) for job in jobs if leaving in job.nodes), default=0.0)
+        for node, leaving in instead_of.items()
+    }
 
 
 def _needs_of_jobs(site: Site, request: NodeRequest) -> dict[int, float]:
@@ -100,18 +127,22 @@ def _needs_of_jobs(site: Site, request: NodeRequest) -> dict[int, float]:
     """
     # Without an answer assume the worst: no machine that ends too early.
     needs = dict.fromkeys(request.job_nodes, math.inf)
-    if not needs:
-        return needs
+    for job in (_listed_jobs(site) if needs else None) or ():
+        if job.id in needs:
+            needs[job.id] = 0.0 if _is_savable(site, request, job) else _limit_of(job)
+    return needs
+
+
+def _listed_jobs(site: Site) -> Sequence[SlurmJob] | None:
     try:
-        jobs = site.slurm.jobs()
+        return site.slurm.jobs()
     except SlurmError as error:
         log.warning("time limits cannot be read, reservations that end are not used: %s", error)
-        return needs
-    for job in jobs:
-        if job.id in needs:
-            limit = math.inf if job.limit is None else float(job.limit)
-            needs[job.id] = 0.0 if _is_savable(site, request, job) else limit
-    return needs
+        return None
+
+
+def _limit_of(job: SlurmJob) -> float:
+    return math.inf if job.limit is None else float(job.limit)
 
 
 def _is_savable(site: Site, request: NodeRequest, job: SlurmJob) -> bool:

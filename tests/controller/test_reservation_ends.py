@@ -19,6 +19,7 @@ from slurm_elastic.features.reservation_ends import split
 from slurm_elastic.model.causes import Quoted
 from slurm_elastic.model.causes.threats import EndsWithReservation
 from slurm_elastic.model.cluster import Limits, Location, Market, NodeRequest
+from slurm_elastic.model.directive import Departure, Directive, ReplacementMachine, Replacements
 from slurm_elastic.model.reserved import BLOCK_LEAD_S, ReservationKind
 from slurm_elastic.model.slurm import SlurmJob
 from slurm_elastic.policies.checkpoint.threat import Response, ThreatCause, of_end
@@ -33,6 +34,8 @@ BLOCK = Reservation(
     upfront=10.0, begins_at=T0 - HOUR, ends_at=ENDS_AT + BLOCK_LEAD_S,
 )  # fmt: skip
 NODES = ("m1", "m2", "m3", "m4")
+SAVED = "ckpt=signal,saved=file:state"
+"""The comment of a job that can be saved."""
 
 
 def build(directory: Path, site: SitePolicies | None = None, **cloud: Any) -> World:
@@ -89,8 +92,7 @@ def parts(
 
 
 def test_a_request_is_split_by_how_long_its_jobs_may_run(world: World) -> None:
-    saved = "ckpt=signal,saved=file:state"
-    queue = Queue(job(1, 600), job(2, None), job(3, None, saved))
+    queue = Queue(job(1, 600), job(2, None), job(3, None, SAVED))
     assert parts(world, queue, j1=("m1",), j2=("m2", "m3"), j3=("m4",)) == [
         (("m1", "m4"), 600.0), (("m2", "m3"), float("inf")),
     ]  # fmt: skip
@@ -152,6 +154,41 @@ def test_a_restarted_daemon_knows_for_which_jobs_growth_started_a_node(tmp_path:
     world.advance(10)
     assert on_block(world) == [False]
     world.close()
+
+
+@pytest.mark.parametrize(
+    ("jobs", "parts"),
+    [
+        ((job(1, 600), job(2, 3600)), [(("m2", "m3"), 600.0)]),
+        ((job(1, 3 * 3600),), [(("m3",), 0.0), (("m2",), 3 * HOUR)]),
+        ((job(1, 3 * 3600, SAVED),), [(("m3",), 0.0), (("m2",), 3 * HOUR)]),
+        ((job(1, None),), [(("m3",), 0.0), (("m2",), float("inf"))]),
+        ((), [(("m2", "m3"), 0.0)]),
+        (None, [(("m3",), 0.0), (("m2",), float("inf"))]),
+    ],
+)
+def test_a_machine_that_starts_ahead_of_a_migration_lasts_for_the_jobs_that_leave(
+    world: World,
+    jobs: tuple[SlurmJob, ...] | None,
+    parts: list[tuple[tuple[str, ...], float]],
+) -> None:
+    """A machine starts on m2 in place of the one of m1. The one on m3 has had its job."""
+    queue = Queue(*(replace(one, nodes=(f"m{one.id}",)) for one in jobs or ()))
+    queue.silent = jobs is None
+    object.__setattr__(world.site, "slurm", queue)
+    machines = (
+        ReplacementMachine(node="m2", instead_of="m1"),
+        ReplacementMachine(node="m3", instead_of="m1", is_over=True),
+    )
+    word = Departure(
+        verb="migrate", about="m1", nodes=("m1",), to="pub", start_replacements=True,
+        replacements=Replacements(wanted=2, kept_until=world.now + 600, machines=machines),
+    )  # fmt: skip
+    order = Directive(word=word, who="alice", since=world.now, starts=world.now)
+    world.ledger.directives.give(order)
+    request = NodeRequest(id="r", pool=world.site.pools["many"], nodes=("m2", "m3"))
+    found = split(world.site, [BLOCK.held("pub")], request)
+    assert [(part.nodes, part.needs_s) for part in found] == parts
 
 
 def test_a_node_that_is_powered_up_much_later_has_no_job_of_the_past(tmp_path: Path) -> None:
