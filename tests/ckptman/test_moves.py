@@ -300,7 +300,7 @@ def test_without_any_image_it_goes_on_until_its_node_is_lost(world: CkptWorld) -
     [
         ({"method": "none"}, "", 120, "neither its comment nor the configuration names a method"),
         ({"method": "none"}, "", 15, "neither its comment nor the configuration names a method"),
-        ({}, "ckpt=none", 120, "its own word is ckpt=none"),
+        ({}, "ckpt=none", 120, "its comment says ckpt=none"),
         ({}, "ckpt=crui", 120, "ckpt=crui: expected one of "),
         ({"policy": "none"}, "", 120, "its checkpoint policy is none, and wants no save now"),
     ],

@@ -227,7 +227,7 @@ def test_a_move_that_is_over_is_told_as_over_and_since_is_a_time(
             "is saved: by fake, by policy; at its time limit it continues, at most 3 times",
         ),
         ("ckpt=fake", "is saved: by fake, by policy"),
-        ("ckpt=none", "is NOT saved: its own word is ckpt=none"),
+        ("ckpt=none", "is NOT saved: its comment says ckpt=none"),
         ("", "is NOT saved: neither its comment nor the configuration names a method"),
         ("ckpt=fake,limit=x", "is NOT saved: ckpt=fake,limit=x: limit is 'x'"),
     ],
@@ -349,7 +349,7 @@ def test_a_job_is_saved_now_if_it_can_be(config: Path, capsys: pytest.CaptureFix
     (told,) = DropDirectory(place).read(time.time())
     assert told.order == SaveOrder(job=7, who="root")
     assert run(config, "now", "8") == 1
-    assert "its own word is ckpt=none" in capsys.readouterr().err
+    assert "its comment says ckpt=none" in capsys.readouterr().err
     assert run(config, "now", "9") == 1
     assert "is not running" in capsys.readouterr().err
 

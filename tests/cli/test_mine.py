@@ -21,7 +21,7 @@ JOBS = (
     ),
     OwnJob(
         id=43, label="43", state="running", name="own", slurm_state="RUNNING", nodes="st1",
-        started=NOW - 90_000, at_most=0, save=JobSave(reason="its own word is ckpt=none"),
+        started=NOW - 90_000, at_most=0, save=JobSave(reason="its comment says ckpt=none"),
     ),
     OwnJob(
         id=44, label="44", state="running", name="boots", slurm_state="CONFIGURING RUNNING",
@@ -98,7 +98,7 @@ def test_the_words_say_what_to_do_and_what_needs_nothing() -> None:
     assert "do: scontrol update jobid=46 numnodes=6" in words
     assert "boots 07:59" in words
     assert "not yet (criu)" in words
-    assert "no: its own word is ckpt=none" in words
+    assert "no: its comment says ckpt=none" in words
     assert "since 01-14" in words
     assert "rough guesses" in words
 

@@ -391,11 +391,13 @@ def test_what_leaves_and_who_is_waited_for_is_in_the_log(
     leave(world, aggressive=True)
     world.advance(20)
     assert f"leaving nodes={node} reason=pool rack is drained by alice" in caplog.text
-    told = "waited-for subjects=job:1 reason=it must not be requeued: its machine leaves after it"
+    told = (
+        "waited-for subjects=job:1 reason=it must not be requeued: its machine leaves after the job"
+    )
     assert caplog.text.count(told) == 1
     world.slurm.finish(1)
     world.advance(120)
-    assert caplog.text.count("departed subjects=op1,op2 reason=all have left: ") == 1
+    assert caplog.text.count("departed subjects=op1,op2 reason=all machines have left: ") == 1
 
 
 def test_a_job_that_runs_in_no_batch_script_is_waited_for(world: World) -> None:
@@ -406,7 +408,7 @@ def test_a_job_that_runs_in_no_batch_script_is_waited_for(world: World) -> None:
     (why,) = [
         str(d.reason) for d in world.ledger.decisions.about("job:1") if d.kind == "waited-for"
     ]
-    assert why == "it is no batch job: its machine leaves after it"
+    assert why == "it is no batch job: its machine leaves after the job"
 
 
 @pytest.mark.parametrize(

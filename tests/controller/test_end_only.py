@@ -536,7 +536,7 @@ def test_a_machine_that_goes_before_the_ledger_can_take_it_in_is_written_down_al
     row = rows(world)[machine]
     assert row.ended_at is not None
     assert row.instance.launched < world.now - 180 < row.ended_at <= world.now
-    assert "gone before the ledger could be written" in str(row.cause_text)
+    assert "ended before slurm-elasticd could write its records" in str(row.cause_text)
     world.close()
 
 

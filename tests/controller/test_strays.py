@@ -146,7 +146,7 @@ def test_a_deletion_that_failed_after_it_was_taken_is_asked_for_again(
     assert world.alive() == []
     assert len(asked) == 2
     (why,) = [str(d.reason) for d in world.ledger.decisions.about("pub1") if d.kind == "adopted"]
-    assert why == "it had ended by the ledger, but its cloud lists it as stopping"
+    assert why == "its end is recorded, but its cloud lists it as stopping"
     ended = row(world, machine).ended_at
     assert ended is not None
     assert ended >= asked[1], "it was paid until then"

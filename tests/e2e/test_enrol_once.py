@@ -161,7 +161,7 @@ def test_a_machine_joins_by_the_word_of_its_launch(site: Site, joined: str) -> N
     book = site.decisions("pub1")
     enrolled = [str(d.reason) for d in book if d.kind == "enrolled"]
     assert len(enrolled) == 1
-    assert enrolled[0].endswith(": it came by its launch's own key")
+    assert enrolled[0].endswith(": the machine handed it in with the enrolment key of its launch")
     printed = (site.place / joined / "console").read_text()
     assert "slurm-elastic-tunnel-key" not in printed
     (peer,) = site.peers().values()

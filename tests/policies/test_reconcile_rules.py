@@ -658,7 +658,7 @@ def test_a_doubt_counts_nodes_without_any_machine_and_names_up_to_five() -> None
         (view(UP, tracked=(replace(AHEAD, max_age=50),), listed=(SEEN,)),
          "its machine is from before the clock was set back, the pool's maximum is 50s"),
         (view(OFF, intents=(INTENT,)),
-         "no machine of it was seen for 16m and Slurm wants none of its nodes"),
+         "no machine of this launch was seen for 16m and Slurm wants none of its nodes"),
         (view(DOWN, tracked=(MISSED,)), "the cloud did not list it 3 times in a row"),
     ],
 )  # fmt: skip

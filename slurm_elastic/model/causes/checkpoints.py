@@ -134,7 +134,8 @@ class NodeNotGivenUp(Cause, frozen=True, kw_only=True):
 
     @property
     def words(self) -> str:
-        return f"{self.node} does not come up for {brief(self.waits_s)}, nor is it given up"
+        waits = brief(self.waits_s)
+        return f"{self.node} has not come up for {waits}, and slurm-elasticd has not given it up"
 
 
 StartDanger = Quoted | DaemonAway | NodeNotGivenUp
@@ -151,8 +152,8 @@ class MayBeRequeued(Cause, frozen=True, kw_only=True):
     @property
     def words(self) -> str:
         return (
-            f"{self.danger}: should the nodes not come up, slurmctld requeues the job, which has"
-            " not started, and does not fail it"
+            f"{self.danger}: if the nodes do not come up, slurmctld requeues the job, which has"
+            " not started, instead of failing it"
         )
 
 

@@ -26,7 +26,7 @@ class AllLeft(Cause, frozen=True, kw_only=True):
 
     @property
     def words(self) -> str:
-        return f"all have left: {self.order_text}"
+        return f"all machines have left: {self.order_text}"
 
 
 class LeavesAfterJob(Cause, frozen=True, kw_only=True):
@@ -39,7 +39,7 @@ class LeavesAfterJob(Cause, frozen=True, kw_only=True):
     @property
     def words(self) -> str:
         reason = "must not be requeued" if self.is_batch else "is no batch job"
-        return f"it {reason}: its machine leaves after it"
+        return f"it {reason}: its machine leaves after the job"
 
 
 class MoveNotBegun(Cause, frozen=True, kw_only=True):

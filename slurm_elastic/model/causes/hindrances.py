@@ -119,7 +119,7 @@ _TEXTS: Mapping[SaveObstacleKind, tuple[str, str]] = {
     ),
     SaveObstacleKind.INOTIFY: (
         "it watches files (inotify)",
-        "let it look at them instead",
+        "let it check the files at intervals instead",
     ),
     SaveObstacleKind.OWN_CONTAINER: (
         "it runs in a container of its own",

@@ -19,7 +19,9 @@ class ImageChanged(Cause, frozen=True, kw_only=True):
 
     @property
     def words(self) -> str:
-        caution = "; the others follow when a machine from it has registered"
+        caution = (
+            "; one older machine leaves now, the others when one from this image has registered"
+        )
         return (
             f"pool {self.pool} starts machines from image {self.image} now"
             f"{caution if self.is_first else ''}"

@@ -37,7 +37,7 @@ class KeyOnConsole(Cause, frozen=True, kw_only=True):
 
     @property
     def words(self) -> str:
-        return f"{self.address}: {self.machine} has printed it on its console"
+        return f"{self.address}: {self.machine} has printed this key on its console"
 
 
 class KeyOfHub(Cause, frozen=True, kw_only=True):
@@ -47,7 +47,10 @@ class KeyOfHub(Cause, frozen=True, kw_only=True):
 
     @property
     def words(self) -> str:
-        return f"{self.address}: the hub has it in still, and the ledger was lost"
+        return (
+            f"{self.address}: the hub still has this key, although the daemon's records (the"
+            " ledger) were lost"
+        )
 
 
 class KeyBeforeStop(Cause, frozen=True, kw_only=True):
@@ -57,7 +60,7 @@ class KeyBeforeStop(Cause, frozen=True, kw_only=True):
 
     @property
     def words(self) -> str:
-        return f"{self.address}: it had that key before it was stopped"
+        return f"{self.address}: the machine had this key before it was stopped"
 
 
 class KeyHandedIn(Cause, frozen=True, kw_only=True):
@@ -67,7 +70,7 @@ class KeyHandedIn(Cause, frozen=True, kw_only=True):
 
     @property
     def words(self) -> str:
-        return f"{self.address}: it came by its launch's own key"
+        return f"{self.address}: the machine handed it in with the enrolment key of its launch"
 
 
 class KeyDoubted(Cause, frozen=True, kw_only=True):

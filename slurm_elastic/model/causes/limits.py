@@ -105,8 +105,8 @@ class TurnMissed(Cause, frozen=True, kw_only=True):
     @property
     def words(self) -> str:
         return (
-            f"its turn to boot did not come in {brief(self.waited_s)}: {self.cap}, and what is left"
-            f" of ResumeTimeout ({brief(self.timeout_s)}) would not do"
+            f"its turn to boot did not come in {brief(self.waited_s)}: {self.cap}, and the rest of"
+            f" ResumeTimeout ({brief(self.timeout_s)}) is too short"
         )
 
 

@@ -145,7 +145,7 @@ class EndedWhileUnwritable(Cause, frozen=True, kw_only=True):
 
     @property
     def words(self) -> str:
-        return "it was gone before the ledger could be written again"
+        return "it had ended before slurm-elasticd could write its records again"
 
 
 class CountedAsGone(Cause, frozen=True, kw_only=True):

@@ -246,7 +246,7 @@ class JobOver(Cause, frozen=True, kw_only=True):
 
     @property
     def words(self) -> str:
-        unnoticed = "; its output says nothing about its move, because it was over too soon"
+        unnoticed = "; its output says nothing about its move, because the job was over too soon"
         return f"it is {' '.join(self.states)}{unnoticed if self.is_unnoticed else ''}"
 
 
@@ -366,7 +366,7 @@ class NamedNodesGo(Cause, frozen=True, kw_only=True):
 
     @property
     def words(self) -> str:
-        return f"it asked for {','.join(self.nodes)}, which goes"
+        return f"it asked for {','.join(self.nodes)}, whose machine goes away"
 
 
 class AvoidsSpotNodes(Cause, frozen=True, kw_only=True):
@@ -376,7 +376,7 @@ class AvoidsSpotNodes(Cause, frozen=True, kw_only=True):
 
     @property
     def words(self) -> str:
-        return f"it avoids {compress(self.nodes)}, which may be taken away"
+        return f"it avoids {compress(self.nodes)}, whose machines may be taken away"
 
 
 class HoldOfSlurmReleased(Cause, frozen=True, kw_only=True):

@@ -88,7 +88,7 @@ class NeverUsed(Cause, frozen=True, kw_only=True):
     @property
     def words(self) -> str:
         came_up = f"{compress(self.nodes)} came up and no job used it"
-        return f"{came_up}; growth does not count these jobs for a time"
+        return f"{came_up}; for a time growth does not count the jobs that it was started for"
 
 
 Purchase = BestOffer | MachinesBought | MachineStarted | StartRefused | NeverUsed

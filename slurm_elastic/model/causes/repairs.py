@@ -65,7 +65,7 @@ class TagsOfCluster(Cause, frozen=True, kw_only=True):
 
     @property
     def words(self) -> str:
-        return f"carries this cluster's tag for node {self.node}; the ledger lacks it"
+        return f"carries this cluster's tag for node {self.node}, and has no row in the ledger"
 
 
 class MachinesOfLaunch(Cause, frozen=True, kw_only=True):
@@ -99,9 +99,9 @@ class NothingLaunched(Cause, frozen=True, kw_only=True):
     @property
     def words(self) -> str:
         explanation = (
-            f"{self.served} has another one" if self.served else "Slurm wants none of its nodes"
+            f"{self.served} has another machine" if self.served else "Slurm wants none of its nodes"
         )
-        return f"no machine of it was seen for {brief(self.age_s)} and {explanation}"
+        return f"no machine of this launch was seen for {brief(self.age_s)} and {explanation}"
 
 
 class StopConfirmed(Cause, frozen=True, kw_only=True):
@@ -230,7 +230,7 @@ class ListRead(Cause, frozen=True, kw_only=True):
 
     @property
     def words(self) -> str:
-        return "all that it lists is in the ledger"
+        return "all machines that it lists are in the ledger now"
 
 
 class MachineThere(Cause, frozen=True, kw_only=True):
@@ -328,7 +328,7 @@ class NotConfigured(Cause, frozen=True, kw_only=True):
 
     @property
     def words(self) -> str:
-        return "the configuration has no pool with it"
+        return "no pool of the configuration has this node"
 
 
 class MovedToCloud(Cause, frozen=True, kw_only=True):
@@ -349,7 +349,7 @@ class ListedAfterEnd(Cause, frozen=True, kw_only=True):
 
     @property
     def words(self) -> str:
-        return f"it had ended by the ledger, but its cloud lists it as {self.state}"
+        return f"its end is recorded, but its cloud lists it as {self.state}"
 
 
 class ListDoubted(Cause, frozen=True, kw_only=True):

@@ -71,7 +71,7 @@ class WantsNoSave(Cause, frozen=True, kw_only=True):
 
     @property
     def words(self) -> str:
-        return "its own word is ckpt=none"
+        return "its comment says ckpt=none"
 
 
 class NoMethodNamed(Cause, frozen=True, kw_only=True):

@@ -94,7 +94,7 @@ class ProbedSave(Cause, frozen=True, kw_only=True):
 
     @property
     def words(self) -> str:
-        return "a probe whether it can be saved"
+        return "a save that shows whether it can still be saved"
 
 
 class SaveOrdered(Cause, frozen=True, kw_only=True):

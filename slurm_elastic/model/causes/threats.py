@@ -112,7 +112,7 @@ class JobPreempted(Cause, frozen=True, kw_only=True):
 
     @property
     def words(self) -> str:
-        return "a job of higher priority is to have its place"
+        return "Slurm gives its place to a job of higher priority"
 
 
 JobThreat = (
@@ -155,7 +155,7 @@ class GoesOnDemand(Cause, frozen=True, kw_only=True):
 
     @property
     def words(self) -> str:
-        return "it cannot be saved, and goes where no machine is taken away"
+        return "it cannot be saved, so it moves to machines that are not taken away"
 
 
 class ThreatenedSave(Cause, frozen=True, kw_only=True):

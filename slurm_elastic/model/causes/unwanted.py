@@ -68,7 +68,7 @@ class YoungerStopped(Cause, frozen=True, kw_only=True):
 
     @property
     def words(self) -> str:
-        return f"node {self.node} has a younger one"
+        return f"node {self.node} has a younger machine"
 
 
 Unwanted = NodeNotOfPool | NoLongerUsed | TooOld | RecipeChanged | EnoughStopped | YoungerStopped

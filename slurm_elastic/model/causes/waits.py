@@ -12,7 +12,7 @@ class HoldReturns(Cause, frozen=True, kw_only=True):
 
     @property
     def words(self) -> str:
-        return "its hold comes back"
+        return "Slurm holds it again after each release"
 
 
 class BeginsLater(Cause, frozen=True, kw_only=True):
