@@ -72,7 +72,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         "--terraform",
         type=Path,
         metavar="DIR",
-        help="write the same as files for Terraform or OpenTofu, and create nothing",
+        help="write the same resources as files for Terraform or OpenTofu, and create nothing",
     )
     group.add_argument(
         "--without",

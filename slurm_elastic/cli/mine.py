@@ -53,9 +53,9 @@ def add(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None
     parser.add_argument("--json", action="store_true", help="print one JSON document")
     parser.add_argument(
         "--since", type=point, metavar="TIME",
-        help="list jobs that ended after this UTC time, such as 2026-11-01, or in this last time, "
-        "such as 7d (default: 1d). Without slurmdbd, only jobs in clouds are listed once Slurm has "
-        "forgotten them (MinJobAge)",
+        help="list jobs that ended after this UTC time, such as 2026-11-01, or at most this long "
+        "ago, such as 7d (default: 1d). Without slurmdbd, only jobs in clouds are listed once "
+        "Slurm has forgotten them (MinJobAge)",
     )  # fmt: skip
     whose = parser.add_mutually_exclusive_group()
     whose.add_argument(
@@ -63,7 +63,9 @@ def add(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None
         help="show the jobs of this user; for root, SlurmUser, operators and viewers",
     )  # fmt: skip
     whose.add_argument(
-        "--everyone", action="store_true", help="show the jobs of all users; for the same"
+        "--everyone",
+        action="store_true",
+        help="show the jobs of all users; for root, SlurmUser, operators and viewers",
     )
     parser.set_defaults(run=run)
 
@@ -276,7 +278,7 @@ def saved_text(save: JobSave | None) -> str:
         return ""
     move = f", {save.move}" if save.move else ""
     if save.at is not None:
-        warning = f"; not any more: {save.reason}" if save.reason else ""
+        warning = f"; no new save: {save.reason}" if save.reason else ""
         return f"{time.strftime('%H:%M', time.localtime(save.at))} ({save.method}){move}{warning}"
     return f"no: {save.reason}" if save.reason else f"not yet ({save.method}){move}"
 

@@ -338,7 +338,7 @@ def _missing(pool: Pool, name: str, market: Market) -> OfferRow:
         worst=None,
         room=0,
         take=0,
-        reason=f"the cloud tells no {market} price for it",
+        reason=f"the cloud gives no {market} price for it",
     )
 
 

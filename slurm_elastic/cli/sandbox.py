@@ -47,7 +47,7 @@ def add(subparsers: Subparsers) -> None:
     _plain(inner, "status", _status, "show its services, nodes, emulated machines and failures")
     env = _plain(inner, "env", _env, "print lines that point a shell at the sandbox")
     env.epilog = examples("eval $(slurm-elastic sandbox env)")
-    _plain(inner, "heal", _heal, "end all failures that fail started")
+    _plain(inner, "heal", _heal, "end all failures that `sandbox fail` has started")
     _add_services(inner)
     _add_price(inner)
     _add_interrupt(inner)

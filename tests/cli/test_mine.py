@@ -126,4 +126,4 @@ def test_a_forecast_that_rests_on_enough_jobs_has_no_tilde() -> None:
 
 def test_a_job_that_was_saved_and_cannot_be_any_more_says_both() -> None:
     save = JobSave(method="criu", number=3, at=NOW, reason="it holds a lock", move="saving")
-    assert mine.saved_text(save) == "08:00 (criu), saving; not any more: it holds a lock"
+    assert mine.saved_text(save) == "08:00 (criu), saving; no new save: it holds a lock"
