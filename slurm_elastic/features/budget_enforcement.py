@@ -91,7 +91,8 @@ def _defer(
         subjects = [job_subject(job.id) for job in same_list_jobs]
         cause = JobSetAside(limit=limit.cause, partitions=other_partitions)
         site.record(CORRELATION, "set-aside", subjects, cause)
-        log.info("set aside jobs=%s reason=%s", [job.label for job in same_list_jobs], limit.cause)
+        labels = [job.label for job in same_list_jobs]
+        log.info("jobs deferred jobs=%s reason=%s", labels, limit.cause)
         if other_partitions:
             _narrow(site, same_list_jobs, rows, other_partitions, limit, now)
         else:
@@ -173,4 +174,4 @@ def _restore(site: Site, queued_rows: Sequence[tuple[Deferral, SlurmJob]], now: 
         site.ledger.deferred.forget([job.id for job in jobs])
         cause = PayerMaySpend()
         site.record(CORRELATION, "let-back", [job_subject(job.id) for job in jobs], cause)
-        log.info("let back jobs=%s reason=%s", [job.label for job in jobs], cause)
+        log.info("deferred jobs restored jobs=%s reason=%s", [job.label for job in jobs], cause)

@@ -67,7 +67,7 @@ class HypervisorsPart(Part):
             try:
                 self._serve(cloud, provider)
             except ProviderError as error:
-                log.warning("hosts not looked at cloud=%s error=%s", cloud, error)
+                log.warning("hosts not checked cloud=%s error=%s", cloud, error)
 
     def _serve(self, cloud: str, provider: SwitchesHosts) -> None:
         site = self._site

@@ -243,9 +243,9 @@ def test_who_is_set_aside_and_let_back_is_in_the_log(
     world.slurm.set_job(7, "PENDING", account="physics", partitions=("pub",))
     over = {"account:physics": Overdrawn(world.now + 5000, Quoted(text="physics has spent it"))}
     enforce(world.site, world.slurm.jobs(), over, world.now)
-    assert "set aside jobs=['7'] reason=physics has spent it" in caplog.text
+    assert "jobs deferred jobs=['7'] reason=physics has spent it" in caplog.text
     enforce(world.site, world.slurm.jobs(), {}, world.now)
-    assert "let back jobs=['7'] reason=its account and user may start" in caplog.text
+    assert "deferred jobs restored jobs=['7'] reason=its account and user may start" in caplog.text
     assert world.ledger.deferred.jobs() == ()
 
 
