@@ -285,8 +285,8 @@ def _require_newer(source: Path, part: _Part) -> None:
     journal, health = journal_of(part.path), verify(memory)
     if _is_alone(memory):
         raise SlurmElasticError(
-            f"{part.path} has rows of the {part.schema.name} that are in no journal: the "
-            "rows that only this head has would be lost (--older: accept that)"
+            f"{part.path} has rows of the {part.schema.name} that are in no journal. Only this "
+            "head has these rows, and they would be lost (--older: accept that)"
         )
     if not health.facts:
         return
@@ -299,7 +299,7 @@ def _require_newer(source: Path, part: _Part) -> None:
         return
     ends = f"{source} ends with line {part.last}" + ("" if is_same else " of another journal")
     raise SlurmElasticError(
-        f"{journal.directory} has line {health.last} of the {part.schema.name}, {ends}: the "
+        f"{journal.directory} has the {part.schema.name} up to line {health.last}, but {ends}. The "
         "lines that only this head has would be lost (--older: accept that)"
     )
 

@@ -236,7 +236,7 @@ class Store:
     def _require_no_moment(self) -> None:
         """Raise RuntimeError inside a ``moment``: its rollback would lose the write."""
         if self._is_reading:
-            raise RuntimeError("a write inside of reads as of one moment")
+            raise RuntimeError("a write is not possible inside reads as of one moment")
 
     def select(self, sql: str, *values: object) -> list[sqlite3.Row]:
         with self.lock, self._damage_noted():

@@ -214,7 +214,7 @@ def test_an_export_is_put_back_where_it_was_made_as_long_as_nothing_was_written_
     with closing(Ledger(path)) as ledger:
         ledger.requeues.lift(3, 0, T0)
     with pytest.raises(
-        SlurmElasticError, match=r"has line 4 of the ledger, .* ends with line 3 of"
+        SlurmElasticError, match=r"has the ledger up to line 4, but .* ends with line 3 of"
     ):
         backup.put_back(export, [(path, LEDGER)], older=False)
 
@@ -227,7 +227,7 @@ def test_one_line_more_than_the_export_has_is_not_given_up_unasked(
     with closing(Ledger(path)) as ledger:
         ledger.requeues.lift(3, 0, T0)
     journal = path.parent / "journal"
-    why = f"{journal} has line 4 of the ledger, {export} ends with line 3: the lines"
+    why = f"{journal} has the ledger up to line 4, but {export} ends with line 3. The lines"
     with pytest.raises(SlurmElasticError, match=why):
         backup.put_back(export, [(path, LEDGER)], older=False)
     assert jobs(path) == [0, 1, 2, 3]
