@@ -76,7 +76,7 @@ def parse_range(text: str, number: Callable[[str], float] = float) -> Range:
     else:
         parsed = Range(number(text), number(text))
     if not 0 <= parsed.low <= parsed.high:
-        raise ValueError(f"nothing is in {text}")
+        raise ValueError(f"the range {text} is empty")
     return parsed
 
 
