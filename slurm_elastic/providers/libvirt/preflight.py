@@ -62,7 +62,7 @@ def _host(settings: LibvirtCloud, hosts: LibvirtHosts, host: str) -> Iterator[Fi
 def _kind(kind: str, connection: Any) -> str:  # noqa: ANN401
     if f"<domain type='{kind}'" not in connection.getCapabilities():
         # Without a cloud's name, because the finding shows only the refusal's text.
-        raise ProviderError("", "NoVirtualization", "its libvirt has others only")
+        raise ProviderError("", "NoVirtualization", "its libvirt has only other types")
     return kind
 
 
