@@ -190,7 +190,7 @@ def _make_locked(place: str, job: int) -> tuple[Path, int]:
         lock = locked(path)
         if lock is not None:
             return path, lock
-    raise RequestRefused(f"{place}: others remove what is made there")
+    raise RequestRefused(f"{place}: other sessions remove each new directory")
 
 
 def _is_in(path: str, place: str) -> bool:
