@@ -90,7 +90,7 @@ class Watchdog:
         except ConfigError:
             raise  # a wrong user: no later look can succeed, so the service ends
         except Exception:
-            log.exception("a look fails, nothing is counted")
+            log.exception("a check fails, nothing is counted")
             self._standing.clear()
 
     def look(self) -> None:
@@ -211,7 +211,7 @@ def _terminate(cloud: str, provider: Provider, ids: Sequence[str]) -> None:
     except InstanceNotFound:
         log.info("already gone cloud=%s ids=%s", cloud, list(ids))
     except Exception as error:  # noqa: BLE001 - after any error the next look tries again
-        log.error("terminate fails, the next look asks again: %s", error)  # noqa: TRY400
+        log.error("terminate fails, the next check asks again: %s", error)  # noqa: TRY400
 
 
 def _file_state(path: Path) -> tuple[int, ...]:
