@@ -108,7 +108,7 @@ def _way(path: str) -> Iterator[tuple[str, os.stat_result]]:
 
 def _is_open(status: os.stat_result) -> bool:
     """Whether other users may write it. In a sticky directory (/tmp) they cannot touch files of
-    others. Devices and pipes have modes of their own.
+    others. Modes of devices and pipes mean something else.
     """
     mode = status.st_mode
     if not (stat.S_ISDIR(mode) or stat.S_ISREG(mode)) or not mode & _OTHERS_WRITE:

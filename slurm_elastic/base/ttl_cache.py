@@ -76,7 +76,7 @@ class TtlCache(Generic[K, V]):
             return self._readings.get(key)
 
     def last(self, key: K, max_age_s: float = inf) -> V | None:
-        """The last value, unless it is older than ``max_age_s``. It waits for no reading."""
+        """The last value, if it is not older than ``max_age_s``; the call waits for no reading."""
         reading = self.reading(key)
         return None if reading is None or self._is_old(reading, max_age_s) else reading.value
 
