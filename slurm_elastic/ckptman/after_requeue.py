@@ -89,7 +89,7 @@ def _check_next_run(site: CheckpointSite, move: Migration, job: SlurmJob) -> Mig
 
 
 def _finish_running(site: CheckpointSite, move: Migration, job: SlurmJob) -> Migration:
-    """The job runs again: end the move as soon as we know from which image it continues."""
+    """End the move of a job that runs again, as soon as we know from which image it continues."""
     run = read_started_run(site, move, job)
     if run is None:
         return move

@@ -306,8 +306,9 @@ def _read_job(site: CheckpointSite, run: JobRun) -> SlurmJob | None:
 def fall_back(
     site: CheckpointSite, move: Migration, cause: SaveObstacle, *, runs: bool = True
 ) -> Migration:
-    """No save is possible. Requeue the job at the last moment if there is an older image, else when
-    its node is lost. ``runs``: whether the job's run still exists, as far as we know.
+    """Continue the move without a save, because no save is possible. Requeue the job at the last
+    moment if there is an older image, else when its node is lost. ``runs``: whether the job's run
+    still exists, as far as we know.
     """
     image = next(
         (image for image in _list_images(site, move) if _is_whole(site, move, image)), None

@@ -150,8 +150,8 @@ def _may_be_requeued(site: CheckpointSite, move: Migration) -> bool:
 
 
 def _retry_later(site: CheckpointSite, move: Migration, cause: RequeueObstacle) -> Migration:
-    """Slurm does not answer or refuses: retry in a while. After REQUEUE_TIMEOUT_S let the run
-    continue, so that no job stays stopped for ever.
+    """Retry the requeue in a while, because Slurm does not answer or refuses. After
+    REQUEUE_TIMEOUT_S let the run continue, so that no job stays stopped for ever.
     """
     now = site.now()
     if move.note != cause:

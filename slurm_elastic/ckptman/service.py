@@ -74,8 +74,8 @@ class Service:
         self._wake.set()
 
     def wake_after_event(self) -> None:
-        """Slurm began or ended something: start a tick now and a few more soon after. A prolog ends
-        before its job runs, and an epilog ends before its nodes are free.
+        """Start a tick now and a few more soon after, because Slurm began or ended something. A
+        prolog ends before its job runs, and an epilog ends before its nodes are free.
         """
         # _pause() doubles this value before it is used.
         self._idle_pause_s = MOVING_PAUSE_S / 2

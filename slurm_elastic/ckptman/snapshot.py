@@ -285,7 +285,9 @@ class SnapshotReader:
         return self._read_machines(known)[0]
 
     def _read_machines(self, known: Collection[str]) -> tuple[Mapping[str, Machine], bool]:
-        """The live machines, and whether they are old because the ledger cannot be read."""
+        """Read the live machines. Also return whether they are old because the ledger cannot be
+        read.
+        """
         with self._lock:
             last_machines = self._machines
             if known and all(

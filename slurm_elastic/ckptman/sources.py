@@ -74,7 +74,7 @@ class CloudNotices:
         self.name = f"notices of {provider.name}"
 
     def read(self, now: float) -> Sequence[SourceReading]:  # noqa: ARG002
-        """All standing notices."""
+        """Return all notices that the cloud gives now."""
         return [SourceReading(notice=notice, announced=0.0) for notice in self._provider.notices()]
 
     def done(self, handles: Sequence[str]) -> None:
@@ -109,7 +109,7 @@ class NodeComments:
         ]
 
     def done(self, handles: Sequence[str]) -> None:
-        """Nothing to acknowledge."""
+        """Do nothing: comments of nodes are not acknowledged."""
 
 
 def parse_comment_notice(comment: str, seen: float) -> SourceReading | None:
