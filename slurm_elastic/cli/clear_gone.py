@@ -21,8 +21,8 @@ def gone(
     *,
     dry: bool = False,
 ) -> tuple[str, ...]:
-    """Count these machines and open launches (or all of these clouds) as gone, by the word of the
-    user ``uid``; not if ``dry``.
+    """Count these machines and open launches (or all of these clouds) as gone, because the user
+    ``uid`` says so; with ``dry`` only list them.
 
     Returns one line for each. Raises ConfigError for a subject of a configured cloud and for an
     unknown one. If the cloud is configured again and still has such a machine, we adopt it.

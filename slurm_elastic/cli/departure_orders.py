@@ -57,7 +57,7 @@ def moment(text: str) -> float:
 
 
 def add_leaving(parser: argparse.ArgumentParser) -> None:
-    """The options of all three."""
+    """Add the options that the commands of all three departures have."""
     parser.add_argument(
         "--max-unavailable", type=count, metavar="N", dest="unavailable",
         help="let at most N machines leave at a time (default: all)",

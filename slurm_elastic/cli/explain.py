@@ -354,7 +354,9 @@ def _explain_node(config: Config, slurm: Slurm, name: str, *, is_of_pool: bool) 
 def _explanation(
     subject: str, about: str, now: str, chain: Chain, jobs: Iterable[SlurmJob] = ()
 ) -> Explanation:
-    """``jobs``: those of Slurm. The records have the names of tasks that ran on our machines."""
+    """Make the explanation. ``jobs``: those of Slurm, for the names of array tasks. The records
+    have the names of tasks that ran on our machines.
+    """
     labels = {job.id: job.label for job in jobs if job.task is not None}
     named = {number for decision in chain.decisions for number in jobs_of(decision)}
     return Explanation(

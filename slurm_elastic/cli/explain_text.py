@@ -296,8 +296,9 @@ def _offers(kind: str, rows: Sequence[object], printed: str) -> Iterable[Text]:
 
 
 def _offer(row: object, printed: str) -> str:
-    """``[key, room, reason]``, ``[key, reason]``, ``[reason, count, which]``, a name, or other. A
-    reason that the decision has ``printed`` is left out.
+    """An offer of a decision's detail as text: ``[key, room, reason]``, ``[key, reason]``,
+    ``[reason, count, which]``, a name, or other. A reason that the decision has ``printed`` is left
+    out.
     """
     if isinstance(row, str):
         return offers(row)
