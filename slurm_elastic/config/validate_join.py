@@ -106,7 +106,9 @@ def _copying(draft: Draft, join: Join) -> None:
 
 
 def _heartbeat(draft: Draft, join: Join) -> None:
-    """A booting machine cannot reach slurmctld. This pause must not look like a dead head."""
+    """Check the heartbeat time-out. A booting machine cannot reach slurmctld for a while, and this
+    pause must not look like a dead head.
+    """
     boots = [draft.timing("resume_timeout"), *(c.resume_timeout for c in draft.clouds.values())]
     longest = max((boot for boot in boots if boot is not None), default=None)
     if join.head and longest is not None and join.heartbeat_timeout <= longest:
