@@ -184,7 +184,8 @@ def _provision_pool(
 def _let_wait(
     site: Site, request: NodeRequest, decided: NextLaunch, cap: BootCap, asked_at: float | None
 ) -> tuple[tuple[str, ...], TurnMissed | None]:
-    """Return the nodes that may continue to wait for their turn; or none and why they may not.
+    """Return the nodes that may continue to wait for their turn. If they may not, return no nodes,
+    and the reason.
 
     ``asked_at``: Slurm gives a node up at its ResumeTimeout, so the wait counts from this time.
     """
@@ -318,7 +319,9 @@ def _explain_missing(request: NodeRequest, missing: Sequence[str], decided: Next
 
 
 def ask_for_offers(site: Site, request: NodeRequest) -> tuple[Sequence[Offer], AnyCause | None]:
-    """Return the cloud's offers for the request's pool; or none and why it gave no answer."""
+    """Return the cloud's offers for the request's pool. If the cloud gave no answer, return no
+    offers, and the reason.
+    """
     provider = site.providers[request.pool.cloud]
     try:
         offers = call_with_retries(site, lambda: provider.offers(request.pool))
