@@ -394,7 +394,9 @@ def _chosen(group: PoolGroup, plan: ScalingPlan, unavailable: Set[str]) -> list[
 
 
 def outlook_of(now: GroupSnapshot, plan: ScalingPlan) -> AnyCause | None:
-    """The plan's starts and leaves, or why nothing is started. None if there is nothing to say."""
+    """Return the plan's starts and leaves, or why nothing is started; None if there is nothing to
+    say.
+    """
     if plan.starts or plan.leaves or plan.unserved:
         return GrowthPlanned(
             starts=tuple(

@@ -103,7 +103,9 @@ class CloudOrder(Part):
             self._unwritten.clear(str(path))
 
     def _ask(self, pool: Pool) -> tuple[Sequence[Offer], AnyCause | None]:
-        """Return the cloud's offers for the pool; or none and why it gave no answer."""
+        """Return the cloud's offers for the pool. If the cloud gave no answer, return no offers,
+        and the reason.
+        """
         provider = self._site.providers[pool.cloud]
         try:
             offers = provider.offers(pool)

@@ -145,8 +145,8 @@ class MungeKeys(Part):
         return False
 
     def _note_joined(self, machine: Machine) -> None:
-        """The node has registered although we never saw a successful try: a try brought the secret
-        but its answer was lost. Record that.
+        """Record that the node has registered although we saw no successful try: a try brought the
+        secret, but its answer was lost.
         """
         instance, last_failure = machine.instance, self._failures.last_report(machine.instance.id)
         if last_failure is None or instance.id in self._finished or instance.id in self._running:

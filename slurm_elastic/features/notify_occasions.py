@@ -92,7 +92,7 @@ def of_breakers(breakers: Iterable[Exclusion], now: float) -> Iterator[Occasion]
 
 def of_denials(cool_downs: Iterable[Exclusion]) -> Iterator[Occasion]:
     """Yield an occasion for each cloud that denies launches because a permission is missing. Until
-    it is granted, more expensive offers are bought, or none.
+    the permission is granted, we buy more expensive offers or nothing.
     """
     denied: dict[str, list[Exclusion]] = {}
     for cool_down in cool_downs:

@@ -121,8 +121,9 @@ def spare(
 def choose(
     site: Site, cloud: str, doomed: Sequence[Machine], view: Mapping[str, SlurmNode]
 ) -> list[Machine]:
-    """Choose the machines to stop among those that Slurm does not need. None while the ledger
-    accepts no new intents, and never a machine that a person or Slurm has taken out of service.
+    """Choose the machines to stop among those that Slurm does not need. No machine is chosen while
+    the ledger accepts no new intents, and never a machine that a person or Slurm has taken out of
+    service.
     """
     pools = {name: pool for name, pool in site.pools.items() if pool.stopped}
     stoppable = [m for m in doomed if m.pool in pools and _is_sound(m, view)]
@@ -159,7 +160,9 @@ def stop(site: Site, cloud: str, machines: Sequence[Machine], correlation: str) 
 def stop_again(
     site: Site, cloud: str, machines: Sequence[Machine], correlation: str
 ) -> list[Machine]:
-    """Repeat the call of ``stop`` for machines with an open intent. Returns the same."""
+    """Repeat the call of ``stop`` for machines with an open intent. Returns the stopped
+    machines.
+    """
     ids, nodes = [m.instance.id for m in machines], [m.instance.node for m in machines]
     try:
         _stops(site, cloud).stop(ids)

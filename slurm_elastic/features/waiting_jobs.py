@@ -261,7 +261,9 @@ class _Wish:
     def _rows_of_way(
         self, way: Sequence[FeatureCount], candidates: Sequence[PoolNodes]
     ) -> Sequence[PendingJob]:
-        """A row for each part, or none: a job gets all of its nodes or does not start."""
+        """A row for each part; no rows if a part has none, because a job gets all of its nodes or
+        does not start.
+        """
         rows = [
             row for node_part in way if (row := self._row_of(node_part, candidates)) is not None
         ]
