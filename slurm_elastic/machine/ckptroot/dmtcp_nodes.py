@@ -22,7 +22,9 @@ _LOOK_GAP_S = 2.0
 
 
 class OtherNodes:
-    """The other nodes of one job. ``saved``: the user's directory, in which each has its own."""
+    """The other nodes of one job. ``saved``: the user's directory, in which each node has a
+    directory.
+    """
 
     def __init__(self, site: HelperSite, caller: Caller, nodes: JobNodes, saved: Path) -> None:
         self._site = site

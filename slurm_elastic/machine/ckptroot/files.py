@@ -62,7 +62,7 @@ def held(
     path: str | Path, flags: int = os.O_RDONLY, *, owners: Collection[int] = (),
     max_bytes: int | None = None, mode: int = 0o600,
 ) -> Iterator[int]:  # fmt: skip
-    """Like ``opened``, and closed afterwards."""
+    """Yield the descriptor of ``opened``, and close it at the end of the block."""
     descriptor = opened(path, flags, owners=owners, max_bytes=max_bytes, mode=mode)
     try:
         yield descriptor

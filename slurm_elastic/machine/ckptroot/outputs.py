@@ -95,7 +95,8 @@ def cut_copies(directory: Path, outputs: list[str], sizes: Mapping[str, int]) ->
 
 
 def clear(directory: Path, outputs: list[str], caller: Caller) -> list[str]:
-    """The job starts over: empty its output, as slurmstepd would. Return a sentence for each step.
+    """Empty the job's output, as slurmstepd would, because the job starts over. Return a sentence
+    for each step.
 
     The copies stay, for a node on which an image can be used.
     """

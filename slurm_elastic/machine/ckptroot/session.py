@@ -250,8 +250,8 @@ class Session:
         self._publish()
 
     def _recover(self) -> None:
-        """A save has ended the tasks and could not restore them: use an older image, or start the
-        job over.
+        """Use an older image, or start the job over, after a save has ended the tasks and could not
+        restore them.
         """
         self._run.report(
             "the save has ended the job's processes, and they could not be brought back"

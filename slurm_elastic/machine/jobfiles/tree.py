@@ -109,7 +109,7 @@ class Tree:
             os.unlink(name, dir_fd=self._here)
 
     def make_directory(self, path: str, mode: int) -> None:
-        """Make a directory. One that exists stays as it is."""
+        """Make a directory. An existing directory stays as it is."""
         name = self._enter(path)
         try:
             os.mkdir(name, 0o700, dir_fd=self._here)

@@ -216,7 +216,7 @@ def ask(scontrol: str) -> str:
 
 
 def say(text: str) -> None:
-    """Log, printable characters only."""
+    """Log the text, with printable characters only."""
     text = "".join(c if c.isprintable() else "?" for c in text)
     sys.stderr.write("slurm-elastic-names: %s\n" % text)  # noqa: UP031
     sys.stderr.flush()

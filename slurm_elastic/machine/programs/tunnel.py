@@ -267,7 +267,7 @@ class TunnelInterface:
 
 
 def say(text: str) -> None:
-    """Log, printable characters only."""
+    """Log the text, with printable characters only."""
     text = "".join(c if c.isprintable() else "?" for c in text)
     sys.stderr.write("slurm-elastic-tunnel: %s\n" % text)  # noqa: UP031
     sys.stderr.flush()
