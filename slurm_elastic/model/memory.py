@@ -223,7 +223,9 @@ class Health(Struct, frozen=True, kw_only=True):
         return error_text.removeprefix(f"{self.name}: ")
 
     def dated_error(self, age_s: float) -> str:
-        """``named_error`` with its age, and with the time of the next try if we know it."""
+        """The text of ``named_error``, with its age, and with the time of the next try if we know
+        it.
+        """
         again = f", asked again within {brief(PLANS_EVERY_S)}" if self.name == PLANS else ""
         return f"{self.named_error} ({brief(age_s)} ago{again})"
 
