@@ -52,7 +52,7 @@ class Never(Policy, frozen=True, tag="none"):
         return None
 
     def wake(self, situation: Situation) -> float:  # noqa: ARG002
-        """Never."""
+        """Return NEVER: no later moment changes the decision."""
         return NEVER
 
 
@@ -123,7 +123,7 @@ class Threshold(Policy, frozen=True, tag="threshold"):
         return SaveJob(job=situation.job, cause=PriceOverThreshold(price=price, threshold=limit))
 
     def wake(self, situation: Situation) -> float:
-        """At the hour's margin or at the next point of the grid."""
+        """Return the hour's margin, or the next point of the grid if that is earlier."""
         hourly = Hour(self.margin).wake(situation)
         if situation.bid is None or not situation.prices:
             return hourly
@@ -172,7 +172,7 @@ class ThresholdStatic(Policy, frozen=True, tag="threshold_static"):
         return SaveJob(job=situation.job, cause=PriceRose(price=price, edge=edge))
 
     def wake(self, situation: Situation) -> float:
-        """At the hour's margin."""
+        """Return the time at which the hour's margin begins."""
         return Hour(self.margin).wake(situation)
 
 
@@ -197,7 +197,7 @@ class Daly(Policy, frozen=True, tag="daly"):
         return SaveJob(job=situation.job, cause=IntervalOver(interval_s=interval))
 
     def wake(self, situation: Situation) -> float:
-        """When the interval is over."""
+        """Return the time at which the interval is over."""
         return situation.since + self.interval(situation)
 
     def interval(self, situation: Situation) -> float:
@@ -262,12 +262,12 @@ class FirstOf(Policy, frozen=True, tag="first_of"):
                 raise ValueError(f"{policy!r} is no policy, expected some of {', '.join(MAKERS)}")  # noqa: TRY004
 
     def decide(self, situation: Situation) -> SaveJob | None:
-        """The first action."""
+        """Return the save of the first policy that wants one; None if no policy does."""
         decisions = (policy.decide(situation) for policy in self.policies)
         return next((action for action in decisions if action is not None), None)
 
     def wake(self, situation: Situation) -> float:
-        """The earliest of all."""
+        """Return the earliest time of all policies."""
         return min(policy.wake(situation) for policy in self.policies)
 
 

@@ -98,7 +98,7 @@ class Slurm(Policy, frozen=True, tag="slurm"):
     period: WholeOver | None = None
 
     def grow(self, demand: Demand) -> Growth | None:  # noqa: ARG002
-        """None: Slurm resumes nodes itself."""
+        """Start no machines: Slurm resumes nodes itself."""
         return None
 
 
@@ -144,7 +144,9 @@ class SteadyStream(Policy, frozen=True, tag="steady_stream"):
             )
 
     def grow(self, demand: Demand) -> Growth | None:
-        """One, or none."""
+        """Return one machine if none is up, or if more work waits than ``more_over`` allows and no
+        machine boots.
+        """
         if demand.up == 0:
             return Growth(1, "one machine is always kept")
         # One boot at a time: the machine that boots may be enough for the work that waits.
@@ -172,7 +174,7 @@ class Bursts(Policy, frozen=True, tag="bursts"):
     per_machine: Factor = 2
 
     def grow(self, demand: Demand) -> Growth | None:
-        """As many machines as the new work is worth."""
+        """Start as many machines as the new work is worth."""
         # Only new jobs count. The paper does not say so, but if its twenty jobs counted again, they
         # would not have got the six machines that it reports.
         seconds = sum(job.limit for job in demand.fresh)

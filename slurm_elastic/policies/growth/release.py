@@ -27,7 +27,7 @@ class Idle(Policy, frozen=True, tag="idle"):
     seconds: Whole = 600
 
     def due(self, started: int, since: int, now: int, lease: int, *, public: bool) -> int:  # noqa: ARG002
-        """``since`` + ``seconds``, or now."""
+        """Return the time when the machine has been idle for ``seconds``, but not a past time."""
         return max(since + self.seconds, now)
 
 
@@ -37,7 +37,7 @@ class AtOnce(Policy, frozen=True, tag="on_demand"):
     stays: ClassVar[bool] = True
 
     def due(self, started: int, since: int, now: int, lease: int, *, public: bool) -> int:  # noqa: ARG002
-        """Now."""
+        """Return the present: an idle machine goes at once."""
         return max(since, now)
 
 

@@ -33,8 +33,8 @@ def given_up_after(resume_timeout: float) -> float:
 
 
 def turn(caps: Iterable[tuple[str, int]], booting: Mapping[str, int]) -> tuple[int, BootsLimited]:
-    """Return how many more machines may boot now under ``caps`` (by scope), and the tightest cap.
-    ``booting``: the machines that boot now, by scope.
+    """Return how many more machines may boot now under ``caps`` (by scope), and the cap that allows
+    the fewest. ``booting``: the machines that boot now, by scope.
     """
     rooms = [
         (max(cap - booting.get(scope, 0), 0), BootsLimited(scope=scope, limit=cap))

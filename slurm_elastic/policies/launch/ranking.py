@@ -76,7 +76,7 @@ class Scope(Struct, frozen=True, kw_only=True):
 
 
 def location(_request: NodeRequest, offer: Offer) -> float:
-    """On-premises before public."""
+    """Rank on-premises offers before public ones."""
     return 0.0 if offer.location is Location.ON_PREMISES else 1.0
 
 

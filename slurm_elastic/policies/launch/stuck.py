@@ -36,7 +36,9 @@ class Wait(Struct, frozen=True, kw_only=True):
 
 
 def wait_of(job: SlurmJob, label: str, cases: Sequence[PoolCase], now: float) -> Wait:
-    """``cases`` are the pools of all clouds; ``label`` is the job's in the command."""
+    """Judge why the job waits. ``cases``: the pools of all clouds. ``label``: the job's name in
+    commands.
+    """
     row, text = job.wait_reason.row, sentence(job)
     command = row.advice.replace("{job}", label)
     if job.is_held:

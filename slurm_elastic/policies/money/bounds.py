@@ -26,7 +26,7 @@ class Window(NamedTuple):
         return second >= self.begin or second < self.end
 
     def __str__(self) -> str:
-        """As the configuration has it."""
+        """The window in the form of the configuration."""
         begin, end = (f"{second // 3600:02}:{second % 3600 // 60:02}" for second in self)
         return f"{begin}-{end}"
 

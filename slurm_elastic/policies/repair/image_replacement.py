@@ -100,8 +100,8 @@ def _leaving_now(
 
 
 def _is_outdated(machine: Machine, view: PoolImages) -> bool:
-    """Whether it serves and certainly started from another image. A machine that boots is left
-    alone: its jobs wait for it.
+    """Whether the machine serves and certainly started from another image. A machine that boots is
+    left alone: its jobs wait for it.
     """
     image = view.image_of.get(machine.instance.id)
     serves = isinstance(machine.life, Serving)

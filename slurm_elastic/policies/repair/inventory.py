@@ -62,7 +62,9 @@ def is_heard(view: CloudView, node: SlurmNode) -> bool:
 def answers(
     view: CloudView, machine: TrackedInstance, running: Mapping[str, Sequence[Instance]]
 ) -> bool:
-    """Whether the machine that answers slurmctld as this node is, by all signs, this one."""
+    """Whether ``machine`` is, as far as all signs show, the machine that answers slurmctld for its
+    node.
+    """
     node = view.nodes.get(machine.node)
     if node is None or not is_heard(view, node):
         return False
