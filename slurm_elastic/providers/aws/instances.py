@@ -59,7 +59,7 @@ class Ec2Instances:
         return [i for i in machines if i.id not in ended_ids or i.id in lost_ids]
 
     def note_ended(self, ids: Iterable[str]) -> None:
-        """We have ended these machines, so they are not lost."""
+        """Note that we have ended these machines, so that they do not count as lost."""
         self._ended.update(ids)
 
 

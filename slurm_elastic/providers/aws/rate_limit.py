@@ -166,7 +166,7 @@ class RateLimits:
             self.sleep(wait)
 
     def accepted(self, operation: str) -> None:
-        """EC2 has accepted the call."""
+        """Note that EC2 has accepted the call."""
         with self._lock:
             for bucket, _, _ in self._needs(operation, 1):
                 bucket.accepted()

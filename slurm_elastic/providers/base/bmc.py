@@ -47,7 +47,7 @@ class Redfish:
         self._login = (username, password)
 
     def is_on(self, host: str) -> bool:
-        """See base.switched.Power."""
+        """Whether the host is on. See ``base.switched.Power``."""
         with self._system(host) as system:
             if system.power_state is None:
                 raise ValueError("no PowerState")

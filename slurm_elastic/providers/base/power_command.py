@@ -19,7 +19,7 @@ class PowerCommand:
         self._settings = settings
 
     def is_on(self, host: str) -> bool:
-        """See base.switched.Power."""
+        """Whether the host is on. See ``base.switched.Power``."""
         output = self._run(host, "state")
         if output not in ("on", "off"):
             text = f"{host}: state printed {output[:80]!r}, expected on or off"
@@ -27,7 +27,7 @@ class PowerCommand:
         return output == "on"
 
     def switch(self, host: str, order: str) -> None:
-        """See base.switched.Power."""
+        """Give the host an order. See ``base.switched.Power``."""
         self._run(host, order)
 
     def shut_down(self, host: str) -> None:

@@ -19,30 +19,30 @@ class RefusedProvider:
         self._reason = reason
 
     def offers(self, pool: Pool) -> Sequence[Offer]:
-        """AuthError."""
+        """Raise AuthError."""
         del pool
         self._refuse()
 
     def launch(self, spec: LaunchSpec) -> Sequence[Instance]:
-        """AuthError."""
+        """Raise AuthError."""
         del spec
         self._refuse()
 
     def instances(self) -> Sequence[Instance]:
-        """AuthError."""
+        """Raise AuthError."""
         self._refuse()
 
     def terminate(self, ids: Sequence[str]) -> None:
-        """AuthError."""
+        """Raise AuthError."""
         del ids
         self._refuse()
 
     def notices(self) -> Sequence[Notice]:
-        """AuthError."""
+        """Raise AuthError."""
         self._refuse()
 
     def check(self) -> None:
-        """AuthError."""
+        """Raise AuthError."""
         self._refuse()
 
     def _refuse(self) -> NoReturn:

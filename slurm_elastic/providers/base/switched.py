@@ -39,8 +39,8 @@ class Power(Protocol):
         ...
 
     def switch(self, host: str, order: str) -> None:
-        """``on``; ``shutdown``, which asks the operating system; or ``off``, at once. Returns
-        before it is done.
+        """Give the host an order and return before it is done: ``on``; ``shutdown``, which asks the
+        operating system; or ``off``, which cuts the power at once.
         """
         ...
 

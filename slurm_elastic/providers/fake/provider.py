@@ -252,7 +252,7 @@ class FakeProvider:
             return launched(self.name, spec, alive) if spec.nodes else ()
 
     def startable(self) -> int | None:
-        """``start_limit``."""
+        """Return ``start_limit``, which the test has set."""
         return self.start_limit
 
     def refusals(self, generation: str) -> Mapping[str, ProviderError]:

@@ -132,7 +132,9 @@ def _key(tag: str) -> str:
 
 
 def _finish(file: ImageFile) -> Sequence[Mapping[str, str]]:
-    """The changes of one request. Glance applies all of them or none."""
+    """The changes with which one request completes the image. Glance applies all of them or
+    none.
+    """
     properties = {
         "os_distro": file.os,
         "os_version": file.version,

@@ -24,7 +24,7 @@ class HistoryClient(Protocol):
     """The method of boto3's client that we use."""
 
     def describe_spot_price_history(self, **request: Any) -> Mapping[str, Any]:  # noqa: ANN401
-        """One page."""
+        """Return one page of the prices' history."""
         ...
 
 
