@@ -77,7 +77,7 @@ class SlurmCli(CommentCommands, PartitionCommands, ReservationCommands):
         return self._version
 
     def close(self) -> None:
-        """Nothing is open between two commands."""
+        """Do nothing, because no connection stays open between two commands."""
 
     def slurmd_timeout(self) -> float:
         """SlurmdTimeout (s) of the running slurmctld, read again every ten minutes."""

@@ -88,14 +88,14 @@ class TimedSlurm(FakeSlurm):
             return self._wishes[job][0]
 
     def finish(self, job: int) -> None:
-        """The job has ended or was cancelled."""
+        """End or cancel the job."""
         with self._lock:
             old = self._jobs.pop(job)
             for name in old.nodes:
                 self._free(name)
 
     def register(self, name: str, address: str) -> bool:
-        """A freshly booted slurmd registers. Return whether slurmctld waited for it."""
+        """Let a freshly booted slurmd register. Return whether slurmctld waited for it."""
         with self._lock:
             node = self._nodes[name]
             if phase(node) is not Phase.POWERING_UP:
@@ -105,7 +105,7 @@ class TimedSlurm(FakeSlurm):
             return True
 
     def miss(self, name: str) -> None:
-        """The slurmd has not answered a ping, which slurmctld sends every SlurmdTimeout / 3."""
+        """Let the slurmd miss a ping, which slurmctld sends every SlurmdTimeout / 3."""
         with self._lock:
             node = self._nodes[name]
             self._nodes[name] = replace(node, states=node.states | {"NOT_RESPONDING"})
@@ -118,7 +118,7 @@ class TimedSlurm(FakeSlurm):
                 self._nodes[name] = replace(node, states=node.states - {"NOT_RESPONDING"})
 
     def lose(self, name: str) -> None:
-        """The slurmd has not answered for SlurmdTimeout."""
+        """Let the slurmd miss pings for SlurmdTimeout, so that slurmctld gives the node up."""
         with self._lock:
             self._fail(name, "Not responding", {"NOT_RESPONDING"})
 

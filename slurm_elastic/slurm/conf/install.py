@@ -217,7 +217,9 @@ def _slurm_user(config: Config) -> tuple[int, int] | None:
 
 
 def _check_state_dir(config: Config) -> None:
-    """An existing directory must belong to SlurmUser: we must never take over one as /var/lib."""
+    """Check that an existing directory belongs to SlurmUser: we must never take over one such as
+    /var/lib.
+    """
     owner = _slurm_user(config)
     if owner is None or not config.state.exists():
         return

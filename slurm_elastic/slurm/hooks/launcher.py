@@ -1,7 +1,8 @@
-"""The lines before a batch script by which it can be checkpointed, by method.
+"""The lines before a batch script that start it so that it can be saved, for each checkpoint
+method.
 
-If the node cannot save the job, or refuses, the script runs without the launcher, which never keeps
-a job from running. sudo passes on the standard streams and signals.
+The launcher never keeps a job from running: if the node cannot save the job, or refuses, the script
+runs without it. sudo passes on the standard streams and signals.
 """
 
 from __future__ import annotations
