@@ -144,7 +144,7 @@ def number_of(db: sqlite3.Connection) -> int:
 
 
 def set_number(db: sqlite3.Connection, number: int) -> None:
-    """See ``number_of``."""
+    """Record the number of the last line that the view has."""
     db.execute(f"pragma application_id = {number & _SIGNED}")
 
 
