@@ -257,7 +257,7 @@ class DoorAnswer(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 def trusted(config: Config) -> frozenset[int]:
-    """Root's and SlurmUser's uid."""
+    """The uids of root and SlurmUser."""
     return account.trusted(config.slurm.user)
 
 

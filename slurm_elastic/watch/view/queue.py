@@ -102,7 +102,7 @@ def queue_view(
     wait_of: Callable[[SlurmJob], Wait],
     shut: Shut,
 ) -> QueueView:
-    """The queue of these jobs."""
+    """Make the view of the queue from these jobs."""
     waiting = [job for job in jobs if "PENDING" in job.states]
     reasons: Counter[str] = Counter()
     waits_for: Counter[str] = Counter()

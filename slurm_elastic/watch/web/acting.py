@@ -37,13 +37,13 @@ class ActRoutes:
         self._limiter: CapacityLimiter | None = None
 
     async def document(self, request: Request) -> Response:
-        """The actions that this visitor may do, for the page's script."""
+        """Answer with the actions that this visitor may do, for the page's script."""
         document = await self._run(lambda: self._desk.document(self._visit(request)))
         headers = {"Cache-Control": "no-store"}
         return Response(json.dumps(document), headers=headers, media_type=JSON)
 
     async def page(self, request: Request) -> Response:
-        """The pages of actions."""
+        """Answer with a page of actions, or carry out its form."""
         try:
             body = await _body(request) if request.method == "POST" else b""
         except TooLargeError:

@@ -213,7 +213,7 @@ class Headed:
         self._app = app
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """ASGI."""
+        """Answer an ASGI request."""
 
         async def headed(message: Message) -> None:
             if message["type"] == "http.response.start":
@@ -236,7 +236,7 @@ class KeyedAccess:
         self._app, self._key = app, key
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """ASGI."""
+        """Answer an ASGI request."""
         if scope["type"] != "http":
             return
         asked = HTTPConnection(scope)
