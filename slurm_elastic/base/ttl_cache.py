@@ -71,7 +71,7 @@ class TtlCache(Generic[K, V]):
         return reading.value
 
     def reading(self, key: K) -> Reading[V] | None:
-        """The last reading, however old. It waits for none."""
+        """The last reading, however old. The call waits for no reading."""
         with self._lock:
             return self._readings.get(key)
 
