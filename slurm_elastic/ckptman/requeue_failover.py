@@ -153,8 +153,9 @@ class RequeueFailover:
         return danger
 
     def _is_late(self, node: str, awaited_since: float) -> bool:
-        """Whether a healthy slurm-elasticd would give the node up about now. Only the rest of
-        ResumeTimeout is left then. If both lift the setting, the first one restores it.
+        """Whether a healthy slurm-elasticd would have given the node up by this tick. Only a small
+        rest of ResumeTimeout is left then. If both services lift the setting, the first one
+        restores it.
         """
         config = self._site.config
         resume_timeout_s = config.resume_timeout(config.cloud(self._site.pool_of[node].cloud))
