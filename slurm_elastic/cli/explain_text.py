@@ -274,7 +274,7 @@ def _subjects(nodes: str, jobs: Sequence[str]) -> str:
 
 
 def _console(decision: Decision) -> Iterable[Text]:
-    """The lines of a console before the last one, which the reason has."""
+    """The lines of a console except its last line, which the reason contains."""
     if isinstance(decision.cause, ConsoleRead):
         yield from (words(line, "dim") for line in decision.cause.lines[-DETAILS_SHOWN - 1 : -1])
 

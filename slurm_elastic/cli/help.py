@@ -54,7 +54,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _hint(topic: str, topics: Mapping[str, Path]) -> str:
-    """Topics whose names or texts are near."""
+    """A hint for an unknown topic: the topics with a similar name or text."""
     near = difflib.get_close_matches(topic, topics, n=MAX_NEAR)
     near += [name for name in topics if topic.lower() in name]
     if len(topic) > 2:

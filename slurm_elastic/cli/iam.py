@@ -50,7 +50,7 @@ def add(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None
 
 
 def run(args: argparse.Namespace) -> int:
-    """Print the document. Exit 1 if the cloud has none for that holder.
+    """Print the document. Exit 1 if the cloud has no document for that holder.
 
     Raises ConfigError if no such cloud is configured or the cluster has no UUID yet.
     """
