@@ -43,7 +43,9 @@ class WakeSocket:
         self._bell = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
 
     def ring(self) -> None:
-        """End a ``wait`` from another thread of this process; the next one, if there is none."""
+        """End the ``wait`` in which another thread of this process is. If no thread waits, end the
+        next ``wait``.
+        """
         os.eventfd_write(self._bell, 1)
 
     def wait(self, timeout: float) -> list[bytes]:
