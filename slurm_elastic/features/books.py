@@ -278,7 +278,7 @@ def of_jobs(books: CostRows, jobs: Collection[int]) -> CostRows:
 
 
 def _uses(runs: Sequence[ChargedRun], now: float) -> dict[str, list[RunUse]]:
-    """The uses of each node; ``now`` is the end of a run that has none."""
+    """The uses of each node. A run that has not ended is counted until ``now``."""
     uses_by_node: dict[str, list[RunUse]] = {}
     for number, run in enumerate(runs):
         end = _ms(now if run.end is None else run.end)

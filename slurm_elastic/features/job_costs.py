@@ -52,8 +52,8 @@ def costs_of_jobs(
 def rates_of_jobs(
     ledger: Ledger, jobs: Collection[int], machines: Iterable[Machine]
 ) -> Mapping[int, float]:
-    """The share of each job in the ``machines`` that it runs on now, in dollars per hour. A job on
-    a machine of unknown price has none.
+    """The cost of each job now, in dollars per hour: its share of the ``machines`` that it runs on.
+    A job on a machine of unknown price is left out.
     """
     prices = {
         machine.instance.node: max(machine.instance.price, _reserved_price(machine))
