@@ -253,8 +253,8 @@ class Dmtcp(Method):
 
     def _finish_late_save(self) -> None:
         """If a save ended after its deadline, remove its images. If it ended the tasks, restore
-        them first. If that of a job of several nodes hangs, end the tasks: nothing can take it
-        back.
+        them first. If a late save of a job of several nodes hangs, end the tasks, because such a
+        save cannot be cancelled.
         """
         if not self._save_is_open:
             return

@@ -277,7 +277,9 @@ def starts(image: Path) -> dict[str, int]:
 
 
 def note_nodes(image: Path, names: list[str]) -> None:
-    """Record in root's image by which names the job knows its nodes, the first one's first."""
+    """Record in root's image the names by which the job knows its nodes, beginning with the first
+    node.
+    """
     _write(image / _NODES, names)
 
 

@@ -44,8 +44,8 @@ class OtherNodes:
         self._images = {n: DmtcpImages(saved / str(n), caller, n) for n in self._attendants.numbers}
 
     def begin(self, port: int) -> None:
-        """Start our processes there, unless they run. Refused if a node has none, or its DMTCP
-        cannot save jobs of several nodes.
+        """Start our processes on the other nodes, unless they run. Refused if a node cannot run
+        one, or if its DMTCP cannot save jobs of several nodes.
         """
         if self._are_checked and not self._attendants.has_ended:
             return

@@ -76,8 +76,8 @@ def _changes(data: bytes) -> dict[Span, int]:
 
 
 def _spans(data: bytes, message: Span) -> dict[int, Span]:
-    """Return the spans of a message's fields by number. If a field comes twice, the last one, as in
-    CRIU.
+    """Return the spans of a message's fields by number. If a field comes twice, the last one
+    counts, as in CRIU.
     """
     return {number: (start, stop) for number, _, start, stop in protobuf.fields(data, *message)}
 
