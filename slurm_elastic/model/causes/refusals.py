@@ -40,7 +40,7 @@ class NotSavable(Cause, frozen=True, kw_only=True):
 
 
 class NoOffers(Cause, frozen=True, kw_only=True):
-    """The cloud gave no offers ("": the pool has none)."""
+    """The ``cloud`` gave no offers. If ``cloud`` is "", the pool has no offer."""
 
     cloud: str = ""
 
