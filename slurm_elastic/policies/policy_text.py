@@ -103,7 +103,7 @@ def text_of(policy: Struct) -> str:
 
 
 def split(text: str, separator: str = ",") -> list[str]:
-    """Split a list of such texts; separators inside parentheses do not count."""
+    """Split a list of policy texts; separators inside parentheses do not count."""
     items, depth = [""], 0
     for character in text:
         depth += {"(": 1, ")": -1}.get(character, 0)

@@ -193,8 +193,8 @@ def is_false(notice: Notice, now: float) -> bool:
 
 
 def age_threat(node: str, launched: float, max_age: float | None, now: float) -> Threat | None:
-    """Return the threat to a machine that soon reaches its pool's maximum age (s), or has; None if
-    not yet.
+    """Return the threat to a machine that has reached its pool's maximum age (s), or soon will;
+    None before that.
     """
     if max_age is None or launched + max_age - now > HORIZON:
         return None

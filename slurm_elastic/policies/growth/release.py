@@ -76,7 +76,7 @@ class Flagged(Policy, frozen=True, tag="flagged"):
 
 class IdleMachine(NamedTuple):
     """The facts that a release policy of another package may know about an idle machine. ``now``:
-    the present (Unix s); for the other fields see above.
+    the present (Unix s). The other fields are explained at the top of this module.
     """
 
     started: int

@@ -55,8 +55,8 @@ def scopes(payer: str) -> tuple[str, str]:
 
 
 def barring(over: Mapping[str, Overdrawn], account: str, user: str) -> Overdrawn | None:
-    """Return the budget that keeps such a job longest from a new machine; None if no budget does.
-    ``over``: the overdrawn scopes.
+    """Return the budget that keeps a job of these payers longest from a new machine; None if no
+    budget does. ``over``: the overdrawn scopes.
     """
     if not over:  # as for nearly every job of a long queue
         return None
