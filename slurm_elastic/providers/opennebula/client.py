@@ -1,8 +1,9 @@
 """Uses pyone with our own transport, which keeps a time limit and the code of a refusal.
 
-pyone's own ``timeout`` sets a default for all sockets of the process, but none for its own, which
-use ``requests`` without one. It also keeps only class and text of a refusal. Both releases in use
-(6.10, and 7.x with OneServer in another module) accept a transport in the same place.
+pyone's own ``timeout`` sets a default for all sockets of the process, but its own requests go
+through ``requests`` without a time limit. It also keeps only class and text of a refusal. Both
+releases in use (6.10, and 7.x with OneServer in another module) accept a transport in the same
+place.
 """
 
 from __future__ import annotations
