@@ -78,7 +78,7 @@ def spot_prices_xml(cloud: EmulatedCloud, call: Ec2Call, now: float) -> bytes:
 
 
 def _in_period(history: Iterable[Quote], params: Mapping[str, str]) -> Iterator[Quote]:
-    """Yield those of ``history``, whose newest is first, that a call asks for."""
+    """Yield the prices of ``history`` (the newest first) that a call asks for."""
     began, ended = params.get("StartTime", ""), params.get("EndTime")
     newer = None
     for quote in history:
