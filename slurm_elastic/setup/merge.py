@@ -146,7 +146,9 @@ def _access_paths(config: Config, names: Sequence[str]) -> Iterator[KeyPath]:
 
 
 def _set(values: Any, path: KeyPath, value: object) -> None:  # noqa: ANN401 - of YAML
-    """Change ``values`` as ``put`` changes text. ``text`` compares the results of both."""
+    """Change ``values`` in the same way in which ``put`` changes the text, so that ``text`` can
+    compare both results.
+    """
     key, *below = path
     if below:
         inner = values[key] if isinstance(key, int) else values.get(key) or {}
