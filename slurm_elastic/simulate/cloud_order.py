@@ -105,8 +105,8 @@ class JobOrders:
                 look += LOOK_S
 
     def for_growth(self, pools: Pools, job: int | None, now: int) -> Pools:
-        """Return the ``pools`` in the order in which a growth policy starts machines: that of the
-        first waiting job; without a job, of one that needs one machine for an hour.
+        """Return the ``pools`` in the order in which a growth policy starts machines: the order of
+        the first waiting job or, if no job waits, of a job that needs one machine for an hour.
 
         The last order stays unless the job's is much better. Machines that are spread over several
         clouds because prices differ by a cent would serve no job that needs them together.

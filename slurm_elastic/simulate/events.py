@@ -39,9 +39,9 @@ class RunEvents:
     """The state of a run, and its changes by jobs and boots.
 
     ``events``: a heap of future events. ``asked``: the growth policy must be asked in this second.
-    ``looks``: the time of the last planned look of a policy with a period; ``opens``: of the last
-    look planned for bounds that change with time. ``due_looks``: the times of all planned looks.
-    ``origin``: the Unix time of the history's second 0, for budgets and windows.
+    ``looks``: the time of the last planned look of a policy with a period; ``opens``: the time of
+    the last look that was planned for bounds that change with time. ``due_looks``: the times of all
+    planned looks. ``origin``: the Unix time of the history's second 0, for budgets and windows.
     """
 
     def __init__(self, jobs: Jobs, scenario: Scenario, origin: int) -> None:

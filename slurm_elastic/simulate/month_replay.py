@@ -156,7 +156,9 @@ def replay(setting: Setting, seconds: float) -> Replay:
 
 
 def _other_seeds(setting: Setting, reference: RunResult, seconds: float) -> list[RunResult]:
-    """Runs of the configuration with other random choices; none if it has none."""
+    """Runs of the configuration with other random choices; no run if the configuration makes no
+    random choice.
+    """
     scenario, outcomes = setting.scenario(CONFIGURED), []
     with suppress(_TimeIsUp), _time_limit(seconds):
         for seed in range(1, SEEDS):
