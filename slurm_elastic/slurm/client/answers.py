@@ -371,7 +371,9 @@ def default_partition(text: str) -> str:
 
 
 def job_mail(text: str, job: int) -> JobMail | None:
-    """The mail that the job asks for in ``scontrol --oneliner show job``; None for none."""
+    """The mail that the job asks for in ``scontrol --oneliner show job``; None if it asks for no
+    mail.
+    """
     records = [line for line in text.splitlines() if line.startswith(f"JobId={job} ")]
     # A user may write anything into the fields before, so the end of the record counts.
     match = re.search(r" MailUser=(\S+) MailType=(\S+)\s*$", records[0]) if records else None

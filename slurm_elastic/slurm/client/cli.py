@@ -307,7 +307,9 @@ class SlurmCli(CommentCommands, PartitionCommands, ReservationCommands):
         return match[1]
 
     def mail_of(self, job: int) -> JobMail | None:
-        """Asks ``scontrol show job``, because squeue cannot print these fields."""
+        """Ask ``scontrol show job`` for the mail that the job wants, because squeue cannot print
+        these fields.
+        """
         try:
             text = self._run("scontrol", "--oneliner", "show", "job", self._label(job))
         except SlurmError as error:

@@ -137,7 +137,9 @@ def _text(value: str) -> str:
 
 @functools.lru_cache(maxsize=1024)
 def _joined(values: tuple[str, ...]) -> str:
-    """Cached, because tens of thousands of records have only few such texts."""
+    """Join the parts of a text. Cached, because tens of thousands of records have only few
+    different texts.
+    """
     return " ".join(value for value in values if value not in _NONE)
 
 

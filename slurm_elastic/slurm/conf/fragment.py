@@ -156,7 +156,7 @@ def _controller_parameters(config: Config, version: tuple[int, int]) -> list[str
 
 
 def _union(site: SiteConf, name: str, our_items: Sequence[str]) -> Iterator[str]:
-    """The site's items, and then ours that it lacks. No line if it lacks none.
+    """The site's items, and then ours that it lacks. No line if the site has all our items.
 
     An item of the site with a value (``power_save_interval=5``) stays as it is.
     """
@@ -320,9 +320,10 @@ def _access(config: Config, cloud: CloudSettings, site: SiteConf) -> Iterator[st
 
 
 def _time_at_site(site: SiteConf, max_time: float | None) -> float | None:
-    """The limit (s) for jobs without one, or None: the MaxTime of the site's own partition, if jobs
-    without a limit get it there and the cloud allows it. Slurm gives all tasks of an array the
-    limit of the first task that starts, so otherwise such an array could not use both partitions.
+    """The time limit (s) that the fragment sets for jobs without a limit, or None: the MaxTime of
+    the site's own partition, if jobs without a limit get it there and the cloud allows it. Slurm
+    gives all tasks of an array the limit of the first task that starts, so otherwise such an array
+    could not use both partitions.
     """
     default = site.default_partition
     if default is None or default.get("defaulttime"):
