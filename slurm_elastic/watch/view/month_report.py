@@ -49,8 +49,8 @@ class ReportLine(Struct, frozen=True, kw_only=True):
 
 class AlwaysOn(Struct, frozen=True, kw_only=True):
     """The cluster that the costs are compared with: the ``machines`` of the busiest moment, ``at``
-    (Unix time), on demand and running during all ``hours`` from ``since`` on. It is the begin of
-    the month, or the first launch on record if the cluster began within the month.
+    (Unix time), on demand and running during all ``hours`` from ``since`` on. ``since`` is the
+    begin of the month, or the first launch on record if the cluster began within the month.
     """
 
     at: float

@@ -57,7 +57,7 @@ class Preview(Struct, frozen=True, kw_only=True):
     """The effects of an action, before it is done.
 
     ``command``: the same action on the command line. ``question``: the loss that the person must
-    accept, or "". ``digest``: of the facts on which the preview rests.
+    accept, or "". ``digest``: a digest of the facts on which the preview rests.
     """
 
     command: str
