@@ -253,8 +253,9 @@ def _moved(facts: Facts, jobs: MovedJobs) -> Iterator[str]:
         count_ = counted(len(restarted), "job")
         yield f"{count_} without a method {start} over{loss}: {_named(restarted)}."
     if awaited := jobs.awaited:
-        waits = _are(awaited, "waited for")
-        yield f"{waits}, interactive or not to be requeued: {_named(awaited)}."
+        count_ = counted(len(awaited), "job")
+        run = does(len(awaited), "run")
+        yield f"{count_} {run} to the end, interactive or not to be requeued: {_named(awaited)}."
 
 
 def question(config: Config, facts: Facts, word: Departure, starts: float) -> str:

@@ -92,7 +92,7 @@ def test_an_aggressive_one_says_what_is_saved_lost_and_waited_for(site: Config) 
     lines = said(site, found, "drain", "op[1-2],pub[1-2]", aggressive=True)
     assert "1 job is saved by signal, to continue elsewhere: 41." in lines
     assert any("start over, 4.0 node-hours of work are LOST: 42, 44." in line for line in lines)
-    assert "1 job is waited for, interactive or not to be requeued: 43." in lines
+    assert "1 job runs to the end, interactive or not to be requeued: 43." in lines
     begun = facts(site, job(42, "op1", start=NOW - 60))
     lines = said(site, begun, "drain", "op1", aggressive=True)
     assert "1 job without a method starts over: 42." in lines, "nothing to speak of is lost"
