@@ -181,7 +181,7 @@ class Disk:
         self.journal.note(
             Applied(position=position, view=view_identity, boot=self._boot, epoch=epoch)
         )
-        log.info("%s was made of its journal in %.1f s", self.path, time.monotonic() - began)
+        log.info("%s was rebuilt from its journal in %.1f s", self.path, time.monotonic() - began)
 
     def _take(self, connection: sqlite3.Connection) -> None:
         self.db, self.identity = connection, identity(self.path)

@@ -380,7 +380,7 @@ def test_how_long_it_took_to_make_a_view_anew_is_told(
     monkeypatch.setattr(disk, "time", Clock())
     with caplog.at_level("INFO"):
         Disk(path, NOTES).close()
-    assert f"{path} was made of its journal in 2.0 s" in caplog.text
+    assert f"{path} was rebuilt from its journal in 2.0 s" in caplog.text
 
 
 def test_no_view_is_made_of_a_segment_whose_name_is_not_on_the_disk(
