@@ -82,11 +82,16 @@ def add_options(parser: argparse.ArgumentParser, *, ends: bool = True) -> None:
             "--for", dest="seconds", type=duration, metavar="TIME",
             help="how long it holds, such as 2h (default: until you end it)",
         )  # fmt: skip
-    parser.add_argument(
-        "--reason", type=one_line, default="", metavar="TEXT", help="show this reason to everybody"
-    )
+    add_reason(parser)
     parser.add_argument(
         "--dry-run", action="store_true", help="show its effect and cost, and change nothing"
+    )
+
+
+def add_reason(parser: argparse.ArgumentParser) -> None:
+    """Add the option for the reason of an order, or of its end."""
+    parser.add_argument(
+        "--reason", type=one_line, default="", metavar="TEXT", help="show this reason to everybody"
     )
 
 

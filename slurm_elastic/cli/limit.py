@@ -75,7 +75,7 @@ def plan(args: argparse.Namespace, config: Config, facts: Facts) -> PlannedOrder
     subject = scope_in_words(scope)
     line = f"{subject}: {key} {bound(key, before)} -> {bound(key, configured_value)}"
     return PlannedOrder(
-        ask=EndAsk(numbers=tuple(d.number for d in changes)),
+        ask=EndAsk(numbers=tuple(d.number for d in changes), reason=args.reason),
         preview=(line,) if args.dry_run else (),
         basis=(before, configured_value),
     )

@@ -148,6 +148,7 @@ def _actions(config: Config) -> tuple[PageAction, ...]:
                 FormField(name="subject", label="Cloud, pool or nodes", choices=places,
                           hint="as the order named them; empty: the cluster"),
                 FormField(name="all", label="End all such orders", kind="flag"),
+                _REASON,
             ),
         ),
         PageAction(

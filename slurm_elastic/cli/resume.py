@@ -5,7 +5,13 @@ from __future__ import annotations
 import argparse
 
 from slurm_elastic.base.errors import ConfigError
-from slurm_elastic.cli.giving_orders import PlannedOrder, Subparsers, add_command, run_planned
+from slurm_elastic.cli.giving_orders import (
+    PlannedOrder,
+    Subparsers,
+    add_command,
+    add_reason,
+    run_planned,
+)
 from slurm_elastic.config import Config
 from slurm_elastic.config.limit_changes import scope_named
 from slurm_elastic.model.directive import Departure, Word, describe
@@ -20,7 +26,7 @@ def add(subparsers: Subparsers) -> None:
         "End a pause, a drain, a replacement or a migration: machines may start there again, and "
         "machines that have not ended yet stay. `slurm-elastic limit SCOPE KEY reset` ends "
         "changed limits.",
-        "slurm-elastic resume aws",
+        "slurm-elastic resume aws --reason 'new image works'",
         "slurm-elastic resume --all",
         run=run,
     )
@@ -32,6 +38,7 @@ def add(subparsers: Subparsers) -> None:
         help="the cloud, the pool or the nodes that the order named (default: the cluster)",
     )
     parser.add_argument("--all", action="store_true", help="end all such orders")
+    add_reason(parser)
     parser.add_argument(
         "--dry-run", action="store_true", help="show which orders would end, and change nothing"
     )
@@ -56,7 +63,8 @@ def plan(args: argparse.Namespace, config: Config, facts: Facts) -> PlannedOrder
         raise ConfigError(f"{args.subject!r} is not paused or drained; choose from: {subjects}")
     # Without --dry-run the order's own lines say the same.
     preview = (f"would end: {describe(d, facts.now)}" for d in chosen if args.dry_run)
-    return PlannedOrder(ask=EndAsk(numbers=tuple(d.number for d in chosen)), preview=tuple(preview))
+    ask = EndAsk(numbers=tuple(d.number for d in chosen), reason=args.reason)
+    return PlannedOrder(ask=ask, preview=tuple(preview))
 
 
 def _is_about(config: Config, word: Word, subject: str) -> bool:

@@ -141,6 +141,23 @@ def test_a_limit_is_shown_by_status_and_conf_show_and_is_reset(
 
 
 @pytest.mark.parametrize(
+    ("begin", "end"),
+    [
+        (("pause", "rack"), ("resume", "rack")),
+        (("limit", "rack", "max_nodes", "1"), ("limit", "rack", "max_nodes", "reset")),
+    ],
+)
+def test_the_reason_why_an_order_ends_is_recorded(
+    file: str, ledger: Ledger, begin: tuple[str, ...], end: tuple[str, ...]
+) -> None:
+    assert main([*begin, "--reason", "disk", "--config", file]) == 0
+    assert main([*end, "--reason", "new  disk", "--config", file]) == 0
+    last = ledger.decisions.about("pool:rack")[-1]
+    assert last.kind == "directive-ended"
+    assert str(last.reason).endswith(": disk; ended by root: new disk")
+
+
+@pytest.mark.parametrize(
     ("words", "said"),
     [
         (("limit", "rack", "max_nodes", "many"), "'many' is neither a number nor 'reset'"),
@@ -165,11 +182,15 @@ def test_bad_words_change_nothing(
 
 
 @pytest.mark.parametrize(
-    "words", [("--for", "0"), ("--for", "400d"), ("--for", "10"), ("--reason", "a\nb")]
+    "words",
+    [
+        *(("pause", *bad) for bad in (("--for", "0"), ("--for", "400d"), ("--for", "10"))),
+        *((command, "--reason", "a\nb") for command in ("pause", "resume")),
+    ],
 )
 def test_bad_options_are_wrong_use(file: str, ledger: Ledger, words: tuple[str, ...]) -> None:
     with pytest.raises(SystemExit) as ended:
-        main(["pause", *words, "--config", file])
+        main([*words, "--config", file])
     assert ended.value.code == 2
     assert ledger.directives.all() == ()
 

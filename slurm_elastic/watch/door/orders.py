@@ -27,6 +27,7 @@ from slurm_elastic.model.directive import (
     bound,
     clock,
     describe,
+    given_by,
 )
 from slurm_elastic.state.ledger import Decision, Ledger
 from slurm_elastic.state.store.shared_journal import is_there
@@ -201,11 +202,13 @@ def _direct(
 
 
 def _end(config: Config, ledger: Ledger, ask: EndAsk, giver: str, now: float) -> tuple[str, ...]:
+    _check_text("reason", ask.reason)
+    by = given_by(giver, None, " ".join(ask.reason.split()))
     lines = []
     for directive in ledger.directives.all():
         if directive.number in ask.numbers and ledger.directives.end(directive.number):
             line = f"order ended: {describe(directive, now)}"
-            _record(config, ledger, "directive-ended", directive, f"{line}; ended by {giver}", now)
+            _record(config, ledger, "directive-ended", directive, f"{line}; ended{by}", now)
             lines.append(line)
     return tuple(lines)
 

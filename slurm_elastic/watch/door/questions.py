@@ -177,6 +177,7 @@ class EndAsk(Struct, frozen=True, kw_only=True, tag_field="ask", tag="end"):
     """End the directives with these numbers."""
 
     numbers: tuple[int, ...]
+    reason: str = ""
 
 
 Order = DirectAsk | EndAsk

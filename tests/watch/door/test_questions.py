@@ -58,6 +58,7 @@ def orders() -> Iterator[Mapping[str, object]]:
         for key in ("starts", "seconds", "reason"):
             yield {"ask": "direct", "word": WORDS[0], key: value}
         yield {"ask": "end", "numbers": [value]}
+        yield {"ask": "end", "numbers": [], "reason": value}
 
 
 def test_no_value_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

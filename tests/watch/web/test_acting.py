@@ -87,7 +87,7 @@ def test_a_pause_is_resumed_and_a_limit_reset(sock: Path, ledger: Ledger) -> Non
     person = Visitor(sock, NOBODY, SUDO)
     person.does("pause", scope="rack")
     person.does("limit", scope="rack", key="max_nodes", value="1")
-    shown = person.asks("resume", subject="rack")
+    shown = person.asks("resume", subject="rack", reason="done")
     assert shown.effects == ["would end: pool rack is paused by nobody"]
     assert person.confirms(shown).effects[0] == "order ended: pool rack is paused by nobody"
     shown = person.asks("limit", scope="rack", key="max_nodes", value="reset")
@@ -95,7 +95,8 @@ def test_a_pause_is_resumed_and_a_limit_reset(sock: Path, ledger: Ledger) -> Non
     person.confirms(shown)
     assert ledger.directives.all() == ()
     ended = [str(d.cause) for d in recorded(ledger, "directive-ended")]
-    assert [text.rpartition("; ")[2] for text in ended] == ["ended by nobody"] * 2
+    whose = [text.rpartition("; ")[2] for text in ended]
+    assert whose == ["ended by nobody: done", "ended by nobody"]
 
 
 def test_what_cannot_be_done_is_said_on_the_form_which_keeps_its_values(
