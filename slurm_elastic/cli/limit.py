@@ -6,7 +6,7 @@ import argparse
 from collections.abc import Iterator
 
 from slurm_elastic.base.errors import ConfigError
-from slurm_elastic.base.units import counted, money
+from slurm_elastic.base.units import counted, format_duration, money
 from slurm_elastic.cli.giving_orders import (
     PlannedOrder,
     Subparsers,
@@ -66,6 +66,11 @@ def plan(args: argparse.Namespace, config: Config, facts: Facts) -> PlannedOrder
             ask=DirectAsk(word=word, seconds=args.seconds, reason=args.reason),
             preview=tuple(_preview(config, facts, word, before)),
             basis=(before,),
+        )
+    if args.seconds is not None:
+        raise ConfigError(
+            f"--for is {format_duration(args.seconds)}, expected no --for with {RESET}: the "
+            "configured value has no end"
         )
     changes = [
         d for d in facts.directives if d.word.is_limit and d.word.replaced_key == (scope, key)

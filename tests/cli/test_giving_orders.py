@@ -195,6 +195,17 @@ def test_bad_options_are_wrong_use(file: str, ledger: Ledger, words: tuple[str, 
     assert ledger.directives.all() == ()
 
 
+def test_a_reset_limit_has_no_end(
+    file: str, ledger: Ledger, capsys: pytest.CaptureFixture[str]
+) -> None:
+    limit = ("limit", "rack", "max_nodes")
+    assert main([*limit, "1", "--config", file]) == 0
+    for dry in ([], ["--dry-run"]):
+        assert main([*limit, "reset", "--for", "2h", *dry, "--config", file]) == 2
+        assert "--for is 2h, expected no --for with reset" in capsys.readouterr().err
+    assert len(ledger.directives.all()) == 1
+
+
 def test_sudo_says_for_whom(file: str, ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SUDO_USER", "alice")
     main(["pause", "--config", file])
