@@ -318,11 +318,11 @@ def grow_cool_down(site: Site, key: str, seconds: float, code: str, cause: AnyCa
     ``timings.max_cooldown``.
     """
     now = site.now()
-    strikes, longest = (
+    earlier_refusals, longest = (
         strikes_of(site.ledger.exclusions.all(), key, now),
         site.config.timings.max_cooldown,
     )
-    return after_refusal(key, strikes, now, seconds, longest, code, cause)
+    return after_refusal(key, earlier_refusals, now, seconds, longest, code, cause)
 
 
 def list_refusals(site: Site, spec: LaunchSpec) -> list[tuple[Offer, ProviderError]]:

@@ -236,9 +236,12 @@ class Purchases:
     def _update_cool_down(self, offer: Offer, delivered: int, requested: int, now: int) -> None:
         """Update the offer's cool-down from the cloud's answer."""
         if delivered <= 0:
-            strikes = strikes_of(self.cool_downs.values(), offer.key, now)
+            earlier_refusals = strikes_of(self.cool_downs.values(), offer.key, now)
             durations = self.seconds, self.longest
-            self._cool(after_refusal(offer.key, strikes, now, *durations, _NO_CAPACITY, _NONE_LEFT))
+            cool_down = after_refusal(
+                offer.key, earlier_refusals, now, *durations, _NO_CAPACITY, _NONE_LEFT
+            )
+            self._cool(cool_down)
         elif delivered < requested:
             self._cool(after_partial(offer.key, delivered, requested, now, self.seconds))
         else:

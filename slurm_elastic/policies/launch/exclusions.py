@@ -145,20 +145,27 @@ def cool_down_after_refusal(
 
 
 def after_refusal(
-    key: str, strikes: int, now: float, seconds: float, longest: float, code: str, cause: AnyCause
+    key: str,
+    earlier_refusals: int,
+    now: float,
+    seconds: float,
+    longest: float,
+    code: str,
+    cause: AnyCause,
 ) -> Exclusion:
     """Return the cool-down of ``key`` after one more refusal: ``seconds``, doubled for each of the
-    ``strikes`` in a row before it, up to ``longest`` (s).
+    ``earlier_refusals`` in a row before it, up to ``longest`` (s).
     """
-    # Backoff is bounded: strikes are kept in the ledger, and 2 ** 1024 would raise OverflowError.
-    until = now + Backoff(seconds, max(longest, seconds)).after(strikes + 1)
+    refusals = earlier_refusals + 1
+    # Backoff is bounded: refusals are kept in the ledger, and 2 ** 1024 would raise OverflowError.
+    until = now + Backoff(seconds, max(longest, seconds)).after(refusals)
     return Exclusion(
         kind=COOL_DOWN,
         scope=key,
         until=until,
         code=code,
         cause=cause,
-        count=strikes + 1,
+        count=refusals,
     )
 
 

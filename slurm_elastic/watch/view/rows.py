@@ -276,7 +276,11 @@ class LaunchView(Struct, frozen=True, kw_only=True, rename={"age": "age_s"}):
 
 
 class CoolDownView(Struct, frozen=True, kw_only=True, rename={"left": "left_s"}):
-    """An offer, or a market (stars in ``key``), that is not tried for ``left`` more seconds."""
+    """An offer, or a market (stars in ``key``), that is not tried for ``left`` more seconds.
+
+    ``strikes``: its refusals in a row, the last one included; each doubles the cool-down. An
+    interruption counts as a refusal. 0: it refused nothing, but gave fewer machines than wanted.
+    """
 
     key: str
     code: str
