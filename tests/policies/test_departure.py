@@ -9,7 +9,8 @@ from msgspec.structs import replace
 
 from slurm_elastic.model.directive import Departure
 from slurm_elastic.model.slurm import SlurmJob, SlurmNode
-from slurm_elastic.policies.repair.departure import OURS, NextStep, jobs_on, next_step
+from slurm_elastic.policies.nodes.node_reasons import OUR_MARK
+from slurm_elastic.policies.repair.departure import NextStep, jobs_on, next_step
 
 IDLE, BUSY = frozenset({"IDLE", "CLOUD"}), frozenset({"ALLOCATED", "CLOUD"})
 BOOTS = frozenset({"ALLOCATED", "CLOUD", "POWERING_UP"})
@@ -26,7 +27,7 @@ NODES = [
     node("busy", BUSY),
     node("idle", IDLE),
     node("going", BUSY | {"POWER_DOWN"}),
-    node("ours", BUSY | {"DRAIN"}, f"{OURS}hold: x"),
+    node("ours", BUSY | {"DRAIN"}, f"{OUR_MARK}hold: x"),
     node("theirs", BUSY | {"DRAIN"}, "broken fan"),
     node("boots", BOOTS),
     node("off", OFF),

@@ -10,11 +10,8 @@ from slurm_elastic.model.directive import Departure
 from slurm_elastic.model.memory import Machine
 from slurm_elastic.model.slurm import ON_NODES, SlurmJob, SlurmNode
 from slurm_elastic.policies.growth.stopped import born
-from slurm_elastic.policies.nodes.node_reasons import has_mark
+from slurm_elastic.policies.nodes.node_reasons import OUR_MARK, has_mark
 from slurm_elastic.policies.nodes.node_state import Phase, is_busy, is_drained, phase
-
-OURS = "slurm-elastic:"
-"""The beginning of the node reasons that we set."""
 
 
 class NextStep(Struct, frozen=True, kw_only=True):
@@ -78,7 +75,7 @@ def is_leaving(node: SlurmNode) -> bool:
 def is_persons(node: SlurmNode) -> bool:
     """Whether a person has drained the node; we leave it to that person."""
     # Slurm drains a node that it powers down, too, so such a drain is no person's.
-    return is_drained(node) and not is_leaving(node) and not has_mark(node, OURS)
+    return is_drained(node) and not is_leaving(node) and not has_mark(node, OUR_MARK)
 
 
 def jobs_on(jobs: Iterable[SlurmJob], nodes: Iterable[str]) -> list[SlurmJob]:
