@@ -262,13 +262,13 @@ class Recycle(OnNode, frozen=True, kw_only=True):
 
 
 class PowerDown(OnNode, frozen=True, kw_only=True):
-    """Power an idle node down because its machine has reached its maximum age."""
+    """Power an idle node down now."""
 
     kind: ClassVar[str] = "power-down"
 
 
 class PowerDownWhenIdle(OnNode, frozen=True, kw_only=True):
-    """Power a busy node down, after the end of its jobs, because of its machine's age."""
+    """Power a node down after the end of its jobs. Until then Slurm starts no new job on it."""
 
     kind: ClassVar[str] = "power-down-asap"
 
