@@ -255,7 +255,10 @@ def given(directive: Directive, since: str = "") -> str:
 
 
 def given_by(who: str, until: float | None, reason: str, since: str = "") -> str:
-    """The text of ``given``, from single values. ``until``: Unix time."""
+    """The text of ``given``, from single values. ``until``: Unix time.
+
+    It begins with a blank, because it continues a sentence: `` by root until ...: new image``.
+    """
     limit = "" if until is None else f" until {clock(until)}"
     reason_text = f": {reason}" if reason else ""
     return f" by {who}{since}{limit}{reason_text}"
