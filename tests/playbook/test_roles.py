@@ -72,6 +72,8 @@ def bed() -> Iterator[Bed]:
             made.add(name, stack.enter_context(head(root, place, masked=())))
         made.link("head1", "node", "10.88.1")
         made.link("head1", "head2", "10.88.2")
+        # slurm.conf has the address by which the node reaches the first head.
+        made.machines["head2"].run("ip", "route", "add", "10.88.1.0/24", "via", "10.88.2.1")
         key = base64.b64encode(KEY).decode()
         for name in ("head1", "head2"):
             made.machines[name].shell(INSTALL.format(conf=SITE, key=key), seconds=300)

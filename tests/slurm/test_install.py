@@ -417,6 +417,22 @@ def test_a_second_install_has_slurmctld_serve_what_is_installed(
     assert told is done.restart_needed
 
 
+def test_a_second_install_where_slurmctld_stands_by_does_not_fail(host: Host) -> None:
+    """As on the second head while the first one acts and cannot be reached from there."""
+    host.install()
+    standing_by = """\
+case "$*" in
+  ping) echo "Slurmctld(primary) at head1 is DOWN"; echo "Slurmctld(backup) at head2 is UP";;
+  *) echo "Unable to contact slurm controller" >&2; exit 1;;
+esac"""
+    host.command("scontrol", standing_by)
+    done = host.install(restart="false")
+    assert done.changed == ()
+    assert not done.restart_needed
+    assert "does not say whether it serves what is installed" in done.lines[-1]
+    assert "Unable to contact slurm controller" in done.lines[-1]
+
+
 UP = (
     'case "$1" in ping) echo "Slurmctld(primary) at head is UP";;'
     ' --version) echo "slurm-wlm 22.05.8";; esac'

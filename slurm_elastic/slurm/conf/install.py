@@ -20,7 +20,7 @@ from msgspec import Struct
 
 from slurm_elastic.base import service_remedies
 from slurm_elastic.base.account import account
-from slurm_elastic.base.errors import ConfigError, SlurmElasticError, reason_of
+from slurm_elastic.base.errors import ConfigError, SlurmElasticError, SlurmError, reason_of
 from slurm_elastic.config import Config, SlurmSettings, configfile
 from slurm_elastic.slurm.client import controller
 from slurm_elastic.slurm.conf import check, fragment, gresconf, leaving, our_lines, plan, removal
@@ -110,9 +110,13 @@ def _ensure_served(planned: ConfPlan, restart: str | None, lines: Sequence[str])
     """Let slurmctld read the installed files if it has not, because an earlier install may have had
     no ``restart``.
     """
-    settings = planned.config.slurm
-    if not controller.is_up(settings) or _is_served(planned):
-        return InstallResult(changed=(), lines=tuple(lines))
+    try:
+        if not controller.is_up(planned.config.slurm) or _is_served(planned):
+            return InstallResult(changed=(), lines=tuple(lines))
+    except SlurmError as error:
+        # A controller that stands by answers pings and nothing else.
+        unknown = f"slurmctld does not say whether it serves what is installed: {error}"
+        return InstallResult(changed=(), lines=(*lines, unknown))
     sentence, restart_needed = tell_slurmctld(planned.config, planned.version, restart)
     not_yet = "slurmctld does not serve yet what is installed"
     new_lines = (not_yet, sentence) if restart_needed else (sentence,)
