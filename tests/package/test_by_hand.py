@@ -43,9 +43,19 @@ print(site.ec2.url)
 MADE = f"""
 rm -rf /root/.config/pip /root/.pip
 printf '%s' '{SETTINGS}' >/etc/pip.conf
-apt-get install -qq -y --no-install-recommends slurmctld slurmd slurm-client slurm-wlm-basic-plugins munge python3-venv >/dev/null
+apt-get install -qq -y --no-install-recommends slurmctld slurmd slurm-client slurm-wlm-basic-plugins munge python3-venv nfs-ganesha-vfs >/dev/null
+mount -t tmpfs homes /home  # an overlay cannot be exported
 useradd --create-home --groups users ann
 echo '127.0.0.1 head.example.org' >>/etc/hosts
+cat >/etc/ganesha/ganesha.conf <<'END'
+NFS_CORE_PARAM {{ Protocols = 4; Enable_NLM = false; Enable_RQUOTA = false; }}
+NFSv4 {{ Only_Numeric_Owners = true; RecoveryBackend = fs; }}
+EXPORT {{
+  Export_Id = 1; Path = /home; Pseudo = /home; Protocols = 4; SecType = sys;
+  Access_Type = RW; Squash = No_Root_Squash; FSAL {{ Name = VFS; }}
+}}
+END
+systemctl restart nfs-ganesha
 """
 UP = f"""
 exec unshare --mount bash -ec 'mount --rbind /run/host-cgroup /sys/fs/cgroup

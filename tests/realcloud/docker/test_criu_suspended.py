@@ -71,7 +71,7 @@ def test_at_a_notice_it_is_saved_and_suspended_where_it_goes_on(world: ServedWor
     assert shown["Restarts"] == "1"
     assert shown["NodeList"] != node
     told = world.told(job)
-    assert "it is suspended, and resumed as long as its save takes" in told
+    assert "it is suspended, and is resumed for the time of its save" in told
     assert "it is suspended again" in told
     goes_on(world, job)
     assert world.end(job)["Restarts"] == "1"
