@@ -230,7 +230,7 @@ class TestAHostIsAway:
     def test_one_that_says_nothing_costs_the_time_out_and_no_machine(
         self, two: TwoHosts, machines: dict[str, Instance]
     ) -> None:
-        provider = two.open(timeout=15.0)
+        provider = two.open(api_timeout=15.0)
         ids = ids_of(provider.instances())
         two.far.freeze()
         with pytest.raises(TransientError):
