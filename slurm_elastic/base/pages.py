@@ -7,7 +7,8 @@ from pathlib import Path
 
 
 def page(topic: str) -> str:
-    """The command that shows a page. Messages name pages only so: an installed head has no clone.
+    """The command that shows a page. Messages name a page only by this command, because an
+    installed head has no clone.
 
     ``topic`` is the name of a file in docs/, without ``.md``.
     """
