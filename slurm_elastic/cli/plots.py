@@ -75,7 +75,7 @@ def svg(picture: Figure) -> str:
 
 
 def page(title: str, blocks: Sequence[str]) -> str:
-    """A whole document; ``parts`` are HTML."""
+    """A whole document; ``blocks`` are HTML."""
     name = html.escape(title)
     style = (STATIC / "style.css").read_text()
     screen = '<meta name="viewport" content="width=device-width, initial-scale=1">'
