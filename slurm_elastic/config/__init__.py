@@ -202,7 +202,7 @@ class PoolSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
 
     @property
     def type_names(self) -> tuple[str, ...]:
-        """The names in ``instance_types``. None for requirements that no catalogue has met yet."""
+        """The names in ``instance_types``. Empty for requirements that no catalogue has met yet."""
         names = self.instance_types
         return () if isinstance(names, Requirements) else names
 
