@@ -192,7 +192,7 @@ def take_snapshot(
     listed: tuple[Instance, ...] | None = None,
 ) -> ClusterSnapshot:
     """Return the snapshot for a periodic round, with Slurm's ``nodes`` and the ``listed`` machines
-    of the cloud; None if the cloud could not be read. SlurmError passes.
+    of the cloud (None: the cloud could not be read). SlurmError passes.
     """
     ledger, now = site.ledger, site.now()
     state = ledger.state()
