@@ -214,7 +214,7 @@ class _Wish:
     def rows(
         self, rows_by_request: MutableMapping[tuple[object, ...], Sequence[PendingJob]]
     ) -> Sequence[PendingJob]:
-        """The rows that growth counts for the job: one, or one for each kind of node. None if no
+        """The rows that growth counts for the job: one, or one for each kind of node. No rows if no
         machine helps the job. ``rows_by_request`` caches the rows of jobs with the same request.
         """
         if not self._row.times:
