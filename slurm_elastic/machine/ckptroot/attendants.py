@@ -61,7 +61,9 @@ class Attendants:
         return range(1, len(self._nodes.others) + 1)
 
     def start(self, port: int) -> list[dict[str, Any]]:
-        """Start them; return their first reports. Refused if one does not answer in time."""
+        """Start the attendants and return their first reports. Refused if one does not answer in
+        time.
+        """
         self.close()
         facts = {
             "address": self._nodes.first.address, "port": port,
@@ -106,7 +108,7 @@ class Attendants:
         return environment
 
     def send(self, order: Mapping[str, object]) -> None:
-        """Give all of them an order. Refused if they cannot be reached."""
+        """Give all attendants an order. Refused if they cannot be reached."""
         line = json.dumps({"id": self._asked, **order}).encode() + b"\n"
         if self._srun is None or self._srun.stdin is None:
             raise RequestRefused("the job's other nodes do not answer")
