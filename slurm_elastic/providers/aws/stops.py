@@ -26,7 +26,7 @@ class AwsStops:
         self._cloud = cloud
 
     def stop(self, ids: Sequence[str]) -> None:
-        """Stop all of them, or raise an error."""
+        """Stop all these machines, or raise an error."""
         for start in range(0, len(ids), client.PAGE):
             page = list(ids[start : start + client.PAGE])
             self._api.send("stop_instances", {"InstanceIds": page}, len(page))
