@@ -100,7 +100,9 @@ def _dollars_until(steps: series.Steps, when: int | None) -> float:
 
 
 def _edges(first_submit: int, last_submit: int, start: int) -> list[tuple[int, str]]:
-    """Return (second, name) of each month that begins between ``first`` and ``last``."""
+    """Return (second, name) of each month that begins between ``first_submit`` and
+    ``last_submit``.
+    """
     if not start:
         count = (last_submit - first_submit) // MONTH_S + 1
         return [

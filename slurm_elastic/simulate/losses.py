@@ -95,9 +95,9 @@ class RunState(RunEvents):
     def _interrupt(
         self, job: int, pool: int, batch: int, limit: int, now: int, loss: int | None = None
     ) -> int:
-        """Interrupt a job: up to ``most`` of its machines of ``batch`` end, the others become idle.
-        Returns how many ended. ``loss``: None if the cloud takes them now; else the time at which
-        it would have taken them, and we end them before.
+        """Interrupt a job: up to ``limit`` of its machines of ``batch`` end, the others become
+        idle. Returns how many ended. ``loss``: None if the cloud takes them now; else the time at
+        which it would have taken them, and we end them before.
         """
         machines = self.pools[pool]
         run = self.runs.interrupt(job, now, loss)
@@ -149,7 +149,7 @@ class RunState(RunEvents):
         return run._replace(ready=host.ready, idle=host.idle)
 
     def _stop_boot(self, run: SimulatedRun, batch: int, count: int, limit: int, now: int) -> int:
-        """Detach booting machines from an interrupted job. Up to ``most`` are lost; the others
+        """Detach booting machines from an interrupted job. Up to ``limit`` are lost; the others
         continue to boot for any job, or are already up because they only waited for the job's last
         machine. Returns how many are lost.
         """

@@ -316,7 +316,7 @@ class PoolMachines:
             self.spot_area += area
 
     def lose_idle(self, batch: int, limit: int, now: int) -> int:
-        """Take up to ``most`` idle machines of a batch for the cloud. Returns how many."""
+        """Take up to ``limit`` idle machines of a batch for the cloud. Returns how many."""
         lost = 0
         for idle_batch, since, _ in self.free.entries():
             if idle_batch == batch and lost < limit:
@@ -331,7 +331,7 @@ class PoolMachines:
         return sum([count for idle_batch, _, count in self.free.entries() if idle_batch == batch])
 
     def lose_booting(self, batch: int, limit: int, now: int) -> int:
-        """Take up to ``most`` booting machines of a batch for the cloud. Returns how many."""
+        """Take up to ``limit`` booting machines of a batch for the cloud. Returns how many."""
         count = min(self.batch_live[batch], limit)
         if count:
             self.booting -= count
@@ -339,7 +339,7 @@ class PoolMachines:
         return count
 
     def lose_coming(self, batch: int, limit: int, now: int) -> int:
-        """Take up to ``most`` machines that boot for no job in particular. Returns how many."""
+        """Take up to ``limit`` machines that boot for no job in particular. Returns how many."""
         self.expected.drop(self.coming.pop(batch))
         lost = self.lose_booting(batch, limit, now)
         if self.batch_live[batch]:
@@ -372,7 +372,7 @@ class PoolMachines:
         return released
 
     def release_idle(self, limit: int, now: int) -> int:
-        """Release up to ``most`` idle machines, but no standing machines. Returns how many."""
+        """Release up to ``limit`` idle machines, but no standing machines. Returns how many."""
         released = 0
         for batch, since, _ in self.free.entries():
             if released >= limit or self.batch_due[batch] == NEVER:
