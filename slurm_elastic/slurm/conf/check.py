@@ -109,7 +109,9 @@ def _nodes_of(plan: ConfPlan) -> frozenset[str]:
 
 
 def _bare_nodes(plan: ConfPlan) -> str:
-    """Our nodes without devices: the options for devices are in the fragment."""
+    """Our nodes without their devices, because the options that devices need are only in the
+    fragment.
+    """
     lines = (
         f"NodeName={compress(pool.nodes)} CPUs={pool.cpus} RealMemory={pool.real_memory}"
         " State=CLOUD\n"

@@ -48,7 +48,9 @@ def _items(entry: Entry) -> frozenset[str]:
 
 
 def _options(config: Config) -> Iterator[Entry]:
-    """The options of slurm.conf and all that it includes, in Slurm's order. None if unreadable."""
+    """The options of slurm.conf and all that it includes, in Slurm's order. No options if they
+    cannot be read.
+    """
     try:
         lines = read_lines(Path(config.slurm.conf))
     except ConfigError:

@@ -40,7 +40,7 @@ def switches(lines: Sequence[ConfLine]) -> list[ConfRecord]:
 
 
 def switches_of(site: SiteConf, version: tuple[int, int]) -> list[ConfRecord]:
-    """The switches of the file that this release reads. None if the site has no such file."""
+    """The switches of the file that this release reads. Empty if the site has no such file."""
     by_yaml = site.directory / topology_yaml.FILE_NAME
     if has_yaml(site, version):
         return topology_yaml.all_switches(by_yaml)
