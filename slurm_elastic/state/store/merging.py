@@ -29,7 +29,7 @@ class WaitingFacts:
         self._numbered: list[Fact] = []
 
     def add(self, facts: Sequence[Fact]) -> None:
-        """Add facts later than all others."""
+        """Add facts that were written after all earlier ones."""
         for fact in facts:
             table = fact.put or fact.drop
             if table in self._schema.numbered_tables:
