@@ -2,7 +2,7 @@
 
 If an account or user is over its budget, its jobs may start only on the site's own machines. A job
 that could never run there leaves the queue and returns after the end of the day or month, as with
-``controller.budget_enforcement``.
+``features.budget_enforcement``.
 """
 
 from __future__ import annotations
