@@ -18,6 +18,8 @@ _FILE = re.compile(
 _BLOCK = re.compile(r"^```.*?^```", re.MULTILINE | re.DOTALL)
 _QUOTED = re.compile(r"`([^`\n]+)`")
 _NAME = re.compile(r"--[\w-]+|[A-Za-z_][\w./]*(?:\(\w*\))?")
+_PLACED = re.compile(r"(`[^`]+`(?:(?:,? and |,? or |, )`[^`]+`)*)(?: of | in | \()`([^`]+)`")
+"""Names, and the file in which the page says that they are."""
 _STANDS_FOR = "NAME"
 """In a path: whatever one chooses."""
 
@@ -41,9 +43,15 @@ def words(page: Path) -> frozenset[str]:
         if path.is_dir():
             found |= {part for one in path.rglob("*") for part in one.relative_to(ROOT).parts}
         elif path.suffix not in {".png", ".md"}:
-            text = path.read_text()
-            found |= {*re.findall(r"\w+", text), *re.findall(r"--[\w-]+", text)}
+            found |= text_words(path)
     return frozenset(found)
+
+
+@cache
+def text_words(path: Path) -> frozenset[str]:
+    """All words and options in a file."""
+    text = path.read_text()
+    return frozenset({*re.findall(r"\w+", text), *re.findall(r"--[\w-]+", text)})
 
 
 def names(page: Path) -> set[str]:
@@ -51,6 +59,19 @@ def names(page: Path) -> set[str]:
     quoted = _QUOTED.findall(_BLOCK.sub("", page.read_text()))
     single = {word.partition("(")[0] for word in quoted if _NAME.fullmatch(word)}
     return {word for word in single if not _FILE.fullmatch(word) and _STANDS_FOR not in word}
+
+
+def misplaced(page: Path) -> list[tuple[str, str]]:
+    """Names that the file lacks in which the page says that they are, with the file."""
+    text = " ".join(_BLOCK.sub("", page.read_text()).split())
+    return [
+        (name, file)
+        for listed, file in _PLACED.findall(text)
+        if (ROOT / file).is_file()
+        for name in _QUOTED.findall(listed)
+        if _NAME.fullmatch(name) and not _FILE.fullmatch(name) and _STANDS_FOR not in name
+        if not {*re.findall(r"--[\w-]+|\w+", name)} <= text_words(ROOT / file)
+    ]
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
@@ -76,6 +97,20 @@ def test_every_name_on_a_page_stands_in_a_file_that_it_names(page: Path) -> None
         if not {*name.split("/")} - {""} <= known and not {*name.split(".")} <= known
     ]
     assert missing == []
+
+
+@pytest.mark.parametrize("page", PAGES[1:], ids=lambda page: page.name)
+def test_every_name_stands_in_the_file_that_the_page_says(page: Path) -> None:
+    assert misplaced(page) == []
+
+
+def test_a_name_of_another_file_is_found(tmp_path: Path) -> None:
+    page = tmp_path / "page.md"
+    main, orders = "slurm_elastic/cli/main.py", "slurm_elastic/cli/giving_orders.py"
+    page.write_text(
+        f"`COMMANDS`, `GROUPS` and `PlannedOrder` of `{main}`; `give`, and `COMMANDS`\n(`{orders}`)"
+    )
+    assert misplaced(page) == [("PlannedOrder", main), ("COMMANDS", orders)]
 
 
 def test_a_name_that_is_nowhere_is_found(tmp_path: Path) -> None:
