@@ -102,7 +102,9 @@ _worked: defaultdict[str, float] = defaultdict(float)  # seconds of a processor 
 def pytest_addoption(parser: pytest.Parser) -> None:
     """Golden files are made anew by the test that compares them; no test needs another's order."""
     parser.addoption(
-        "--update-screens", action="store_true", help="write tests/golden/screens anew"
+        "--update-screens",
+        action="store_true",
+        help="write tests/golden/screens and tests/golden/causes.txt",
     )
     parser.addoption("--shuffle", metavar="SEED", help="files and their tests in another order")
 
