@@ -197,7 +197,7 @@ def _require_head(config: Config, cloud: CloudSettings, place: SitePlace) -> Non
 
 
 def _any_address(host: str) -> list[str]:
-    """A removal needs no rules, so a name that no longer exists must not be in its way."""
+    """A host's addresses, or 0.0.0.0 for an unknown name: a removal makes no rule for it."""
     return _addresses(host) or ["0.0.0.0"]  # noqa: S104 - no server
 
 

@@ -16,8 +16,8 @@ _LEAST = 40
 
 
 def without_repeats(text: str, printed: Sequence[str]) -> str:
-    """The text without the texts, and the ends of texts (a cloud's error), that were printed above
-    it.
+    """The text without what was ``printed`` above it: a whole text in it, or its end (such as a
+    cloud's error).
     """
     for other in filter(lambda one: len(one) >= _LEAST, reversed(printed)):
         if other in text:
