@@ -79,7 +79,9 @@ class CloudInit(StrEnum):
 
 
 class Enrol(StrEnum):
-    """How the head learns a machine's key: by console, or sent with a key valid once, 10 min."""
+    """How the head learns a machine's key: read from its console, or sent by the machine with an
+    enrolment key that is valid once and for 10 minutes.
+    """
 
     CONSOLE = "console"
     ONCE = "once"

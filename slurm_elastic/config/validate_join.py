@@ -85,8 +85,8 @@ def _stop_command(draft: Draft, join: Join) -> None:
 
 
 def _gate(draft: Draft, join: Join) -> None:
-    """Root will empty the directories of ``wipe``, so ``wipe`` may name no directory that a machine
-    needs.
+    """Check ``join.check`` and ``join.wipe``. Root will empty the directories of ``wipe``, so it
+    may name no directory that a machine needs.
     """
     if join.check is not None and not join.check.strip():
         draft.problems.add(("join", "check"), shown(join.check), "a command")
