@@ -113,7 +113,7 @@ def _table(name: str, micro: Mapping[str, int]) -> Iterable[str]:
 
 
 def _in_a_line(name: str) -> str:
-    """A user chooses the names of jobs and accounts, so they must not add lines to a mail."""
+    """A name without line breaks: users choose these names, which must not add lines to a mail."""
     return "".join(letter if letter.isprintable() else "?" for letter in name) or "(none)"
 
 
