@@ -296,8 +296,6 @@ def _add_root_part(tree: Path) -> None:
 def name_nodes(tree: Path) -> None:
     """Make Slurm resolve the names of a job's nodes, if a package has brought nss_slurm. Debian has
     no such package, but SchedMD's sources have one.
-
-    Debian has no such package, but SchedMD's sources have.
     """
     if not any(rooted.matching(tree, f"usr/lib/*/{NSS_SLURM}")):
         return
