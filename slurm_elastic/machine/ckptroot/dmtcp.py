@@ -221,7 +221,9 @@ class Dmtcp(Method):
         return {} if self._kills else sizes
 
     def _check_nodes(self) -> None:
-        """During a save: if a node is lost, the save hangs. Then end the tasks. Refused."""
+        """End the tasks if a node is lost during a save, because the save then hangs. Raise Refused
+        in that case.
+        """
         if node := self.lost():
             self._save_is_open = False
             self._end()

@@ -81,7 +81,7 @@ class Method(Protocol):
         """
 
     def gather(self, image: Path, max_bytes: int, /) -> None:
-        """After a dump: complete the image with at most ``max_bytes``. Refused."""
+        """After a dump: complete the image with at most ``max_bytes``. It may raise Refused."""
 
     def resume(self) -> None:
         """After a dump: let the tasks continue. If it raises Refused, none runs and ``pid`` is

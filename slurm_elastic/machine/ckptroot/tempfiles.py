@@ -213,8 +213,8 @@ class TempFiles:
         self._lent = []
 
     def pack(self, image: Path, max_bytes: int, tasks: Collection[int]) -> None:
-        """Pack the files into the image, at most ``max_bytes`` of data. Refused. The tasks stand
-        still.
+        """Pack the files into the image, at most ``max_bytes`` of data, while the tasks stand
+        still. It may raise Refused.
         """
         job_files = self.own_files(tasks)
         self._packed = {

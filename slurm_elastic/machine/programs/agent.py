@@ -211,7 +211,7 @@ class Gate:
         return "exit %d: %s" % (result.returncode, text[:150])  # noqa: UP031
 
     def enter(self, reported: str) -> int:
-        """Before slurmd starts: 0 if it may. Else report the failure to slurmctld, and 1. Many
+        """Return 0 if slurmd may start. Else report the failure to slurmctld and return 1. Many
         machines try every few seconds: the file ``reported`` has the last report, so it goes once.
         """
         kind = "prepare"
