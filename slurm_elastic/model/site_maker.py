@@ -26,7 +26,7 @@ class SiteMaker(Protocol):
     def create(
         self, resource: SiteResource, attributes: Mapping[str, Mapping[str, str]]
     ) -> Mapping[str, str]:
-        """Create it in one call, together with the marks that say that it is ours. Returns its
+        """Create the resource in one call, with the marks that say that it is ours. Returns its
         attributes. ``attributes``: the attributes of existing resources, by key.
         """
         ...
