@@ -317,8 +317,8 @@ def _for_fresh(machines: int, demand: Demand, reason: str) -> Growth | None:
 
 
 def _for_head(demand: Demand) -> Growth | None:
-    """A parallel job for which no machines will ever be free must not wait forever.
-    None otherwise.
+    """Return the missing machines for a first job that would wait forever, because nothing runs or
+    boots. None otherwise.
     """
     if not demand.queue or demand.running or demand.booting:
         return None
