@@ -24,7 +24,9 @@ class EfaTypes:
         self._cache = TtlCache[tuple[str, ...], Mapping[str, int]](monotonic)
 
     def interfaces(self, types: Iterable[str]) -> Mapping[str, int]:
-        """The number by type, without types that lack EFA. ProviderError if EC2 does not answer."""
+        """The number of EFA interfaces by type, without types that lack EFA. ProviderError if EC2
+        does not answer.
+        """
         names = tuple(sorted(types))
         return self._cache.get(names, lambda: self._read(names), ttl_s=math.inf)
 

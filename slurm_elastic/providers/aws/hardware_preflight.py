@@ -64,8 +64,9 @@ def _types(pool: Pool, efa: EfaTypes) -> Iterator[Finding]:
 
 
 def _groups(api: AwsApi, settings: AwsCloud) -> Iterator[Finding]:
-    """EFA's traffic needs a rule that names the group itself, in both directions. A rule for
-    0.0.0.0/0 does not cover it ("Get started with EFA and MPI", step 1).
+    """Check the security groups for EFA: its traffic needs a rule that names the group itself, in
+    both directions. A rule for 0.0.0.0/0 does not cover it ("Get started with EFA and MPI",
+    step 1).
     """
     subject = "security groups for EFA"
     answer = api.send("describe_security_groups", {"GroupIds": list(settings.security_groups)})

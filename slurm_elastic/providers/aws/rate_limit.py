@@ -172,8 +172,8 @@ class RateLimits:
                 bucket.accepted()
 
     def rejected(self, operation: str, machines: int, *, lacks_resources: bool) -> None:
-        """EC2 has rejected the call because of its rate. ``lacks_resources``: because the bucket of
-        machines was empty.
+        """Note that EC2 has rejected a call because of its rate. ``lacks_resources``: because the
+        bucket of machines was empty.
         """
         with self._lock:
             now = self._clock()

@@ -140,7 +140,7 @@ def token_end(user: Any, secret: str) -> float | None:  # noqa: ANN401 - pyone h
 
 def session(settings: OpenNebulaCloud, env: Mapping[str, str]) -> str:
     """``user:password`` from the cloud's ``auth_file``, else ONE_AUTH's, else ~/.one/one_auth.
-    NoCredentials.
+    NoCredentials if no file can be used.
     """
     named_path = settings.auth_file or env.get("ONE_AUTH")
     path = Path(named_path) if named_path else Path.home() / ".one" / "one_auth"
