@@ -193,7 +193,7 @@ class SlurmCli(CommentCommands, PartitionCommands, ReservationCommands):
             self._run("scontrol", "update", f"nodename={names}", f"nodeaddr={values}")
 
     def requeue(self, job: int) -> None:
-        """``scontrol requeue JOB``. A task of an array has the name of the last list of jobs."""
+        """``scontrol requeue JOB``. A task of an array is named as in the last list of jobs."""
         self._run("scontrol", "requeue", self._label(job))
 
     def start_now(self, job: int) -> None:

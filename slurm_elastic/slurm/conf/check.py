@@ -204,8 +204,8 @@ def _differences(
 
 
 def _unequal_order(plan: ConfPlan, before: DryRun, after: DryRun) -> Iterator[str]:
-    """Slurm follows the order in a job's list only among partitions of equal tier and factor
-    (measured on 22.05).
+    """Partitions whose tier or factor differs: Slurm follows the order in a job's list only among
+    partitions of equal tier and factor (measured on 22.05).
     """
     default = plan.site.default_partition
     expected = before.partitions.get(default.names[0], {}) if default else {}
