@@ -91,7 +91,7 @@ class StopRows:
             )  # fmt: skip
 
     def record_stopped(self, cloud: str, prices: Mapping[str, float], now: float) -> None:
-        """The cloud stops these machines: record the price of each while it is off ($/h, by id)."""
+        """Record that the cloud stops these machines, and their prices while off ($/h, by id)."""
         with self._store.transaction("machines") as db:
             for id_, price in prices.items():
                 before = self._paid_part(db, cloud, id_)
