@@ -138,8 +138,8 @@ def ended_for_move(site: CheckpointSite, move: Migration, job: SlurmJob) -> bool
 
 def _may_be_requeued(site: CheckpointSite, move: Migration) -> bool:
     """Whether a ``--no-requeue`` job may be requeued: with an image it may, because it continues
-    from there. Without an image the user's setting stands. SlurmError if Slurm refuses or does not answer: the
-    caller must try again, because the run is stopped.
+    from there. Without an image the user's setting stands. SlurmError if Slurm refuses or does not
+    answer: the caller must try again, because the run is stopped.
     """
     if move.image is None:
         record_step(site, move, "ckpt-no-requeue", MayNotBeRequeued(), level=logging.WARNING)
