@@ -11,12 +11,15 @@ import os
 from collections.abc import Sequence
 from pathlib import Path
 
+from slurm_elastic.model.slurm import NOWHERE
+
 _SCRIPT = """\
 #!/bin/sh
 echo "${0##*/} $1" >>DIR/calls
 case "$1 $2" in
 --version*) echo "slurm-wlm 22.05.8" ;;
 "show nodes") exec cat DIR/nodes.txt ;;
+"show config") echo "BOOT_TIME = 2026-01-01T00:00:00" ;;
 *--json*) exec cat DIR/nodes.json ;;
 esac
 """
@@ -87,8 +90,8 @@ NodeName={name} CoresPerSocket=1
 
 
 def json_node(name: str, state: str, flags: Sequence[str]) -> dict[str, object]:
-    """A record of ``sinfo --json``."""
-    names = {"name": name, "address": name, "hostname": name}
+    """A record of ``sinfo --json``. The address is that of our fragment for 22.05."""
+    names = {"name": name, "address": NOWHERE, "hostname": name}
     return {**_JSON_NODE, **names, "state": state, "state_flags": list(flags)}
 
 

@@ -248,7 +248,7 @@ def stray_machine() -> Place:
     place = busy("stray-machine")
     place.stray(node="old7")
     place.accounts["aws"].protected.add("aws-stray")
-    place.advance(1800, step=30)
+    place.advance(5400, step=60)
     place.subject = "aws"
     return place
 

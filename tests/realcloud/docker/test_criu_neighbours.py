@@ -55,7 +55,10 @@ def test_both_are_saved_at_a_notice_and_have_their_own_files(world: ServedWorld)
         assert shown["Restarts"] == "1"
         assert shown["NodeList"] != "n1"
         assert world.output(job).count(f"of {job}") == 3
-        assert not [line for line in world.output(job) if "slurm-elastic:" in line]
+        of_the_move = [line for line in world.output(job) if "slurm-elastic:" in line]
+        assert len(of_the_move) == 2
+        assert "this job was requeued" in of_the_move[0]
+        assert "it continues from save 1" in of_the_move[1]
         gone(world, job)
     for node in NODES:
         assert left_on(world, node) == []

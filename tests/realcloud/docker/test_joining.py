@@ -110,7 +110,7 @@ def test_who_shows_another_host_key_gets_no_key_and_the_node_is_given_up(site: S
         lambda: why in world.slurm("scontrol", "show", "node", "far1").stdout,
         "Slurm has the reason, for sinfo -R",
     )
-    told = " ".join(world.elastic("explain", "far1").split())
+    told = " ".join(world.elastic("explain", "far1", "--all").split())
     assert f"booted but not registered in time; 1 in a row in pool far; {why}" in told
     world.wait_job(site.refused, "PENDING")  # it is not lost, and waits for the pool's rest to end
     world.slurm("scancel", str(site.refused))
