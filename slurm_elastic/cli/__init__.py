@@ -1,1 +1,1 @@
-"""The command line: one module a sub-command; nothing else in the package prints."""
+"""The command line, with one module for each sub-command. No other part of the package prints."""

@@ -152,7 +152,7 @@ def show(args: argparse.Namespace) -> int:
 
 
 def show_keys(args: argparse.Namespace) -> int:
-    """Print the keys. ConfigError if no key has the word in its name."""
+    """Print the keys whose names contain ``args.word``. ConfigError if there are none."""
     matches = [key for key in keys() if args.word in key.place]
     if not matches:
         raise ConfigError(f"no key has {args.word!r} in its name")
@@ -182,7 +182,10 @@ def _directives(config: Config) -> Iterator[str]:
 
 
 def join(args: argparse.Namespace) -> int:
-    """Print the join program: nothing without ``join.head``, or if a cloud needs no program."""
+    """Print the program by which machines of a cloud join.
+
+    Print nothing without ``join.head``, or if the cloud needs no program.
+    """
     config = _load(args)
     names = [cloud.name for cloud in config.clouds]
     if args.cloud not in names:

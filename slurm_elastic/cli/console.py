@@ -25,7 +25,7 @@ class Output(Console):
             yield segment if segment.control else segment._replace(text=visible(segment.text))
 
     def on_broken_pipe(self) -> None:
-        """Re-raise: rich calls this while it handles BrokenPipeError."""
+        """Raise BrokenPipeError again. Rich calls this method while it handles that error."""
         raise
 
 

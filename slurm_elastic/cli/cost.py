@@ -88,7 +88,10 @@ def add(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None
 
 
 def point(text: str) -> float:
-    """Unix time (s) of a date, or of a duration before now, for argparse. Without zone: UTC."""
+    """Parse a date, or a duration before now, to Unix time (s), for argparse.
+
+    A date without a zone is in UTC.
+    """
     try:
         moment = datetime.fromisoformat(text)
     except ValueError:
@@ -239,7 +242,7 @@ def render(
 def _columns(
     costs: Costs, shown: Sequence[CostLine], names: Mapping[str, str], digits: int
 ) -> list[tuple[str, bool, list[str]]]:
-    """The columns of the table: title, whether they are texts, cells."""
+    """The columns of the table. Each has a title, whether its cells are texts, and its cells."""
     columns = [
         (str(costs.by).upper(), True, [
             in_a_line(f"(unused: {line.key})" if line.unused else line.key) for line in shown
@@ -281,14 +284,14 @@ def _print_normal(config: Config, costs: Costs, console: Console, digits: int) -
 
 
 def digits_of(micro: int) -> int:
-    """The digits after the point for amounts of a table with this sum: three figures of it, and at
-    least cents.
+    """The digits after the point for the amounts of a table with this sum: so many that the sum
+    shows at least three figures, and at least two digits for cents.
     """
     return 2 if micro >= 10_000_000 or not micro else 4 if micro >= 100_000 else 6
 
 
 def dollars(micro: int, digits: int = 2) -> str:
-    """``$1,234.57``."""
+    """An amount as text, such as ``$1,234.57``."""
     return f"{'-' if micro < 0 else ''}${abs(micro) / 1e6:,.{digits}f}"
 
 

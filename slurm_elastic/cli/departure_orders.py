@@ -117,7 +117,9 @@ def planned(
 
 
 def _basis(config: Config, facts: Facts, word: Departure, starts: float) -> Iterator[object]:
-    """The ids of machines, and of jobs that would not run to their ends there."""
+    """The ids of the machines that leave, and of the jobs that would not run to their
+    ends on them.
+    """
     machines = concerned([m for m in facts.machines if m.is_wanted], word, starts)
     yield sorted(m.instance.id for m in machines)
     yield sorted(m.instance.id for m in concerned(facts.stopped, word, starts))
@@ -153,7 +155,9 @@ def departure(config: Config, verb: str, text: str) -> Departure:
 
 
 def preview(config: Config, facts: Facts, word: Departure, starts: float) -> Iterator[str]:
-    """All that it will do and cost, a line each."""
+    """Yield a sentence for each effect of the departure ``word`` from ``starts`` on, and for its
+    cost.
+    """
     live = [m for m in facts.machines if m.is_wanted]
     machines = concerned(live, word, starts)
     kept = concerned(facts.stopped, word, starts)

@@ -254,7 +254,9 @@ def _explain_job(config: Config, slurm: Slurm, number: int) -> Explanation:
 
 
 def _retry_notice(chain: Chain, verdicts: Sequence[Verdict], now: float) -> tuple[str, ...]:
-    """For a job that needs no help: when a sold-out cloud is asked again, earliest cloud only."""
+    """The sentence for a job that needs no help: when a sold-out cloud is asked again. Only the
+    cloud that is asked first is named.
+    """
     times = {
         verdict.cloud: chain.retry_at[verdict.pool]
         for verdict in verdicts

@@ -233,8 +233,10 @@ def _decision(
     again: str | None = None,
     printed: str = "",
 ) -> None:
-    """Print one decision. ``again``: how often it was taken; then only the first lines of its
-    detail are printed. A reason that was ``printed`` before is left out.
+    """Print one decision.
+
+    ``again``: how often the decision was taken. If it is set, only the first lines of the
+    decision's detail are printed. A reason that was ``printed`` before is left out.
     """
     small = console.width < NARROW
     margin = 4 if small else 10

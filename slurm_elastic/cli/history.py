@@ -198,7 +198,8 @@ def load_file(
 def progress(total: int) -> Iterator[Told | None]:
     """Show a progress bar on stderr for a long simulation.
 
-    Yields a function that takes the number of jobs done since its last call, or None without bar.
+    Yields a function that takes the number of jobs done since its last call, or None if there is no
+    bar.
     """
     console = Console(stderr=True)
     if total < MIN_JOBS_FOR_BAR or not console.is_terminal:

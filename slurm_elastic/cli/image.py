@@ -129,7 +129,7 @@ def run_build(args: argparse.Namespace) -> int:
 
 
 def run_check(args: argparse.Namespace) -> int:
-    """Exit 0 if the image is usable, else 1."""
+    """Check the image. Exit 0 if it is usable, else 1."""
     try:
         # Imported only here: it needs the packages of the extra ``ssh``, the other actions do not.
         from slurm_elastic.image.check import check

@@ -153,7 +153,10 @@ def _with_uuid(config: Config) -> Config:
 
 
 def _keep_uuid(path: Path, config: Config) -> None:
-    """Write the UUID of the plan. Only now, because a refused run must change nothing."""
+    """Write the UUID of the plan, unless it is written already.
+
+    This is the first change of a run, because a refused run must change nothing.
+    """
     identity = config.cluster.uuid
     if configfile.read(path).cluster.uuid is None:
         configfile.ensure_uuid(path, identity)
@@ -183,7 +186,7 @@ def _maker(cloud: CloudSettings, place: SitePlace) -> SiteMaker:
 
 
 def _require_head(config: Config, cloud: CloudSettings, place: SitePlace) -> None:
-    """ConfigError if the security group would lock machines in."""
+    """ConfigError if machines of the new security group could not reach the head."""
     is_reached = place.tunnel_port is not None or place.head_networks
     names_group = bool(getattr(cloud, "security_groups", ()))
     if ResourceGroup.SECURITY_GROUP not in place.parts or names_group:
@@ -197,7 +200,9 @@ def _require_head(config: Config, cloud: CloudSettings, place: SitePlace) -> Non
 
 
 def _any_address(host: str) -> list[str]:
-    """A host's addresses, or 0.0.0.0 for an unknown name: a removal makes no rule for it."""
+    """The addresses of a host. An unknown name gets 0.0.0.0, because a removal makes no rule for
+    it.
+    """
     return _addresses(host) or ["0.0.0.0"]  # noqa: S104 - no server
 
 
@@ -274,7 +279,11 @@ def _secret_files(
 def _with_secrets(
     config: Config, place: SitePlace, maker: SiteMaker, files: _SecretFiles
 ) -> SitePlace:
-    """Create the files, before the resources: the answer of a cloud may be lost."""
+    """Create the files of the secrets, and return the place with the secrets in it.
+
+    The files come before the resources: if a cloud's answer to a creation is lost, the secret must
+    be on the disk already.
+    """
     user = config.slurm.user
     if KEY_PAIR in files:
         place = replace(place, public_key=login_key.create_key(files[KEY_PAIR][0], user))
@@ -289,7 +298,7 @@ def _creates(steps: Sequence[Step], key: str) -> bool:
 
 
 def _use_of(file: Path, user: str, attributes: Mapping[str, Mapping[str, str]]) -> Iterator[str]:
-    """How the services get the new credentials."""
+    """Yield the step that makes the services use the new credentials; nothing if there are none."""
     if CREDENTIAL not in attributes:
         return
     if credential_file.secret_of(file):
@@ -304,7 +313,9 @@ def _use_of(file: Path, user: str, attributes: Mapping[str, Mapping[str, str]]) 
 def _use_of_key(
     config: Config, path: Path, attributes: Mapping[str, Mapping[str, str]]
 ) -> Iterator[str]:
-    """What makes the head log in by the new key: without ``join.ssh`` nothing uses it."""
+    """Yield the step that makes the head log in by the new key, because without ``join.ssh``
+    nothing uses the key.
+    """
     if KEY_PAIR not in attributes or config.join.ssh is not None:
         return
     file = login_key.key_file(config, path)
@@ -355,7 +366,10 @@ def _unmake(
 def _carried_out(
     maker: SiteMaker, steps: Sequence[Step], attributes: dict[str, Mapping[str, str]]
 ) -> bool:
-    """Do the steps. If the cloud refuses one, print its reason and what has been done."""
+    """Carry out the steps. Returns False if the cloud refuses a step.
+
+    In that case print the refusal and the steps that were done before.
+    """
     done: list[str] = []
     doing = [step for step in steps if step.verb in CHANGING]
     try:

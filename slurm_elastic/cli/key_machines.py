@@ -44,9 +44,10 @@ def rotation_of_living(
 
 
 def lay(rotation: Rotation, text_for: Callable[[str], bytes], *, lose: bool) -> int:
-    """Place the new key on all machines. Returns how many were not reached (only with ``lose``).
+    """Place the new key on all machines.
 
-    Without ``lose`` raises SlurmElasticError if one was not reached; then no key is changed.
+    With ``lose``, returns how many machines were not reached. Without ``lose``, raises
+    SlurmElasticError if any machine was not reached; all machines keep their old key in that case.
     """
     absent = module().failed(rotation.stage(text_for))
     report_failures("the key was not placed", absent)
@@ -66,6 +67,6 @@ def report_failures(failure: str, results: Sequence[RotationResult]) -> None:
 
 
 def abbreviated(names: Sequence[str]) -> str:
-    """The first eight names."""
+    """The first eight names as a text, which ends with dots if there are more."""
     shown = ", ".join(names[:8])
     return f"{shown}, ..." if len(names) > 8 else shown

@@ -121,7 +121,8 @@ def rotate(
 def _teach(rotation: Rotation, before: KeySet, after: KeySet, now: float, *, lose: bool) -> int:
     """Teach all machines the new keys; they still sign with the old ones.
 
-    Returns how many were not reached. Raises SlurmElasticError if another machine cannot change.
+    Returns how many machines were not reached. Raises SlurmElasticError if another machine cannot
+    change.
     """
 
     def both_key_sets(cloud: str) -> bytes:
@@ -152,7 +153,7 @@ def _put(ssh: Ssh, keys: KeySet, head: str) -> None:
 
 
 def _sign(rotation: Rotation, keys: KeySet, now: float) -> int:
-    """Have the machines sign with their new keys. Returns how many do not."""
+    """Have the machines sign with their new keys. Returns how many machines do not."""
     rotating = module()
     laid = rotating.failed(rotation.stage(lambda cloud: keys.for_cloud(cloud, now).encoded()))
     wrong = {result.node: result for result in (*rotating.failed(rotation.change()), *laid)}

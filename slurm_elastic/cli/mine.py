@@ -103,7 +103,7 @@ def render(document: OwnJobs, console: Console) -> None:
 
 
 def title(document: OwnJobs) -> str:
-    """``Jobs of ann: 2 run, 1 boots, 1 waits, 3 ended; times in CET``."""
+    """The title of the table: ``Jobs of ann: 2 run, 1 boots, 1 waits, 3 ended; times in CET``."""
     tasks = Counter[str]()
     for job in document.jobs:
         tasks["boots" if _boots(job) else job.state] += job.tasks
@@ -156,7 +156,7 @@ def _narrow(document: OwnJobs) -> RenderableType:
 
 
 def _reasons(jobs: Sequence[OwnJob]) -> Iterator[Text]:
-    """``45, 46: can never start: ...``."""
+    """Yield lines such as ``45, 46: can never start: ...``, each with the jobs of one reason."""
     labels: dict[tuple[str, str], list[str]] = {}
     for job in jobs:
         if reason := why_text(job):
@@ -191,14 +191,16 @@ def _cards(document: OwnJobs) -> RenderableType:
 
 
 def where(job: OwnJob) -> str:
-    """The nodes of a job that has some, with their cloud; else its partitions."""
+    """The nodes of a job with their clouds, or its partitions if it has no nodes."""
     if not job.nodes:
         return ",".join(job.partitions)
     return f"{job.nodes} ({', '.join(job.clouds)})" if job.clouds else job.nodes
 
 
 def when(job: OwnJob, now: float) -> str:
-    """``since 20:14``, ``in ~4m``, ``ended 20:14``; of other days the date."""
+    """The time of a job as text: ``since 20:14``, ``in ~4m`` or ``ended 20:14``. A time of another
+    day has its date.
+    """
     if job.state == ENDED:
         return f"ended {_time(job.ended, now)}"
     if job.state == RUNS:
@@ -214,7 +216,9 @@ def _boots(job: OwnJob) -> bool:
 
 
 def start_text(start: StartForecast) -> str:
-    """``in 4m``, with ``~`` and one unit only if the forecast is a rough guess."""
+    """The time until a start as text, such as ``in 4m``. A forecast that is only a rough guess has
+    ``~`` and one unit.
+    """
     seconds = start.seconds[1]
     if seconds < 1:
         return "now"
@@ -252,7 +256,9 @@ def _time(timestamp: float, now: float) -> str:
 
 
 def at_most(job: OwnJob) -> str:
-    """The bound in dollars; ``no limit`` for a job without a time limit; empty after its end."""
+    """The largest cost of a job in dollars. ``no limit`` if the job has no time limit, "" after its
+    end.
+    """
     if job.state == ENDED:
         return ""
     if job.at_most is None:
@@ -273,7 +279,9 @@ def why_text(job: OwnJob) -> str:
 
 
 def saved_text(save: JobSave | None) -> str:
-    """``20:14 (criu)``, ``not yet (criu)`` or ``no: REASON``."""
+    """The newest save as text: ``20:14 (criu)``, ``not yet (criu)`` or ``no: REASON``. "" if
+    nothing is known.
+    """
     if save is None:
         return ""
     move = f", {save.move}" if save.move else ""

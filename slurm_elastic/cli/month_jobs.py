@@ -121,8 +121,8 @@ def _replay(
 
 
 def _machines(config: Config, month: Month) -> Sequence[Machine]:
-    """The machines launched in the month and in the one before; none if this user may not read the
-    ledger.
+    """The machines launched in the month and in the month before it; none if this user may not read
+    the ledger.
     """
     earlier = month.previous.begin
     try:

@@ -38,7 +38,7 @@ def pdf_of(html: str) -> bytes:
 
 
 def _refuse(url: str, *_: object, **__: object) -> NoReturn:
-    """The page refers to no other file, so nothing may be fetched."""
+    """Refuse to fetch ``url`` by ValueError: the page needs no other file."""
     raise ValueError(f"the report fetches nothing, not {url[:80]}")
 
 

@@ -20,7 +20,7 @@ def amount(report: MonthReport, micro: int) -> str:
 
 
 def percent(share: float, whole: float) -> str:
-    """``12.3 %``."""
+    """A share of the whole as text, such as ``12.3 %``."""
     return f"{100 * share / whole:.1f} %" if whole else "0.0 %"
 
 
@@ -56,7 +56,7 @@ def spent(report: MonthReport) -> str:
 
 
 def saved(report: MonthReport) -> Iterator[tuple[str, str]]:
-    """Pairs: what is compared with the costs, and the result."""
+    """Yield pairs of texts: the cost that the month's costs are compared with, and the result."""
     on_demand = report.on_demand_micro_dollars
     yield (
         "Against on demand",
@@ -106,7 +106,9 @@ def unused(report: MonthReport) -> Iterator[str]:
 
 
 def waiting_time(hours: float) -> str:
-    """``260 hours``, or minutes below one hour. It never shows ``-0``."""
+    """A time as text, such as ``260 hours``, or in minutes below one hour. It never
+    shows ``-0``.
+    """
     if abs(hours) >= 1:
         return f"{hours:,.0f} {'hour' if round(abs(hours)) == 1 else 'hours'}"
     minutes = round(60 * hours)

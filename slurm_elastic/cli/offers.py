@@ -124,7 +124,7 @@ def add(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None
 
 
 def run(args: argparse.Namespace) -> int:
-    """Print the offers; 1 when no cloud that was asked gave an answer."""
+    """Print the offers. Exit 1 if none of the clouds that were asked has answered."""
     typed = read(Path(args.config))
     slurm = PromptCli(typed.slurm)
     with as_the_services(args.config, typed):

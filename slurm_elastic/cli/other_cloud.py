@@ -65,7 +65,9 @@ def in_other_cloud(
 def _partitions(
     config: Config, facts: Facts, word: Departure, machines: Sequence[Machine]
 ) -> Iterator[str]:
-    """The jobs' way, and the price of as many machines there, by the configuration."""
+    """Yield which partition the jobs go to, and the configured price of as many machines there.
+    Warn if the other cloud's cap is too low for that price.
+    """
     cloud = config.cloud(word.to)
     prices = [shape.price for shape in cloud.shapes.values()]
     price = min(prices, default=cloud.flat_price or 0.0)

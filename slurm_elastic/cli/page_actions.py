@@ -274,7 +274,7 @@ class _Request(Struct, frozen=True):
     asked_at: float
 
     def allowed(self) -> Config:
-        """The configuration as it is now. NoRightError if the person no longer may do this."""
+        """The configuration as it is now. NoRightError if the person may no longer do this."""
         config = load(self.file)
         _require(config, self.name, self.person)
         return config

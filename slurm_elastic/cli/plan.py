@@ -54,7 +54,7 @@ class PricedClass(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
 
 
 class Pricing(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The file ``--pricing``: dollars for one machine of the pool."""
+    """The content of the file ``--pricing``: dollars for one machine of the pool."""
 
     on_demand: Dollars
     classes: Annotated[tuple[PricedClass, ...], Meta(min_length=1)]

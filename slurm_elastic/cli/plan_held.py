@@ -32,7 +32,7 @@ class HeldClass(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
 
 class Inventory(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The file ``--held``."""
+    """The content of the file ``--held``."""
 
     held: tuple[HeldClass, ...]
 
@@ -80,7 +80,7 @@ def read(
 
 
 def counts(inventory: Inventory, classes: Sequence[ReservedClass]) -> list[int]:
-    """Return the held machines by class. A contract that ends within a week counts no longer,
+    """Return the held machines by class. A contract that ends within a week no longer counts,
     because its machines have to be bought again now.
     """
     machines = [0] * len(classes)

@@ -326,7 +326,9 @@ def render(priced: Priced, console: Console) -> None:
 
 
 def _closed_texts(priced: Priced) -> Iterator[str]:
-    """``Cloud aws (pool general) starts no machine now: ...; it is asked again at 09:31``."""
+    """Yield lines such as ``Cloud aws (pool general) starts no machine now: ...; it is asked again
+    at 09:31``.
+    """
     groups: dict[tuple[str, str], list[ClosedPool]] = {}
     for row in priced.closed:
         groups.setdefault((row.cloud, row.reason), []).append(row)
@@ -405,7 +407,9 @@ def _cells(row: PartitionRow, *, is_guess: bool) -> list[str]:
 
 
 def _guess(seconds: int) -> str:
-    """``~4m``: one unit only, because more digits would look exact."""
+    """A guessed duration as text, such as ``~4m``. It has one unit only, because more digits would
+    look exact.
+    """
     if seconds < 1:
         return "now"
     unit = next((unit for unit in (86400, 3600, 60) if seconds >= unit), 1)
@@ -413,7 +417,7 @@ def _guess(seconds: int) -> str:
 
 
 def _guessed_dollars(dollars: float) -> str:
-    """``~$0.06``: a single digit after the zeros."""
+    """A guessed amount as text, such as ``~$0.06``, with a single digit after the zeros."""
     return f"~{money(float(f'{dollars:.0e}'))}" if dollars else money(0.0)
 
 

@@ -16,8 +16,9 @@ _LEAST = 40
 
 
 def without_repeats(text: str, printed: Sequence[str]) -> str:
-    """The text without what was ``printed`` above it: a whole text in it, or its end (such as a
-    cloud's error).
+    """The text without the part that was ``printed`` above it.
+
+    That part is a whole printed text, or the end that both texts share, such as a cloud's error.
     """
     for other in filter(lambda one: len(one) >= _LEAST, reversed(printed)):
         if other in text:
@@ -27,7 +28,7 @@ def without_repeats(text: str, printed: Sequence[str]) -> str:
 
 
 def _common_end(text: str, other: str) -> str:
-    """The longest end that both have and that begins at a word."""
+    """The longest end that both texts have and that begins at a word."""
     pairs = zip(reversed(text), reversed(other), strict=False)
     length = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs))
     end = other[len(other) - length :]

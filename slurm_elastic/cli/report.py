@@ -145,7 +145,9 @@ def _deliver(report: MonthReport, args: argparse.Namespace) -> None:
 
 
 def _running_month(report: MonthReport) -> str:
-    """How to report the running month, if nothing was spent in the month before; or ""."""
+    """A line with the command that reports the running month. "" if the reported month
+    has costs.
+    """
     if report.micro_dollars:
         return ""
     running = parse_month(report.month).next

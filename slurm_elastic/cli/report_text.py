@@ -174,7 +174,9 @@ def accounts(runs: Runs, setting: Setting) -> Table:
 
 
 def _common(share: JobsShare, *, is_first: bool) -> list[str]:
-    """The cells that do not depend on the policy; blank unless this is the account's first row."""
+    """The cells that do not depend on the policy. They are blank unless this is the account's first
+    row.
+    """
     return (
         [share.name or "(none)", f"{share.jobs:,}", f"{share.core_hours:,.0f}"]
         if is_first

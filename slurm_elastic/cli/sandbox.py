@@ -299,7 +299,7 @@ def _start(arguments: argparse.Namespace) -> int:
 
 
 def _where(arguments: argparse.Namespace) -> str:
-    """The option that names another directory than the usual one; "" for that one."""
+    """The option that names the directory of the sandbox; "" if it is the usual directory."""
     directory = arguments.dir.absolute()
     return "" if directory == _usual_dir() else f" --dir {shlex.quote(str(directory))}"
 

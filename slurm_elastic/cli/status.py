@@ -142,7 +142,9 @@ def _watch(config: Config, slurm: PromptCli, period: float, selection: Part, scr
 
 
 def _run_clusters(config: Config, slurm: Slurm, args: argparse.Namespace) -> int:
-    """Print the table of clusters, again and again with --watch. 1 if a cluster is missing."""
+    """Print the table of clusters, again and again with --watch. Returns 1 if a cluster
+    is missing.
+    """
     from slurm_elastic.cli.clusters_table import clusters_table, gather_clusters
 
     for _ in _ticks(args.watch) if args.watch and not args.once else (None,):
@@ -228,8 +230,9 @@ def gather(config: Config, slurm: Slurm, now: float) -> Facts:
 
 
 def kept_of(slurm: Slurm, now: float, names: Sequence[str] | None = None) -> Facts:
-    """Read Slurm's reservations, partitions and nodes (None: all, else these ``names``). Parts that
-    Slurm does not answer for stay empty.
+    """Read Slurm's nodes, reservations and partitions. ``names``: the nodes to read (None: all).
+
+    Parts that Slurm does not answer for stay empty.
     """
     facts = Facts(now=now)
     with contextlib.suppress(SlurmError):

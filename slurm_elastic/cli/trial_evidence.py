@@ -33,7 +33,9 @@ _MAX_LOG_BYTES = 1 << 20
 
 
 class Evidence:
-    """The evidence of one trial; of slurmctld's log only the lines since its start."""
+    """The evidence of one trial. Of slurmctld's log, only the lines since the trial's
+    start count.
+    """
 
     def __init__(self, config: Config) -> None:
         self._config = config
@@ -117,8 +119,10 @@ class Evidence:
         return environment.get(HEAD_VARIABLE) or self._config.join.head or ""
 
     def _answer_of(self, head: str) -> tuple[str, str]:
-        """Return (no answer, answer), of which only one has text: no head answers at join.head, or
-        one does.
+        """Ask the heads of ``join.head`` from this host. Returns two sentences.
+
+        The first says that no head answers, the second that a head answers here and only the
+        machine does not reach it. At most one has text; without ``head`` both are "".
         """
         if not head:
             return "", ""

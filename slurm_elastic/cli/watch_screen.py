@@ -52,7 +52,8 @@ class WatchSources(Struct, frozen=True, kw_only=True):
 
 
 def watch(sources: WatchSources, cluster: str, period: float, screen: Screen) -> int:
-    """Show the status until the user quits. The exit code; KeyboardInterrupt if a signal ends it.
+    """Show the status until the user quits. Returns the exit code; KeyboardInterrupt if a signal
+    ends it.
 
     Raises whatever a reading raises, except SlurmElasticError, which the screen shows.
     """

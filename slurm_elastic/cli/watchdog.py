@@ -72,8 +72,8 @@ def _max_age_of_stopped(config: Config) -> dict[str, float]:
 
 
 def _later_for_copies(config: Config) -> dict[str, float]:
-    """How much longer (s) machines stay in clouds with ``data: copy``: a daemon that starts again
-    then still brings the files back.
+    """By cloud with ``data: copy``, how much longer (s) its machines stay, so that a daemon that
+    starts again can still bring the files back.
     """
     clouds = [cloud.name for cloud in config.clouds if cloud.data is Data.COPY]
     return dict.fromkeys(clouds, config.copy.back_within)
