@@ -1,3 +1,3 @@
-"""The room of everything that people and their tools look at: status, the read door, the page,
-doctor, the watchdog.
+"""Everything that people and their tools look at: status, the read door, the page, doctor, and the
+watchdog.
 """

@@ -242,7 +242,11 @@ def plain_job(config: Config, client: Probing) -> Iterator[Finding]:
 def _probe(
     client: Probing, partition: str, account: str, user: str, qos: str, *, may_be_refused: bool
 ) -> Finding:
-    """``may_be_refused``: the user who runs this may not be allowed there."""
+    """Return sbatch's answer to a job of one node in ``partition``, as a finding.
+
+    ``may_be_refused``: the user who runs this check may not be allowed there, so a refusal is only
+    a note.
+    """
     submitter = f" as {user}" if user else ""
     submitter += f" with account {account}" if account else ""
     subject = f"sbatch --test-only in partition {partition}{submitter}"

@@ -40,7 +40,7 @@ SPOOL = "requests of Slurm (spool)"
 
 
 def state_directory(config: Config) -> Iterator[Finding]:
-    """Report whether it exists, who owns it, and whether it has room."""
+    """Report whether the state directory exists, who owns it, and whether it has room."""
     path, subject = config.state, f"state directory {config.state}"
     try:
         status = path.stat()

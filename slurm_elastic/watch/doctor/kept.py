@@ -34,7 +34,7 @@ _SUBJECTS = {
 def examine(config: Config, slurm: Slurm, now: float) -> tuple[tuple[Finding, ...], int]:
     """Return the findings, and how many jobs are stuck.
 
-    If Slurm does not answer, there are none: others report that.
+    Return none if Slurm does not answer, because another check reports that.
     """
     try:
         facts = Facts(

@@ -213,7 +213,9 @@ def _handshakes(
 
 
 def _sizes(network: Network, addresses: Iterable[str], passes: Passes) -> Iterator[Finding]:
-    """Send packets of the tunnel's MTU: if they are lost, connections hang at a long message."""
+    """Check with packets of the tunnel's MTU that none are lost: otherwise connections hang at a
+    long message.
+    """
     for address in addresses:
         try:
             if not passes(address, MIN_PACKET_BYTES):

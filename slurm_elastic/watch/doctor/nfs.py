@@ -79,7 +79,7 @@ def _request(directory: str) -> bytes:
 
 
 def _receive(connection: socket.socket) -> bytes:
-    """One record, of any number of fragments."""
+    """Return one record, which may come in any number of fragments."""
     body = b""
     while len(body) < _MAX_BYTES:
         (mark,) = struct.unpack(">I", _exactly(connection, 4))
@@ -100,7 +100,7 @@ def _exactly(connection: socket.socket, count: int) -> bytes:
 
 
 class _Reader:
-    """Reads XDR (RFC 4506)."""
+    """Reads values in XDR (RFC 4506)."""
 
     def __init__(self, data: bytes) -> None:
         self._data, self._at = data, 0

@@ -131,8 +131,8 @@ def _unhelped(ledger: Ledger, now: float) -> Iterator[Finding]:
 
 
 def checkpoints(config: Config, now: float) -> Iterator[Finding]:
-    """Yield whether slurm-elastic-ckptman can record what it does, and whether nodes here are
-    ready.
+    """Yield whether slurm-elastic-ckptman can record its work, and whether nodes on this host are
+    ready for checkpoints.
     """
     yield from _guard(config)
     mark = read_mark(config.state, CKPTMAN_MARK)

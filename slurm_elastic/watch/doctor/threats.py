@@ -18,7 +18,9 @@ from slurm_elastic.watch.view.departing import UNSAVABLE, taken_phrases
 
 
 def examine(config: Config, slurm: Slurm, now: float) -> Iterator[Finding]:
-    """Yield a finding for each machine; none if the records cannot be read, which others report."""
+    """Yield a finding for each machine. Yield none if the records cannot be read, because another
+    check reports that.
+    """
     facts = read_facts(config, now)
     if facts.checkpoints is None:
         return

@@ -202,8 +202,10 @@ class DoorAnswers:
         return msgspec.json.encode(DoorAnswer(own_jobs=own_jobs))
 
     def _newest_queue(self) -> SlurmReading:
-        """Slurm's part with the jobs of FACTS_TTL_S seconds ago. Only forecasts use an older queue:
-        users who just submitted a job would take it for lost if it were not listed.
+        """The reading of Slurm with the jobs of at most FACTS_TTL_S seconds ago.
+
+        Only forecasts use an older queue: users who just submitted a job would believe it lost if
+        it were not listed.
         """
         reading = self._queue.get()
         if reading.error:

@@ -103,7 +103,9 @@ def costs_by_key(
 
 
 def prices(config: Config, slurm: Slurm, ask: PriceAsk, now: float) -> tuple[PartitionPrice, ...]:
-    """The forecasts. SlurmElasticError if the daemon does not answer; SlurmError if not Slurm."""
+    """The forecasts. SlurmElasticError if the daemon does not answer, SlurmError if
+    Slurm does not.
+    """
     if may_read(config):
         # Imported only here: status does not need it, and must be quick.
         from slurm_elastic.watch.door.pricing import prices_of, seen_now

@@ -35,7 +35,7 @@ class FairTurns:
         self._news = asyncio.Event()
 
     def add(self, question: WaitingQuestion) -> None:
-        """Put the question after its user's others."""
+        """Put the question after the other questions of its user."""
         users = self._served if question.user in self._served else self._waiting
         users.setdefault(question.user, deque()).append(question)
         self._news.set()
@@ -52,7 +52,7 @@ class FairTurns:
             del self._waiting[user]
 
     def take(self) -> WaitingQuestion | None:
-        """Take the next question out, or None."""
+        """Take the next question out of the lane. None if no question waits."""
         # The user who was served last moves behind all users who wait now.
         self._waiting |= {user: queue for user, queue in self._served.items() if queue}
         self._served = {}

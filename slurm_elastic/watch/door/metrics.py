@@ -104,7 +104,7 @@ class _Collected:
         self._metrics = metrics
 
     def collect(self) -> list[Metric]:
-        """Called by prometheus_client."""
+        """Return the metrics. prometheus_client calls this at each scrape."""
         return self._metrics
 
 
@@ -266,7 +266,10 @@ def _obstacles(facts: Facts) -> Iterator[Metric]:
 
 
 def _directives(facts: Facts) -> Iterator[Metric]:
-    """Orders in force. ``ends``: whether an order ends by itself, or only when a person ends it."""
+    """Yield the metrics of operators' orders in force.
+
+    The label ``ends`` says whether an order ends by itself, or only when a person ends it.
+    """
     begun: defaultdict[tuple[str, str], list[float]] = defaultdict(list)
     for directive in facts.directives:
         if directive.holds(facts.now):

@@ -79,9 +79,10 @@ def own_name() -> str:
 
 
 class OrderRule(NamedTuple):
-    """How a kind of order is treated.
+    """The rule for a kind of order.
 
-    ``check`` raises ConfigError for an impossible order. ``after_end``: the state after its end.
+    ``check`` raises ConfigError for an impossible order. ``after_end``: the state after the order's
+    end.
     """
 
     check: Callable[[Config, Any], None]

@@ -78,7 +78,7 @@ class Subject(Struct, frozen=True, kw_only=True):
     job: int | None = None
 
     def includes(self, row: SlurmJob | ChargedRun) -> bool:
-        """Whether this job, or the job of this run, is asked for."""
+        """Whether the question is about this job, or about the job of this run."""
         number = row.id if isinstance(row, SlurmJob) else row.job
         is_theirs = row.uid == self.uid if self.uid is not None else self.name in ("", row.user)
         return is_theirs and self.job in (None, number)
@@ -202,7 +202,7 @@ def _runs(ledger: Ledger, ask: OwnJobsAsk, subject: Subject, now: float) -> tupl
 def _barred(
     config: Config, ledger: Ledger, subject: Subject, jobs: Sequence[SlurmJob], now: float
 ) -> dict[int, str]:
-    """By waiting job: the spent budget of its account or user."""
+    """For each waiting job that a spent budget of its account or user holds back, the reason."""
     if subject.viewer is not None and subject.viewer.hides(*MONEY):
         return {}
     payers = find_barred_payers(config, ledger, now)

@@ -119,7 +119,9 @@ def require_savable(config: Config, number: int, job: SlurmJob | None, saver: Sa
 
 
 def _record(config: Config, number: int, saver: Saver, now: float) -> None:
-    """Record who asked, before the order: slurm-elastic-ckptman may not run now."""
+    """Record who asked. This comes before the order, because slurm-elastic-ckptman may
+    not run now.
+    """
     path = config.state / "ledger.db"
     if not is_there(path):  # slurm-elastic-ckptman may run alone
         return

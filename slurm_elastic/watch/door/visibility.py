@@ -90,7 +90,7 @@ def day_seen(
     span: DaySpan,
     viewer: Viewer | None,
 ) -> DayView:
-    """The view of a day, or of a few, that ``viewer`` may see (None: all)."""
+    """The view of one day or of several days that ``viewer`` may see (None: all)."""
     if viewer is None or not viewer.hidden:
         return day_view(machines, runs, now, span=span)
     visible_runs = (run for run in runs if not viewer.hides(JOBS) or run.uid == viewer.uid)

@@ -155,8 +155,10 @@ class _Join:
         return "" if self._may_use_site_nodes(job) else "; ".join(self._shut_reasons(job))
 
     def only_site_nodes(self, job: SlurmJob) -> bool:
-        """Return whether no pool of ours gives the job a machine, and no machine of them runs jobs
-        and may be free later, so that it needs a node of the site.
+        """Return whether the job needs a node of the site.
+
+        That is so if no pool of ours gives it a machine, and no machine of these pools runs jobs
+        and may be free later.
         """
         return (
             self._may_use_site_nodes(job)
@@ -165,8 +167,9 @@ class _Join:
         )
 
     def only_busy_nodes(self, job: SlurmJob) -> bool:
-        """Return whether a pool of the job starts no machine now, and all its other pools are full,
-        so that it needs a node that has other jobs now.
+        """Return whether the job needs a node that has other jobs now.
+
+        That is so if a pool of the job starts no machine now, and all its other pools are full.
         """
         partitions = set(job.partitions)
         return self._has_room.isdisjoint(partitions) and any(
@@ -177,7 +180,7 @@ class _Join:
         return not self._shut_by_partition.keys() >= set(job.partitions)
 
     def _shut_reasons(self, job: SlurmJob) -> list[str]:
-        """Return why no pool of the job's partitions starts machines; empty if one may."""
+        """Return why no pool of the job's partitions starts machines; empty if any pool may."""
         if not is_counted(job, self.facts.now):
             return []
         reasons = [

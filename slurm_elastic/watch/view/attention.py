@@ -40,7 +40,7 @@ _MAX_STEPS = 4  # next steps that get a notice of their own
 
 
 def private_note(private: Collection[str]) -> str:
-    """Return the sentence for a user who sees only a part."""
+    """Return the sentence for a user who sees only a part of the cluster."""
     options = ",".join(private)
     return f"slurm.conf (PrivateData={options}) lets you see only what belongs to your own jobs."
 

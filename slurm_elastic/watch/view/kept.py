@@ -36,7 +36,8 @@ _JOB = "JOBID"  # stands for the job in the command of a shared verdict
 
 
 def kept_views(config: Config, facts: Facts, waits: Waits | None = None) -> tuple[KeptView, ...]:
-    """Return a row for everything of ours that is kept; rows about mistakes come first.
+    """Return a row for each node, partition and job of ours that Slurm or a person keeps from
+    running. Rows about mistakes come first.
 
     ``waits``: has judged the jobs of these facts already.
     """

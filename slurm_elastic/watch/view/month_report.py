@@ -182,7 +182,9 @@ def _always_on(costs: Costs) -> AlwaysOn | None:
 
 
 def _held(config: Config, days: Costs) -> tuple[Held, ...]:
-    """The reservations that ``days`` include. Own jobs pay unknown parts of them."""
+    """The reservations that ``days`` include. None for own jobs, which pay unknown
+    parts of them.
+    """
     return () if days.own else tuple(held for cloud in config.clouds for held in cloud.held)
 
 

@@ -33,7 +33,9 @@ def view_of_part(config: Config, facts: Facts, cloud: str | None, pool: str | No
 def narrowed(
     config: Config, facts: Facts, cloud: str | None, pool: str | None
 ) -> tuple[Config, Facts]:
-    """Return configuration and facts without what concerns only other clouds or pools."""
+    """Return configuration and facts without the parts that are only about other clouds
+    or pools.
+    """
     pools = tuple(
         p for p in config.pools if pool in (None, p.name) and cloud in (None, p.cloud)
     )  # fmt: skip

@@ -121,7 +121,9 @@ class Outlook:
         now: float,
         never_suspended: Mapping[str, str] | None = None,
     ) -> None:
-        """``never_suspended``: by node that stays up, the option of slurm.conf that does so."""
+        """``never_suspended``: for each node that Slurm never powers down, the option of slurm.conf
+        that is the reason.
+        """
         self._never_suspended = never_suspended or {}
         self._timings = config.timings
         self._terms = config.slurm.drain_terms

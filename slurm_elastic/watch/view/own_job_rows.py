@@ -98,7 +98,9 @@ class _Rows:
         )
 
     def _at_most(self, job: SlurmJob) -> int | None:
-        """The cost so far, and its share of its machines until its time limit."""
+        """The largest cost of a started job: its cost so far, and its share of its machines' price
+        until its time limit. None if that is unknown.
+        """
         micro = self._reading.costs.get(job.id, JobCost()).micro
         rate = self._reading.rates.get(job.id)
         if rate is None:

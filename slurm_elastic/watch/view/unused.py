@@ -50,7 +50,8 @@ def unused_shares(config: Config, costs: Costs) -> tuple[UnusedShare, ...]:
 
 
 def normal_unused(config: Config, costs: Costs) -> NormalUnused:
-    """Return what is normal for the machines of ``costs``, which must be summed by a key of jobs.
+    """Return the normal unused time of the machines of ``costs``, which must be summed by a key of
+    jobs.
 
     All boot time counts. The time to end a machine counts if the cloud bills by the second. Of the
     idle time one wait of each machine counts.

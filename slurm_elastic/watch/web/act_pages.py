@@ -44,7 +44,9 @@ _PAGE = """<!doctype html>
 
 
 def overview(user: str | None, actions: Sequence[PageAction], read_only: str = "") -> str:
-    """All actions; for a visitor without a name the reason why there are none."""
+    """The page with all actions. If the visitor has no name, it shows the reason ``read_only``
+    instead.
+    """
     if read_only:
         return _page(user, "Act", _notice_box("note", "Read-only", _sentence(read_only)))
     rows = "".join(_row(action) for action in actions)
@@ -55,7 +57,7 @@ def overview(user: str | None, actions: Sequence[PageAction], read_only: str = "
 def form(
     user: str, action: PageAction, values: Mapping[str, str], token: str, error: str = ""
 ) -> str:
-    """The form of one action, filled in as far as ``values`` go."""
+    """The page with the form of one action, filled in with ``values``."""
     if action.refusal:
         return _page(
             user, action.title, _notice_box("note", "Not allowed", _sentence(action.refusal))
@@ -80,7 +82,7 @@ def preview(
     tokens: Mapping[str, str],
     changed: str = "",
 ) -> str:
-    """The effects of an action, and the button that carries it out."""
+    """The page with the effects of an action, and the button that carries it out."""
     alert = _notice_box("warn", "Changed", changed, role="alert") if changed else ""
     question = shown.question.removesuffix(" Do it?")
     loss = _notice_box("bad", "Careful", question) if question else ""
@@ -97,7 +99,7 @@ def preview(
 
 
 def done(user: str, action: PageAction, shown: Preview, lines: Sequence[str]) -> str:
-    """The lines of an action that was carried out."""
+    """The page with the lines of an action that was carried out."""
     body = (
         f"{_notice_box('fine', 'Done', f'by {user}')}{_lines(lines)}"
         f'<p class="quiet"><code>{_text(shown.command)}</code></p>'

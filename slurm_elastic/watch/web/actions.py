@@ -70,12 +70,15 @@ class ActionRequest(Protocol):
     """An action with its arguments, as one person asked for it at one time."""
 
     def preview(self) -> Preview:
-        """The effects as things are now, counted from the time of the request. SlurmElasticError
-        if the action is impossible, NoRightError if the person may not do it.
+        """The effects as things are now; durations count from the time of the request.
+
+        SlurmElasticError if the action is impossible, NoRightError if the person may not do it.
         """
 
     def carry_out(self) -> Sequence[str]:
-        """Do it. Returns lines that say what was done. SlurmElasticError if it failed."""
+        """Carry out the action. Returns lines that say what was done. SlurmElasticError if it
+        failed.
+        """
 
 
 class Actions(Protocol):
@@ -251,8 +254,9 @@ class ActionDesk:
         confirmed: str,
         values: dict[str, str],
     ) -> ActAnswer:
-        """Carry the waiting request out, or show its new preview. Its values replace ``values``,
-        which the form shows after an error.
+        """Carry out the waiting request, or show its new preview.
+
+        The request's values replace ``values``, which the form shows after an error.
         """
         # Taken before anything can fail: a second POST must not find it, whatever becomes of this.
         waiting = self._forms.take(confirmed, person.uid)

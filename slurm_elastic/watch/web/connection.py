@@ -27,7 +27,9 @@ class Connection(H11Protocol):
     _timer: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        """Called by asyncio."""
+        """Admit or refuse the peer, and start its time-out. asyncio calls this for each new
+        connection.
+        """
         super().connection_made(transport)
         link = transport.get_extra_info("socket")
         if link.family == socket.AF_UNIX:
@@ -51,12 +53,15 @@ class Connection(H11Protocol):
                 self._oldest_of_busiest(idle).transport.abort()
 
     def data_received(self, data: bytes) -> None:
-        """Called by asyncio."""
+        """Start the time-out of a request, or cancel it once the request is complete.
+
+        asyncio calls this when bytes have come.
+        """
         super().data_received(data)
         self._start_timer()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Called by asyncio."""
+        """Cancel the time-out. asyncio calls this once, at the connection's end."""
         self._cancel_timer()
         super().connection_lost(exc)
 

@@ -87,7 +87,7 @@ class OneTimeForms(Generic[T]):
         return token
 
     def take(self, token: str, uid: int) -> T:
-        """The value, for this user, once. StaleFormError if there is none."""
+        """Return the user's value of this token, and forget it. StaleFormError if there is none."""
         with self._lock:
             form = self._forms.get(token)
             if form is not None and form.uid == uid and self._now() < form.expires_at:

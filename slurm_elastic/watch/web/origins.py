@@ -27,8 +27,11 @@ def cross_site(headers: Mapping[str, str], names: Sequence[str]) -> str:
 
 
 def wrong_type(headers: Mapping[str, str]) -> str:
-    """Why the body is refused: it is no form. Only a form needs no permission of a browser's CORS,
-    so a form is the only body that the origin is checked for.
+    """Why the body is refused if it is no form; "" if it is a form.
+
+    A browser asks for our permission (CORS) before it sends any other type of body for another
+    site's page. It sends a form without asking, so forms are the bodies whose origin ``cross_site``
+    checks.
     """
     kind = headers.get("content-type", "")
     media_type, _, parameters = kind.partition(";")

@@ -121,7 +121,7 @@ def visitor_name(request: Request, visitors: Visitors | None) -> str:
 
 
 async def no_actions(_: Request) -> Response:
-    """For the page's script: this page has no actions."""
+    """Tell the page's script that this page has no actions."""
     return _json(NO_ACTIONS, 200)
 
 
@@ -207,7 +207,7 @@ def _event(name: str, text: str) -> str:
 
 
 class Headed:
-    """Gives every answer HEADERS, refusals, too. A REFUSED visitor's connection is closed."""
+    """Adds HEADERS to every answer, also to refusals. It closes a REFUSED visitor's connection."""
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
