@@ -149,7 +149,9 @@ class Attendant:
         return {}
 
     def _look(self, _order: dict[str, Any]) -> dict[str, object]:
-        """Return the files that the processes append to. Refused if a save is impossible now."""
+        """Return the files that the processes append to. RequestRefused if a save is impossible
+        now.
+        """
         tasks = [pid for task in self._tasks for pid in task.members()]
         own_step = self._caller.step
         step = next((s for s in steps.running(self._site, self._caller.job) if s != own_step), "")

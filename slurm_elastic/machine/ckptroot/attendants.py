@@ -61,8 +61,8 @@ class Attendants:
         return range(1, len(self._nodes.others) + 1)
 
     def start(self, port: int) -> list[dict[str, Any]]:
-        """Start the attendants and return their first reports. Refused if one does not answer in
-        time.
+        """Start the attendants and return their first reports. RequestRefused if one does not
+        answer in time.
         """
         self.close()
         facts = {
@@ -108,7 +108,7 @@ class Attendants:
         return environment
 
     def send(self, order: Mapping[str, object]) -> None:
-        """Give all attendants an order. Refused if they cannot be reached."""
+        """Give all attendants an order. RequestRefused if they cannot be reached."""
         line = json.dumps({"id": self._asked, **order}).encode() + b"\n"
         if self._srun is None or self._srun.stdin is None:
             raise RequestRefused("the job's other nodes do not answer")
@@ -118,8 +118,8 @@ class Attendants:
             raise RequestRefused(f"the job's other nodes do not answer: {self._why()}") from error
 
     def ask(self, order: Mapping[str, object]) -> list[dict[str, Any]]:
-        """Give an order and return the answers of all. Refused if one does not come in time, or is
-        a refusal.
+        """Give an order and return the answers of all. RequestRefused if one does not come in time,
+        or is a refusal.
         """
         self._asked += 1
         self.send(order)

@@ -52,8 +52,8 @@ class Caller:
 def identify(
     site: HelperSite, *, asks: bool = False, attends: bool = False, proc: Path = Path("/proc")
 ) -> Caller:
-    """Return the caller. Refused unless it is the batch script of a job of the user who called
-    sudo.
+    """Return the caller. RequestRefused unless it is the batch script of a job of the user who
+    called sudo.
 
     ``asks``: the script has called sudo as a child, to ask whether the job can be checkpointed.
     ``attends``: it must be a step that srun has started, instead of the batch script.
@@ -83,8 +83,8 @@ def identify(
 
 
 def sudo_user() -> pwd.struct_passwd:
-    """Return the user who called sudo, from variables that sudo itself sets. Refused for root and
-    unknown users.
+    """Return the user who called sudo, from variables that sudo itself sets. RequestRefused for
+    root and unknown users.
     """
     uid = sudo_number("SUDO_UID")
     try:
@@ -97,7 +97,7 @@ def sudo_user() -> pwd.struct_passwd:
 
 
 def own_environment(sudo: str, proc: Path = Path("/proc")) -> dict[bytes, bytes]:
-    """Return the environment that sudo, our parent, was called with. Refused if it cannot be
+    """Return the environment that sudo, our parent, was called with. RequestRefused if it cannot be
     read.
     """
     parent = os.getppid()
@@ -114,8 +114,8 @@ def own_environment(sudo: str, proc: Path = Path("/proc")) -> dict[bytes, bytes]
 
 
 def chain(site: HelperSite, proc: Path, *, asks: bool) -> tuple[int, int]:
-    """Return the pids of sudo, the step's first process, and of the slurmstepd above it. Refused if
-    there are none.
+    """Return the pids of sudo, the step's first process, and of the slurmstepd above it.
+    RequestRefused if there are none.
     """
     child, pid = 0, os.getppid()
     while pid > 1 and program_of(pid, proc) == os.path.realpath(site.sudo):

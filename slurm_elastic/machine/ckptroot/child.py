@@ -56,8 +56,8 @@ def run(
 ) -> tuple[int, str]:  # fmt: skip
     """Run a program as the user and return its exit code and the beginning of its output.
 
-    Refused if it does not end in ``timeout`` seconds; it is killed. ``max_bytes``: of the output.
-    ``variables``: added to its environment.
+    RequestRefused if it does not end in ``timeout`` seconds; it is killed. ``max_bytes``: of the
+    output. ``variables``: added to its environment.
     """
     uid, gid, groups = user
     environment = {"PATH": "/usr/local/bin:/usr/bin:/bin", **(variables or {})}

@@ -99,7 +99,9 @@ class Criu(Method):
         self._tempfiles.unpack(image)
 
     def restore(self, image: Path, manifest: ImageManifest) -> None:
-        """Restore the image's processes. If it raises Refused, it leaves none of them running."""
+        """Restore the image's processes. If it raises RequestRefused, it leaves none of them
+        running.
+        """
         groups = images.check(image, self._caller)
         image_access.show(image)
         log, has_sysv = self._scratch.path() / "restore.log", images.has_sysv(image)
@@ -134,7 +136,7 @@ class Criu(Method):
         """Have the restored tasks, which are still stopped, take their locks, then continue them.
 
         Tasks that were ``stopped`` before the save stay stopped. If another process holds such a
-        lock, end the tasks and raise Refused.
+        lock, end the tasks and raise RequestRefused.
         """
         if path := locks.take(self.inside.tasks(), held, self.inside.owner):
             self._end()
@@ -153,7 +155,7 @@ class Criu(Method):
     def estimate_size(self) -> int:
         """Return the bytes of the memory of all tasks, counted before they are stopped.
 
-        Refused if a part of the job could not be restored.
+        RequestRefused if a part of the job could not be restored.
         """
         if self._clockless:
             raise RequestRefused(f"its node gives it no clocks of its own: {self._clockless}")
@@ -199,8 +201,8 @@ class Criu(Method):
         """Save all processes into ``image`` and leave them stopped. Call ``resume`` or ``stop``
         next.
 
-        Return the files that they have open for writing, with sizes. If it raises Refused, they
-        continue as if nothing had happened. CRIU is never killed, because the tasks would not
+        Return the files that they have open for writing, with sizes. If it raises RequestRefused,
+        they continue as if nothing had happened. CRIU is never killed, because the tasks would not
         survive that. A save may therefore take longer than ``within`` seconds, and its size is
         limited by an error like a full disk (``dump``).
         """
@@ -313,14 +315,14 @@ class Criu(Method):
         self._scratch.close()
 
     def _check_held(self, before: sysv.HeldObjects | None, now: sysv.HeldObjects | None) -> None:
-        """Refused if the image may lack System V objects that exist ``now``."""
+        """RequestRefused if the image may lack System V objects that exist ``now``."""
         if now and not before:
             raise RequestRefused("it has begun to use System V IPC just now")
         if now and now.semaphores:
             sysv.check_undone(self.inside.tasks(), self.inside.init)
 
     def _check_sysv(self) -> None:
-        """Refused if on this kernel the user may not choose the numbers of System V IPC."""
+        """RequestRefused if on this kernel the user may not choose the numbers of System V IPC."""
         rights = capabilities.restorer(self._caller, self._caller.groups, has_sysv=True)
         # Try it in the job's own /proc, because a container's /proc may be read-only.
         enter = ["/usr/bin/nsenter", f"--mount=/proc/self/fd/{self.inside.mounts}", "--"]
@@ -331,8 +333,8 @@ class Criu(Method):
             )
 
     def _check(self) -> int:
-        """Refused if a save would leave out a part of the job, or if the user may not restore a
-        task.
+        """RequestRefused if a save would leave out a part of the job, or if the user may not
+        restore a task.
 
         Return the bytes of the job's memory and of its files on this node.
         """
@@ -350,7 +352,7 @@ class Criu(Method):
 
 
 def available(site: HelperSite) -> None:
-    """Refused if this host cannot run the method."""
+    """RequestRefused if this host cannot run the method."""
     with contextlib.suppress(FileNotFoundError):
         scope = YAMA.read_text().strip()
         if scope != "0":

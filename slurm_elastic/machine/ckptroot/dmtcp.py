@@ -113,7 +113,7 @@ class Dmtcp(Method):
         handed: int | None = None, clocks: clock.Clocks | None = None,
     ) -> None:  # fmt: skip
         """Restore the processes from the images at ``paths``, and on the other nodes from image
-        ``number``. Refused unless all processes, ``count``, run.
+        ``number``. RequestRefused unless all processes, ``count``, run.
 
         DMTCP must not truncate the files that they append to.
         """
@@ -142,8 +142,8 @@ class Dmtcp(Method):
         """Return 0: the size is unknown until DMTCP has compressed the image; ``gather`` then
         limits it.
 
-        Refused while a step runs, because its srun could not be restored, and for files that DMTCP
-        cannot restore.
+        RequestRefused while a step runs, because its srun could not be restored, and for files that
+        DMTCP cannot restore.
         """
         members = self._task.members() if self._others else ()
         steps.check(self._site, self._caller.job, members, self.name)
@@ -151,7 +151,7 @@ class Dmtcp(Method):
         return 0
 
     def _check_files(self) -> None:
-        """Store the files that the tasks append to. Refused if a file cannot be restored."""
+        """Store the files that the tasks append to. RequestRefused if a file cannot be restored."""
         if tasks := self._task.members():
             check_files(tasks)
             appended = set(appended_files(tasks, self._outputs))
@@ -174,8 +174,8 @@ class Dmtcp(Method):
     def dump(self, _image: Path, within: float, _most: int, _closes: bool, /) -> dict[str, int]:
         """Save into the user's directory; return the sizes of the outputs at the image.
 
-        If it raises Refused, the tasks continue: at once, or after DMTCP has written images that
-        came too late.
+        If it raises RequestRefused, the tasks continue: at once, or after DMTCP has written images
+        that came too late.
         """
         until = time.monotonic() + within
         self._finish_late_save()
@@ -221,8 +221,8 @@ class Dmtcp(Method):
         return {} if self._kills else sizes
 
     def _check_nodes(self) -> None:
-        """End the tasks if a node is lost during a save, because the save then hangs. Raise Refused
-        in that case.
+        """End the tasks if a node is lost during a save, because the save then hangs. Raise
+        RequestRefused in that case.
         """
         if node := self.lost():
             self._save_is_open = False
@@ -294,7 +294,9 @@ class Dmtcp(Method):
             raise RequestRefused(f"{self._saved.path}: {error.strerror}") from error
 
     def _wait_for_set(self, others: OtherNodes) -> None:
-        """Wait until the images of all nodes are visible here. Refused if some are missing."""
+        """Wait until the images of all nodes are visible here. RequestRefused if some
+        are missing.
+        """
         # A client of NFS may see another node's files late.
         until, count = time.monotonic() + _SET_TIMEOUT_S, self._saved.count_of_set()
         while (present := len(self._saved.images()) + others.saved()[0]) != count:
@@ -395,7 +397,7 @@ class Dmtcp(Method):
 
 
 def available(site: HelperSite) -> None:
-    """Refused if this host cannot run the method."""
+    """RequestRefused if this host cannot run the method."""
     for name in ("dmtcp_launch", "dmtcp_command", "dmtcp_restart"):
         if not os.access(f"{site.dmtcp}/{name}", os.X_OK):
             raise RequestRefused(f"{site.dmtcp}/{name} is not installed")

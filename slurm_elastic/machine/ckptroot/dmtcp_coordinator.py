@@ -84,7 +84,7 @@ class Coordinator:
     def words(self, images: Path) -> list[str]:
         """Return the options of a program that starts the coordinator; DMTCP saves into ``images``.
 
-        Refused if the coordinator's port cannot be guarded.
+        RequestRefused if the coordinator's port cannot be guarded.
         """
         port, place = str(self.port()), self._place()
         if self._nodes:
@@ -95,7 +95,7 @@ class Coordinator:
                 "--tmpdir", str(place), "--quiet", "--quiet"]  # fmt: skip
 
     def port(self) -> int:
-        """Return its port. Refused if that cannot be guarded."""
+        """Return its port. RequestRefused if that cannot be guarded."""
         if self._guard is None:
             peers = self._nodes.addresses if self._nodes else ()
             self._guard = guarded(self._caller.uid, peers)
@@ -145,8 +145,8 @@ class Coordinator:
                 files.remove(place / name)
 
     def wait(self, program: str, ended: Callable[[], int | None]) -> None:
-        """Wait until the coordinator runs. Refused if that takes too long, or if the payload has
-        ended.
+        """Wait until the coordinator runs. RequestRefused if that takes too long, or if the payload
+        has ended.
         """
         until = time.monotonic() + _START_TIMEOUT_S
         while self._port() is None:
@@ -159,7 +159,8 @@ class Coordinator:
     ) -> None:
         """Wait until the processes of all ``images`` run.
 
-        Refused if a process fails: DMTCP does not report that, and the others would wait for ever.
+        RequestRefused if a process fails: DMTCP does not report that, and the others would wait for
+        ever.
         """
         until, most_peers = time.monotonic() + within, 0
         while True:
@@ -193,8 +194,8 @@ class Coordinator:
     def save(self, within: float, *, kills: bool) -> None:
         """Order a save. The save has only started when this returns.
 
-        Afterwards the processes continue or, with ``kills``, have ended. Refused if the coordinator
-        refuses.
+        Afterwards the processes continue or, with ``kills``, have ended. RequestRefused if the
+        coordinator refuses.
         """
         try:
             self.command(within, "--kcheckpoint" if kills else "--checkpoint")
@@ -203,7 +204,7 @@ class Coordinator:
                 raise
 
     def command(self, within: float, *arguments: str) -> None:
-        """Send an order to the coordinator. Refused if that fails."""
+        """Send an order to the coordinator. RequestRefused if that fails."""
         code, output = self.ask("dmtcp_command", within, *self._address(), *arguments)
         if code != 0:
             raise CommandFailed(code, output)

@@ -69,7 +69,7 @@ class DmtcpImages:
         self._prefix = prefix(node)
 
     def make(self) -> None:
-        """Create the empty directory. Refused if the user cannot create it."""
+        """Create the empty directory. RequestRefused if the user cannot create it."""
         self.discard()
         try:
             with as_user(self._caller):

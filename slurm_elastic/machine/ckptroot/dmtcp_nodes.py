@@ -44,8 +44,8 @@ class OtherNodes:
         self._images = {n: DmtcpImages(saved / str(n), caller, n) for n in self._attendants.numbers}
 
     def begin(self, port: int) -> None:
-        """Start our processes on the other nodes, unless they run. Refused if a node cannot run
-        one, or if its DMTCP cannot save jobs of several nodes.
+        """Start our processes on the other nodes, unless they run. RequestRefused if a node cannot
+        run one, or if its DMTCP cannot save jobs of several nodes.
         """
         if self._are_checked and not self._attendants.has_ended:
             return
@@ -125,7 +125,9 @@ class OtherNodes:
         return self._attendants.ask({"images": str(self._saved), **order})
 
     def appended(self) -> list[str]:
-        """Return the files that processes there append to. Refused if the job cannot be saved."""
+        """Return the files that processes there append to. RequestRefused if the job cannot be
+        saved.
+        """
         answers = self._ask(do="look")
         return sorted({str(path) for answer in answers for path in _list(answer["appended"])})
 

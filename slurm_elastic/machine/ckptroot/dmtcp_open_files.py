@@ -15,7 +15,9 @@ _NEVER_NAMED = os.O_TMPFILE & ~os.O_DIRECTORY
 
 
 def check_files(tasks: Iterable[int]) -> None:
-    """Refused if a task has a file open that was created without a name (O_TMPFILE, open(2))."""
+    """RequestRefused if a task has a file open that was created without a name (O_TMPFILE,
+    open(2)).
+    """
     for pid in tasks:
         for number, path in descriptors_of(pid):
             # DMTCP takes the directory for the file's path and ends the process at a restart.

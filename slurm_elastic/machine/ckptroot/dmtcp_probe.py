@@ -73,7 +73,7 @@ while True:
 
 
 def check(site: HelperSite, digest: str) -> None:
-    """Raise Refused if DMTCP cannot save processes on different hosts. ``digest``: of its
+    """Raise RequestRefused if DMTCP cannot save processes on different hosts. ``digest``: of its
     libraries. All nodes share the answer.
     """
     record = site.jobs / f".dmtcp-{digest[:32]}"

@@ -67,7 +67,7 @@ class DmtcpTask:
     def _with_clocks(self, saved: clock.Clocks | None) -> Iterator[None]:
         """Give the children started in this block their own clocks, if this node can.
 
-        Refused if the job was saved with its own clocks and this node cannot provide them.
+        RequestRefused if the job was saved with its own clocks and this node cannot provide them.
         """
         self._clocks = None
         with contextlib.ExitStack() as stack:

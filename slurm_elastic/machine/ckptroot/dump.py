@@ -57,7 +57,9 @@ class Dump:
         return "ipc" not in self.inside
 
     def run(self, image: Path, log: Path, max_bytes: int) -> None:
-        """Save as root, without opening a file by a path of the job. Refused if that fails."""
+        """Save as root, without opening a file by a path of the job. RequestRefused if
+        that fails.
+        """
         rights = capabilities.dumper(self.caller, self.has_sysv)
         where = ("-D", str(image), "-W", str(log.parent), "-o", log.name)
         self._run([*rights, *self._command(), *where], image, log, max_bytes)

@@ -44,8 +44,8 @@ def opened(
 ) -> int:
     """Return a descriptor of the regular file at ``path``, relative to the directory ``dir_fd``.
 
-    A new file gets ``mode``. OSError if it cannot be opened. Refused if it is no regular file, its
-    owner is not in ``owners`` (if given), or it is longer than ``max_bytes``.
+    A new file gets ``mode``. OSError if it cannot be opened. RequestRefused if it is no regular
+    file, its owner is not in ``owners`` (if given), or it is longer than ``max_bytes``.
     """
     descriptor = os.open(path, flags | SAFE, mode, dir_fd=dir_fd)
     try:
@@ -109,7 +109,7 @@ def json_of(content: bytes) -> Any:  # noqa: ANN401 - whatever JSON says
 
 
 def names(directory: int, max_entries: int) -> list[str]:
-    """Return the sorted names in an open directory. Refused if there are more than
+    """Return the sorted names in an open directory. RequestRefused if there are more than
     ``max_entries``.
     """
     with os.scandir(directory) as entries:
@@ -124,7 +124,7 @@ def names(directory: int, max_entries: int) -> list[str]:
 def remove(path: Path, max_entries: int = MAX_ENTRIES) -> None:
     """Remove the file or directory tree, if it exists. A link itself is removed, not its target.
 
-    After ``max_entries`` it raises Refused and leaves the rest for the next call.
+    After ``max_entries`` it raises RequestRefused and leaves the rest for the next call.
     """
     try:
         # All below goes by descriptors, so that a renamed or replaced directory cannot lead
@@ -231,7 +231,7 @@ def copy(
     """Copy a part of a file to the same offset less ``shift``, holes as holes; return its bytes of
     data.
 
-    Refused if the file ends before ``end``, or has more than ``max_bytes`` of data.
+    RequestRefused if the file ends before ``end``, or has more than ``max_bytes`` of data.
     """
     if os.fstat(source).st_size < end:
         raise RequestRefused(f"a copy ends at byte {os.fstat(source).st_size} of {end}")

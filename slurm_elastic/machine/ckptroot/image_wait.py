@@ -72,7 +72,7 @@ class ImageWait:
         return True
 
     def raise_if_cancelled(self) -> None:
-        """Raise Ended if SIGTERM is pending."""
+        """Raise RunEnded if SIGTERM is pending."""
         if signal.SIGTERM in signal.sigpending():
             raise RunEnded("cancelled while it waited")
 

@@ -202,7 +202,7 @@ def _check_core(path: Path, user: RightsUser) -> tuple[int, ...] | None:
 
 
 def _check_credentials(path: Path, creds: Message, user: RightsUser) -> tuple[int, ...]:
-    """Return the task's supplementary groups. Refused if a credential is not the user's."""
+    """Return the task's supplementary groups. RequestRefused if a credential is not the user's."""
     for field, kind, expected in (
         *((n, "uid", user.uid) for n in (1, 3, 5, 7)),
         *((n, "gid", user.gid) for n in (2, 4, 6, 8)),

@@ -193,7 +193,7 @@ def state_of(path: str) -> State:
 
 
 def check_locked(locked: Mapping[str, State]) -> None:
-    """Refused if a file that the job kept locked has changed since the save.
+    """RequestRefused if a file that the job kept locked has changed since the save.
 
     No process held the lock while the job was not running, so the job's knowledge of the file would
     be wrong.

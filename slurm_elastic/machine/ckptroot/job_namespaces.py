@@ -44,7 +44,7 @@ class JobNamespaces:
         job_init.send(self._connection, {"do": order, **fields})
 
     def ask(self, order: str, within: float, **fields: object) -> dict[str, Any]:
-        """Send an order to process 1 and return its answer. Refused if it fails or takes too
+        """Send an order to process 1 and return its answer. RequestRefused if it fails or takes too
         long.
         """
         self.send_order(order, **fields)

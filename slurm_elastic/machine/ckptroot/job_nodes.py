@@ -53,8 +53,8 @@ class JobNodes:
 
 
 def of_job(site: HelperSite, state: JobState) -> JobNodes | None:
-    """Return the nodes of the job; None if it has only one node. Refused if slurmctld does not say
-    which nodes they are.
+    """Return the nodes of the job; None if it has only one node. RequestRefused if slurmctld does
+    not say which nodes they are.
     """
     if state.node_count < 2:
         return None

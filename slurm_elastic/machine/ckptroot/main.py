@@ -71,7 +71,7 @@ def _octal(text: str) -> int:
 
 
 def _ready(method: str, config: str) -> None:
-    """Refused if the script had better run without us.
+    """RequestRefused if the script had better run without us.
 
     If only slurmctld's answer is missing and the job may have images, return: ``run`` waits for the
     answer.

@@ -79,7 +79,7 @@ def seal(manifest: ImageManifest, key: bytes) -> bytes:
 
 
 def unseal(content: bytes, key: bytes) -> ImageManifest:
-    """Return the manifest in ``content``. Refused unless it was sealed with ``key``."""
+    """Return the manifest in ``content``. RequestRefused unless it was sealed with ``key``."""
     try:
         values: dict[str, Any] = safe.json_of(content)
         found_seal = str(values.pop("seal"))
@@ -114,7 +114,7 @@ def read(directory: Path, key: bytes) -> ImageManifest:
 def digests(directory: Path, max_bytes: int = UNLIMITED) -> dict[str, tuple[int, str]]:
     """Return size and digest of all files, which are on disk afterwards.
 
-    Refused for links and other special files, and for more than ``max_bytes`` in total.
+    RequestRefused for links and other special files, and for more than ``max_bytes`` in total.
     """
     digest_by_name: dict[str, tuple[int, str]] = {}
     for name in _names(directory):
@@ -125,7 +125,7 @@ def digests(directory: Path, max_bytes: int = UNLIMITED) -> dict[str, tuple[int,
 
 
 def compare(directory: Path, manifest: ImageManifest) -> None:
-    """Refused unless the directory contains exactly the manifest's files, unchanged."""
+    """RequestRefused unless the directory contains exactly the manifest's files, unchanged."""
     names = set(_names(directory))
     if names != set(manifest.files):
         name_in_doubt = min(names ^ set(manifest.files))

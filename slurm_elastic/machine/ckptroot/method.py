@@ -31,12 +31,12 @@ class Method(Protocol):
 
     def put_back_files(self, image: Path, /) -> None:  # noqa: ARG002
         """Put back those of the verified image's files that only the old node had. Called before
-        ``restore``. It may raise Refused.
+        ``restore``. It may raise RequestRefused.
         """
         return
 
     def restore(self, image: Path, manifest: ImageManifest) -> None:
-        """Restore the processes of a verified image. If it raises Refused, it leaves none
+        """Restore the processes of a verified image. If it raises RequestRefused, it leaves none
         running.
         """
 
@@ -45,7 +45,9 @@ class Method(Protocol):
         return frozenset()
 
     def estimate_size(self) -> int:
-        """Return the estimated bytes of an image made now. Refused if the job cannot be saved."""
+        """Return the estimated bytes of an image made now. RequestRefused if the job cannot be
+        saved.
+        """
 
     def locked(self) -> dict[str, State]:
         """After a dump: return the files that the tasks keep locked, with their states."""
@@ -75,17 +77,19 @@ class Method(Protocol):
     def dump(self, image: Path, within: float, max_bytes: int, closes: bool, /) -> dict[str, int]:
         """Save into files of at most ``max_bytes`` in total.
 
-        Return the sizes of the files open for writing. If it raises Refused, the tasks are
+        Return the sizes of the files open for writing. If it raises RequestRefused, the tasks are
         unharmed. ``within``: seconds. ``closes``: close TCP connections in the image, but not for
         the tasks if they continue.
         """
 
     def gather(self, image: Path, max_bytes: int, /) -> None:
-        """After a dump: complete the image with at most ``max_bytes``. It may raise Refused."""
+        """After a dump: complete the image with at most ``max_bytes``. It may raise
+        RequestRefused.
+        """
 
     def resume(self) -> None:
-        """After a dump: let the tasks continue. If it raises Refused, none runs and ``pid`` is
-        0.
+        """After a dump: let the tasks continue. If it raises RequestRefused, none runs and ``pid``
+        is 0.
         """
 
     def stop(self) -> None:

@@ -79,7 +79,7 @@ class NodeDisk:
 
 
 def move(staged: Path, image: Path, max_bytes: int) -> None:
-    """Move the files of an image to their place, at most ``max_bytes`` of data. Refused or
+    """Move the files of an image to their place, at most ``max_bytes`` of data. RequestRefused or
     OSError.
     """
     if staged == image:

@@ -43,8 +43,8 @@ def of_step(proc: Path = Path("/proc/self/fd")) -> list[str]:
 def keep(
     directory: Path, outputs: list[str], sizes: Mapping[str, int], caller: Caller, max_bytes: int
 ) -> None:
-    """Extend the copies to the outputs' lengths at the image. Refused for more than ``max_bytes``
-    of new data.
+    """Extend the copies to the outputs' lengths at the image. RequestRefused for more than
+    ``max_bytes`` of new data.
     """
     for index, path in enumerate(outputs):
         if path not in sizes:
@@ -58,7 +58,7 @@ def give_back(
 ) -> list[str]:
     """Before a restore of image ``number``: restore the files to their state at the image.
 
-    Return a sentence for each step. Refused if data that must be cut cannot be kept.
+    Return a sentence for each step. RequestRefused if data that must be cut cannot be kept.
     """
     steps = []
     for output in written:

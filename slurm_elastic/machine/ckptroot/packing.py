@@ -46,8 +46,8 @@ def pack(
 ) -> tuple[Item, int]:
     """Append the file at ``path`` to the image's data at ``offset``.
 
-    Return its item, and the offset for the next one. ``names``: the files packed so far. Refused
-    for more than ``max_bytes`` in total. OSError if the file cannot be read.
+    Return its item, and the offset for the next one. ``names``: the files packed so far.
+    RequestRefused for more than ``max_bytes`` in total. OSError if the file cannot be read.
     """
     item = Item(path, status.st_mode, status.st_gid, status.st_mtime_ns)
     if stat.S_ISLNK(status.st_mode):

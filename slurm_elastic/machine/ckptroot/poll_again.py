@@ -40,7 +40,7 @@ Span = tuple[int, int]
 def wait_again(image: Path) -> int:
     """Change the image so that its threads repeat poll; return the number of changed threads.
 
-    Refused if it is no image of this kind.
+    RequestRefused if it is no image of this kind.
     """
     changed = 0
     for entry in sorted(image.iterdir()):

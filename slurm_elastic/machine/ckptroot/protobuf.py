@@ -24,7 +24,7 @@ class Message:
             self.fields.setdefault(number, []).append(value)
 
     def one(self, field: int) -> Value | None:
-        """Return the value of a field that comes once at most, or None. Refused if it comes
+        """Return the value of a field that comes once at most, or None. RequestRefused if it comes
         twice.
         """
         values = self.fields.get(field, [])

@@ -38,7 +38,7 @@ class Room:
     limit: str
 
     def check(self, need: int) -> None:
-        """Raise Refused if ``need`` is more than the job may have."""
+        """Raise RequestRefused if ``need`` is more than the job may have."""
         if need > self.size:
             left_mib = max(self.size, 0) >> 20
             raise RequestRefused(
@@ -68,7 +68,7 @@ class JobQuota:
     def room(self, need: int) -> Room:
         """Return the room that the job may take now, and promise it ``need`` bytes.
 
-        Refused if there is less; an earlier promise then stays valid.
+        RequestRefused if there is less; an earlier promise then stays valid.
         """
         with self._in_turn(), self._entries() as entries:
             before, has = entries.get(self._job, QuotaPart()), allocated(self._path)
@@ -79,7 +79,7 @@ class JobQuota:
         return room
 
     def settle(self) -> None:
-        """Count the bytes that the job has now. Refused if it has more than it may."""
+        """Count the bytes that the job has now. RequestRefused if it has more than it may."""
         with self._entries() as entries:
             before, has = entries.get(self._job, QuotaPart()), allocated(self._path)
             entries[self._job] = QuotaPart(has, before.next)
@@ -144,7 +144,7 @@ class JobQuota:
     @contextlib.contextmanager
     def _entries(self) -> Iterator[dict[str, QuotaPart]]:
         """Yield the entries of all jobs of the user for changes. They are written at the end, also
-        after Refused.
+        after RequestRefused.
         """
         self._make_place()
         with files.held(f"{self._file}.lock", os.O_RDWR | os.O_CREAT, owners=(0,)) as lock:

@@ -15,8 +15,8 @@ from .site import RequestRefused
 
 
 def restore(run: Run, image: Path) -> int:
-    """Restore the image and return its number after its tasks run. If that is not possible, Refused
-    gives the reason.
+    """Restore the image and return its number after its tasks run. If that is not possible,
+    RequestRefused gives the reason.
     """
     begun, caller, method = time.monotonic(), run.caller, run.method
     manifest = manifests.read(image, run.site.key)

@@ -28,7 +28,7 @@ class RunSaves:
     def take(self, request: HeadRequest) -> tuple[ImageManifest, bool]:
         """Return the new image, and whether it was completed after the request's deadline.
 
-        If it raises Refused, there is no image, and the tasks continue.
+        If it raises RequestRefused, there is no image, and the tasks continue.
         """
         run, begun = self._run, time.monotonic()
         image = run.store.new_image()

@@ -41,7 +41,7 @@ class Scratch:
         return self._path
 
     def of_user(self, uid: int, gid: int) -> Path:
-        """Return the directory, given to the user for good. Refused if its size cannot be
+        """Return the directory, given to the user for good. RequestRefused if its size cannot be
         limited.
         """
         path = self.path()

@@ -44,8 +44,8 @@ class Session:
         self._end_at_loss: int | None = None
 
     def begin(self) -> None:
-        """Restore the newest image that can be restored, or start over. If it raises Refused,
-        nothing was started.
+        """Restore the newest image that can be restored, or start over. If it raises
+        RequestRefused, nothing was started.
         """
         run, before = self._run, self._run.store.request()
         self._answered_id = before.id if before else ""
@@ -183,8 +183,8 @@ class Session:
         self._publish()
 
     def carry_out(self, request: HeadRequest) -> tuple[str, int]:
-        """Return what was done, and the number of a new image (else 0). Refused if the request
-        fails.
+        """Return what was done, and the number of a new image (else 0). RequestRefused if the
+        request fails.
         """
         match request.verb:
             case "checkpoint":
@@ -196,7 +196,7 @@ class Session:
         raise RequestRefused(f"unknown request {request.verb!r}")
 
     def _checkpoint(self, request: HeadRequest) -> tuple[str, int]:
-        """Save the job. If it cannot be saved in time, raise Refused; the job continues."""
+        """Save the job. If it cannot be saved in time, raise RequestRefused; the job continues."""
         self.next_save.closes = request.closes
         if self.is_held:
             newest = self._run.store.images()
@@ -218,7 +218,8 @@ class Session:
     def _release(self) -> None:
         """Restore the held job, because the head asks for it.
 
-        Refused if slurmctld has started another run of the job since, or no image can be restored.
+        RequestRefused if slurmctld has started another run of the job since, or no image can be
+        restored.
         """
         state = self.hold.ask()
         if state is not None and state.ends(self._run.attempt):

@@ -80,8 +80,8 @@ class HelperSite:
 def read(path: str = CONFIG) -> HelperSite:
     """Read the configuration: ``name = value`` lines.
 
-    Refused if a value is wrong, or if another user than root could have written the file, the key
-    or the shared directory.
+    RequestRefused if a value is wrong, or if another user than root could have written the file,
+    the key or the shared directory.
     """
     values = _values(_read_trusted(Path(path)).decode())
     key = _read_trusted(Path(values.pop("key", "/etc/slurm-elastic/ckpt.key")), private=True)
@@ -112,7 +112,7 @@ def read(path: str = CONFIG) -> HelperSite:
 
 
 def trust(path: Path, *, directory: bool = False, private: bool = False) -> None:
-    """Refused unless only root can change the file or directory at ``path``.
+    """RequestRefused unless only root can change the file or directory at ``path``.
 
     The path and all directories above must be root's, must not be links, and must not be writable
     by others (except sticky directories such as /tmp). A ``private`` file must be readable by root

@@ -123,10 +123,10 @@ def are_its_own(tasks: Collection[int]) -> bool:
 
 
 def check_streams(streams: Collection[Stream]) -> None:
-    """Refused if data was in flight: neither the sending end, which no longer has it, nor the
-    receiving end has saved it.
+    """RequestRefused if data was in flight: neither the sending end, which no longer has it, nor
+    the receiving end has saved it.
 
-    Refused also if an end lacks its peer, or still has unsent data.
+    RequestRefused also if an end lacks its peer, or still has unsent data.
     """
     ends = {(_end_of(stream.local), _end_of(stream.remote)): stream for stream in streams}
     for (local, remote), stream in ends.items():
@@ -137,7 +137,7 @@ def check_streams(streams: Collection[Stream]) -> None:
 
 
 def check_datagrams(tasks: Collection[int]) -> None:
-    """Refused if stopped tasks have not read a datagram that arrived by loopback.
+    """RequestRefused if stopped tasks have not read a datagram that arrived by loopback.
 
     CRIU saves no datagrams, and the sender, usually a task of the job, does not repeat it.
     Datagrams from other hosts may get lost at any time anyway.
@@ -157,7 +157,7 @@ def _is_before(sequence: int, other: int) -> bool:
 def reused(tasks: Iterable[int], owner: TaskOwner) -> frozenset[str]:
     """Return the inodes of the TCP sockets with SO_REUSEADDR.
 
-    Refused if we may not open them (pidfd_getfd(2)), because then ``wake`` would fail.
+    RequestRefused if we may not open them (pidfd_getfd(2)), because then ``wake`` would fail.
     """
     inodes = set()
     for inode, copy in _opened(tasks, owner):

@@ -24,8 +24,8 @@ METHODS = {"criu": criu, "dmtcp": dmtcp}
 
 
 def allowed(method: str, config: str, *, asks: bool = False) -> tuple[HelperSite, Caller]:
-    """Return the configuration and the caller. Refused if this node does not offer the method, or
-    not to this caller.
+    """Return the configuration and the caller. RequestRefused if this node does not offer the
+    method, or not to this caller.
     """
     if method not in METHODS:
         raise RequestRefused(f"unknown method {method!r}")
@@ -36,7 +36,7 @@ def allowed(method: str, config: str, *, asks: bool = False) -> tuple[HelperSite
 
 def attending(config: str) -> tuple[HelperSite, Caller]:
     """Return the configuration and the caller, a step on another node of the job than its first.
-    Refused if DMTCP is not for this node.
+    RequestRefused if DMTCP is not for this node.
     """
     site = read(config)
     dmtcp.available(site)
@@ -48,7 +48,7 @@ def begin(
 ) -> tuple[JobStore, Session]:
     """Start or restore the job. ``argv`` is the script that Slurm started, and its arguments.
 
-    After any exception, such as Ended or Refused, nothing was started.
+    After any exception, such as RunEnded or RequestRefused, nothing was started.
     """
     store, wait = JobStore(site, caller.job), ImageWait(caller.job)
     payload = Payload(
@@ -113,8 +113,8 @@ def take(site: HelperSite, caller: Caller, store: JobStore, wait: ImageWait) -> 
 def _ask(site: HelperSite, caller: Caller, wait: ImageWait, restarts: int | None) -> JobState:
     """Return slurmctld's state of the job.
 
-    ``restarts``: how often the job was restarted before this run, if known. Ended if the run is
-    over in Slurm. Refused if slurmctld does not answer.
+    ``restarts``: how often the job was restarted before this run, if known. RunEnded if the run is
+    over in Slurm. RequestRefused if slurmctld does not answer.
     """
     while True:
         state = job_state.ask(site, caller.job, look=wait.raise_if_cancelled)
@@ -151,7 +151,7 @@ def meta_of(
 
 
 def check_owner(state: JobState, caller: Caller) -> None:
-    """Refused if the job does not belong to the user who called sudo."""
+    """RequestRefused if the job does not belong to the user who called sudo."""
     if state.uid != caller.uid:
         raise RequestRefused(
             f"job {caller.job} is of uid {state.uid}, sudo was called by {caller.uid}"
@@ -169,8 +169,9 @@ def may_have_images(store: JobStore, caller: Caller) -> bool:
 def plain(config: str, umask: int, argv: list[str]) -> Payload:
     """Return the launcher again, which then runs the script without us.
 
-    It runs as the user, in this directory, with the environment that sudo was called with. Refused
-    if it cannot be built: the script must never run as another user, or with root's environment.
+    It runs as the user, in this directory, with the environment that sudo was called with.
+    RequestRefused if it cannot be built: the script must never run as another user, or with root's
+    environment.
     """
     try:
         sudo = read(config).sudo

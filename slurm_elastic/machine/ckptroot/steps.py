@@ -25,7 +25,7 @@ _OWN = (b"batch", b"extern")
 
 
 def check(site: HelperSite, job: int, tasks: Iterable[int], method: str) -> None:
-    """Refused if a step of the job runs on this node, or if a task is srun.
+    """RequestRefused if a step of the job runs on this node, or if a task is srun.
 
     The step of such an srun may still wait for resources or for slurmd.
     """

@@ -89,8 +89,8 @@ class JobStore:
         self._last_listed: list[dict[str, Any]] = []
 
     def open(self) -> None:
-        """Create the directory if necessary and lock it. Refused if it is not root's, Taken if
-        another run has it.
+        """Create the directory if necessary and lock it. RequestRefused if it is not root's, Taken
+        if another run has it.
         """
         try:
             for path, mode in ((self.site.jobs, 0o755), (self.path, 0o751)):

@@ -125,7 +125,8 @@ def held(namespace: int) -> HeldObjects | None:
 
 
 def check_undone(tasks: Iterable[int], plain: int) -> None:
-    """Refused if a task may have asked for the undo of a semaphore operation at its end (SEM_UNDO).
+    """RequestRefused if a task may have asked for the undo of a semaphore operation at its end
+    (SEM_UNDO).
 
     CRIU does not save that, and does not report it. The kernel compares the task's undo list with
     that of ``plain``, which has none (kcmp(2)). ``plain`` must never have had threads, because

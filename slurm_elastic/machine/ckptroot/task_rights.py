@@ -24,7 +24,9 @@ _FILTER = "2"  # proc(5), Seccomp in status: SECCOMP_MODE_FILTER
 
 
 def check(tasks: Iterable[int], user: RightsUser) -> int:
-    """Return the memory of all tasks (bytes). Refused if any of them could not be restored."""
+    """Return the memory of all tasks (bytes). RequestRefused if any of them could not
+    be restored.
+    """
     memory = 0
     for pid in tasks:
         owner = None  # read it before the status: a task that ends then shows no memory there

@@ -119,7 +119,7 @@ class TempFiles:
     def own_files(self, tasks: Collection[int]) -> dict[str, os.stat_result]:
         """Return the job's files by path, a directory before its files.
 
-        Refused if they are too many, or if we cannot tell which files are the job's.
+        RequestRefused if they are too many, or if we cannot tell which files are the job's.
         """
         job_files: dict[str, os.stat_result] = {}
         with as_user(self._caller):
@@ -214,7 +214,7 @@ class TempFiles:
 
     def pack(self, image: Path, max_bytes: int, tasks: Collection[int]) -> None:
         """Pack the files into the image, at most ``max_bytes`` of data, while the tasks stand
-        still. It may raise Refused.
+        still. It may raise RequestRefused.
         """
         job_files = self.own_files(tasks)
         self._packed = {
@@ -241,7 +241,7 @@ class TempFiles:
             file.write(text)
 
     def unpack(self, image: Path) -> None:
-        """Restore the files from a verified image. Refused if other files are in the way."""
+        """Restore the files from a verified image. RequestRefused if other files are in the way."""
         try:
             index = files.json_of(files.read(image / INDEX, MAX_INDEX_BYTES, owners=(0,)))
         except FileNotFoundError:
@@ -342,8 +342,8 @@ class TempFiles:
     def make_way(self, path: str) -> None:
         """Free a path: remove a file if this job has left it, or has the place to itself.
 
-        Other files belong to another run of the user's, and get another name. Refused if that run
-        may still be active.
+        Other files belong to another run of the user's, and get another name. RequestRefused if
+        that run may still be active.
         """
         if not os.path.lexists(path):
             return
@@ -364,7 +364,9 @@ class TempFiles:
 
 
 def _check_is_open(path: str, status: os.stat_result) -> None:
-    """Refused for a directory that the user may not list or enter: we would miss its files."""
+    """RequestRefused for a directory that the user may not list or enter: we would miss
+    its files.
+    """
     if stat.S_ISDIR(status.st_mode) and ~status.st_mode & (stat.S_IRUSR | stat.S_IXUSR):
         raise RequestRefused(f"{path} cannot be looked through with the rights of its user")
 

@@ -134,7 +134,9 @@ class FileKeeper:
 
 
 def keep(handover: Handover, paths: Collection[str], user: RightsUser) -> FileKeeper:
-    """Return the keeper of a forked child. Refused if the child could not have the filter."""
+    """Return the keeper of a forked child. RequestRefused if the child could not have
+    the filter.
+    """
     calls = handover.take()
     if calls is None:
         raise RequestRefused(
@@ -220,7 +222,9 @@ def _is_same(path: str, other: str) -> bool:
 
 
 def check_possible(paths: Collection[str]) -> None:
-    """Refused if DMTCP would truncate these files at a restart and this node cannot prevent it."""
+    """RequestRefused if DMTCP would truncate these files at a restart and this node cannot prevent
+    it.
+    """
     if paths and not is_possible():
         raise RequestRefused(
             f"it appends to {min(paths)}, as other jobs may, and DMTCP would cut the file at a "

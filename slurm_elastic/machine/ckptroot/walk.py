@@ -34,8 +34,8 @@ class Walk:
     def below(self, place: str, top: os.stat_result) -> Iterator[Seen]:
         """Yield everything in a place, a directory before its content.
 
-        Refused if there are too many files of the user's own, or in directories of another user in
-        which this user has files.
+        RequestRefused if there are too many files of the user's own, or in directories of another
+        user in which this user has files.
         """
         waiting, leave_out = [(place, 0)], self._mounted(place)
         while waiting:

@@ -96,7 +96,7 @@ class LocalAgent:
         """Start machines for the message's nodes and return them.
 
         A repeated launch of a generation returns its machines and starts no new ones. It may raise
-        Refusal.
+        AgentRefusal.
         """
         self._validate(message)
         # One lock around the look and the save: a repeated order must not start the machines twice.
@@ -113,7 +113,7 @@ class LocalAgent:
     def _earlier_machines(self, message: LaunchOrder) -> tuple[MachineRecord, ...]:
         """Return the remaining machines of an earlier launch of this generation.
 
-        Refusal if all of them have ended: a repeated launch must not replace them.
+        AgentRefusal if all of them have ended: a repeated launch must not replace them.
         """
         launch_key = (message.cluster, message.generation)
         launched = [r for r in self._register.all() if (r.cluster, r.generation) == launch_key]
