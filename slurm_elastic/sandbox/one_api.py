@@ -70,7 +70,7 @@ class OneMethod(Struct, frozen=True):
 
 
 def call(cloud: Cloud, name: str, params: Sequence[Any], now: float) -> Result:
-    """Return the answer to a call. Raises Refusal, or xmlrpc's Fault if the protocol is
+    """Return the answer to a call. Raises OneRefusal, or xmlrpc's Fault if the protocol is
     violated.
     """
     method = METHODS.get(name)

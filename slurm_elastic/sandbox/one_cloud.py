@@ -120,7 +120,7 @@ class Cloud:
         self._dispatched: Counter[tuple[int, int | None]] = Counter()
 
     def user(self, session: str) -> OneUser:
-        """Return the user of a session string. Raises Refusal."""
+        """Return the user of a session string. Raises OneRefusal."""
         name, _, password = session.partition(":")
         for user in self.world.users:
             if user.name == name and user.password == password:
@@ -139,7 +139,7 @@ class Cloud:
     # starting
 
     def start(self, user: OneUser, order: MachineWish, now: float) -> OneVm:
-        """Make a machine, PENDING or on HOLD, and lease its addresses. Raises Refusal."""
+        """Make a machine, PENDING or on HOLD, and lease its addresses. Raises OneRefusal."""
         template = deepcopy(order.base)
         template.update(deepcopy(order.extra))
         attributes = scalars(template)
@@ -332,8 +332,8 @@ class Cloud:
     # ending
 
     def terminate(self, vm: OneVm, action: str, now: float) -> None:
-        """Carry out terminate or terminate-hard. Raises Refusal if the state forbids it. On DONE it
-        does nothing.
+        """Carry out terminate or terminate-hard. Raises OneRefusal if the state forbids it. On DONE
+        it does nothing.
         """
         if vm.state == DONE:
             return

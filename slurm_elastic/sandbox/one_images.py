@@ -20,7 +20,7 @@ _TYPES = {"OS": 0, "CDROM": 1, "DATABLOCK": 2}
 def allocate(
     world: OneWorld, user: OneUser, attributes: Mapping[str, str], store: int, now: float
 ) -> int:
-    """Make an image and begin to read its file. Returns its id. Raises Refusal."""
+    """Make an image and begin to read its file. Returns its id. Raises OneRefusal."""
     if store not in world.datastores:
         raise OneRefusal(0x0400, f"Error getting datastore [{store}].", store)
     name, path = attributes.get("NAME", ""), attributes.get("PATH", "")

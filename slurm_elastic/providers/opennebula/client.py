@@ -70,7 +70,7 @@ class Transport(xmlrpc.client.Transport):
         request_body: Any,  # noqa: ANN401
         verbose: bool = False,  # noqa: ARG002
     ) -> tuple[Any, ...]:
-        """Send one call. Refused if oned refuses it."""
+        """Send one call. OneRefused if oned refuses it."""
         answer, _ = xmlrpc.client.loads(self._post(str(host), handler, request_body))
         head: Any = answer[0]
         if not head[0]:

@@ -178,7 +178,7 @@ class OpenStackApi:
         """Send one request and return the JSON of its answer, or None if it is empty. ``content``:
         the type of the body, if it is not JSON's own.
 
-        Raises Refused, or the exceptions of keystoneauth.
+        Raises HttpRefused, or the exceptions of keystoneauth.
         """
         options: dict[str, object] = {"microversion": MICROVERSION} if service == "compute" else {}
         if body is not None:

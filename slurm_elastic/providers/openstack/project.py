@@ -11,7 +11,7 @@ from slurm_elastic.providers.openstack.settings import OpenStackCloud
 
 
 class Project:
-    """The calls of ``client.AwsApi``, raising ProviderErrors. Thread-safe."""
+    """The calls of ``client.OpenStackApi``, raising ProviderErrors. Thread-safe."""
 
     def __init__(self, settings: OpenStackCloud) -> None:
         name = settings.name
