@@ -242,8 +242,9 @@ def _available(descriptor: int) -> bytes:
 
 
 def _wait(srun: subprocess.Popen[bytes], within: float) -> bytes:
-    """Wait for its end; return what it writes to its standard error until then. A full pipe would
-    stop it.
+    """Wait for the end of ``srun``, at most ``within`` seconds. Return the end of its error output.
+
+    The output is read all the time, because a full pipe would stop srun.
     """
     until, errors = time.monotonic() + within, b""
     while True:

@@ -14,8 +14,9 @@ _EPOCH = (1980, 1, 1, 0, 0, 0)
 
 
 def build(config: str = CONFIG) -> bytes:
-    """Return the program's bytes. They are the same for the same sources. It will read
-    ``config``.
+    """Return the bytes of the program, which will read the configuration ``config``.
+
+    The same sources give the same bytes.
     """
     content = io.BytesIO()
     with zipfile.ZipFile(content, "w", zipfile.ZIP_DEFLATED) as archive:

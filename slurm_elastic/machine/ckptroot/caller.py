@@ -42,8 +42,10 @@ class Caller:
 
     @property
     def restarts(self) -> int | None:
-        """How often Slurm has restarted the job according to the environment, which the user may
-        have changed. None if it does not say, as in a first run.
+        """Return how often Slurm has restarted the job, as its environment says; None if it does
+        not say, as in a first run.
+
+        The user may have changed the environment.
         """
         text = self.environment.get(b"SLURM_RESTART_COUNT", b"")
         return int(text) if text.isdigit() else None

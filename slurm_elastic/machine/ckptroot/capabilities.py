@@ -33,8 +33,8 @@ def restorer(
 def own_dumper(user: RightsUser, has_sysv: bool) -> list[str]:
     """Return the options for a save as the user.
 
-    Like ``restorer``; CRIU also reads the states of sockets (net_admin), and enters and reads the
-    job's System V IPC.
+    CRIU runs as in ``restorer``. It also reads the states of sockets (net_admin), and enters and
+    reads the job's System V IPC.
     """
     sysv = {_SYS_ADMIN, _IPC_OWNER} if has_sysv else set()
     capabilities = {_NET_ADMIN, _SYS_PTRACE, _SYS_RESOURCE, restores(), *sysv}

@@ -24,7 +24,7 @@ class Child:
         self._descriptor = os.pidfd_open(pid)
 
     def status(self) -> int | None:
-        """Return its wait status, or None if it runs."""
+        """Return the child's wait status, or None if the child runs."""
         # WNOWAIT: do not reap it before ``end``. Until it is reaped, no other process can get its
         # pid or its group's number (wait(2)).
         options = os.WEXITED | os.WNOHANG | os.WNOWAIT
@@ -78,7 +78,9 @@ def run(
 def _output_until_end(
     process: subprocess.Popen[bytes], timeout: float, max_bytes: int
 ) -> bytes | None:
-    """Return the first ``max_bytes`` of its output after it has ended; None after the time-out."""
+    """Return the first ``max_bytes`` of the output of ``process`` after its end; None after the
+    time-out.
+    """
     output = process.stdout.fileno() if process.stdout else -1
     content, open_outputs, until = b"", [output], time.monotonic() + timeout
     ends = os.pidfd_open(process.pid)

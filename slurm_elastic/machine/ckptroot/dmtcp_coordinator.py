@@ -95,7 +95,7 @@ class Coordinator:
                 "--tmpdir", str(place), "--quiet", "--quiet"]  # fmt: skip
 
     def port(self) -> int:
-        """Return its port. RequestRefused if that cannot be guarded."""
+        """Return the coordinator's port. RequestRefused if the port cannot be guarded."""
         if self._guard is None:
             peers = self._nodes.addresses if self._nodes else ()
             self._guard = guarded(self._caller.uid, peers)
@@ -104,7 +104,7 @@ class Coordinator:
         return self._guard.port
 
     def place(self) -> Path:
-        """Return its small file system of the user's."""
+        """Return the coordinator's small file system, which is the user's."""
         return self._place()
 
     def begin(self, images: Path) -> None:
@@ -134,7 +134,7 @@ class Coordinator:
         return True
 
     def environment(self, images: Path) -> dict[bytes, bytes]:
-        """Return the environment variables of a program that starts it or joins it."""
+        """Return the environment variables of a program that starts or joins the coordinator."""
         return variables(images, self._place()) | (SILENT if self._nodes else {})
 
     def forget(self) -> None:
@@ -218,7 +218,7 @@ class Coordinator:
         return child.run(command, max(within, 1.0), user, variables=place)
 
     def close(self) -> None:
-        """Open its port to everybody again and remove the scratch directory."""
+        """Open the coordinator's port to everybody again and remove the scratch directory."""
         if self._has_begun:
             # It ends with its last process, but perhaps no process has ever joined it. OSError: a
             # program of DMTCP is gone or cannot start. The port must be opened all the same.

@@ -37,7 +37,10 @@ class SaveHang:
         self._quiet_s = 0.0
 
     def has_hung(self) -> bool:
-        """Return whether it has written nothing for long. Looks at most every few seconds."""
+        """Return whether the save has written nothing for a long time.
+
+        This looks at the file system once every few seconds at most.
+        """
         before = self._looked_at
         if time.monotonic() - before < _LOOK_EVERY_S:
             return False

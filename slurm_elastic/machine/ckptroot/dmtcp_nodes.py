@@ -125,8 +125,8 @@ class OtherNodes:
         return self._attendants.ask({"images": str(self._saved), **order})
 
     def appended(self) -> list[str]:
-        """Return the files that processes there append to. RequestRefused if the job cannot be
-        saved.
+        """Return the files that processes on these nodes append to. RequestRefused if the job
+        cannot be saved.
         """
         answers = self._ask(do="look")
         return sorted({str(path) for answer in answers for path in _list(answer["appended"])})
@@ -182,11 +182,11 @@ class OtherNodes:
         self._ask(do="restore", image=image, clocks=clocks, uncut=sorted(uncut), names=names)
 
     def restored(self) -> None:
-        """All processes of the job run again."""
+        """Tell the attendants that all processes of the job run again."""
         self._ask(do="restored")
 
     def end(self) -> None:
-        """End the job's processes there. A node that does not answer is left out."""
+        """End the job's processes on these nodes. A node that does not answer is left out."""
         try:
             if not self._attendants.has_ended:
                 self._ask(do="end")
@@ -198,7 +198,7 @@ class OtherNodes:
         return self._attendants.lost()
 
     def close(self) -> None:
-        """End our processes there."""
+        """End our own processes on these nodes."""
         self._attendants.close()
 
 

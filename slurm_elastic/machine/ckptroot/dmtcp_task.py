@@ -18,7 +18,9 @@ from .site import RequestRefused
 
 
 class DmtcpTask:
-    """The program and its descendants. ``payload``: whose, where, and with which environment."""
+    """The program and its descendants. ``payload``: the program's user, directory and
+    environment.
+    """
 
     def __init__(self, payload: Payload) -> None:
         self._payload = payload
@@ -29,11 +31,11 @@ class DmtcpTask:
 
     @property
     def pid(self) -> int:
-        """The first process; 0 if there is none."""
+        """The pid of the first process; 0 if there is none."""
         return self._child.pid if self._child else 0
 
     def members(self) -> list[int]:
-        """Return all its processes."""
+        """Return the pids of the first process and all its descendants."""
         return list(family(self._child.pid)) if self._child else []
 
     def run(
@@ -85,7 +87,7 @@ class DmtcpTask:
         return None if self._clocks is None else clock.now(self._own_clocks, self._clocks)
 
     def restored(self) -> None:
-        """All processes run: their own later truncate() calls must pass."""
+        """Let all later truncate() calls pass, because they are the restored processes' own."""
         if self._keeper:
             self._keeper.restored()
 

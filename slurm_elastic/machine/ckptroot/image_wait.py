@@ -33,7 +33,7 @@ class RunEnded(Exception):  # noqa: N818 - the state of the run, not a failure o
 class ImageWait:
     """The wait of one run. SIGTERM is blocked, and ends the wait.
 
-    ``patient``: whether the run has images to wait for. If not, it does not wait at all.
+    ``patient``: whether the run has images to wait for. If it has none, this does not wait at all.
     """
 
     def __init__(self, job: int, limit: float = MAX_WAIT_S) -> None:

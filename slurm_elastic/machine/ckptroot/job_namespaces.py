@@ -40,7 +40,7 @@ class JobNamespaces:
             raise
 
     def send_order(self, order: str, **fields: object) -> None:
-        """Send an order to process 1 that it does not answer."""
+        """Send process 1 an order to which it gives no answer."""
         job_init.send(self._connection, {"do": order, **fields})
 
     def ask(self, order: str, within: float, **fields: object) -> dict[str, Any]:
@@ -51,7 +51,9 @@ class JobNamespaces:
         return self._answer(within)
 
     def _answer(self, within: float) -> dict[str, Any]:
-        """Return its next answer. If the payload's end is reported first, store that."""
+        """Return the next answer of process 1. If it reports the payload's end before that, store
+        the end.
+        """
         until = time.monotonic() + within
         while (remaining := until - time.monotonic()) > 0:
             report = job_init.receive(self._connection, remaining)

@@ -125,7 +125,9 @@ exit 127
 
 @dataclass(frozen=True)
 class Start:
-    """A command for a node, with its directory, umask and environment. ``name``: of its file."""
+    """A command for a node, with its directory, umask and environment. ``name``: the name of its
+    file.
+    """
 
     name: str
     node: str
@@ -219,8 +221,10 @@ def number_of(name: str, nodes: Sequence[str]) -> int:
 
 
 def starts(place: Path, caller: Caller) -> list[Start]:
-    """Return each complete command in the user's directory, which may come again after a restore. A
-    command that cannot be read ends with an error, so that mpirun does not wait for it.
+    """Return each complete command in the user's directory. After a restore this may be a command
+    that was returned before.
+
+    A command that cannot be read ends with an error, so that mpirun does not wait for it.
     """
     names: list[str] = []
     with (

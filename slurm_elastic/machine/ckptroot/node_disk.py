@@ -24,8 +24,8 @@ _MAX_FILES = 100_000
 
 
 class NodeDisk:
-    """One job's part of the disk. ``tell`` is called once with the reason if the disk is not
-    used.
+    """One job's part of the disk. If the disk is not used, ``tell`` is called once with
+    the reason.
     """
 
     def __init__(self, site: HelperSite, job: int, tell: Callable[[str], None]) -> None:

@@ -180,8 +180,8 @@ def _move_rest_aside(file: int, output: OpenFile, caller: Caller, number: int) -
 
 
 def _copy_rest(source: int, target: int, start: int, offset: int) -> int:
-    """Copy from ``offset`` until the file stops growing; return its length. ``start`` is copied to
-    0.
+    """Copy from ``offset`` until the file stops growing; return the file's length. The byte at
+    ``start`` is copied to offset 0.
     """
     while (end := os.fstat(source).st_size) > offset:
         files.copy(source, target, offset, end, shift=start)
@@ -216,7 +216,8 @@ def _given_back(file: int, copy: Path) -> bool:
 
 
 def _is_ours(file: int, copy: Path, size: int) -> bool:
-    """Return whether the file's beginning is the job's own. The last bytes of it are compared.
+    """Return whether the file begins with the job's own output. Only the last bytes of that are
+    compared.
 
     slurmstepd's message about the job, or another job's line, may have been written into the
     emptied file before our data.

@@ -42,8 +42,8 @@ class PinnedTask:
         self._owner = owner
 
     def check(self) -> None:
-        """ProcessLookupError if it is not the owner's. As long as the task exists, its number is
-        its own.
+        """ProcessLookupError if the task is not the owner's. As long as the task exists, the kernel
+        gives its number to no other process.
         """
         numbers = os.stat("ns/pid", dir_fd=self._directory)
         # A program with more rights than its user (setuid, file capabilities) is not dumpable. Then

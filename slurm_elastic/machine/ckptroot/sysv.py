@@ -169,7 +169,10 @@ def _read(namespace: int) -> list[str]:
 
 
 def _entries(table: str) -> list[dict[str, int]]:
-    """Return the rows of a table by the names of its columns. Its first line is head(1)'s."""
+    """Return the rows of a table of proc(5), sysvipc, each by the names of the columns.
+
+    The first line of ``table`` is a heading of head(1).
+    """
     names, *rows = (line.split() for line in table.splitlines()[1:] if line.strip())
     return [
         {

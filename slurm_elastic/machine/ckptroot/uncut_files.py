@@ -121,7 +121,7 @@ class FileKeeper:
         self.pid = pid
 
     def restored(self) -> None:
-        """The processes run: their own later truncate() calls must pass."""
+        """Let all later truncate() calls pass, because they are the restored processes' own."""
         with contextlib.suppress(OSError):
             os.write(self._tell, _RESTORED)
 

@@ -111,7 +111,7 @@ class Link:
 
     @property
     def how(self) -> str:
-        """``kernel`` or ``wireguard-go``: which of them carries the packets."""
+        """Return which program carries the packets: ``kernel`` or ``wireguard-go``."""
         return KERNEL if self._kind() == "wireguard" else USERSPACE
 
     def _kind(self) -> str:
@@ -138,8 +138,8 @@ class Link:
         self._endpoints = {key: peer.endpoint for key, peer in by_key.items()}
 
     def call_silent(self, peers: Sequence[TunnelPeer], now: float) -> list[str]:
-        """Start a new handshake with silent machines, if the head calls them. Return their
-        addresses. ``now``: monotonic.
+        """Start a new handshake with silent machines, if the head calls them. Return the addresses
+        of these machines. ``now``: monotonic.
 
         A rebooted machine has no session and does not know where the head is. WireGuard itself
         would call it only after the end of the old session, in two or three minutes.

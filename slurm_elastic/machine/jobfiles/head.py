@@ -73,7 +73,7 @@ def run(order: Message, channel: Channel) -> Message:
 
 
 def _owned(path: str, uid: int) -> list[str | list[bool]]:
-    """A directory, and for each directory on the way to it whether the user owns that."""
+    """The path of a directory, and for each directory on the way whether the user owns it."""
     names = path.strip("/").split("/")
     ups = ["/" + "/".join(names[: i + 1]) for i in range(len(names))]
     return [path, [os.stat(up).st_uid == uid for up in ups]]
@@ -146,7 +146,9 @@ def _send_out(tree: Tree, plan: Plan, channel: Channel) -> Message:
 
 
 def _send_file(tree: Tree, path: str, present: Message | None, channel: Channel) -> int:
-    """Send a file unless the machine has it, or has changed it. Return the bytes; -1 if none."""
+    """Send a file unless the machine has it, or has changed it. Return the bytes that were sent, or
+    -1 if the content was not.
+    """
     descriptor = tree.open(path)
     try:
         status = os.fstat(descriptor)
@@ -248,8 +250,10 @@ def _place_file(
 
 
 def _has_come(tree: Tree, path: str, message: Message) -> bool:
-    """Whether an earlier try has written this file, as far as the file system keeps times: some
-    keep seconds or microseconds.
+    """Whether an earlier try has written this file.
+
+    The times are compared as exactly as the file system keeps them: some file systems keep only
+    seconds or microseconds.
     """
     status = tree.status(path)
     if status is None or not stat.S_ISREG(status.st_mode) or status.st_size != message["s"]:
@@ -276,7 +280,9 @@ def _other_name(tree: Tree, path: str, order: Message, has_come: Callable[[str],
 def _take_output(
     tree: Tree, output: Message, begin: int, kind: str, channel: Channel
 ) -> dict[str, int]:
-    """Write a run's output, and return where it begins; nothing if it cannot be written there."""
+    """Write a run's output. Return its path with the place where it begins; {} if it cannot be
+    written.
+    """
     path, base = str(output["path"]), int(output["base"])
     with channel.content() as blocks:
         try:
@@ -294,8 +300,10 @@ def _write_output(
     wait: Callable[[], object],
 ) -> int:  # fmt: skip
     """Write a run's output into its file from ``base`` on, so that the output of earlier runs
-    stays. Return the base. It is later if the file has other text there, of another job. ``begin``:
-    how much of the output the machine has left out, because the file has it.
+    stays.
+
+    Return where the output begins. That is later than ``base`` if another job's text is there.
+    ``begin``: how much of the output the machine has left out, because the file has it already.
     """
     # Links are followed, as by slurmstepd: the user has named this path, and no machine has.
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NONBLOCK | os.O_CLOEXEC, 0o666)

@@ -47,8 +47,10 @@ def of(order: Any) -> Identity:  # noqa: ANN401 - JSON
 
 
 def become(identity: Identity) -> None:
-    """Become the user for good. If root does so without starting a program after it, the kernel
-    lets no other process of the user trace this one or open its files: what it says is ours.
+    """Become the user for good.
+
+    If root calls this and starts no program after it, the kernel lets no other process of the user
+    trace this process or open its files. So everything that this process sends is from our code.
     """
     os.setgroups(sorted(identity.groups))
     os.setgid(identity.gid)

@@ -77,7 +77,7 @@ def _host_of(pid: str) -> str:
 
 
 def _wait(is_over: Callable[[], bool], timeout: float, channel: Channel) -> bool:
-    """Wait until it is over, with signs of life. False after ``timeout`` seconds."""
+    """Wait for ``is_over``, and send signs of life until then. False after ``timeout`` seconds."""
     until = time.monotonic() + timeout
     while not is_over():
         if time.monotonic() >= until:
@@ -97,8 +97,9 @@ def _state_directory(uid: int, gid: int) -> str:
 
 
 class _Book:
-    """The record of one directory. A context: only one copy at a time may use it. ``base``: by
-    path, the stamps of a file on the head and here, or the target of a link.
+    """The record of one directory. It is a context, because only one copy at a time may use it.
+
+    ``base``: by path, the stamps of a file on the head and here, or the target of a link.
     """
 
     guarded_by: ClassVar[dict[str, str]] = {"_lock": "to copy the files of one directory"}
@@ -220,7 +221,9 @@ def _give_back(header: Message, book: _Book, channel: Channel) -> None:
 def _send_changes(
     tree: Tree, header: Message, book: _Book, channel: Channel
 ) -> list[tuple[str, bool]]:
-    """Send what has changed. Return all paths that came or were made, and which are directories."""
+    """Send the changed files. Return all paths that came or were made, each with whether it is a
+    directory.
+    """
     outputs = {os.path.relpath(path, book.directory) for path in header["outputs"]}
     seen: list[tuple[str, bool]] = []
     for path, status in tree.entries():
@@ -258,8 +261,10 @@ def _send_file(tree: Tree, path: str, book: _Book, channel: Channel) -> None:
 def _send_outputs(
     paths: Sequence[str], present: Sequence[tuple[int, str]], channel: Channel
 ) -> None:
-    """Send the outputs whole, or only from where the head's part ends. ``present``: the size and
-    the sample of that part, for each output; nothing for the last copy.
+    """Send the outputs whole, or only from the end of the head's part on.
+
+    ``present``: for each output the size and the sample of the head's part; empty for the last
+    copy.
     """
     for number, path in enumerate(paths):
         try:

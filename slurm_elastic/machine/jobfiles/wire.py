@@ -94,8 +94,9 @@ class Channel:
 
     @contextlib.contextmanager
     def content(self) -> Iterator[Iterator[bytes]]:
-        """Yield the blocks of a content. What is not read inside the context is skipped after it,
-        so that the next message follows. UnreadableError if the sender could not read on.
+        """Yield the blocks of a content. UnreadableError if the sender could not read on.
+
+        If the context ends early, it skips the other blocks, so that the next message follows.
         """
         blocks = self._blocks()
         try:

@@ -27,7 +27,9 @@ _TOO_LONG = b'{"ok":false,"code":"InvalidRequest","message":"a request has 4 MiB
 
 
 class RootServer(Server):
-    """Serves ``answer`` at ``path`` to the users ``uids``. Any other user gets NotPermitted."""
+    """Serves ``answer`` at ``path`` to the users ``uids``. Any other user gets the code
+    NotPermitted.
+    """
 
     busy_message = b'{"ok":false,"code":"Busy","message":"too many clients at a time"}\n'
 

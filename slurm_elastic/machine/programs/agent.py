@@ -325,7 +325,7 @@ class Agent:
         self.reported = ""
 
     def tick(self) -> str:
-        """One round; the reason why the machine was told to stop, or ''."""
+        """Do one round. Return the reason if the machine was told to stop, else ''."""
         self.relay()
         now = time.monotonic()
         if now >= self.next_look:
@@ -394,7 +394,9 @@ class Agent:
         return code == 0
 
     def stored(self, name: str, value: str) -> str:
-        """The value stored under the name since the boot; else store ``value``."""
+        """Return the value stored under the name since the boot. If there is none,
+        store ``value``.
+        """
         path = self.path + "." + name
         try:
             return str(float(content(path)))
@@ -427,7 +429,7 @@ def say(text: str) -> None:
 
 
 def main(argv: List[str]) -> int:  # noqa: UP006
-    """Runs until the machine ends."""
+    """Run until the machine ends. With ``check``: prepare, check once, and return the exit code."""
     settings = read(argv[1])
     missing: Set[str] = {"node", "heartbeat_timeout", "stop_command"} - set(settings)  # noqa: UP006
     if missing:

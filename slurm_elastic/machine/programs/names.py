@@ -84,8 +84,8 @@ def flags(state: str) -> Set[str]:  # noqa: UP006
 
 
 def period(text: str, age_s: float) -> float:
-    """Until the next question to slurmctld, without jitter. ``text``: scontrol's lines. ``age_s``:
-    how long this machine is up.
+    """Return the seconds until the next question to slurmctld, without jitter. ``text``: scontrol's
+    lines. ``age_s``: how long this machine is up.
     """
     states = [flags(state) for _, _, state in _NODE.findall(text)]
     is_fast = age_s < YOUNG_S and any("POWERING_UP" in state for state in states)
@@ -194,7 +194,7 @@ class HostsFile:
             write(self.path, after)
 
     def clear(self) -> None:
-        """Take all our lines out."""
+        """Remove all our lines from the file."""
         before = self.read()
         after = with_names(before, {})
         if after != before:
@@ -262,7 +262,7 @@ def read(path: str) -> Dict[str, str]:  # noqa: UP006
 
 
 def main(argv: List[str]) -> int:  # noqa: UP006
-    """Runs until SIGTERM."""
+    """Run until SIGTERM."""
     settings = read(argv[1])
     with open(argv[2], encoding="utf-8") as file:
         tunnel = json.loads(file.read().strip() or "{}")

@@ -106,7 +106,7 @@ class TunnelInterface:
         self.listened_at = float("-inf")
 
     def look(self) -> bool:
-        """One round; whether the head answers."""
+        """Do one round. Return whether the head answers."""
         if not self.public:
             self.public = self.own_key()
             if not self.enrol_key:  # first: it takes the head a while to read it
@@ -167,7 +167,7 @@ class TunnelInterface:
         os.replace(draft, path)
 
     def is_there(self) -> bool:
-        """Whether the interface exists. wireguard-go's ends with its process."""
+        """Whether the interface exists. An interface of wireguard-go ends with its process."""
         return any(
             line.split()[1:2] == [self.name + ":"]
             for line in run("ip", "-oneline", "link", "show").splitlines()
@@ -281,7 +281,7 @@ def read(path: str) -> Dict[str, str]:  # noqa: UP006
 
 
 def main(argv: List[str]) -> int:  # noqa: UP006
-    """Runs until the machine ends."""
+    """Run until the machine ends."""
     with open(argv[1], encoding="utf-8") as file:
         settings = json.load(file)
     tunnel = TunnelInterface(settings, read(argv[2]))

@@ -201,11 +201,12 @@ def _paid(
     moment: Moment,
     machines: Sequence[Machine],
 ) -> PartitionPrice:
-    """The forecast with its cost.
+    """The forecast with its cost, and for a pool that may have spot machines with the effect of
+    interruptions.
 
-    ``low``: the cheapest known price for the usual run. ``high``: the dearest price for the whole
-    limit and a boot. Both with the traffic of the job's data, and the time that it takes. If the
-    pool may have spot machines, also the effect of interruptions.
+    The field ``low`` is the cheapest known price for the usual run, ``high`` the dearest price for
+    the whole limit and a boot. Both include the traffic of the job's data, and the time that it
+    takes.
     """
     if not started.start:
         return started

@@ -82,11 +82,11 @@ class MonthReport(Struct, frozen=True, kw_only=True):
     """The document of ``report --json``, version 1.
 
     ``since``, ``until``: the span of the figures (Unix time); it ends before the month does if
-    ``is_over`` is false. ``own_jobs_only``: as in the document of ``cost``. ``on_demand``: the same
-    machine-hours at on-demand prices. ``budget``: the configured budget of a month (None: none).
-    ``first_launch``: the first on record, of all months (None: none, or only own jobs are
-    included). ``no_replay``: why there is no simulation, or "". ``problems``: sums that do not add
-    up.
+    ``is_over`` is false. ``own_jobs_only``: as in the document of ``cost``.
+    ``on_demand_micro_dollars``: the price of the same machine-hours on demand.
+    ``budget_micro_dollars``: the configured budget of a month (None: none). ``first_launch``: the
+    first launch on record, of all months (None: none, or only own jobs are included).
+    ``no_replay``: why there is no simulation, or "". ``problems``: sums that do not add up.
     """
 
     month: str
