@@ -69,10 +69,11 @@ class AwsApi:
     def send(
         self, operation: str, request: Mapping[str, object], machines: int = 1
     ) -> Mapping[str, Any]:
-        """Send one request about ``machines`` machines. It is retried a little while the cloud is
-        only busy; a busy cloud answers at once. ``operation`` is boto3's name of the request.
+        """Send one request about ``machines`` machines. ``operation`` is boto3's name of the
+        request.
 
-        Raises a ProviderError for every error that EC2 or the network reports.
+        If the cloud is only busy, the request is retried for a short time: a busy cloud answers at
+        once. Raises a ProviderError for every error that EC2 or the network reports.
         """
         started = time.monotonic()
         retries = 0
@@ -190,8 +191,8 @@ def other_service(settings: AwsCloud, name: str, region: str) -> Iterator[Any]:
 
 
 def plain_client(settings: AwsCloud, name: str, region: str, attempts: int = 2) -> Any:  # noqa: ANN401
-    """A client of a service with all fields of its answers. A request is sent at most ``attempts``
-    times. Errors are botocore's.
+    """A client of a service with all fields of its answers. It sends a request at most ``attempts``
+    times. Its calls raise botocore's errors.
     """
     _require_trusted_files(settings.name, os.environ)
     session: Any = boto3.session.Session(profile_name=settings.profile, region_name=region)

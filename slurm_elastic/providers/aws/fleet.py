@@ -304,8 +304,8 @@ class FleetStrategy:
 
     @staticmethod
     def _lives(machine: Instance | None) -> bool:
-        """Whether a machine gets a place: yes if it lives or is not visible yet, no if it has
-        ended.
+        """Whether a machine gets a place. A machine that is not visible yet gets one, an ended
+        machine does not.
         """
         return machine is None or machine.state is not InstanceState.TERMINATED
 

@@ -1,5 +1,5 @@
 """Finds the AMI of a pool by a name pattern or by tags, and the product name under which EC2 prices
-its machines. Answers are kept for some minutes.
+its machines. Answers are cached for some minutes.
 
 Only images of ``image_owners`` count, because every account may publish an AMI under any name.
 """

@@ -38,7 +38,7 @@ class PlacementGroups:
         self._known_names: set[str] = set()
 
     def ensure(self, pool: Pool) -> None:
-        """The pool's group exists when this returns, if we make it."""
+        """Create the pool's group if we make one for the pool and it does not exist."""
         if pool.machine.placement_group != CLUSTER_GROUP:
             return
         name = own_group(self._settings, self._cluster, pool)

@@ -86,7 +86,9 @@ class AwsCloud(CloudSettings, frozen=True, kw_only=True, forbid_unknown_fields=T
 
     @property
     def markets(self) -> frozenset[Market]:
-        """Spot and on-demand. An endpoint on the premises sells the same as other clouds there."""
+        """Spot and on-demand for EC2 itself. An endpoint on the premises has the same markets as
+        other clouds there.
+        """
         if self.endpoint is None or self.location is Location.PUBLIC:
             return frozenset({Market.SPOT, Market.ON_DEMAND}) | self.reserved_market
         return super().markets
@@ -104,6 +106,6 @@ class AwsCloud(CloudSettings, frozen=True, kw_only=True, forbid_unknown_fields=T
         return "http://169.254.169.254/latest/"
 
     def shares_place(self, other: CloudSettings) -> bool:
-        """Whether both are in one account and region."""
+        """Whether both clouds are in one region of one endpoint, and so may be in one account."""
         place = (self.region, self.endpoint)
         return isinstance(other, AwsCloud) and (other.region, other.endpoint) == place

@@ -19,12 +19,14 @@ class BmcSettings(Protocol):
 
     @property
     def name(self) -> str:
-        """The cloud."""
+        """The cloud's name."""
         ...
 
     @property
     def hosts(self) -> Mapping[str, str]:
-        """See above."""
+        """By name, the URL of the host's system at its BMC, or the argument of ``command`` for the
+        host.
+        """
         ...
 
     @property

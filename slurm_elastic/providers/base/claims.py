@@ -21,8 +21,9 @@ _TABLE = "create table if not exists claims (thing text primary key, claim blob 
 
 
 class Claim(msgspec.Struct, frozen=True, kw_only=True):
-    """``marks`` are what tags are in a cloud. ``seen``: the thing was seen in use. ``ending``: when
-    we decided to end it (Unix time), or None.
+    """A claim on a thing. ``marks`` are like the tags of a machine in a cloud.
+
+    ``seen``: the thing was seen in use. ``ending``: when we decided to end it (Unix time), or None.
     """
 
     marks: dict[str, str]

@@ -29,7 +29,7 @@ _limits = threading.local()
 
 @contextmanager
 def until(limit: float | None) -> Iterator[None]:
-    """All calls that this thread makes inside end before ``limit`` (of time.monotonic; None: no
+    """Make all calls of this thread in the block end before ``limit`` (of time.monotonic; None: no
     limit).
     """
     before = deadline()
@@ -86,7 +86,7 @@ class Hosts(ABC, Generic[Connection]):
             yield
 
     def in_time(self, do: Callable[[Item], Result]) -> Callable[[Item], Result]:
-        """``do`` for worker threads, with the deadline of the calling thread."""
+        """Return ``do`` for worker threads, with the deadline of the calling thread."""
         # Read here and not in ``bounded``: the deadline is thread-local, so a worker thread has
         # none.
         limit = self._deadline()

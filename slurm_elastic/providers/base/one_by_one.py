@@ -95,8 +95,8 @@ class OneByOne:
         nodes: Sequence[str],
         make: Callable[[LaunchSpec, str], Instance],
     ) -> Iterator[tuple[Instance | None, BaseException | None]]:
-        """A machine or an error for each node; neither if a refusal of another node has ended the
-        launch.
+        """Yield a machine or an error for each node. Both are None if a refusal of another node has
+        ended the launch.
         """
         refused = threading.Event()
 

@@ -10,8 +10,8 @@ from slurm_elastic.model.cluster import Instance, LaunchSpec, Notice, Offer, Poo
 
 
 class RefusedProvider:
-    """Each call raises AuthError with the reason. The cloud is skipped and reported, and its
-    machines do not count as lost.
+    """Stands for a cloud that cannot be opened. Each call raises AuthError with the reason, so the
+    cloud is skipped and reported, and its machines do not count as lost.
     """
 
     def __init__(self, name: str, reason: str) -> None:

@@ -39,8 +39,9 @@ def rules_of(place: SitePlace) -> tuple[FirewallRule, ...]:
 
 
 def _tunnel(place: SitePlace) -> Iterator[FirewallRule]:
-    """The end that opens the tunnel sends first; answers pass without a rule. Nothing else needs
-    to reach machines from outside the tunnel.
+    """Yield the rules for the tunnel. Nothing else needs to reach machines from outside the tunnel.
+
+    Only the end that opens the tunnel needs a rule, because answers pass without a rule.
     """
     port = place.tunnel_port or 0
     if place.head_opens:

@@ -15,11 +15,11 @@ class ListedLate(Protocol):
 
     @property
     def listing_lag(self) -> float | None:
-        """Seconds."""
+        """Seconds for which a listing may lack a new machine."""
 
     @property
     def resume_timeout(self) -> float | None:
-        """Seconds."""
+        """Seconds that a node has to boot."""
 
 
 def check_listing_lag(draft: Draft, i: int, cloud: ListedLate) -> None:
@@ -45,7 +45,7 @@ def check_listing_lag(draft: Draft, i: int, cloud: ListedLate) -> None:
 
 
 def check_wait(draft: Draft, i: int, cloud: CloudSettings, key: str) -> None:
-    """Report a wait as long as the boot time-out of a node."""
+    """Report the wait ``key`` if it is as long as the boot time-out of a node."""
     wait, resume_timeout = (
         getattr(cloud, key),
         cloud.resume_timeout or draft.timing("resume_timeout"),

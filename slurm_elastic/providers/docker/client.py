@@ -34,7 +34,7 @@ class DockerClient(docker.APIClient):
 
     @property
     def trust_env(self) -> bool:
-        """Whether requests reads the environment: never."""
+        """Always False: requests must not read the environment."""
         return False
 
     @trust_env.setter

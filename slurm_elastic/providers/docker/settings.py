@@ -63,7 +63,7 @@ class DockerCloud(HostedCloud, frozen=True, kw_only=True, forbid_unknown_fields=
     """Change it when the host's seccomp or AppArmor profile keeps slurmd or jobs from working."""
 
     def shares_place(self, other: CloudSettings) -> bool:
-        """Whether both use an engine in common."""
+        """Whether both clouds use an engine in common."""
         urls = {host.url for host in self.hosts.values()}
         hosts = other.hosts.values() if isinstance(other, DockerCloud) else ()
         return not urls.isdisjoint(host.url for host in hosts)

@@ -53,8 +53,10 @@ class FakeCall(Struct, frozen=True):
 
 
 class _Machine(Struct):
-    """``owner``: the UUID of its cluster, or None if no cluster of ours started it. ``taken``: it
-    was taken away, and no listing has reported that yet.
+    """A machine of any owner.
+
+    ``owner``: the UUID of its cluster, or None if no cluster of ours started it. ``taken``: the
+    machine was taken away, and no listing has reported that yet.
     """
 
     instance: Instance
@@ -341,7 +343,7 @@ class FakeProvider:
     def _called(
         self, name: str, size: int = 0, exempt: tuple[type[ProviderError], ...] = ()
     ) -> Iterator[None]:
-        """Wraps each call: it is recorded and delayed, and fails if that was requested. ``exempt``:
+        """Wrap a call: record and delay it, and let it fail if that was requested. ``exempt``:
         errors that this call cannot raise.
         """
         self.calls.append(FakeCall(name, size))

@@ -26,5 +26,5 @@ class FakeCloud(CloudSettings, frozen=True, kw_only=True, forbid_unknown_fields=
 
     @property
     def known_zones(self) -> tuple[str, ...]:
-        """``zones``."""
+        """The configured ``zones``."""
         return self.zones

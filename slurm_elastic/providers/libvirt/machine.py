@@ -126,19 +126,19 @@ class DomainPlan(Struct, frozen=True, kw_only=True):
 
     @property
     def id(self) -> str:
-        """Its UUID, which serves as the launch's token for this node: a second creation creates the
-        same machine.
+        """The domain's UUID. It serves as the launch's token for this node: a second creation
+        creates the same machine.
         """
         cluster, cloud = self.cluster.uuid or "", self.settings.name
         return _uuid_of(cluster, cloud, self.spec.generation, self.node)
 
     @property
     def name(self) -> str:
-        """The name for people. libvirt has each name only once."""
+        """The domain's name, for people. libvirt accepts each name only once."""
         return f"{self.cluster.name}-{self.node}-{self.id[:13]}".replace("/", "-")
 
     def seed(self) -> bytes:
-        """The image of its second disk, from which it reads its node."""
+        """The image of the machine's second disk, from which the machine reads its node."""
         facts = own_facts(self.cluster, self.spec, self.node)
         first_part = f"#cloud-boothook\n{facts_program(facts)}"
         return seed(self.id, self.node, (first_part, *self.parts))

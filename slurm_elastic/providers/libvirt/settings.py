@@ -88,7 +88,7 @@ class LibvirtCloud(
 
     @property
     def reach_advice(self) -> str:
-        """Ask libvirt without us."""
+        """How an administrator can ask libvirt without slurm-elastic."""
         return "try 'virsh -c URI list' as SlurmUser, with the uri of the host"
 
     def shares_place(self, other: CloudSettings) -> bool:

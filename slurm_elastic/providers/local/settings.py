@@ -24,7 +24,7 @@ class LocalCloud(CloudSettings, frozen=True, kw_only=True, forbid_unknown_fields
 
     @property
     def reach_advice(self) -> str:
-        """Start the agent."""
+        """How to start the agent."""
         return service_remedies.enable_or_log(LOCAL_AGENT)
 
     @property
@@ -34,10 +34,10 @@ class LocalCloud(CloudSettings, frozen=True, kw_only=True, forbid_unknown_fields
 
     @property
     def known_zones(self) -> tuple[str, ...]:
-        """The host."""
+        """One zone: the host."""
         return (LOCAL_ZONE,)
 
     @property
     def room(self) -> int | None:
-        """``capacity``."""
+        """The configured ``capacity``; None: as many machines as there are nodes."""
         return self.capacity

@@ -1,4 +1,4 @@
-"""Finds the image of a pool by a name or by its maker's attributes. Answers are kept for some
+"""Finds the image of a pool by a name or by its maker's attributes. Answers are cached for some
 minutes.
 
 Every account may create an image under any name and let others use it, so only images of

@@ -133,7 +133,9 @@ class OneMachines:
         return [n for n in numbers if n is not None]
 
     def ask_to_end(self, numbers: Sequence[int]) -> frozenset[int]:
-        """Ask once for the end of each. Returns the numbers for which oned has accepted it."""
+        """Ask once for the end of each machine. Returns the numbers for which oned has accepted
+        that.
+        """
         results = each(list(numbers), self._ask_to_end, self._threads)
         for result in results:
             if error := result.exception():
@@ -150,7 +152,8 @@ class OneMachines:
         return was_asked or convert.state_of(vm) is InstanceState.STOPPING
 
     def ask_again(self, machines: Sequence[VmFields]) -> None:
-        """Ask again for machines of a complete list that were asked to end and still exist.
+        """Ask again for the end of machines that were asked to end and still exist. ``machines``
+        must be a complete list.
 
         A restarted oned waits for an answer that its driver gave to the old process. If a
         hypervisor fails to end a machine, the machine is RUNNING again without any error.

@@ -72,7 +72,7 @@ def disks(vm_template: Mapping[str, Any], image: int) -> list[dict[str, str]]:
 
 
 def size(kind: InstanceType) -> dict[str, str]:
-    """One whole physical CPU for each CPU of the machine; memory in MiB."""
+    """The size of a machine: one whole physical CPU for each of its CPUs, and its memory in MiB."""
     return {"CPU": str(kind.cpus), "VCPU": str(kind.cpus), "MEMORY": str(kind.memory)}
 
 

@@ -86,8 +86,8 @@ def waiting(machines: Sequence[VmFields]) -> Iterator[WaitingMachine]:
 
 
 def given_up(machines: Sequence[VmFields], now: float, limit: float) -> Mapping[int, VmFields]:
-    """The machines with a message in whose line nothing has moved for ``limit`` seconds, or longer
-    if the scheduler took longer pauses with their launch. By number.
+    """By number, the machines with a message in whose line nothing has moved for ``limit`` seconds,
+    or for longer if the scheduler took longer pauses with their launch.
     """
     return {
         w.vm.id: w.vm

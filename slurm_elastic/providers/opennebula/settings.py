@@ -73,16 +73,16 @@ class OpenNebulaCloud(
 
     @property
     def clock_url(self) -> str | None:
-        """Oned's answers contain a date."""
+        """The endpoint, because oned's answers contain a date."""
         return self.endpoint
 
     def shares_place(self, other: CloudSettings) -> bool:
-        """Whether both are one front end."""
+        """Whether both clouds are at one front end."""
         return isinstance(other, OpenNebulaCloud) and other.endpoint == self.endpoint
 
     def wrong_image_id(self, text: str) -> str | None:
-        """The expected form if the text is no id of an image, or None: ids of images are
-        numbers.
+        """Why the text is no id of an image, with the expected form. None if it is a number, as ids
+        are.
         """
         if text.isascii() and text.isdecimal():
             return None

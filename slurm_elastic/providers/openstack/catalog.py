@@ -1,5 +1,5 @@
 """Finds the cloud's ids of the things that a launch names: flavors, image, networks. Answers are
-kept for a minute.
+cached for a minute.
 """
 
 from __future__ import annotations

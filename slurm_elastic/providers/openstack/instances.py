@@ -126,7 +126,7 @@ class Servers:
         self._call("compute", "POST", f"/servers/{quote(server)}/action", {verb: None})
 
     def _has_state(self, server: str, *states: str) -> bool:
-        """Whether its status, or its current task in nova, is among these."""
+        """Whether the server's status, or its current task in nova, is among ``states``."""
         record = self._call("compute", "GET", f"/servers/{quote(server)}")["server"]
         with translated(self.name):
             return not {str(record["status"]), record.get("OS-EXT-STS:task_state")}.isdisjoint(

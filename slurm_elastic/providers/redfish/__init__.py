@@ -28,8 +28,9 @@ def _open(settings: RedfishCloud, cluster: Cluster, config: Config | None) -> Pr
 
 
 def _check(draft: Draft, i: int, cloud: RedfishCloud) -> None:
-    """Report wrong URLs, nodes without a host, and hosts with two nodes, which nothing else keeps
-    from double use.
+    """Report wrong URLs, nodes without a host, and hosts that two nodes have.
+
+    Nothing else keeps such a host from being used for two nodes at once.
     """
     hosts_path = ("clouds", i, "hosts")
     for name, url in cloud.hosts.items():

@@ -18,7 +18,7 @@ _BYTES = 32
 
 
 def path_of(config_path: Path, cloud: str) -> Path:
-    """The file, beside the configuration."""
+    """The path of the file, which is beside the configuration."""
     return config_path.absolute().parent / f"clouds-{cloud}.yaml"
 
 
@@ -53,7 +53,7 @@ def secret_of(file: Path) -> str:
 
 
 def remove(file: Path) -> bool:
-    """Remove a file of ours. Returns whether it did."""
+    """Remove a file that ``create`` has made. Returns whether it has removed one."""
     if not secret_of(file):
         return False
     file.unlink()

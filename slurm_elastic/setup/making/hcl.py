@@ -16,7 +16,7 @@ TERRAFORM_VERSION = ">= 1.3"
 
 
 def files_of(hcl: Hcl, command: str, cloud: str) -> dict[str, str]:
-    """The text of each file by its name. ``command``: what wrote them."""
+    """The text of each file by its name. ``command``: the command that wrote the files."""
     head = f"# Written by `{command}`. It overwrites this file.\n\n"
     return {
         "versions.tf": head + _versions(hcl),
@@ -74,7 +74,7 @@ def _text(
 
 
 def _attributes(attributes: Mapping[str, Any], depth: int) -> Iterator[str]:
-    """One line for each, with the signs of equality of adjacent single lines below each other."""
+    """Yield a line for each attribute. The equals signs of adjacent single lines are aligned."""
     values = {_key(key): _value(value, depth) for key, value in attributes.items()}
     group: list[tuple[str, str]] = []
     for key, value in values.items():

@@ -18,7 +18,9 @@ TIMEOUT_S = 30
 
 
 def key_file(config: Config, config_path: Path) -> Path:
-    """The file of the private key: the path of ``join.ssh``, or else beside the configuration."""
+    """The path of the private key: that of ``join.ssh``, or else a file beside the
+    configuration.
+    """
     if config.join.ssh is not None:
         return Path(config.join.ssh.key)
     return config_path.absolute().parent / _NAME
@@ -55,7 +57,7 @@ def create_key(file: Path, user: str) -> str:
 
 
 def remove_key(file: Path) -> bool:
-    """Remove a key that ``create_key`` has created. Returns whether it did."""
+    """Remove a key that ``create_key`` has created. Returns whether it has removed one."""
     if not file.is_file() or file.is_symlink():
         return False
     comment = " ".join(_keygen("-y", "-P", "", "-f", str(file), about=file).split()[2:])

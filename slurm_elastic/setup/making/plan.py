@@ -11,8 +11,10 @@ from slurm_elastic.model.site_resources import FoundResource, SiteResource, is_d
 
 
 class Verb(StrEnum):
-    """``leave``: it is ours, and stays because of the reason. ``refuse``: nothing can be created
-    because a foreign resource is in the way.
+    """What a step does with its resource.
+
+    ``leave``: the resource is ours, and stays because of the step's reason. ``refuse``: nothing can
+    be created because a foreign resource is in the way.
     """
 
     CREATE = "create"

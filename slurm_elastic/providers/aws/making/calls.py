@@ -38,7 +38,7 @@ class Calls:
         self._clients: dict[str, Any] = {}
 
     def ec2(self, operation: str, **request: object) -> Mapping[str, Any]:
-        """Send a request to EC2. ``operation`` is boto3's name."""
+        """Send a request to EC2. ``operation`` is boto3's name of the request."""
         answer: Mapping[str, Any] = self._send("ec2", operation, request)
         return answer
 

@@ -16,12 +16,12 @@ Attributes = Mapping[str, str]
 
 
 def create(calls: Calls, resource: SiteResource, properties: Properties, tags: Tags) -> Attributes:
-    """Create the resource. ``properties`` are its own without references."""
+    """Create the resource. ``properties`` are the resource's, with ids in place of references."""
     return _CREATORS[resource.kind](calls, properties, tags)
 
 
 def remove(calls: Calls, resource: FoundResource, properties: Properties) -> None:
-    """Remove the resource. ``properties`` are its own without references."""
+    """Remove the resource. ``properties`` are the resource's, with ids in place of references."""
     _REMOVERS[resource.kind](calls, resource.id, properties)
 
 

@@ -149,7 +149,9 @@ def _subnet(name: str, zone: str, block: str) -> Iterator[SiteResource]:
 
 
 def _blocks(cidr: str, zones: Sequence[str]) -> Iterator[str]:
-    """The addresses of each zone. By its letter, so that a new zone changes no other zone."""
+    """The block of addresses of each zone. It is chosen by the zone's letter, so that a new zone
+    does not move the block of another zone.
+    """
     network = ip_network(cidr)
     blocks = [str(block) for block in network.subnets(new_prefix=network.prefixlen + 4)]
     numbers = [ord(zone[-1]) - ord("a") for zone in zones]
@@ -190,8 +192,10 @@ def _rule(rule: FirewallRule, group: str) -> Mapping[str, Any]:
 
 
 def _template(name: str) -> SiteResource:
-    """The hop limit keeps containers on a machine from its credentials. A machine that shuts itself
-    down must not keep its disk.
+    """A launch template with the settings that have no key in the configuration.
+
+    The hop limit keeps containers on a machine from the machine's credentials. A machine that shuts
+    itself down ends, because a stopped machine's disk would still cost money.
     """
     return SiteResource(
         key="launch-template", kind="launch template", name=name,

@@ -30,8 +30,9 @@ _ALL_PROTOCOLS = "-1"
 
 
 class Kind(Struct, frozen=True, kw_only=True):
-    """How to list resources of a kind. ``properties``: their names in an answer of EC2, by our
-    name.
+    """How to list resources of a kind.
+
+    ``properties``: the names of the properties in an answer of EC2, by our own names.
     """
 
     kind: str
@@ -160,7 +161,9 @@ def _network(reading: AccountReading) -> Iterator[FoundResource]:
 
 
 def _of_same_number(key: str, other: str) -> str:
-    """The key of a part of a second resource."""
+    """The key of a part, with the number of the key ``other`` of the resource to which the part
+    belongs.
+    """
     return key + "".join(other.partition("+")[1:])
 
 

@@ -54,7 +54,7 @@ MADE_BY = "slurm-elastic init --terraform"
 
 
 def files(needed: Sequence[SiteResource], settings: AwsCloud, place: SitePlace) -> Hcl:
-    """The same resources as blocks."""
+    """The needed resources as blocks of Terraform."""
     new = [resource for resource in needed if not resource.named]
     by_key = {resource.key: resource for resource in new}
     variables = [

@@ -133,7 +133,10 @@ def _group(name: str, place: SitePlace) -> Iterator[SiteResource]:
 
 
 def _own_rules(place: SitePlace) -> Iterator[FirewallRule]:
-    """Unlike EC2, neutron applies the group to these, too."""
+    """Yield the rules for the metadata service and for the search for the head's name.
+
+    EC2 needs no such rules, but neutron applies the group to this traffic, too.
+    """
     yield FirewallRule(
         direction="egress", ports=(80, 80), peer=_METADATA, purpose="the metadata service"
     )

@@ -183,7 +183,7 @@ def _groups(reading: ProjectReading) -> Iterator[FoundResource]:
 
 
 def is_default_egress(rule: Record) -> bool:
-    """Whether it is one of the two rules that neutron gives each new group."""
+    """Whether the rule is one of the two rules that neutron gives each new group."""
     is_open = not (rule.get("protocol") or rule.get("remote_ip_prefix"))
     return (
         rule["direction"] == "egress"

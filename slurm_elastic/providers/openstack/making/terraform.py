@@ -37,7 +37,7 @@ _UNDESCRIBED = ("router interface", "key pair")
 
 
 def files(needed: Sequence[SiteResource], settings: OpenStackCloud, place: SitePlace) -> Hcl:
-    """The same resources as blocks."""
+    """The needed resources as blocks of Terraform."""
     by_key = {r.key: r for r in needed if r.kind in TYPES and not r.named}
     variables = [
         HclVariable(name="cloud", description="the entry of clouds.yaml", default=settings.cloud)
