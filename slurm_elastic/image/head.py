@@ -115,7 +115,7 @@ class TrialHead:
         self._start([*become, "slurmctld", "-D", "-f", f"{self._work}/slurm.conf"], "slurmctld")
 
     def stop(self) -> None:
-        """Kill both at once, as a power cut would."""
+        """Kill slurmctld and munged at once, as a power cut would."""
         for process in self._running:
             process.kill()
             process.wait()

@@ -48,7 +48,9 @@ def _listed(answers: Mapping[str, str], directory: str) -> bytes | None:
 
 
 class MetadataAnswers(BaseHTTPRequestHandler):
-    """PUT returns a token. GET answers requests with a token. 404 for unknown paths."""
+    """Answers requests as the service does: PUT gives a token, and GET answers requests with a
+    token. An unknown path gets 404.
+    """
 
     answers: dict[str, str] = {}  # noqa: RUF012 - by path below meta-data/, one set a test
 
@@ -93,7 +95,7 @@ def serving(**answers: str) -> Iterator[str]:
 
 
 class Written(MetadataAnswers):
-    """Read the answers from the file at each request."""
+    """Reads the answers from the file FILE at each request."""
 
     def known(self) -> Mapping[str, str]:
         path = Path(sys.argv[1])

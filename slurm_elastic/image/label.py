@@ -16,8 +16,10 @@ from slurm_elastic.base.errors import SlurmElasticError, reason_of
 
 
 class Label(Struct, frozen=True, kw_only=True):
-    """``software``: names with versions, such as ``slurm-24.11.5``. ``version`` and ``codename``
-    are of the Debian release. ``built`` is Unix time. ``secret``: the image contains the munge key.
+    """What an image contains.
+
+    ``software``: names with versions, such as ``slurm-24.11.5``. ``version`` and ``codename`` are
+    of the Debian release. ``built`` is Unix time. ``secret``: the image contains the munge key.
     """
 
     name: str

@@ -20,7 +20,8 @@ _PROBE_TIMEOUT_S = 20.0
 
 
 class Spec(Struct, frozen=True, kw_only=True):
-    """``disk``, ``console`` and ``drives`` are files. ``tap`` and ``mac``: the network card.
+    """The parts of a virtual machine. ``disk``, ``console`` and ``drives`` are files. ``tap`` and
+    ``mac``: the network card.
 
     ``smbios``: fields of the firmware's tables, by which cloud-init recognises its cloud.
     """

@@ -212,7 +212,7 @@ class EmulatedCloud:
         return [m.id for m in self.machines.values() if m.placed]
 
     def stopped(self, ids: Iterable[str]) -> list[FaultTarget]:
-        """Return the kinds of the stopped machines among these."""
+        """Return the kinds of the stopped machines among ``ids``."""
         machines = [m for i in ids if (m := self.machines.get(i)) is not None]
         return [m.target for m in machines if m.state == _STOPPED]
 

@@ -39,7 +39,7 @@ def _replay(cloud: EmulatedCloud, now: float, trace: str, speed: float = 1.0) ->
 
 
 def _set_or_remove(numbers: dict[str, float], key: str, number: float | None) -> object:
-    """Set the number that another service reports; None removes it."""
+    """Set the number that another service reports for ``key``; None removes the number."""
     if number is None:
         numbers.pop(key, None)
     else:

@@ -13,7 +13,7 @@ ACTIONS = ("CreatePlacementGroup", "DescribePlacementGroups", "DeletePlacementGr
 
 
 class EmulatedGroup(Struct, frozen=True, kw_only=True):
-    """One group."""
+    """A placement group."""
 
     name: str
     strategy: str
@@ -21,7 +21,7 @@ class EmulatedGroup(Struct, frozen=True, kw_only=True):
 
     @property
     def xml(self) -> str:
-        """The elements of an answer."""
+        """The elements of the group in an answer."""
         fields = elements(groupName=self.name, strategy=self.strategy, state="available")
         return fields + tag_set(self.tags)
 

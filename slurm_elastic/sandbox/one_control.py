@@ -48,7 +48,7 @@ class VmView(Struct, frozen=True, kw_only=True):
 
 
 class OneView(Struct, frozen=True, kw_only=True):
-    """The whole cloud."""
+    """The whole cloud, as the control API shows it."""
 
     machines: tuple[VmView, ...]
     faults: tuple[Fault, ...]

@@ -288,8 +288,9 @@ def _max_time(site: SiteFacts) -> Question:
 
 
 def head_flaw(site: SiteFacts, chosen: Sequence[Found]) -> str:
-    """Return why machines cannot reach the head by SlurmctldHost, "" if they may. Machines of a
-    cloud on this host reach its loopback addresses.
+    """Return why machines cannot reach the head by SlurmctldHost, "" if they may.
+
+    Machines of a cloud on this host reach this host's loopback addresses.
     """
     endpoints = [str(cloud.keys.get("endpoint", "")) for cloud in chosen if cloud.joins]
     is_here = bool(endpoints) and all(map(is_loopback_url, endpoints))

@@ -78,7 +78,9 @@ def facts(path: Path) -> SiteFacts:
 
 
 def _programs() -> dict[str, str]:
-    """Directories of Slurm's programs by key of ``slurm``, if not Debian's and RHEL's."""
+    """Return the directories of Slurm's programs by key of ``slurm``, without the usual directories
+    of Debian and RHEL.
+    """
     usual = SlurmSettings()
     programs = {"bin_dir": ("scontrol", usual.bin_dir), "sbin_dir": ("slurmctld", usual.sbin_dir)}
     path = os.pathsep.join([os.environ.get("PATH", ""), *_OTHER_PLACES])

@@ -43,7 +43,7 @@ def machines() -> Iterator[IdleMachine]:
 
 
 def due_of(policy: AnyRelease, machine: IdleMachine) -> int:
-    """When the machine may go."""
+    """Return the time at which the machine may go, in the policy's opinion."""
     started, since, now, lease, public = machine
     return policy.due(started, since, now, lease, public=public)
 

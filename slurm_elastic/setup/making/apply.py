@@ -23,8 +23,9 @@ def attributes_of(existing: Sequence[FoundResource]) -> Attributes:
 def carry_out(
     maker: SiteMaker, steps: Sequence[Step], attributes: Attributes
 ) -> Iterator[tuple[Step, str]]:
-    """Do the steps one by one. Yield each step with the id of its resource when it is done.
-    It adds new resources to ``attributes``.
+    """Carry out the steps one by one. Yield each finished step with the id of its resource, or "".
+
+    The attributes of new resources are added to ``attributes``.
     """
     for step in steps:
         if step.verb is Verb.CREATE and step.needed is not None:
@@ -36,8 +37,8 @@ def carry_out(
 
 
 def with_names(text: str, source: str, cloud: str, keys: Mapping[str, object]) -> str:
-    """The configuration's text with these keys in the entry of the cloud; None takes a key away.
-    All other text stays as it is.
+    """The configuration's text with ``keys`` in the entry of the cloud. The value None removes a
+    key. All other text stays as it is.
 
     ConfigError with the lines to put in by hand, if YAML of this style cannot be edited.
     """
