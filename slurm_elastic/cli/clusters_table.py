@@ -30,7 +30,9 @@ _WARN, _BAD = "yellow", "bold red"
 
 
 def gather_clusters(config: Config, here: StatusView) -> ClustersView:
-    """The rows of this cluster and of the others. ConfigError if no other is configured."""
+    """The rows of this cluster and of the other clusters. ConfigError if no other cluster is
+    configured.
+    """
     if not config.clusters:
         raise ConfigError("no other cluster is configured: add them to `clusters`")
     status = convert(json.decode(json.encode(here)), HeadStatus)

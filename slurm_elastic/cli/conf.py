@@ -200,7 +200,7 @@ def render(args: argparse.Namespace) -> int:
 
 
 def run_check(args: argparse.Namespace) -> int:
-    """Check, and print the proof and what remains to be done by hand."""
+    """Check slurm.conf, and print the proof and the steps that remain to be done by hand."""
     config = _load(args)
     _require_joining(config)
     planned = plan.make(config)
@@ -242,7 +242,9 @@ def run_uninstall(args: argparse.Namespace) -> int:
 
 
 def _load(args: argparse.Namespace) -> Config:
-    """Load the configuration. ConfigError if any cloud has a mistake: no part of it is used."""
+    """Load the configuration. ConfigError if any cloud has a mistake, because a part of the
+    configuration alone is not used.
+    """
     return configfile.load(Path(args.config), whole=True)
 
 

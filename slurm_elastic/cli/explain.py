@@ -131,7 +131,7 @@ def explanations(config: Config, slurm: Slurm, subject: str) -> Iterator[Explana
 
 
 def _with_own_job(config: Config, slurm: Slurm, explanation: Explanation) -> Explanation:
-    """Add what ``mine`` shows of the job, if this user may see that."""
+    """Add the row that ``mine`` shows of the job, if this user may see it."""
     if explanation.about != "job":
         return explanation
     now, job = time.time(), int(explanation.subject)
@@ -316,7 +316,9 @@ def _explain_pool(config: Config, slurm: Slurm, name: str) -> Explanation:
 
 
 def _persons_nodes(config: Config, slurm: Slurm, nodes: Sequence[str], now: float) -> Iterator[str]:
-    """Yield the nodes of a pool that a person must return: the pool is smaller until then."""
+    """Yield a sentence for each group of nodes that a person must return to service. Until then the
+    pool is smaller.
+    """
     # The rows of machines already report the nodes that slurm-elasticd itself returns.
     for finding in kept_views(config, kept_of(slurm, now, names=nodes)):
         if finding.kind == NODE:
@@ -380,7 +382,7 @@ def _job_number(subject: str) -> int | None:
 
 
 def _jobs(slurm: Slurm) -> tuple[Sequence[SlurmJob], str]:
-    """All jobs, and the trouble if Slurm does not answer ("" if it does)."""
+    """All jobs, and "". If Slurm does not answer: no jobs, and the reason."""
     try:
         return slurm.jobs(ended=True), ""
     except SlurmError as error:

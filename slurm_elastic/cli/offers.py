@@ -84,7 +84,7 @@ class PoolOffers(Struct, frozen=True, kw_only=True):
 
     @property
     def had(self) -> int:
-        """The number of nodes that could start."""
+        """The number of nodes that could start with these offers."""
         return sum(row.take for row in self.ranked)
 
 

@@ -210,7 +210,9 @@ _POSITIONAL = ("scope", "subject", "key", "value", "subjects", "job")
 
 
 def _arguments(action: PageAction, values: Mapping[str, str]) -> list[str]:
-    """The arguments of the command. No value can become an option, whatever it begins with."""
+    """The arguments of the command. No value can become an option, whatever character it begins
+    with.
+    """
     options: list[str] = []
     positional: list[str] = []
     for field in action.fields:

@@ -225,7 +225,9 @@ class Demonstration:
         return self.sandbox.submit(script, user=USER)
 
     def _until(self, done: Callable[[], list[str]], deadline: float) -> list[str]:
-        """Poll until ``done`` returns nothing; return what is missing after ``deadline`` (s)."""
+        """Poll until ``done`` returns nothing. Return what ``done`` still misses after ``deadline``
+        seconds.
+        """
         until = time.monotonic() + deadline
         while True:
             answer = self.sandbox.run(["scontrol", "--oneliner", "show", "job"]).stdout

@@ -265,7 +265,7 @@ def _page(view: StatusView, console: Console, screen: Screen) -> None:
 
 
 def _ticks(period: float) -> Iterator[None]:
-    """Yield now, and then again ``period`` seconds after the caller was done."""
+    """Yield at once, and then ``period`` seconds after the caller was done with each round."""
     while True:
         yield
         time.sleep(period)

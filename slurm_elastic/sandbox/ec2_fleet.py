@@ -187,8 +187,8 @@ def _hardware(data: Mapping[str, Any]) -> dict[str, str]:
 
 
 def _tags(call: Ec2Call, data: Mapping[str, Any]) -> dict[str, str]:
-    """Return the tags for the machines: those of the call except the fleet's, and those of spot
-    requests in the template. RunInstances needs their numbers without a gap.
+    """Return the tags for the machines: the call's tags except the fleet's own, and the template's
+    tags of spot requests. RunInstances needs their numbers without a gap.
     """
     prefixes = [f"TagSpecification.{n}." for n in range(1, 10)]
     kinds = [(call.params.get(f"{prefix}ResourceType"), prefix) for prefix in prefixes]

@@ -47,7 +47,7 @@ class ImageWait:
 
     @property
     def waited(self) -> bool:
-        """Whether it has waited at all."""
+        """Whether this run has waited at all."""
         return self._began_at is not None
 
     def retry_after_pause(self, reason: str) -> bool:

@@ -67,7 +67,7 @@ class Stream:
 def check(directory: Path, user: RightsUser) -> tuple[int, ...]:
     """Refuse an image that contains anything except tasks of ``user``.
 
-    Return the tasks' supplementary groups. They are the same for all tasks, because changing them
+    Return the tasks' supplementary groups. All tasks have the same groups, because changing them
     needs privileges.
     """
     names = sorted(entry.name for entry in directory.iterdir())

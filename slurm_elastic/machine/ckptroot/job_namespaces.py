@@ -83,7 +83,7 @@ class JobNamespaces:
         return self._ended
 
     def kill(self) -> None:
-        """End all of its processes except process 1, which may start others later."""
+        """End all of the job's processes except process 1, which may start others later."""
         self.ask("kill", 60.0)
         self._ended = None
 

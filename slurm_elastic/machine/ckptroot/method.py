@@ -30,7 +30,7 @@ class Method(Protocol):
         """Start the payload."""
 
     def put_back_files(self, image: Path, /) -> None:  # noqa: ARG002
-        """Put back those of the verified image's files that only the old node had. Called before
+        """Put back the verified image's files that only the old node had. Called before
         ``restore``. It may raise RequestRefused.
         """
         return

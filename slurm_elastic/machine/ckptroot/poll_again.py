@@ -110,7 +110,7 @@ def _send_all_back(pid: int, owner: TaskOwner) -> None:
 
 
 def _in_poll(task: PinnedTask) -> Iterator[int]:
-    """Yield its threads that were in poll when they were stopped (proc(5), syscall)."""
+    """Yield the task's threads that were in poll when they were stopped (proc(5), syscall)."""
     for thread in task.threads():
         with contextlib.suppress(OSError):
             if task.read(f"task/{thread}/syscall").split()[0] == str(_POLL):

@@ -144,7 +144,7 @@ def _end(owner: subprocess.Popen[bytes]) -> None:
 
 
 def _ignore_signals() -> None:
-    """Ignore signals to all of a job's processes (scancel --full)."""
+    """Ignore the signals that Slurm sends to all of a job's processes (scancel --full)."""
     for number in signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP, signal.SIGCHLD}:
         signal.signal(number, signal.SIG_IGN)
     signal.pthread_sigmask(signal.SIG_SETMASK, ())

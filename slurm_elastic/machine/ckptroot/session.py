@@ -244,7 +244,9 @@ class Session:
         return not self.is_held
 
     def _wait_for_requeue(self, node: str) -> None:
-        """Hold the job, because a node of it is lost: Slurm will notice, and requeue it."""
+        """Hold the job, because one of its nodes is lost: Slurm will notice that, and requeue the
+        job.
+        """
         self._run.report(f"{node} does not answer: the job waits until Slurm requeues it")
         self.hold.begin()
         self._saves.stop()

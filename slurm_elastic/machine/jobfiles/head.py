@@ -87,7 +87,7 @@ def _size_of(path: str) -> int:
 
 
 def _present(path: str, base: int) -> tuple[int, str]:
-    """The size of this run's output on the head, and a sample of it."""
+    """The size of this run's output that the head has, and a sample of this output."""
     try:
         # O_NONBLOCK: the output may be a pipe, whose open would wait for a writer.
         descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
@@ -165,7 +165,9 @@ def _send_file(tree: Tree, path: str, present: Message | None, channel: Channel)
 
 
 def _take_back(tree: Tree, order: Message, channel: Channel, bases: dict[str, int]) -> Message:
-    """Write what the machine sends: the outputs, and the files that the job has changed."""
+    """Write the files that the machine sends: the outputs, and the files that the job
+    has changed.
+    """
     channel.receive()
     written: dict[str, list[int]] = {}
     count = size = 0
@@ -332,7 +334,9 @@ def _write_output(
 
 
 def _lock(descriptor: int, path: str, wait: Callable[[], object]) -> None:
-    """Let no other copy write this output until the descriptor is closed: jobs may share it."""
+    """Let no other copy write this output until the descriptor is closed, because jobs may share a
+    file.
+    """
     until = time.monotonic() + _LOCK_WAIT_S
     while True:
         try:

@@ -19,8 +19,9 @@ _SYSTEM = frozenset(
 
 
 def make_place(path: str, owned: Sequence[bool], uid: int, gid: int) -> None:
-    """Make a directory for the user, as root, and what is missing above it. ``owned``: for each
-    directory on the way, whether the user owns it on the head; root owns the others.
+    """Make a directory for the user, as root, and the missing directories above it. ``owned``: for
+    each directory on the way, whether the user owns it on the head; root owns the other
+    directories.
 
     Root enters only directories that no user can change. From the first other directory on, the
     user's rights make the rest.

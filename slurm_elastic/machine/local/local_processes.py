@@ -322,8 +322,8 @@ def _environment(pid: int) -> list[bytes]:
 
 
 def _is_trusted(pid: int) -> bool:
-    """Return whether it runs as root or as our user. Users can forge everything else that we
-    check.
+    """Return whether the process runs as root or as our user. Users can forge everything else that
+    we check.
     """
     return _uid(pid) in (0, os.getuid())
 

@@ -45,7 +45,9 @@ class MachineRecord(Struct, frozen=True, kw_only=True):
 
 
 class LaunchOrder(Struct, frozen=True, kw_only=True, tag_field="op", tag="launch"):
-    """Start machines for ``nodes``, or only for the first of them if there is not room for all."""
+    """Start machines for ``nodes``. If there is not room for all, start them for the first nodes
+    only.
+    """
 
     cluster: str
     generation: str

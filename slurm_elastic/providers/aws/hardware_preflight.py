@@ -27,7 +27,7 @@ _ALL_TRAFFIC = "-1"
 def examine(
     api: AwsApi, settings: AwsCloud, pools: Sequence[Pool], efa: EfaTypes
 ) -> Iterator[Finding]:
-    """All findings. A call that EC2 refuses is a finding, too."""
+    """Yield all findings. A call that EC2 refuses is a finding, too."""
     with_efa = [pool for pool in pools if pool.machine.efa]
     for pool in with_efa:
         yield from _CHECKS.at(

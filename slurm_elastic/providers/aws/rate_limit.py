@@ -197,7 +197,9 @@ class RateLimits:
 
     @property
     def launches(self) -> Rate:
-        """EC2's limit for launches: so many machines at once, and so many per second after that."""
+        """EC2's limit for launches: the number of machines at once, and the number per second after
+        that.
+        """
         return self._launches.rate
 
     def _within(self, bucket: Bucket, max_wait_s: float) -> int:

@@ -140,7 +140,7 @@ def tag_list(tags: Mapping[str, str]) -> list[dict[str, str]]:
 
 
 def spot_bound(pool: Pool, offer: Offer) -> str | None:
-    """The MaxPrice of a spot offer, or None: then EC2 takes the on-demand price for it."""
+    """The MaxPrice of a spot offer. None if EC2 should use the on-demand price."""
     if offer.market is not Market.SPOT:
         return None
     bid, on_demand = pool.bid(offer.instance_type, offer.on_demand_price), offer.on_demand_price

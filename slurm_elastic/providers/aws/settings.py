@@ -100,8 +100,8 @@ class AwsCloud(CloudSettings, frozen=True, kw_only=True, forbid_unknown_fields=T
 
     @property
     def metadata(self) -> str:
-        """EC2's metadata service, whatever the endpoint of its API. If there is none, nothing
-        answers.
+        """The URL of EC2's metadata service, whatever the endpoint of EC2's API. An installation on
+        the premises may have no such service.
         """
         return "http://169.254.169.254/latest/"
 

@@ -68,7 +68,7 @@ class FleetNodeNames(NodeNames):
 
 
 def width(count: int) -> int:
-    """The number of digits of a place among so many nodes."""
+    """The number of digits of a place among ``count`` nodes."""
     return len(str(max(count - 1, 0)))
 
 

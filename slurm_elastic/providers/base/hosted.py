@@ -74,7 +74,7 @@ class Tagged(Struct, frozen=True, kw_only=True):
 
     @property
     def ended(self) -> bool:
-        """Whether it has stopped running for good."""
+        """Whether the machine has stopped running for good."""
         return self.machine.state is InstanceState.TERMINATED
 
 
@@ -266,7 +266,9 @@ class HostedProvider(ABC, Generic[Kind]):
         return self._switch is not None and self._switch.switch_on(host)
 
     def _occupants(self, host: str) -> int:
-        """How many machines the host has: stopped ones and those of other people, too."""
+        """How many machines the host has, including stopped machines and machines of
+        other people.
+        """
         raise ProviderError(self.name, "NotSwitched", f"{host} cannot be switched")
 
     def _view(self, host: str, claim: Claim | None) -> HostView:
@@ -295,7 +297,9 @@ class HostedProvider(ABC, Generic[Kind]):
         return self._switch.away() if self._switch is not None else {}
 
     def _present_hosts(self) -> Sequence[str]:
-        """All hosts but those that we have switched off. Each of these had no machine then."""
+        """All hosts except the hosts that we have switched off, which had no machine at
+        that time.
+        """
         away = self._away()
         return [host for host in self._hosts.names if host not in away]
 

@@ -13,8 +13,8 @@ from slurm_elastic.providers.base.user_data import multipart
 
 
 def seed(instance: str, node: str, parts: Sequence[str]) -> bytes:
-    """An ISO 9660 image with the label ``cidata``: the machine's identity, and user data made of
-    ``parts``.
+    """The seed disk of a machine: an ISO 9660 image with the label ``cidata``, which has the
+    machine's identity, and user data made of ``parts``.
 
     The same parts give the same size but not the same bytes, because ISO 9660 contains dates.
     """

@@ -55,9 +55,11 @@ def quota(
     bounds: tuple[float, float],
     advice: str,
 ) -> Finding:
-    """The finding about a quota of which others in the account use a part. ``bounds``: what one
-    machine needs at least, and what all machines of the pools need at most. ``advice``: how to
-    raise the quota.
+    """The finding about a quota. ``used_by_others``: the part that other machines of the account
+    use.
+
+    ``bounds``: the need of one machine at least, and of all machines of the pools at most.
+    ``advice``: how to raise the quota.
     """
     least, demand = bounds
     finding = (
@@ -79,8 +81,10 @@ def max_machines(pool: Pool) -> int:
 
 
 def sum_of_largest(sizes: Iterable[tuple[float, int]], machines: int | None = None) -> float:
-    """An amount (vCPUs or MiB) over groups of ``count`` machines with ``each`` of it: the sum over
-    all machines, or over the ``machines`` with the largest amounts.
+    """The sum of an amount (vCPUs or MiB) over all machines, or over the ``machines`` with the
+    largest amounts.
+
+    ``sizes``: pairs of the amount that a machine has, and the number of such machines.
     """
     total = 0.0
     for each, count in sorted(sizes, reverse=True):

@@ -258,7 +258,7 @@ class FakeProvider:
         return self.start_limit
 
     def refusals(self, generation: str) -> Mapping[str, ProviderError]:
-        """The offers of a launch that had too few machines."""
+        """The offers of a launch that had too few machines, each with its error."""
         return self._refusals.get(generation, {})
 
     def instances(self) -> Sequence[Instance]:

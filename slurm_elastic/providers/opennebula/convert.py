@@ -58,19 +58,19 @@ class VmFields(Struct, frozen=True, kw_only=True):
 
     @property
     def shutting_down(self) -> bool:
-        """Whether its end was requested and the hypervisor has not carried it out yet."""
+        """Whether the machine's end was requested and the hypervisor has not carried it out yet."""
         return self.state == ACTIVE and self.lcm == _SHUTDOWN
 
     @property
     def boots(self) -> bool:
-        """Whether its hypervisor has not reported yet that it runs. Until then oned refuses to end
-        it.
+        """Whether the hypervisor has not reported yet that the machine runs. Until then oned
+        refuses to end the machine.
         """
         return self.state == ACTIVE and self.lcm == _BOOT
 
     @property
     def waits(self) -> bool:
-        """Whether the scheduler has not found a place for it yet."""
+        """Whether the scheduler has not found a place for the machine yet."""
         return self.state == PENDING
 
     @property
@@ -84,7 +84,7 @@ class VmFields(Struct, frozen=True, kw_only=True):
 
     @property
     def never_up(self) -> bool:
-        """Whether its start has failed for good."""
+        """Whether the machine's start has failed for good."""
         return self.state == CLONING_FAILURE or (self.state == ACTIVE and self.lcm in _NEVER_UP)
 
 

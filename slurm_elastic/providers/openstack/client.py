@@ -188,7 +188,7 @@ class OpenStackApi:
         return self._answered(service, method, path, self._timeout, options)
 
     def send(self, service: str, path: str, file: BinaryIO, seconds: float) -> None:
-        """PUT a whole file within ``seconds``. Raises the same as ``call``."""
+        """PUT a whole file within ``seconds``. Raises the same exceptions as ``call``."""
         headers = {"Content-Type": "application/octet-stream"}
         self._answered(service, "PUT", path, seconds, {"data": file, "headers": headers})
 

@@ -71,13 +71,13 @@ class ServerFields(Struct, frozen=True, kw_only=True):
 
     @property
     def failed(self) -> bool:
-        """Whether its start has failed for good."""
+        """Whether the server's start has failed for good."""
         return self.status == "ERROR" and not self.started
 
     @property
     def waits(self) -> bool:
-        """Whether no host has it yet: the scheduler is still searching, or the host that it found
-        may refuse.
+        """Whether no host has the server yet: the scheduler is still searching, or the host that it
+        found may refuse.
         """
         return self.status == "BUILD" and not self.placed
 

@@ -134,7 +134,9 @@ class Servers:
             )
 
     def fault(self, server: str) -> ProviderError:
-        """Why its start failed. nova reports this only in the answer about a single server."""
+        """Why the server's start failed. nova reports this only in the answer about a single
+        server.
+        """
         try:
             record = self._call("compute", "GET", f"/servers/{quote(server)}")["server"]
             with translated(self.name):

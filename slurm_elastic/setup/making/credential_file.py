@@ -26,7 +26,7 @@ def create(file: Path, content_of: Callable[[str], str], user: str) -> str:
     """Create the file with a new secret, which only ``user`` (SlurmUser) can read. Returns the
     secret. A file of an earlier run stays, because its secret may be in use.
 
-    ConfigError if the name belongs to a file of others.
+    ConfigError if another file has the name.
     """
     secret = secrets.token_urlsafe(_BYTES)
     try:

@@ -87,7 +87,7 @@ def tighter(limits: Limits, other_limits: Limits) -> Limits:
 def look(
     provider: Provider, cloud: CloudSettings, pools: Sequence[Pool], limits: Limits = NO_LIMITS
 ) -> Iterator[Finding]:
-    """Yield what an open provider shows; ``limits`` are the cluster's."""
+    """Yield the findings on an open provider. ``limits`` are the cluster's."""
     credentials = _credentials(provider, cloud)
     yield credentials
     if credentials.level is FindingLevel.WRONG:
@@ -104,7 +104,9 @@ def look(
 
 
 def _udp(provider: Provider, config: Config, cloud: CloudSettings) -> Iterator[Finding]:
-    """Check that the head can open the tunnels to machines, if it does."""
+    """Check that the security groups let the head open the tunnels, if the head is the end that
+    opens them.
+    """
     network = config.join.network
     if network is None or not network.head_opens or not uses(network, cloud):
         return

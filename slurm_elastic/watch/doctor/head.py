@@ -350,7 +350,7 @@ def _unanswered(error: SlurmError) -> Finding:
 
 
 def slurm_conf(config: Config) -> Iterator[Finding]:
-    """Yield what ``conf check`` and ``conf diff`` find."""
+    """Yield the findings of ``conf check`` and ``conf diff``."""
     conf_path = str(Path(config.slurm.conf))
     try:
         planned = plan.make(config)

@@ -92,7 +92,7 @@ def _comparison(
 
 
 def planned_of(config: Config) -> ConfPlan | None:
-    """Return the plan of what is installed; None if another check reports an error in it."""
+    """Return the plan of the installed files; None if another check reports an error in it."""
     try:
         return plan.make(config) if plan.is_installed(config) else None
     except ConfigError:

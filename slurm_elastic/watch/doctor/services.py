@@ -55,7 +55,9 @@ _STRAYS = (
 
 
 def daemon(config: Config, now: float) -> Iterator[Finding]:
-    """Yield slurm-elasticd's heartbeat, its last errors, and what it has paused."""
+    """Yield slurm-elasticd's heartbeat, its last errors, and the pools and clouds that it has
+    paused.
+    """
     path, mark = config.state / "ledger.db", read_mark(config.state)
     service = trouble_of_service(config.state, mark, now, config.timings.daemon_timeout)
     if service and not _stands_by(config, mark):
@@ -215,7 +217,7 @@ def _ckptman(config: Config, ledger: Ledger, now: float) -> Iterator[Finding]:
 
 
 def _order(directive: Directive) -> Finding:
-    """Report what an operator has ordered, and how to end it."""
+    """Report an operator's order, and how to end it."""
     return Finding.note(
         "order",
         stop_reason(directive, f" since {clock(directive.since)}"),

@@ -275,7 +275,9 @@ class DoorAnswers:
         return Viewer.of(peer.uid, hidden, jobs)
 
     def _read_hidden(self) -> frozenset[str]:
-        """PrivateData's words that matter to us; all of them if slurm.conf cannot be read."""
+        """The words of PrivateData that hide parts of our answers; all such words if slurm.conf
+        cannot be read.
+        """
         try:
             site = read_site(self._config.slurm)
         except ConfigError as error:

@@ -122,7 +122,7 @@ def own_jobs_of(
     now: float,
     timeout_s: float = ANSWER_TIMEOUT_S,
 ) -> OwnJobs:
-    """The jobs of this user, or of others if this user may see them.
+    """The jobs of this user, or of other users if this user may see them.
 
     SlurmElasticError if the daemon does not answer, or if the user may not see these jobs.
     """

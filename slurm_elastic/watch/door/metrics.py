@@ -109,7 +109,7 @@ class _Collected:
 
 
 def families(config: Config, now: float, states: States | None = None) -> Iterator[Metric]:
-    """All metric families, except those whose records cannot be read."""
+    """Yield all metric families. A family whose records cannot be read is left out."""
     facts = read_facts(config, now)
     config = with_limits(config, limit_changes(facts.directives, now))
     yield _gauge("info", "Version and cluster.", [(

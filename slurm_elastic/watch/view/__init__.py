@@ -387,7 +387,7 @@ def _job(job: SlurmJob) -> JobView:
 
 
 def _next(join: _Join, machine: Machine, jobs: Sequence[SlurmJob]) -> str:
-    """Return in a phrase what happens to the machine next.
+    """Return a phrase: the next thing that happens to the machine.
 
     The order of the tests matters: a double or a stray is ended whatever Slurm says of its node.
     """

@@ -109,7 +109,7 @@ class ClustersView(Struct, frozen=True, kw_only=True):
 
 
 def clusters_view(answers: Sequence[HeadAnswer], now: float) -> ClustersView:
-    """A row for each answer, in this order, and the sums of those with figures."""
+    """A row for each answer, in this order, and the sums of the clusters that have figures."""
     rows = tuple(_row(answer, now) for answer in answers)
     known = [row for row in rows if row.machines is not None]
     total = ClusterRow(

@@ -207,7 +207,9 @@ def day_view(
 
 
 def still_waiting(jobs: Iterable[SlurmJob], now: float, span: DaySpan = DaySpan.DAY) -> list[int]:
-    """Return for each point how many of the jobs that wait now had been submitted by its end."""
+    """Return for each point how many of the jobs that wait now had been submitted before the
+    point's end.
+    """
     waiting = _Series(now, span)
     for job in jobs:
         if "PENDING" in job.states:

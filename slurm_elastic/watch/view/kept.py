@@ -69,19 +69,19 @@ def stuck_jobs(
 
 
 class Waits:
-    """Judges what pending jobs wait for; jobs with the same request are judged once."""
+    """Judges why pending jobs wait. Jobs with the same request are judged once."""
 
     def __init__(self, config: Config, now: float) -> None:
         self._cases, self._now = pool_cases(config), now
         self._judged: dict[SlurmJob, Wait] = {}
 
     def of(self, job: SlurmJob) -> Wait:
-        """Return what the job waits for, with the command for this job."""
+        """Return why the job waits, with the command for this job."""
         wait = self.of_any(job)
         return replace(wait, command=wait.command.replace(_JOB, job.label))
 
     def of_any(self, job: SlurmJob) -> Wait:
-        """Return what the job waits for, with JOBID in place of the job in the command."""
+        """Return why the job waits, with JOBID in place of the job in the command."""
         # Tens of thousands of jobs have few different requests. The fields that no verdict reads
         # are left out, so that equal requests are equal keys.
         request = SlurmJob(

@@ -221,7 +221,9 @@ def forecast(month: Month, days: Costs, held: Sequence[Held] = ()) -> Forecast |
 
 
 def _fixed_price(held: Iterable[Held], since: float, until: float) -> int:
-    """The micro-dollars that these reservations cost in that span, used or not."""
+    """The micro-dollars that these reservations cost in that span, whether they were
+    used or not.
+    """
     begin, end = round(since * 1000), round(until * 1000)
     return sum(charged(reservation, end) - charged(reservation, begin) for reservation in held)
 

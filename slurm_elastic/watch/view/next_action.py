@@ -174,7 +174,9 @@ class Outlook:
         return self._up(machine, node, jobs, max_age)
 
     def _by_policy(self, rules: PoolRules, launched: float, idle_since: float) -> str:
-        """Return what the growth policy does with an idle machine; Slurm would act much later."""
+        """Return the phrase for an idle machine: when its release policy lets it go. Slurm itself
+        would act much later.
+        """
         if rules.release is None or isinstance(rules.release, Flagged):
             return "idle: goes when the growth policy has too many"
         if isinstance(rules.release, OwnRelease):  # only slurm-elasticd bounds its answer
