@@ -153,10 +153,7 @@ def _with_uuid(config: Config) -> Config:
 
 
 def _keep_uuid(path: Path, config: Config) -> None:
-    """Write the UUID of the plan, unless it is written already.
-
-    This is the first change of a run, because a refused run must change nothing.
-    """
+    """Write the UUID of the plan as the first change, because a refused run must change nothing."""
     identity = config.cluster.uuid
     if configfile.read(path).cluster.uuid is None:
         configfile.ensure_uuid(path, identity)
@@ -200,9 +197,7 @@ def _require_head(config: Config, cloud: CloudSettings, place: SitePlace) -> Non
 
 
 def _any_address(host: str) -> list[str]:
-    """The addresses of a host. An unknown name gets 0.0.0.0, because a removal makes no rule for
-    it.
-    """
+    """The addresses of a host; 0.0.0.0 for an unknown name, for which a removal makes no rule."""
     return _addresses(host) or ["0.0.0.0"]  # noqa: S104 - no server
 
 
@@ -279,10 +274,8 @@ def _secret_files(
 def _with_secrets(
     config: Config, place: SitePlace, maker: SiteMaker, files: _SecretFiles
 ) -> SitePlace:
-    """Create the files of the secrets, and return the place with the secrets in it.
-
-    The files come before the resources: if a cloud's answer to a creation is lost, the secret must
-    be on the disk already.
+    """Create the secrets' files before the resources, as a cloud's answer may be lost. Returns the
+    place.
     """
     user = config.slurm.user
     if KEY_PAIR in files:
@@ -313,9 +306,7 @@ def _use_of(file: Path, user: str, attributes: Mapping[str, Mapping[str, str]]) 
 def _use_of_key(
     config: Config, path: Path, attributes: Mapping[str, Mapping[str, str]]
 ) -> Iterator[str]:
-    """Yield the step that makes the head log in by the new key, because without ``join.ssh``
-    nothing uses the key.
-    """
+    """Yield the step that makes the head log in by the new key, which only ``join.ssh`` does."""
     if KEY_PAIR not in attributes or config.join.ssh is not None:
         return
     file = login_key.key_file(config, path)
@@ -366,9 +357,8 @@ def _unmake(
 def _carried_out(
     maker: SiteMaker, steps: Sequence[Step], attributes: dict[str, Mapping[str, str]]
 ) -> bool:
-    """Carry out the steps. Returns False if the cloud refuses a step.
-
-    In that case print the refusal and the steps that were done before.
+    """Carry out the steps. If the cloud refuses a step, print the reason and the steps that were
+    done before it, and return False.
     """
     done: list[str] = []
     doing = [step for step in steps if step.verb in CHANGING]

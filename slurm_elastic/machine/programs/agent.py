@@ -394,9 +394,7 @@ class Agent:
         return code == 0
 
     def stored(self, name: str, value: str) -> str:
-        """Return the value stored under the name since the boot. If there is none,
-        store ``value``.
-        """
+        """The value stored under the name since the boot. If there is none, store ``value``."""
         path = self.path + "." + name
         try:
             return str(float(content(path)))
