@@ -88,6 +88,7 @@ class Attendants:
             self._site.sudo, "-n", os.path.realpath(sys.argv[0]), "attend",
         ]  # fmt: skip
         try:
+            # ``calm``: srun would inherit our blocked signals and could not be ended by them.
             return subprocess.Popen(
                 srun, env=self._environment(), stdin=subprocess.PIPE, stdout=subprocess.PIPE,
                 stderr=subprocess.PIPE, preexec_fn=calm, start_new_session=True,

@@ -61,6 +61,7 @@ def run(
     """
     uid, gid, groups = user
     environment = {"PATH": "/usr/local/bin:/usr/bin:/bin", **(variables or {})}
+    # ``calm``: the program would inherit our blocked signals.
     with subprocess.Popen(
         command, env=environment, stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE, stderr=subprocess.STDOUT, preexec_fn=calm, user=uid, group=gid,

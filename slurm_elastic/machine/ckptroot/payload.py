@@ -105,6 +105,7 @@ def _reopen(descriptor: int, path: str, flags: int, payload: Payload) -> int:
     if (new_status.st_dev, new_status.st_ino) != (old_status.st_dev, old_status.st_ino):
         os.close(new)
         raise OSError(errno.ESTALE, "another file", path)
+    # O_NONBLOCK was for the open alone: the job expects a stream that blocks.
     os.set_blocking(new, True)
     if stat.S_ISREG(new_status.st_mode):
         os.lseek(new, os.lseek(descriptor, 0, os.SEEK_CUR), os.SEEK_SET)

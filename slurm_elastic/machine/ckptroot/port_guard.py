@@ -105,6 +105,7 @@ def _send_rules(owner: subprocess.Popen[bytes], rules: str) -> bool:
 def is_free(port: int) -> bool:
     """Return whether no program listens on the port now."""
     with socket.socket() as probe, contextlib.suppress(OSError):
+        # Ended connections of the port (TIME_WAIT, tcp(7)) must not make it look busy.
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         probe.bind(("", port))
         return True

@@ -54,6 +54,8 @@ def start_head(order: Mapping[str, Any], descriptors: Sequence[int]) -> subproce
         raise CopierRefusalError(f"this host has no user with uid {uid}") from None
     # The groups are ours and not the order's: slurm-elasticd names a user, and no rights.
     text = json.dumps({**order, "gid": account.pw_gid, "groups": groups_of(account)})
+    # -P and -s keep the current directory and the user's own packages out of the path: it starts as
+    # root. Its own session lets ``_run`` kill it with all its children.
     python_path = os.environ.get("PYTHONPATH")
     return subprocess.Popen(
         [sys.executable, "-P", "-s", "-m", f"{__package__}.run", "head", text],

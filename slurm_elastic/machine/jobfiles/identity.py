@@ -52,6 +52,7 @@ def become(identity: Identity) -> None:
     If root calls this and starts no program after it, the kernel lets no other process of the user
     trace this process or open its files. So everything that this process sends is from our code.
     """
+    # The user last: without root's rights the groups could not be set.
     os.setgroups(sorted(identity.groups))
     os.setgid(identity.gid)
     os.setuid(identity.uid)

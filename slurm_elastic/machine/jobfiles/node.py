@@ -268,6 +268,7 @@ def _send_outputs(
     """
     for number, path in enumerate(paths):
         try:
+            # O_NONBLOCK: the output may be a pipe, whose open would wait for a writer.
             descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
         except OSError:
             continue  # the job has not begun, or its output is no file
@@ -293,6 +294,7 @@ def _remove_outputs(paths: Sequence[str]) -> None:
 
 def _clean(tree: Tree, seen: Sequence[tuple[str, bool]], book: _Book, channel: Channel) -> None:
     """Take the files away, because no other job uses the directory."""
+    # Backwards, because a directory comes before its content and can only be removed when empty.
     for path, is_directory in reversed(seen):
         channel.beat()
         with contextlib.suppress(OSError):

@@ -70,6 +70,7 @@ def _as_user(uid: int, gid: int, here: int, names: Sequence[str]) -> None:
     """Make the directories below ``here`` with the rights of the user."""
     if not names:
         return
+    # Only root's uid may set groups, so the uid is changed last and comes back first.
     groups, umask = os.getgroups(), os.umask(0o077)
     os.setgroups([])
     os.setegid(gid)
