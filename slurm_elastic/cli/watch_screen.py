@@ -110,6 +110,7 @@ class _Watch:
             reading = WatchReading(trouble=in_a_line(str(error)))
         except BaseException as error:  # noqa: BLE001 - the main thread raises it
             reading = WatchReading(error=error)
+        # Wake last: the main thread looks for readings only when its wait for keys has ended.
         self._done.put(reading)
         self._terminal.wake()
 
@@ -133,6 +134,7 @@ class _Watch:
             if reading.error is not None:
                 raise reading.error
             if reading.subject:
+                # The user may have chosen another subject since this reading began.
                 if reading.subject == self._state.subject:
                     self._explanation = reading.text
                 continue

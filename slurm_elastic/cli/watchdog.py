@@ -96,6 +96,7 @@ def _serve(args: argparse.Namespace, config: Config) -> None:
         reason = (
             f"2 x SlurmctldTimeout of {config.slurm.conf} + 60 s, within which Slurm asks again"
         )
+    # ``not >=``, because NaN, which argparse accepts, is not ``<`` either.
     if not args.after >= lowest:
         raise ConfigError(f"--after: found {args.after:g}, expected {lowest:g} or more: {reason}")
     if not 1.0 <= args.every <= args.after:
