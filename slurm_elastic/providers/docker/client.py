@@ -135,6 +135,7 @@ def _hear_refusal(host: DockerHost) -> None:
     peer = (address.hostname or "", address.port or 0)
     try:
         context = ssl.create_default_context(cafile=host.ca_file)
+        # With a password OpenSSL does not ask for one at the terminal if the key is encrypted.
         context.load_cert_chain(str(host.cert_file), host.key_file, password="")
         with (
             socket.create_connection(peer, timeout=min(seconds_left(), REFUSAL_WAIT_S)) as plain,
@@ -161,6 +162,7 @@ def _try_files(ca_file: str, cert_file: str, key_file: str) -> None:
         raise NoCredentials(f"{ca_file} is no certificate in PEM form") from None
     try:
         # An empty password, because without one OpenSSL would ask for it at the terminal.
+        # With a password OpenSSL does not ask for one at the terminal if the key is encrypted.
         context.load_cert_chain(cert_file, key_file, password="")
     except (ssl.SSLError, ValueError) as error:
         if getattr(error, "reason", None) == "KEY_VALUES_MISMATCH":

@@ -77,6 +77,8 @@ def _translate(cloud: str, host: str, error: Exception) -> ProviderError | None:
     examined.
     """
     chain = tuple(causes(error))
+    # First the engine's own answer: the SDK raises it from an error of requests, which is an
+    # OSError and would count as a failure of the connection.
     for cause in chain:
         if isinstance(cause, docker.errors.APIError):
             message = cause.explanation or str(cause)
@@ -97,6 +99,7 @@ def _from_outside(error: BaseException) -> tuple[type[ProviderError], str, str] 
     """
     if isinstance(error, NoCredentials):
         return AuthError, "NoCredentials", str(error)
+    # Most of these are OSErrors, so the general case comes after them.
     if isinstance(error, PermissionError):
         return AuthError, "NotPermitted", "SlurmUser may not use its socket, the group docker may"
     if isinstance(error, ssl.SSLCertVerificationError):

@@ -164,6 +164,7 @@ def session(settings: OpenNebulaCloud, env: Mapping[str, str]) -> str:
 def _connect(connection: http.client.HTTPConnection) -> None:
     try:
         connection.connect()
+    # It is an OSError, too, but ``errors`` reports a wrong certificate by itself.
     except ssl.SSLError:
         raise
     except OSError as error:

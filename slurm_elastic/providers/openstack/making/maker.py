@@ -140,6 +140,7 @@ class StackMaker:
         entry["auth"] = {
             "auth_url": login.auth_url,
             "user_id": login.user,
+            # By name: this file is written before the credential, whose id does not exist yet.
             "application_credential_name": self._name,
             "application_credential_secret": secret,
         }
@@ -153,6 +154,7 @@ class StackMaker:
 
     def _close_egress(self, properties: Properties, _mark: str) -> Mapping[str, str]:
         path = f"/security-groups/{properties['security_group_id']}"
+        # neutron gives each new group two rules that let everything out.
         group = self._call("network", "GET", path)["security_group"]
         for rule in group["security_group_rules"]:
             if is_default_egress(rule):
@@ -160,6 +162,7 @@ class StackMaker:
         return {}
 
     def _import_key(self, properties: Properties, mark: str) -> Mapping[str, str]:
+        # A key pair has no description, so the comment of its public key has the mark.
         public_key = f"{properties['public_key']} {mark}"
         body = {"keypair": {"name": properties["name"], "public_key": public_key}}
         self._call("compute", "POST", "/os-keypairs", body)
