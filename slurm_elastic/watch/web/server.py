@@ -67,6 +67,7 @@ def application(
     routes = [
         *act_routes,
         Route("/api/events", answers.stream),
+        # Starlette takes the first route that fits, so this one comes after those with fixed names.
         Route("/api/{name}", answers.document),
         Route("/report", answers.report),
         Mount("/", StaticFiles(directory=STATIC, html=True)),
@@ -74,6 +75,7 @@ def application(
     # Also with a unix socket: through `ssh -L` a browser uses a host name and a port.
     hosts = Middleware(TrustedHostMiddleware, allowed_hosts=list(names), www_redirect=False)
     guards = [Middleware(KeyedAccess, key=key)] if key else []
+    # From outside to inside: the refusals of the other two must have our headers, too.
     app = Starlette(routes=routes, middleware=[Middleware(Headed), hosts, *guards])
     app.state.ending = answers.ending
     return app
