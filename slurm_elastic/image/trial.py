@@ -169,6 +169,7 @@ class BootTrial:
         def try_push() -> bool:
             try:
                 push(self._target(), login_key, keys, self._head.key.read_bytes())
+            # It is a PushError, too, but a retry would not change the host key.
             except WrongHostKeyError:
                 raise
             except PushError as error:
