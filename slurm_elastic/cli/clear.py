@@ -90,7 +90,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def wrong_use(args: argparse.Namespace) -> str:
-    """Why these arguments do not fit together; "" if they do."""
+    """Why these arguments do not fit together; "" if they fit."""
     if bool(args.subjects) == args.all:
         return "nothing to clear: name offers, pools or clouds, machines with --gone, or give --all"
     if args.gone and args.all:

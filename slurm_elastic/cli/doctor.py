@@ -269,7 +269,7 @@ def _is_closed(config: Config) -> bool:
 
 
 def _answers(findings: Sequence[Finding]) -> bool:
-    """Whether slurmctld answers: if not, every probe would fail for the same reason."""
+    """Whether slurmctld answers. If it does not, every probe would fail for the same reason."""
     return any(f.subject == "slurmctld" and f.level is FindingLevel.OK for f in findings)
 
 

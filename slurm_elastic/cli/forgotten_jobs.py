@@ -43,7 +43,7 @@ def own_job(config: Config, slurm: Slurm, label: str) -> OwnJob | None:
 
 
 def sentence(job: OwnJob) -> str:
-    """``job 17_2 of ann ended at 2026-11-29 08:12 (COMPLETED) on st1``."""
+    """A sentence such as ``job 17_2 of ann ended at 2026-11-29 08:12 (COMPLETED) on st1``."""
     owner = f" of {job.user}" if job.user else ""
     where = f" on {job.nodes}" if job.nodes else ""
     state = f" ({job.slurm_state})" if job.slurm_state else ""

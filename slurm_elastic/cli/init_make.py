@@ -274,8 +274,8 @@ def _secret_files(
 def _with_secrets(
     config: Config, place: SitePlace, maker: SiteMaker, files: _SecretFiles
 ) -> SitePlace:
-    """Create the secrets' files before the resources, as a cloud's answer may be lost. Returns the
-    place.
+    """Create the secrets' files before the resources, as a cloud's answer may be lost. Return the
+    place with the secrets.
     """
     user = config.slurm.user
     if KEY_PAIR in files:

@@ -25,7 +25,7 @@ def percent(share: float, whole: float) -> str:
 
 
 def title(report: MonthReport) -> str:
-    """``alps: report of October 2026``."""
+    """The title of the report: ``alps: report of October 2026``."""
     return f"{report.cluster}: report of {parse_month(report.month).name}"
 
 

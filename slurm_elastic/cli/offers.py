@@ -236,8 +236,8 @@ def _ledger(path: Path) -> Iterator[tuple[Ledger, str]]:
 
 
 class _Question(Struct, frozen=True, kw_only=True):
-    """``about``: the question in words. ``nodes``: for how many nodes (None: the pool's own).
-    ``job``: the job, if the question is about one.
+    """A question to the clouds. ``about``: the question in words. ``nodes``: for how many nodes
+    (None: the pool's own). ``job``: the job, if the question is about a job.
     """
 
     about: str

@@ -1,4 +1,6 @@
-"""The options of ``plan reserve`` about what is held already, and the text of its answer."""
+"""The options of ``plan reserve`` about reservations that the site has already, and the text of its
+answer.
+"""
 
 from __future__ import annotations
 
@@ -98,7 +100,7 @@ def on_blocks(inventory: Inventory) -> int:
 def render(
     plan: HeldPlan, inventory: Inventory, classes: Sequence[ReservedClass], console: Console
 ) -> None:
-    """Print what to buy now, and how demand changes the cost."""
+    """Print the reservations to buy now, and how demand changes the cost."""
     held = ", ".join(
         f"{one.machines} x {one.name or f'block {one.block}'} ({brief(one.left)} left)"
         for one in inventory.held

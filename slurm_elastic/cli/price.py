@@ -352,7 +352,7 @@ def _print_notes(started: Sequence[PartitionRow], jobs: int, console: Console) -
 
 
 def _limit_text(priced: Priced) -> str:
-    """``with a time limit of 30m``, or the limits that a job without --time gets."""
+    """The text ``with a time limit of 30m``, or the limits that a job without --time gets."""
     if priced.limit is not None:
         return f"with a time limit of {brief(priced.limit)}"
     partitions: dict[int | None, list[str]] = {}
@@ -407,9 +407,7 @@ def _cells(row: PartitionRow, *, is_guess: bool) -> list[str]:
 
 
 def _guess(seconds: int) -> str:
-    """A guessed duration as text, such as ``~4m``. It has one unit only, because more digits would
-    look exact.
-    """
+    """A guess as text: ``~4m``. It has one unit only, because more digits would look exact."""
     if seconds < 1:
         return "now"
     unit = next((unit for unit in (86400, 3600, 60) if seconds >= unit), 1)

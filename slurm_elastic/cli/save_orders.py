@@ -56,7 +56,7 @@ def plan(config: Config, number: int, person: Person) -> PlannedSave:
 
 
 def carry_out(config: Config, planned: PlannedSave, limit: SaveLimit) -> tuple[str, ...]:
-    """Ask slurm-elastic-ckptman to save the job for this person."""
+    """Ask slurm-elastic-ckptman to save the job for this person. Returns lines about the order."""
     if os.geteuid() not in trusted(config):  # a user's own page: slurm-elasticd checks the owner
         return save_job(config, PromptCli(config.slurm), planned.job.id, time.time())
     with config.sharing():

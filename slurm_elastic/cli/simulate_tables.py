@@ -15,7 +15,7 @@ from slurm_elastic.simulate.outcome import Figures
 
 
 class PolicyRow(Protocol):
-    """The values that a row needs."""
+    """A row of the table: the values that it is made from."""
 
     @property
     def policy(self) -> str:

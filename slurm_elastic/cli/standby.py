@@ -128,7 +128,9 @@ class Head:
         return False
 
     def _reason_not_to_act(self) -> str:
-        """Why this head does not act; "" once it acts, in a new epoch of its own."""
+        """Why this head does not act. If Slurm lets it act, begin an epoch of this head's own, and
+        return "".
+        """
         host = os.uname().nodename
         self._remedy, self._means = _NO_REMEDY_NEEDED, STANDS_BY_MEANS
         try:
@@ -163,7 +165,7 @@ class Head:
         return ""
 
     def _stale_directory_reason(self, newest_epoch: Epoch | None) -> str:
-        """Why this is not the directory that both heads shared; "" if it may be.
+        """Why this is not the directory that both heads shared; "" if nothing says so.
 
         In an empty directory or an older copy a head would start an epoch and forget machines and
         charges.

@@ -50,7 +50,7 @@ def _whose_jobs(view: StatusView) -> str:
 
 
 def _jobs(queue: QueueView, whose: str) -> Text:
-    """How many jobs run and wait, and what they wait for."""
+    """The numbers of running and waiting jobs, and the reasons for which jobs wait."""
     started = queue.running - queue.booting
     line = f"{whose}: {started} {'runs' if started == 1 else 'run'}"
     if queue.booting:

@@ -28,9 +28,9 @@ def low(view: StatusView, console: Console, screen: Screen, room: int) -> Screen
 def fitted(
     view: StatusView, console: Console, screen: Screen, room: int, hint: str = WITHOUT_WATCH
 ) -> tuple[list[str], Screen]:
-    """The page in at most ``room`` lines, and its screen. The last line counts hidden ones.
+    """The page in at most ``room`` lines, and its screen. The last line counts hidden machines.
 
-    The page begins as far down as it takes to show the selected machine.
+    The page starts so far down that it shows the selected machine.
     """
     screen = low(view, console, screen, room)
     lines = page_lines(view, console, screen)

@@ -417,7 +417,9 @@ def _count(number: int, style: str) -> Text:
 
 
 def _out_of(number: int | None, limit: int | None) -> Text:
-    """``3/10``. ``number`` None: unknown; ``limit`` None: no limit."""
+    """A count with its limit, such as ``3/10``. ``number`` None: the count is unknown. ``limit``
+    None: there is no limit.
+    """
     return Text("/".join("-" if value is None else str(value) for value in (number, limit)))
 
 
