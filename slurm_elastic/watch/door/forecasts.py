@@ -184,7 +184,9 @@ def _started(
 
 
 def _boots(config: Config, pool: Pool, machines: Iterable[Machine]) -> tuple[int, ...]:
-    """Seconds until the pool's machines registered, ascending; as configured if there were none."""
+    """Seconds until each of the pool's machines registered, ascending. If there were none, the
+    configured boot time.
+    """
     took = [m.registered_at - m.instance.launched for m in machines if m.registered_at is not None]
     rules = rules_of(config, next(p for p in config.pools if p.name == pool.name))
     return tuple(sorted(int(max(seconds, 1)) for seconds in took)) or (rules.boot,)

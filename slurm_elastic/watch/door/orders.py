@@ -136,7 +136,7 @@ RULES: Mapping[type, OrderRule] = {
 
 
 def _check_text(name: str, text: str, longest: int = MAX_TEXT) -> None:
-    """ConfigError for too long text, several lines or control characters."""
+    """ConfigError if the text is too long, or has several lines or control characters."""
     if len(text) > longest:
         raise ConfigError(f"{name} has {len(text)} characters, expected {longest} at most")
     if not text.isprintable():

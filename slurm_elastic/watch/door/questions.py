@@ -70,7 +70,7 @@ class ChainAsk(Struct, frozen=True, kw_only=True, tag_field="ask", tag="chain"):
 
 
 class CostAsk(Struct, frozen=True, kw_only=True, tag_field="ask", tag="cost"):
-    """The costs from ``since`` until ``until`` (Unix time; None: now)."""
+    """Asks for the costs from ``since`` until ``until`` (Unix time; None: now)."""
 
     by: By
     since: float
@@ -97,8 +97,8 @@ class PriceAsk(Struct, frozen=True, kw_only=True, tag_field="ask", tag="price"):
 
 
 class TermsAsk(Struct, frozen=True, kw_only=True, tag_field="ask", tag="terms"):
-    """The published terms of all pools, as the text of their file (``slurm/hooks/order_file.py``);
-    "" if they are absent or too old.
+    """Asks for the published terms of all pools. The answer is the text of their file
+    (``slurm/hooks/order_file.py``), or "" if the terms are absent or too old.
     """
 
 

@@ -161,7 +161,7 @@ def problems(view: StatusView) -> Iterable[StatusNotice]:
 
 
 def unread(view: StatusView) -> Iterable[StatusNotice]:
-    """Report a ledger, a Slurm or a clock that cannot be read or cannot be right."""
+    """Report a ledger or a Slurm that cannot be read, and a clock that cannot be right."""
     if view.ledger_error:
         text = f"The records of slurm-elasticd (the ledger) cannot be read: {view.ledger_error}"
         do = service_remedies.start("slurm-elasticd") if view.daemon.pid is None else ""

@@ -82,7 +82,7 @@ def kept_phrase(
     directives: Iterable[Directive], machine: Machine, node: SlurmNode, now: float
 ) -> str:
     """Return until when the machine is kept without a job, because it was started ahead of a
-    migration. Return "" if it is not, or does not wait for a job.
+    migration. Return "" for any other machine, and for a machine that does not wait for a job.
     """
     if phase(node) is not Phase.UP or is_busy(node) or is_persons(node):
         return ""

@@ -230,7 +230,10 @@ def _fixed_price(held: Iterable[Held], since: float, until: float) -> int:
 
 def _weeks(days: Costs, held: Sequence[Held]) -> Sequence[int]:
     """The micro-dollars of whole weeks without the fixed price of reservations, the last week
-    first. The first day with costs begins the history: before it slurm-elastic may not have run.
+    first.
+
+    The history begins with the first day that has costs, because slurm-elastic may not have run
+    before.
     """
     by_day = {line.key: line.micro for line in days.lines}
     first = min(by_day, default="")

@@ -64,7 +64,9 @@ def holds(
 
 
 def shut_reason(pool: Pool, state_of: Mapping[str, str], holds: Iterable[Exclusion]) -> str:
-    """Return why no powered-down node of the pool may start; "" if one may or none is held."""
+    """Return why no powered-down node of the pool may start; "" if any node may start, or if no
+    node is held.
+    """
     states = {state_of.get(node) for node in pool.nodes}
     if POWERED_DOWN in states or HELD not in states:
         return ""

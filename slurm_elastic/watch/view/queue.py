@@ -73,10 +73,10 @@ class QueueView(Struct, frozen=True, kw_only=True, rename={"oldest": "oldest_s"}
 
 
 class Shut(Protocol):
-    """Tells for which jobs no pool of ours starts machines."""
+    """Says for which jobs no pool of ours starts machines."""
 
     def shut_for(self, job: SlurmJob) -> str:
-        """Return why no node at all may start the job now; "" if one may."""
+        """Return why no node at all may start the job now; "" if any node may start it."""
         ...
 
     def only_site_nodes(self, job: SlurmJob) -> bool:
@@ -102,7 +102,7 @@ def queue_view(
     wait_of: Callable[[SlurmJob], Wait],
     shut: Shut,
 ) -> QueueView:
-    """Make the view of the queue from these jobs."""
+    """Make the view of the queue from ``jobs``."""
     waiting = [job for job in jobs if "PENDING" in job.states]
     reasons: Counter[str] = Counter()
     waits_for: Counter[str] = Counter()
