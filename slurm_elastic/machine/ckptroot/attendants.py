@@ -42,7 +42,9 @@ _SRUN = (
 
 
 class Attendants:
-    """Our processes on the job's ``others``, by their number: 1 for the second node."""
+    """Our processes on the ``others``, the job's other nodes, by number: 1 is the second node of
+    the job.
+    """
 
     def __init__(self, site: HelperSite, caller: Caller, nodes: JobNodes) -> None:
         self._site = site

@@ -1,4 +1,4 @@
-"""Pack this package into one file for the nodes: a zip archive that Python runs."""
+"""Packs this package into one file for the nodes: a zip archive that Python runs."""
 
 from __future__ import annotations
 

@@ -135,7 +135,7 @@ def chain(site: HelperSite, proc: Path, *, asks: bool) -> tuple[int, int]:
 
 
 def _step_of(step: int, proc: Path) -> tuple[int, str]:
-    """Return job and name of the step of a slurmstepd."""
+    """Return the job and the name of the step for which a slurmstepd runs."""
     title = (proc / str(step) / "cmdline").read_bytes()
     title_match = _TITLE.match(title)
     if not title_match:

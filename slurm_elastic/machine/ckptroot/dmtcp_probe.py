@@ -86,8 +86,8 @@ def check(site: HelperSite, digest: str) -> None:
 
 
 def _recorded(record: Path) -> str | None:
-    """Return the recorded answer of an earlier probe: the reason why DMTCP cannot, or "" if it can.
-    None if no answer is recorded.
+    """Return the recorded answer of an earlier probe: the reason why DMTCP cannot save such jobs,
+    or "" if it can. None if no answer is recorded.
     """
     with contextlib.suppress(OSError, RequestRefused):
         answer = files.read(record, _MAX_ANSWER_BYTES, owners=(0,)).decode(errors="replace")

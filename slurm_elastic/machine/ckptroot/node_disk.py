@@ -36,10 +36,12 @@ class NodeDisk:
 
     @contextlib.contextmanager
     def directory(self, image: Path, need: int, max_bytes: int) -> Iterator[tuple[Path, int]]:
-        """Yield the directory for a new image of about ``need`` bytes, and its maximum bytes.
+        """Yield the directory for a new image of about ``need`` bytes, and the maximum bytes of the
+        image.
 
-        It is a new directory on this disk; ``move`` then copies the image to its place. If there is
-        no such disk, or no room on it, it is ``image`` itself and ``max_bytes``.
+        The directory is new and on this disk; ``move`` then copies the image to its place. If there
+        is no such disk, or no room on it, the directory is ``image`` itself and the maximum
+        ``max_bytes``.
         """
         new_directory, room = self._new(need)
         try:

@@ -89,8 +89,8 @@ def _connected(candidates: Iterable[Socket]) -> list[Socket]:
 
 
 def stays_here(tasks: Collection[int]) -> str:
-    """Return why a socket cannot exist on another node, or "": it is bound to an address of this
-    node alone.
+    """Return why a socket cannot exist on another node: it is bound to an address of this node
+    alone. "" if all can.
 
     Connections are checked elsewhere.
     """

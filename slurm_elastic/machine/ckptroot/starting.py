@@ -35,8 +35,8 @@ def allowed(method: str, config: str, *, asks: bool = False) -> tuple[HelperSite
 
 
 def attending(config: str) -> tuple[HelperSite, Caller]:
-    """Return the configuration and the caller, a step on another node of the job than its first.
-    RequestRefused if DMTCP is not for this node.
+    """Return the configuration and the caller, which is a step on a node of the job other than its
+    first. RequestRefused if this node does not offer DMTCP.
     """
     site = read(config)
     dmtcp.available(site)

@@ -364,8 +364,8 @@ class TempFiles:
 
 
 def _check_is_open(path: str, status: os.stat_result) -> None:
-    """RequestRefused for a directory that the user may not list or enter: we would miss
-    its files.
+    """RequestRefused for a directory that the user may not list or enter, because we would miss the
+    files in it.
     """
     if stat.S_ISDIR(status.st_mode) and ~status.st_mode & (stat.S_IRUSR | stat.S_IXUSR):
         raise RequestRefused(f"{path} cannot be looked through with the rights of its user")

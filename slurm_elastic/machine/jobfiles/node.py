@@ -293,7 +293,7 @@ def _remove_outputs(paths: Sequence[str]) -> None:
 
 
 def _clean(tree: Tree, seen: Sequence[tuple[str, bool]], book: _Book, channel: Channel) -> None:
-    """Take the files away, because no other job uses the directory."""
+    """Remove the files, because no other job uses the directory."""
     # Backwards, because a directory comes before its content and can only be removed when empty.
     for path, is_directory in reversed(seen):
         channel.beat()

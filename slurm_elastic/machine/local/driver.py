@@ -151,7 +151,7 @@ class Driver:
     def _forget(self, record: MachineRecord) -> None:
         """Remove the record of a machine that ended long ago.
 
-        Until then a repeated launch of its generation starts no new machine.
+        As long as there is a record, a repeated launch of its generation starts no new machine.
         """
         if record.ended is not None and self._clock() >= record.ended + _FORGET_AFTER_S:
             with self._register.changing:

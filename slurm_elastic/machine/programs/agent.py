@@ -252,7 +252,7 @@ class Metadata:
         self.renew_at = 0.0
 
     def warning(self, now: float) -> str:
-        """``KIND:TIME:INSTANCE`` of a warning, or ''. TIME is Unix time (0: unknown) of an
+        """A warning as ``KIND:TIME:INSTANCE``, or ''. TIME is Unix time (0: unknown) of an
         interruption's deadline or of a rebalance recommendation.
         """
         if now >= self.renew_at:
@@ -269,7 +269,7 @@ class Metadata:
         return "rebalance:%d:%s" % (unix(notice.get("noticeTime")), self.text(INSTANCE))  # noqa: UP031
 
     def text(self, path: str) -> str:
-        """The text at the path, or ''."""
+        """The text that the service has at the path, or ''."""
         return self.ask(path, "GET", "X-aws-ec2-metadata-token", self.token)
 
     def get(self, path: str) -> Dict[str, object]:  # noqa: UP006
