@@ -57,7 +57,7 @@ def expand(hostlist: str) -> List[str]:  # noqa: UP006
 
 
 def tag(name: str, token: str) -> str:
-    """The machine's tag ``slurm-elastic:NAME``."""
+    """The value of the machine's tag ``slurm-elastic:NAME``."""
     return ask("meta-data/tags/instance/slurm-elastic:" + name, token)
 
 

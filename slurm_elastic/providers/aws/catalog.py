@@ -150,8 +150,8 @@ class AwsOffers:
         return self._zones
 
     def _spot_prices(self, pool: Pool) -> Mapping[tuple[str, str], float]:
-        """Spot prices by type and zone. If EC2 does not answer, the last ones for a while, or else
-        none: then only on-demand machines are bought.
+        """Spot prices by type and zone. If EC2 does not answer, the last prices are used for a
+        while. After that there are none, so only on-demand machines are bought.
         """
         product = self._images.product(pool)
         prices: Mapping[tuple[str, str], float] | None

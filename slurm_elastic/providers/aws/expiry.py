@@ -1,5 +1,5 @@
-"""When credentials end that a person has to renew. Credentials that botocore renews do not matter
-here.
+"""Finds when credentials end that a person has to renew. Credentials that botocore renews are
+ignored.
 
 Botocore knows the end only of credentials that it renews itself. For the rest the tools that made
 them write it down: in the variable AWS_CREDENTIAL_EXPIRATION (aws configure export-credentials), in

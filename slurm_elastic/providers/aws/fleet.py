@@ -204,8 +204,8 @@ class FleetStrategy:
     # what the answer says
 
     def _errors(self, spec: LaunchSpec, answer: Mapping[str, Any]) -> dict[str, ProviderError]:
-        """Why each offer gave nothing. Entries that only point at another entry come last, so that
-        real reasons win.
+        """The error of each offer that gave nothing. Entries that only point at another entry come
+        last, so that real reasons win.
         """
         error_by_offer: dict[str, ProviderError] = {}
         entries = sorted(answer.get("Errors", ()), key=lambda e: e.get("ErrorCode") == _POINTER)

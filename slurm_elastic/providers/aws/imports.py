@@ -162,8 +162,8 @@ class Snapshots:
         return self._settings.image_bucket
 
     def _s3(self) -> Any:  # noqa: ANN401 - boto3's
-        """A client of S3. Its own time-outs and retries are used, because it repeats whole
-        parts.
+        """A client of S3. It has time-outs and retries of its own, because it repeats
+        whole parts.
         """
         seconds = self._settings.api_timeout
         config = Config(

@@ -135,7 +135,7 @@ def metadata_over(site: Mapping[str, Any], pool: Pool) -> Mapping[str, object]:
 
 
 def tag_list(tags: Mapping[str, str]) -> list[dict[str, str]]:
-    """Tags in the form of requests."""
+    """The tags in the form that requests have."""
     return [{"Key": key, "Value": value} for key, value in tags.items()]
 
 

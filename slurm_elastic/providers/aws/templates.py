@@ -149,7 +149,7 @@ def template_data(
 
 
 def template_name(cluster: Cluster, pool: str, data: Data) -> str:
-    """``slurm-elastic-CLUSTER-POOL-HASH``, at most 128 characters."""
+    """The name ``slurm-elastic-CLUSTER-POOL-HASH``, at most 128 characters."""
     text = json.dumps(data, sort_keys=True, default=str)
     # With the UUID, because clusters that share an account may have the same name.
     digest = hashlib.sha256(f"{cluster.uuid}{text}".encode()).hexdigest()[:16]

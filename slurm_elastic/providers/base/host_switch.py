@@ -97,7 +97,7 @@ class HostSwitch:
         return True
 
     def state(self, host: str, claim: Claim, answers: Callable[[], bool]) -> HostState:
-        """The state of a host that is away. A host that is on and answers is away no longer.
+        """The state of a host that is away. A host that is on and answers is no longer away.
 
         ``answers``: asks whether the host can be used.
         """

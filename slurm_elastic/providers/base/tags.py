@@ -75,8 +75,8 @@ def gathered(tags: Mapping[str, str], key: str) -> list[str]:
 
 
 def node_tags(nodes: Sequence[str], max_chars: int = MAX_VALUE) -> dict[str, str]:
-    """``slurm-elastic:nodes`` and, if the list does not fit, ``slurm-elastic:nodes-1`` and
-    so on.
+    """The tags of a list of nodes: ``slurm-elastic:nodes`` and, if the list does not fit,
+    ``slurm-elastic:nodes-1`` and so on.
     """
     values = in_order(nodes, max_chars)
     return {NODES if n == 0 else f"{NODES}-{n}": value for n, value in enumerate(values)}

@@ -58,7 +58,7 @@ class DockerClient(docker.APIClient):
 
 
 def open_client(host: DockerHost) -> DockerClient:
-    """A client connected to its engine before this thread's deadline."""
+    """Open a client, connected to its engine before this thread's deadline."""
     tls = _tls(host)
     if host.url.startswith("unix://"):
         _knock(host.url.removeprefix("unix://"))

@@ -94,8 +94,8 @@ def _translate(cloud: str, host: str, error: Exception) -> ProviderError | None:
 
 
 def _from_outside(error: BaseException) -> tuple[type[ProviderError], str, str] | None:
-    """Failures other than the engine's answer: the connection, credentials, or a senseless
-    answer.
+    """The error for a failure other than the engine's answer: the connection, credentials, or a
+    senseless answer.
     """
     if isinstance(error, NoCredentials):
         return AuthError, "NoCredentials", str(error)
@@ -123,7 +123,9 @@ def _from_outside(error: BaseException) -> tuple[type[ProviderError], str, str] 
 
 
 def _from_tls(error: ssl.SSLError) -> tuple[type[ProviderError], str, str] | None:
-    """Failures that do not pass by themselves. Nothing was asked of the engine yet."""
+    """The error for a failure of TLS that does not pass by itself. Nothing was asked of the engine
+    yet.
+    """
     if alert := _CERTIFICATE_ALERT.search(str(error)):
         reason = alert[1].replace("_", " ").lower()
         reasons = "cert_file has expired, or is of no authority that the engine knows"

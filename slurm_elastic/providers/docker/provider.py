@@ -168,8 +168,8 @@ class DockerProvider(HostedProvider[DockerType]):
         self._end_idle(machine)
 
     def _end_idle(self, machine: Tagged) -> None:
-        """Remove the machine's container, which does not run, if it was created and never started:
-        only that prevents a later start.
+        """Remove the machine's container if it was created and never started, because only that
+        prevents a later start.
         """
         try:
             container = self._engines.call(

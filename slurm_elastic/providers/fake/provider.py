@@ -213,7 +213,7 @@ class FakeProvider:
         )
 
     def take(self, instance_id: str) -> None:
-        """Take a machine away, like a reclaim or a crash."""
+        """Take a machine away, as a reclaim or a crash does."""
         self._stop(instance_id)
         self.account.machines[instance_id].taken = True
 

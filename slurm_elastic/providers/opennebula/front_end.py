@@ -19,6 +19,6 @@ class FrontEnd:
         self._server = Reopened(lambda: open_server(settings), lambda: translated(name))
 
     def call(self, method: str, *arguments: object) -> Any:  # noqa: ANN401 - pyone has no types
-        """One call by the name of its method."""
+        """Make one call. ``method`` is oned's name of the method."""
         with self._server.used() as server:
             return functools.reduce(getattr, method.split("."), server)(*arguments)

@@ -57,7 +57,7 @@ class OneImage(Struct, frozen=True, kw_only=True):
 
     @property
     def unusable(self) -> str:
-        """Why the image does not count; empty if it does."""
+        """Why the image does not count; empty if it counts."""
         return self.unsuited or self.broken
 
     @property

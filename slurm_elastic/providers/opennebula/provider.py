@@ -178,7 +178,7 @@ class OpenNebulaProvider:
         self._call("user.info", -1)
 
     def credentials_end(self) -> float | None:
-        """When the login token ends (Unix time); a password does not end."""
+        """When the login token ends (Unix time). None for a password, which does not end."""
         secret = client.session(self._settings, os.environ).partition(":")[2]
         return client.token_end(self._call("user.info", -1), secret)
 

@@ -30,9 +30,11 @@ placements.
 
 
 class WaitingMachine(Struct, frozen=True):
-    """A machine without a place. ``since``: when a machine of its line was last placed (Unix time).
-    ``moving``: whether the scheduler has placed any of its line since its launch began. ``pause``:
-    the launch's longest pause (s).
+    """A machine without a place.
+
+    ``since``: when the scheduler last placed a machine of its line (Unix time). ``moving``: whether
+    the scheduler has placed any machine of its line since its launch began. ``pause``: the launch's
+    longest pause (s).
     """
 
     vm: VmFields

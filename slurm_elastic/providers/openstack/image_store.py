@@ -127,7 +127,7 @@ class GlanceImages:
 
 
 def _key(tag: str) -> str:
-    """Our tag in the spelling of properties."""
+    """The key of our tag as glance spells it in properties."""
     return tag.replace(":", "_").replace("-", "_")
 
 

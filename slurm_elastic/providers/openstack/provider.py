@@ -179,7 +179,7 @@ class OpenStackProvider:
         self._call("compute", "GET", "/servers?limit=1")
 
     def credentials_end(self) -> float | None:
-        """When the token, application credential or password ends, if it does."""
+        """When the token, application credential or password ends; None if it does not end."""
         return self._project.credentials_end()
 
     def examine(self, pools: Sequence[Pool]) -> Sequence[Finding]:

@@ -32,7 +32,7 @@ _MAX_LABEL = 63
 
 
 def chunks(nodes: Sequence[str]) -> Iterator[tuple[int, Sequence[str]]]:
-    """The nodes in parts of one call each, with the place of each part's first node."""
+    """The nodes in parts, each for one call, and each with the place of its first node."""
     for start in range(0, len(nodes), MAX_PER_CALL):
         yield start, nodes[start : start + MAX_PER_CALL]
 

@@ -40,7 +40,9 @@ class PoolSeller(Struct, frozen=True, kw_only=True):
 
 
 class Ec2Feed:
-    """``sellers``: by pool. Other pools have no prices."""
+    """The prices of pools' machines. ``sellers``: the seller of each pool; a pool without a seller
+    has no prices.
+    """
 
     name = "prices of EC2"
 

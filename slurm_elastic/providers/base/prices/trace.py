@@ -89,7 +89,9 @@ def _parse(rows: Iterator[list[str]], path: Path) -> PriceTrace:
 
 
 def _columns(header: list[str], path: Path) -> dict[str, int | str]:
-    """The index of each value in a row. In a file with one offer, the type and zone themselves."""
+    """The index of each value in a row. A file with one offer has no columns for the type and the
+    zone, so the result has the type and the zone themselves.
+    """
     names = [name.strip().lower() for name in header]
     columns: dict[str, int | str] = {}
     for column, aliases in _COLUMNS.items():
