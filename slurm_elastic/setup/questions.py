@@ -288,7 +288,7 @@ def _max_time(site: SiteFacts) -> Question:
 
 
 def head_flaw(site: SiteFacts, chosen: Sequence[Found]) -> str:
-    """Return why machines cannot reach the head by SlurmctldHost, "" if they may.
+    """Return why machines cannot reach the head by SlurmctldHost, "" if no reason is known.
 
     Machines of a cloud on this host reach this host's loopback addresses.
     """

@@ -113,8 +113,8 @@ def doubt(before: Answers, answers: Answers) -> str:
 
 
 def head_flaw(host: str) -> str:
-    """Return why machines cannot reach the address that a name has on this host, "" if they may.
-    Debian gives a host's own name the address 127.0.1.1.
+    """Return why machines cannot reach the address that a name has on this host, "" if no reason is
+    known. Debian gives a host's own name the address 127.0.1.1.
     """
     try:
         entries = socket.getaddrinfo(host, None, socket.AF_INET) if host else []
