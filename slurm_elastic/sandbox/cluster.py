@@ -185,7 +185,9 @@ class Sandbox(Shell):
             self.down()
 
     def _restart_services(self, progress: Progress) -> bool:
-        """Restart the dead services if all of them are RESTARTABLE. Returns True if so."""
+        """Restart the dead services if all of them are RESTARTABLE. Returns whether it has
+        restarted them.
+        """
         if not self.layout.marker.exists():
             return False
         self.layout.require_own()

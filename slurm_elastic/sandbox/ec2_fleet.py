@@ -59,8 +59,8 @@ class Shop(Protocol):
     cloud: EmulatedCloud
 
     def refusal_of(self, target: FaultTarget, call: Ec2Call) -> Ec2Error | None:
-        """Return why a target is not available now, apart from the stock: a fault or the maximum
-        price; None if it is.
+        """Return the reason, apart from the stock, why a target is not available now: a fault or
+        the maximum price. None if it is available.
         """
         ...
 

@@ -214,8 +214,8 @@ class Ec2Front:
         return replace(answer, type=ec2_events.JSON)
 
     def _s3_fault(self, environ: Environ) -> ControlAnswer | None:
-        """Return the error of a fault for a call to S3. Its action is ``S3`` and the HTTP
-        method.
+        """Return the error if a fault is set for this call to S3. In faults, the action of such a
+        call is ``S3`` and the HTTP method.
         """
         action = f"S3{environ['REQUEST_METHOD']}"
         with self._lock:
