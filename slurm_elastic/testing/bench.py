@@ -69,7 +69,9 @@ class BenchBed(Protocol):
 
 @runtime_checkable
 class Lagging(Protocol):
-    """A bed whose cloud can hide new machines from its lists. ``show`` ends that at once."""
+    """A bed whose cloud can hide new machines from its lists. ``show`` shows all machines again at
+    once.
+    """
 
     def hide_fresh(self, seconds: float) -> None: ...
 

@@ -271,8 +271,9 @@ class ScarceContract:
 
 
 class FaultContract:
-    """Each failure is an error in ``FIVE``, and leaves no machine behind. ``asks_for_notices``:
-    False if the provider reads its notices from elsewhere, or has none.
+    """Each failure is an error in ``FIVE``, and leaves no machine behind.
+
+    ``asks_for_notices``: False if the provider reads its notices from elsewhere, or has none.
     """
 
     asks_for_notices = True

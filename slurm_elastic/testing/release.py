@@ -63,7 +63,9 @@ class ReleaseContract:
         assert answers == reversed_answers[::-1]
 
     def test_a_machine_that_stays_idle_goes_some_time(self, policy: AnyRelease) -> None:
-        """Ask again at the time of each answer, as the simulator does. It must come within days."""
+        """Ask again at the time of each answer, as the simulator does. The machine must be due
+        within days.
+        """
         for machine in machines():
             current = machine
             while (when := due_of(policy, current)) > current.now:
