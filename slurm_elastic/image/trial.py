@@ -82,7 +82,7 @@ class TrialOrder(Struct, frozen=True, kw_only=True):
 
 
 class BootTrial:
-    """One machine and its head; their files are in ``work``."""
+    """A trial of one machine and its head, whose files are in ``work``."""
 
     def __init__(self, work: Path, order: TrialOrder) -> None:
         self._work, self._order = work, order
