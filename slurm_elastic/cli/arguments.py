@@ -26,22 +26,22 @@ def add_config(parser: argparse.ArgumentParser) -> None:
 
 
 def seconds(text: str) -> int:
-    """Whole seconds, 0 or more."""
+    """Parse whole seconds, 0 or more."""
     return _whole(text, 0, f"a number of seconds up to {MAX_ARGUMENT}")
 
 
 def count(text: str) -> int:
-    """A whole number, 1 or more."""
+    """Parse a whole number, 1 or more."""
     return _whole(text, 1, f"a positive number up to {MAX_ARGUMENT}")
 
 
 def amount(text: str) -> float:
-    """Dollars, 0 or more."""
+    """Parse dollars, 0 or more."""
     return _number(text, "an amount of dollars")
 
 
 def pause(text: str) -> float:
-    """Seconds, also fractions of a second, 0 or more."""
+    """Parse seconds, also fractions of a second, 0 or more."""
     return _number(text, f"a number of seconds up to {MAX_ARGUMENT}")
 
 

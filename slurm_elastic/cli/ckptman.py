@@ -109,7 +109,9 @@ def _serve_as(config: Config, ended: threading.Event, head: Head | None = None) 
 
 
 def _unusable(config: Config, error: OSError) -> str:
-    """Name the unusable directory: images may lie outside of the state directory."""
+    """Name the unusable directory in the error, because images may lie outside of the state
+    directory.
+    """
     path = Path(str(error.filename)) if error.filename else config.state
     if path.is_relative_to(config.state):
         return f"state_dir: {config.state} cannot be used: {error}"

@@ -296,7 +296,7 @@ def dollars(micro: int, digits: int = 2) -> str:
 
 
 def _rate(line: CostLine) -> float:
-    """Mean dollars per machine-hour."""
+    """The mean dollars per machine-hour of a line."""
     return line.micro / 1e6 / line.hours if line.hours else 0.0
 
 

@@ -53,7 +53,7 @@ def seconds_of(text: str) -> float:
 
 
 def one_line(text: str) -> str:
-    """A reason: one printable line, for argparse."""
+    """Parse a reason, which is one printable line, for argparse."""
     if len(text) > MAX_TEXT or not text.isprintable():
         raise argparse.ArgumentTypeError(f"a reason is one line of at most {MAX_TEXT} characters")
     return text

@@ -55,7 +55,9 @@ class Command(argparse.ArgumentParser):
         return HelpForm(prog=self.prog)
 
     def _print_message(self, message: str, file: SupportsWrite[str] | None = None) -> None:
-        """Flush at once: a failing flush at the interpreter's exit would print a traceback."""
+        """Print and flush at once, because a failing flush at the interpreter's exit would print a
+        traceback.
+        """
         to_stdout = file is not None and file is sys.stdout
         try:
             super()._print_message(message, file)

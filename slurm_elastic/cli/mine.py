@@ -124,7 +124,9 @@ def title(document: OwnJobs) -> str:
 
 
 def _table(document: OwnJobs) -> Rows:
-    """All columns. On a narrow screen the reasons follow the table, or each job has some lines."""
+    """The table with all columns. On a narrow screen the reasons follow the table, or each job has
+    some lines.
+    """
     right = ("Cost", "At most")
     table = Rows(
         title(document), *_COLUMNS, "Why", "Saved", right=right,

@@ -19,7 +19,9 @@ TIMEOUT_S = 120.0
 
 
 def pdf_of(html: str) -> bytes:
-    """The PDF. SlurmElasticError if neither WeasyPrint nor Chromium is installed, or it fails."""
+    """The page ``html`` as PDF. SlurmElasticError if neither WeasyPrint nor Chromium is installed,
+    or if it fails.
+    """
     try:
         from weasyprint import HTML
     except (ImportError, OSError) as error:  # OSError: the library Pango is missing

@@ -146,7 +146,9 @@ def gather(
     pool: str | None = None,
     nodes: int | None = None,
 ) -> OffersDocument:
-    """Ask and rank. SlurmElasticError without the job or a ledger, ConfigError without the pool."""
+    """Ask the clouds, and rank their offers. SlurmElasticError without the job or a ledger,
+    ConfigError without the pool.
+    """
     path = config.state / "ledger.db"
     try:
         with config.sharing(), _ledger(path) as (ledger, note):
@@ -393,7 +395,7 @@ def _headline(pool: PoolOffers, can: str) -> Text:
 
 
 def _table(pool: PoolOffers, width: int) -> Table:
-    """Numbered rows; on a narrow screen the figures of each are below its name."""
+    """A table with numbered rows. On a narrow screen the figures of each row are below its name."""
     table = Table(box=None, header_style="dim", pad_edge=False, padding=(0, 2, 0, 0))
     table.add_column("", justify="right", no_wrap=True)
     table.add_column("Offer", overflow="fold")
@@ -425,7 +427,7 @@ def _reasons(pool: PoolOffers) -> Iterator[tuple[str, str]]:
 
 
 def _spans(numbers: Sequence[int]) -> str:
-    """Ascending numbers as text: ``1-3, 5``."""
+    """Ascending numbers as text, such as ``1-3, 5``."""
     spans: list[list[int]] = []
     for number in numbers:
         if spans and spans[-1][-1] == number - 1:

@@ -58,7 +58,9 @@ def ledger_of(config: Config) -> contextlib.closing[Ledger]:
 
 
 class MigrationAct:
-    """The act; it needs a running sandbox whose cloud has spot machines again."""
+    """The second act of the quickstart. It needs a running sandbox whose cloud has spot machines
+    again.
+    """
 
     def __init__(
         self, sandbox: Sandbox, console: Console, config: Config, story_began: float

@@ -113,7 +113,7 @@ def _add_up(inner: Subparsers) -> None:
 
 
 def _add_services(inner: Subparsers) -> None:
-    """The rehearsal of outages."""
+    """Add the commands that rehearse outages of services."""
     for verb, run, text in (
         ("stop", _stop, "end one service, to rehearse its outage"),
         ("start", _start, "start a service that was ended, with its state"),

@@ -37,7 +37,7 @@ _SEQUENCES = {
 
 
 class WatchPage(StrEnum):
-    """What the screen shows."""
+    """The page that the screen shows."""
 
     STATUS = "status"
     EXPLANATION = "explanation"
