@@ -41,7 +41,9 @@ class NfsError(Exception):
 
 
 def ask(host: str, directory: str, timeout: float) -> NfsDirectory:
-    """The directory. OSError if the host does not answer, NfsError if it refuses."""
+    """Ask the host for the directory. OSError if the host does not answer, NfsError if
+    it refuses.
+    """
     with _connect(host.strip("[]"), timeout) as connection:
         connection.sendall(_request(directory))
         return _directory(_receive(connection))

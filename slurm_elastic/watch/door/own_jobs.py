@@ -144,7 +144,8 @@ def narrowed(slurm: SlurmReading, facts: Facts, subject: Subject) -> tuple[Slurm
 def read_own_jobs(
     config: Config, ask: OwnJobsAsk, subject: Subject, slurm: SlurmReading, facts: Facts
 ) -> OwnJobs:
-    """The rows. SlurmElasticError if the ledger cannot be read, or for an impossible time.
+    """The rows of the jobs that are asked for. SlurmElasticError if the ledger cannot be read, or
+    for an impossible time.
 
     ``slurm`` and ``facts`` are ``narrowed``, and ``facts`` to the part that the user may see.
     """

@@ -109,7 +109,7 @@ def done(user: str, action: PageAction, shown: Preview, lines: Sequence[str]) ->
 
 
 def refused(user: str | None, reason: str) -> str:
-    """The page that says why nothing was done."""
+    """The page with the reason why nothing was done."""
     body = _notice_box("bad", "Refused", f"{_sentence(reason)} Nothing was done.", role="alert")
     return _page(user, "Refused", f'{body}<p class="buttons"><a href="{PLACE}">Actions</a></p>')
 

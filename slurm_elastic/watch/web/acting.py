@@ -85,7 +85,9 @@ def visitor_of(request: Request, visitors: Visitors) -> Person:
 
 
 async def _body(request: Request) -> bytes:
-    """The body. We count its bytes, because Content-Length may be missing or wrong."""
+    """The body of the request. We count its bytes, because Content-Length may be
+    missing or wrong.
+    """
     chunks, size = [], 0
     with anyio.fail_after(BODY_TIMEOUT_S):
         async for chunk in request.stream():
