@@ -65,7 +65,7 @@ class JobHold:
         return Outcome.STAYS
 
     def _stay(self, state: JobState | None) -> None:
-        """Ask again later; log the reason once."""
+        """Hold the job longer, and ask again later. Log each reason once."""
         hold = self._run.site.hold
         self.until = time.monotonic() + min(hold, _ASK_AGAIN_S)
         reason = f"slurmctld says {state.state}" if state else "slurmctld does not answer"

@@ -15,7 +15,7 @@ _MAX_BYTES = 1 << 20
 
 
 class RequestRefused(Exception):  # noqa: N818 - an answer to the caller, not a failure of ours
-    """The request is refused; the text says why."""
+    """The request is refused. The text of the exception says why."""
 
 
 @dataclass(frozen=True)

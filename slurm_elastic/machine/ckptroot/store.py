@@ -108,7 +108,7 @@ class JobStore:
         self._lock = lock
 
     def _take(self, lock: int) -> None:
-        """Lock the directory. Taken if that fails."""
+        """Lock the directory. Raise Taken if another run has it."""
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             locked, present = os.fstat(lock), (self.path / "lock").lstat()

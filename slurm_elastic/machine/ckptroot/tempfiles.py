@@ -279,8 +279,8 @@ class TempFiles:
                     finish(item)
 
     def _record_laid_out(self, laid: list[Item]) -> None:
-        """Record the restored files. If this image is not used, they must not be in another image's
-        way.
+        """Record the restored files. If this image is not used after all, they must not be in the
+        way of another image.
         """
         with as_user(self._caller):
             for item in laid:

@@ -297,7 +297,7 @@ class Metadata:
 
 
 def unix(text: object) -> int:
-    """``2017-09-18T08:22:00Z`` as Unix time; 0 if it cannot be read."""
+    """A time such as ``2017-09-18T08:22:00Z`` as Unix time; 0 if it cannot be read."""
     try:
         return calendar.timegm(time.strptime(str(text), "%Y-%m-%dT%H:%M:%SZ"))
     except ValueError:

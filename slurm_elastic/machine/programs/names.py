@@ -126,7 +126,7 @@ def is_host(text: str) -> bool:
 
 
 def own_lines(lines: List[str]) -> List[str]:  # noqa: UP006
-    """Our lines."""
+    """The lines that we have written."""
     return [line for line in lines if line.rstrip().endswith(MARK)]
 
 
