@@ -131,7 +131,7 @@ def _ec2_pattern(name: str) -> str:
 
 
 def candidate(record: Mapping[str, Any]) -> Candidate:
-    """One image record of EC2's answer."""
+    """Convert an image record of EC2's answer."""
     tagged = tags(record)
     return Candidate(
         id=record["ImageId"],

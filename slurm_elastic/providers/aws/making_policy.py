@@ -73,7 +73,9 @@ _OF_PROFILE = (
 
 
 def statements(settings: AwsCloud, cluster: Cluster, partition: str) -> Iterator[Statement]:
-    """The statements. Resources of others can be neither changed nor removed."""
+    """The statements of the policy. They allow no change or removal of a resource that
+    is not ours.
+    """
 
     def ec2(kind: str) -> str:
         return f"arn:{partition}:ec2:{settings.region}:*:{kind}/*"

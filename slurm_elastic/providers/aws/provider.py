@@ -281,7 +281,7 @@ class AwsProvider:
                         yield rights.DryLaunch(spec=spec, image=image, facts=facts)
 
     def _offers_to_try(self, pool: Pool) -> Iterator[Offer]:
-        """The pool's offers. If spot prices cannot be read, also one for each market."""
+        """The pool's offers. If spot prices cannot be read, also an offer for each market."""
         with suppress(ProviderError):
             yield from self._offers.of(pool)
         if self._offers.trouble is not None:

@@ -14,8 +14,10 @@ Connection = TypeVar("Connection")
 
 
 class Reopened(Generic[Connection]):
-    """``opened`` opens the connection. ``translated`` turns errors raised inside into
-    ProviderErrors. Thread-safe.
+    """A connection that is opened when it is needed.
+
+    ``opened`` opens the connection. ``translated`` turns errors raised inside into ProviderErrors.
+    Thread-safe.
     """
 
     guarded_by: ClassVar[GuardedBy] = {"_lock": Guarded("_connection")}

@@ -11,7 +11,7 @@ _HERE_DOCUMENT = re.compile(r"<<-?\s*(?P<quote>['\"]?)(?P<end>[A-Za-z_]+)(?P=quo
 
 
 def python(source: str) -> str:
-    """A program in Python. It stays the same for Python."""
+    """A Python program without comments and docstrings. Python runs it as it runs ``source``."""
     lines = source.splitlines()
     for token in tokenize.generate_tokens(io.StringIO(source).readline):
         if token.type == tokenize.COMMENT:
@@ -42,7 +42,7 @@ def _is_text(statement: ast.stmt) -> bool:
 
 
 def shell(source: str) -> str:
-    """A program of sh. Lines of here-documents stay, because they may be files."""
+    """A program of sh without comments. Lines of here-documents stay, because they may be files."""
     kept, end = [], ""
     for line in source.splitlines():
         if end:

@@ -116,8 +116,8 @@ def read_parts(path: str | None, cloud: str, joining: str) -> tuple[str, ...]:
 def merged(
     template: Mapping[str, object], facts: Mapping[str, str], parts: Sequence[str]
 ) -> dict[str, str]:
-    """The CONTEXT to send: the one of ``template`` with ours merged over it. ``facts`` must contain
-    ``node``.
+    """The CONTEXT to send: the CONTEXT of ``template`` with our own merged over it. ``facts`` must
+    contain ``node``.
     """
     context = {key: str(value or "") for key, value in template.items()}
     programs = [_template_program(context), *(p for p in parts if p.startswith(PROGRAM))]

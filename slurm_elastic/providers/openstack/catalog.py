@@ -195,7 +195,7 @@ def _flavor(record: Mapping[str, Any]) -> FlavorFound:
 
 
 def candidate(record: Mapping[str, Any]) -> Candidate:
-    """An image record. ``os_distro`` and ``os_version`` are glance's own names for these
+    """Convert an image record. ``os_distro`` and ``os_version`` are glance's own names for these
     properties.
     """
     created = str(record.get("created_at") or "").replace("Z", "+00:00")

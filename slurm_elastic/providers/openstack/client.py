@@ -281,7 +281,7 @@ def entry_of(settings: OpenStackCloud) -> dict[str, Any]:
 
 
 def _time(text: str | None) -> float | None:
-    """Keystone's times are in UTC, with or without a zone."""
+    """Convert a time of keystone to Unix time. Such times are in UTC, with or without a zone."""
     if text is None:
         return None
     when = datetime.fromisoformat(text)

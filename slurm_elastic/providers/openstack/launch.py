@@ -61,8 +61,8 @@ class ServerLaunch:
         self._deleted: set[str] = set()
 
     def run(self, now: float) -> None:
-        """Launch. Afterwards ``standing`` has the machines by node, and ``refusal`` the reason if
-        there are fewer than nodes.
+        """Carry out the launch. Afterwards ``standing`` has the machines by node, and ``refusal``
+        the reason if there are fewer machines than nodes.
         """
         begun_places, ended_nodes = self._look_back(now)
         missing = [n for n in self._spec.nodes if n not in self.standing and n not in ended_nodes]
@@ -160,8 +160,8 @@ class ServerLaunch:
     def _order_batch(
         self, start: int, nodes: Sequence[str]
     ) -> tuple[dict[str, ServerFields], ProviderError | None]:
-        """One call. Raises TransientError if its outcome is unknown. A refusal together with
-        machines means that some of them failed.
+        """Order the servers for ``nodes`` in one call. Raises TransientError if its outcome is
+        unknown. A refusal together with machines means that some of them failed.
         """
         try:
             self._order(self._spec, start, nodes)

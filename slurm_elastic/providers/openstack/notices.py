@@ -22,7 +22,9 @@ MAINTENANCE = "MAINTENANCE"
 
 
 class OpenStackNotices:
-    """``live`` lists our servers. ``clock`` is Unix time; ``monotonic`` measures the pauses."""
+    """The notices about our servers, which ``live`` lists. ``clock`` is Unix time; ``monotonic``
+    measures the pauses.
+    """
 
     def __init__(
         self,

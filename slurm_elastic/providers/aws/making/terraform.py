@@ -125,7 +125,9 @@ def _type(resource: SiteResource) -> str:
 
 
 def _label(key: str) -> str:
-    """A name for Terraform. The policy's key has a digest, which says nothing there."""
+    """A name of a resource for Terraform. The policy's key has a digest, which says
+    nothing there.
+    """
     key = "role-policy" if key.startswith("role-policy") else key
     return key.replace("-", "_").replace(".", "_")
 
