@@ -108,7 +108,7 @@ class SaveContract:
 
 
 class Spoils:
-    """Damaged images."""
+    """Damaged images are recognised."""
 
     def test_a_spoilt_image_does_not_verify(self, bed: SpoilingBed) -> None:
         image = save(bed, bed.run())
@@ -118,7 +118,7 @@ class Spoils:
 
 
 class Deadlines:
-    """Saves that take longer than their deadline."""
+    """Saves that take longer than their deadline fail, and the last good image stays."""
 
     def test_a_save_that_takes_too_long_ends_by_its_deadline(self, bed: StuckBed) -> None:
         run = bed.run()
