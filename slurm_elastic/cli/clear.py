@@ -99,7 +99,7 @@ def wrong_use(args: argparse.Namespace) -> str:
 
 
 def outlook(args: argparse.Namespace, config: Config, cleared: Sequence[str]) -> str:
-    """The last line for people, after these cleared entries."""
+    """The last line of the output for people: what happens after these entries were cleared."""
     if not cleared:
         return "nothing was cooling down or paused"
     if args.dry_run:

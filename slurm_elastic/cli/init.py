@@ -189,9 +189,9 @@ def _sandbox_of_this_shell() -> Path | None:
 
 
 def _expect_a_cloud(clouds: Sequence[Found]) -> None:
-    """ConfigError if the site has clouds but each lacks something.
+    """ConfigError if the site has clouds, but none can be used yet.
 
-    A rehearsal cloud in the file would hide that.
+    The file would get a rehearsal cloud instead, which would hide that.
     """
     if any(cloud.usable for cloud in clouds):
         return

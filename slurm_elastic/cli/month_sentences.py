@@ -116,8 +116,8 @@ def waiting_time(hours: float) -> str:
 
 
 def avoided_range(avoided: Interval) -> tuple[str, str]:
-    """The least and the most waiting of the range. If clouds added waiting, the range is of the
-    added waiting, as the sentence says.
+    """The least and the most waiting of the range. If clouds added waiting, these are the least and
+    the most added waiting.
     """
     if avoided.value < 0:
         return waiting_time(-avoided.high), waiting_time(-avoided.low)

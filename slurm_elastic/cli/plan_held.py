@@ -23,8 +23,8 @@ from slurm_elastic.policies.planning.portfolio import WEEK, ReservedClass
 
 
 class HeldClass(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Machines that the site has reserved, with ``left`` seconds of their term at the end of the
-    history: of a class of the price list, or of the capacity block with the name ``block``.
+    """Machines that the site has reserved: of a class of the price list, or of the capacity block
+    with the name ``block``. ``left``: seconds of their term that remain at the end of the history.
     """
 
     name: str = field(name="class", default="")

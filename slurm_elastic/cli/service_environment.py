@@ -1,4 +1,4 @@
-"""For commands that ask clouds as the services do: the services' environment and credentials."""
+"""The services' environment and credentials, for commands that ask clouds as the services do."""
 
 from __future__ import annotations
 
