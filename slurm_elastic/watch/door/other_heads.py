@@ -1,7 +1,8 @@
-"""Reads the status of other clusters, each by its own read door: by SSH on its head, or a file.
+"""Reads the status of other clusters, each by its own read door: by SSH on its head, or from a
+file.
 
-The user's own keys and rights on the other head decide what is read. The last answer's time is
-kept in the user's cache, so that a head without an answer has a time since when.
+The user's own keys and rights on the other head decide what is read. The time of the last answer is
+kept in the user's cache. If a head gives no answer, the table shows this time.
 """
 
 from __future__ import annotations
