@@ -15,9 +15,11 @@ from .manifest import ImageManifest
 
 
 class Method(Protocol):
-    """``name``: the value of ``--checkpoint-method``. ``stands_still``: whether the tasks stay
-    stopped between ``dump`` and ``resume`` or ``stop``. ``pid``: the payload's first process, 0 if
-    there is none.
+    """A method of one job's run.
+
+    ``name``: the value of ``--checkpoint-method``. ``stands_still``: whether the tasks stay stopped
+    between ``dump`` and ``resume`` or ``stop``. ``pid``: the payload's first process, 0 if there is
+    none.
     """
 
     name: str

@@ -183,8 +183,8 @@ class Session:
         self._publish()
 
     def carry_out(self, request: HeadRequest) -> tuple[str, int]:
-        """Return what was done, and the number of a new image (else 0). RequestRefused if the
-        request fails.
+        """Carry out the request. Return a sentence about it, and the number of a new image (else
+        0). RequestRefused if the request fails.
         """
         match request.verb:
             case "checkpoint":

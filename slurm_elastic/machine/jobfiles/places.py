@@ -1,6 +1,7 @@
 """Makes a job's directories on a machine.
 
-Root makes only what the head has and the machine lacks, and never below a directory of the system.
+Root makes only directories that the head has and the machine lacks, and never below a directory of
+the system.
 """
 
 from __future__ import annotations
