@@ -1,5 +1,6 @@
-"""Checks with EC2 that pools can have what their section ``machine`` says: EFA and placement
-groups. ``rights`` tries disks by a dry run.
+"""Checks with EC2 that pools can have EFA and placement groups as their section ``machine`` says.
+
+``rights`` tries disks by a dry run.
 """
 
 from __future__ import annotations

@@ -123,8 +123,10 @@ def site_template(template: str) -> dict[str, str]:
 
 
 def metadata_over(site: Mapping[str, Any], pool: Pool) -> Mapping[str, object]:
-    """The site template's metadata options with our own merged over them. In a request they replace
-    all of the template's metadata options, so a hop limit would be lost.
+    """The site template's metadata options with our own merged over them.
+
+    The metadata options of a request replace all metadata options of the template. So without this
+    a hop limit in the template would be lost.
     """
     site_options = site.get("MetadataOptions", {})
     return {

@@ -65,8 +65,8 @@ class Redfish:
             system.reset_system(allowed_resets[RESETS[order]])
 
     def shut_down(self, host: str) -> None:
-        """Ask the operating system to shut down. ProviderError if the BMC cannot: the power is not
-        cut.
+        """Ask the operating system to shut down. ProviderError if the BMC cannot do that; the power
+        stays on.
         """
         with self._system(host) as system:
             allowed = {reset.value: reset for reset in system.get_allowed_reset_system_values()}

@@ -112,9 +112,8 @@ def demand_bounds(
 
 
 def affordable(dollars: float | None, machines: Iterable[tuple[float, float]]) -> float:
-    """The largest amount of something that ``dollars`` per hour pay for. ``machines``: pairs of how
-    much of it a machine has and its price ($/h). Infinite without a bound, or if a machine is free
-    of charge.
+    """The largest amount that ``dollars`` per hour pay for. ``machines``: pairs of the amount that
+    a machine has, and its price ($/h). Infinite without a bound, or if a machine is free of charge.
     """
     pairs = list(machines)
     if dollars is None or not all(price > 0 for _, price in pairs):

@@ -152,8 +152,8 @@ def _hear_refusal(host: DockerHost) -> None:
 
 
 def _try_files(ca_file: str, cert_file: str, key_file: str) -> None:
-    """NoCredentials if the files are not what their names say. An error of the connection would
-    name neither the file nor the reason.
+    """NoCredentials if a file has other content than its name promises. An error of the connection
+    would name neither the file nor the reason.
     """
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     try:

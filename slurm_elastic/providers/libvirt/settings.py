@@ -120,7 +120,7 @@ def check(draft: Draft, i: int, cloud: LibvirtCloud) -> None:
 
 
 def _unproven(uri: str) -> str:
-    """The parameter that lets libvirt accept any host in place of this one (libvirt's URI
+    """The parameter of a URI by which libvirt would accept any host as this one (libvirt's URI
     reference); empty if there is none.
     """
     pairs = parse_qsl(urlsplit(uri).query.replace(";", "&"), keep_blank_values=True)

@@ -215,7 +215,7 @@ class OpenNebulaProvider:
         return {**template, **(requests.size(kind) if kind.resize else {})}
 
     def _room(self, template: Mapping[str, Any]) -> tuple[int | None, str]:
-        """How many more machines there can be, and what limits them. None if nothing is known."""
+        """How many more machines there can be, and the limit as text. None if nothing is known."""
         all_bounds = bounds(self._call, template, self._group(), self._in_line)
         return min(all_bounds, default=(None, ""))
 

@@ -19,7 +19,9 @@ in use.
 
 def room(absolute: Mapping[str, object], vcpus: int, ram: int) -> tuple[int | None, str]:
     """How many servers with so many vcpus and MiB the quota still allows, and which quota limits
-    them. None if no quota does. ``absolute`` is from ``GET /limits``, where -1 means no limit.
+    them. None if no quota limits them.
+
+    ``absolute`` is from ``GET /limits``, where -1 means no limit.
     """
     needs = {"instances": 1, "cores": vcpus, "ram": ram}
     allowed = []

@@ -140,7 +140,9 @@ def state_of(server: ServerFields) -> InstanceState:
 
 
 def instance(server: ServerFields, settings: OpenStackCloud) -> Instance:
-    """The server as a machine. Its metadata says what it was bought as."""
+    """The server as a machine. Its metadata has the type, zone and market as which it
+    was bought.
+    """
     return machine_of(
         server.id,
         server.tags,

@@ -34,7 +34,7 @@ _DISK_KEYS = ("size", "type")
 
 
 def _machine(draft: Draft, i: int, machine: MachineOptions) -> None:
-    """Report what nova and cinder do not have in the section ``machine`` of a pool."""
+    """Report values of a pool's section ``machine`` that nova and cinder do not support."""
     path, disk, group = ("pools", i, "machine"), machine.root_disk, machine.placement_group
     if group is not None and not _is_uuid(group):
         expected = "the id of a server group: openstack server group list"

@@ -1,1 +1,1 @@
-"""Creates in an account of EC2 what a site lacks there, for ``init --make``."""
+"""Creates the resources in an account of EC2 that a site lacks, for ``init --make``."""

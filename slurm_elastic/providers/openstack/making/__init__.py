@@ -1,1 +1,1 @@
-"""Creates in a project of OpenStack what a site lacks there, for ``init --make``."""
+"""Creates the resources in a project of OpenStack that a site lacks, for ``init --make``."""
