@@ -1,4 +1,5 @@
-"""Remove from an image what belongs to one machine: host keys, machine id, logs, package lists.
+"""Remove the parts of an image that belong to one machine: host keys, machine id, logs, package
+lists.
 
 Each machine makes its own at its first boot. Also remove a unit that is useless on a node.
 """
