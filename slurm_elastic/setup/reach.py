@@ -100,8 +100,9 @@ def _named_once(clouds: Iterable[Found]) -> Iterator[Found]:
 
 
 def doubt(before: Answers, answers: Answers) -> str:
-    """Return what this host does not know about an answer, "" if it knows all. The answer may be
-    right nevertheless: the machines may resolve other names.
+    """Return a sentence about a part of an answer that this host does not know, "" if it knows all.
+
+    The answer may be right nevertheless: the machines may resolve other names.
     """
     host = answers.head.partition(":")[0]
     if answers.head != before.head and host and not _resolves(host):

@@ -1,4 +1,6 @@
-"""Completes what was found of one kind of cloud to a skeleton with to-dos, for ``init --cloud``."""
+"""Completes the settings that were found of one kind of cloud to a skeleton with to-dos, for ``init
+--cloud``.
+"""
 
 from __future__ import annotations
 
