@@ -44,7 +44,7 @@ def is_group(name: str) -> bool:
 
 
 def same_account(user: str, other: str) -> bool:
-    """Whether both name the same account."""
+    """Whether ``user`` and ``other``, each a name or a uid, mean the same account."""
     try:
         return user == other or account(user).pw_uid == account(other).pw_uid
     except (KeyError, OverflowError):
@@ -53,8 +53,9 @@ def same_account(user: str, other: str) -> bool:
 
 @contextlib.contextmanager
 def acting_as(user: str) -> Iterator[None]:
-    """Run the body with the rights of that account, if we are root and can take them on. The body
-    then opens no file that the account may not open. Only this thread and its children have them.
+    """Run the body with the rights of ``user``, if this host has the account and we can take on its
+    rights. The body then opens no file that the account may not open. Only this thread and its
+    children get these rights.
     """
     try:
         rights = _rights(account(user))
@@ -69,9 +70,9 @@ def acting_as(user: str) -> Iterator[None]:
 def acting_in(directories: Sequence[Path], user: str) -> Iterator[None]:
     """Run the body with the rights of ``user``, whose files are in these directories.
 
-    The owner of a directory can put a link to a file of root's under any name in it, and root
-    would write through the link. Root keeps its own rights only if all directories are root's
-    alone. Other threads keep theirs. SlurmElasticError if root cannot give up its rights.
+    The owner of a directory can put a link to a file of root's under any name in it, and root would
+    write through the link. Root keeps its own rights only if all directories are root's alone.
+    Other threads keep their rights. SlurmElasticError if root cannot give up its rights.
     """
     if os.geteuid() != 0 or all(map(is_roots, directories)):
         yield
@@ -98,8 +99,8 @@ def is_roots(directory: Path) -> bool:
 
 
 def _rights_in(directory: Path, user: str) -> _Rights:
-    """The rights of the account. If this host lacks the account, as a container may, the rights of
-    the directory's owner.
+    """The rights of ``user``. If this host lacks the account, as a container may, return the rights
+    of the directory's owner.
     """
     try:
         return _rights(account(user))

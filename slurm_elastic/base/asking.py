@@ -17,8 +17,8 @@ _gate: Callable[[], object] | None = None
 
 
 def set_gate(ask: Callable[[], object] | None) -> None:
-    """Call ``ask`` before each exchange from now on. It raises OSError to forbid the exchange. None
-    removes the gate.
+    """Call ``ask`` before each exchange from now on. ``ask`` raises OSError to forbid the exchange.
+    If ``ask`` is None, remove the gate.
     """
     global _gate
     _gate = ask
@@ -27,7 +27,7 @@ def set_gate(ask: Callable[[], object] | None) -> None:
 
 
 def check_gate() -> None:
-    """OSError if no requests may be sent now."""
+    """Raise OSError if no requests may be sent now."""
     if _gate is not None:
         _gate()
 

@@ -121,7 +121,9 @@ def exchange(inner: socket.socket, line: bytes, budget: ReadBudget) -> bytes:
 
 
 def line_of(inner: socket.socket, budget: ReadBudget) -> bytes:
-    """The next line, without its newline. If the connection ends first, the bytes before that."""
+    """Return the next line without its newline. If the connection ends first, return the bytes
+    before its end.
+    """
     chunks: list[bytes] = []
     while True:
         inner.settimeout(budget.remaining_s())
@@ -151,8 +153,8 @@ def _file_of(body: Any) -> Any:  # noqa: ANN401 - urllib3's, and http.client's b
 
 
 def bound_boto(client: Any, seconds: float, max_bytes: int = ANSWER) -> None:  # noqa: ANN401
-    """Bound each answer of a boto3 client: the whole within ``seconds`` and ``max_bytes``.
-    botocore's own time-out is for one read.
+    """Bound each whole answer of a boto3 client by ``seconds`` and ``max_bytes``. botocore's own
+    time-out is for one read.
     """
     # Through a private attribute. botocore's one public way to come between a request and its
     # answer is the event before-send. Its handler must send with a session of its own, and must

@@ -47,15 +47,15 @@ class PolicyError(SlurmElasticError):
 
 
 class GrowthError(PolicyError):
-    """How many machines start is not known."""
+    """A growth policy of another package failed, so we do not know how many machines to start."""
 
 
 class ReleaseError(PolicyError):
-    """When idle machines go is not known."""
+    """A release policy of another package failed, so we do not know when idle machines may go."""
 
 
 class SavePolicyError(PolicyError):
-    """When a job is saved is not known."""
+    """A checkpoint policy of another package failed, so we do not know when to save a job."""
 
 
 class SandboxError(SlurmElasticError):
@@ -189,8 +189,8 @@ class TransientError(ProviderError):
 
 
 class UnsettledError(TransientError):
-    """An earlier call may have taken effect, and nothing shows it yet. A quick retry shows no more.
-    The next round may.
+    """An earlier call may have taken effect, and nothing shows yet whether it did. A quick retry
+    would show no more. The next round may show it.
     """
 
 

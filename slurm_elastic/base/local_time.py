@@ -15,17 +15,17 @@ _UTC = re.compile(r"(?<![-:\d])(?:(\d{4}-\d\d-\d\d) )?(\d\d:\d\d)(:\d\d)? UTC\b"
 
 
 def clock(timestamp: float) -> str:
-    """``09:05:05 CET``."""
+    """The time of day with its zone: ``09:05:05 CET``."""
     return time.strftime("%H:%M:%S %Z", time.localtime(timestamp))
 
 
 def moment(timestamp: float) -> str:
-    """``2027-01-15 09:05:05 CET``."""
+    """The date, the time of day and its zone: ``2027-01-15 09:05:05 CET``."""
     return time.strftime("%Y-%m-%d %H:%M:%S %Z", time.localtime(timestamp))
 
 
 def minute(timestamp: float) -> str:
-    """``2027-01-15 09:05 CET``."""
+    """The date and the time to the minute: ``2027-01-15 09:05 CET``."""
     return time.strftime("%Y-%m-%d %H:%M %Z", time.localtime(timestamp))
 
 

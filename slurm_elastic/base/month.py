@@ -21,7 +21,7 @@ class Month(Struct, frozen=True, order=True):
 
     @property
     def begin(self) -> float:
-        """Its first moment (Unix time)."""
+        """The first moment of the month (Unix time)."""
         return datetime(self.year, self.number, 1, tzinfo=UTC).timestamp()
 
     @property
@@ -31,22 +31,22 @@ class Month(Struct, frozen=True, order=True):
 
     @property
     def days(self) -> int:
-        """The number of its days."""
+        """The number of days in the month."""
         return round((self.end - self.begin) / 86400)
 
     @property
     def next(self) -> Month:
-        """The month after it."""
+        """The month after this month."""
         return self._moved(1)
 
     @property
     def previous(self) -> Month:
-        """The month before it."""
+        """The month before this month."""
         return self._moved(-1)
 
     @property
     def name(self) -> str:
-        """``October 2026``."""
+        """The name for people: ``October 2026``."""
         return f"{datetime(self.year, self.number, 1, tzinfo=UTC):%B %Y}"
 
     def _moved(self, months: int) -> Month:

@@ -30,5 +30,5 @@ def directory() -> Path | None:
 
 
 def topics(place: Path) -> dict[str, Path]:
-    """The pages there by topic. The index is ``README``."""
+    """The pages in the directory ``place``, by topic. The index is ``README``."""
     return {path.stem: path for path in sorted(place.glob("*.md"))}

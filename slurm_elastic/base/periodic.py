@@ -12,7 +12,8 @@ from slurm_elastic.base.lasting import LastingThread
 
 
 class PeriodicTask:
-    """Calls ``work`` again and again, one call after the other. False from it is a failure.
+    """Calls ``work`` again and again, one call after the other. A call that returns False has
+    failed.
 
     The next call is due ``period_s`` after the end of the last one, or ``pace`` times the length of
     the last one if this is more. After a failure it is due after the pause of ``retry``, if given.

@@ -14,7 +14,7 @@ from pathlib import Path
 SANDBOX_OF_SHELL = "SLURM_ELASTIC_SANDBOX"
 """In the environment of a shell after ``sandbox env``: the directory of its sandbox."""
 SANDBOX_OF_PROCESS = "SLURM_ELASTIC_SANDBOX_DIR"
-"""The same in the environment of all processes that a sandbox starts."""
+"""In the environment of all processes that a sandbox starts: the directory of the sandbox."""
 
 
 def has_systemd() -> bool:

@@ -39,27 +39,27 @@ class SharedDict(Generic[Key, Value]):
     @overload
     def get(self, key: Key, default: Default) -> Value | Default: ...
     def get(self, key: Key, default: object = None) -> object:
-        """The value of ``key``."""
+        """The value of ``key``; ``default`` if the key is missing."""
         with self._lock:
             return self._values.get(key, default)
 
     def setdefault(self, key: Key, value: Value) -> Value:
-        """The value of ``key``, which is ``value`` if there was none."""
+        """Return the value of ``key``. If the key is missing, set it to ``value`` first."""
         with self._lock:
             return self._values.setdefault(key, value)
 
     def pop(self, key: Key) -> Value | None:
-        """Remove ``key``; its value, if there was one."""
+        """Remove ``key`` and return its value. Return None if the key is missing."""
         with self._lock:
             return self._values.pop(key, None)
 
     def update(self, values: Mapping[Key, Value]) -> None:
-        """Put all these values in, in one step."""
+        """Set all these keys in one step."""
         with self._lock:
             self._values.update(values)
 
     def snapshot(self) -> dict[Key, Value]:
-        """A copy, as of one moment."""
+        """Return a copy of the mapping as of one moment."""
         with self._lock:
             return dict(self._values)
 

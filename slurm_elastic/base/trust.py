@@ -107,8 +107,8 @@ def _way(path: str) -> Iterator[tuple[str, os.stat_result]]:
 
 
 def _is_open(status: os.stat_result) -> bool:
-    """Whether other users may write it. In a sticky directory (/tmp) they cannot touch files of
-    others. Modes of devices and pipes mean something else.
+    """Whether users other than the owner may write the file or directory. In a sticky directory
+    (/tmp) they cannot touch files of others. Modes of devices and pipes mean something else.
     """
     mode = status.st_mode
     if not (stat.S_ISDIR(mode) or stat.S_ISREG(mode)) or not mode & _OTHERS_WRITE:
@@ -119,8 +119,9 @@ def _is_open(status: os.stat_result) -> bool:
 
 
 def _is_private_group(status: os.stat_result) -> bool:
-    """Whether the group contains only the owner, as many systems create one for each user. It has
-    no other member and is no other user's first group, as far as this host lists its users.
+    """Whether the file's group contains only its owner, as many systems create such a group for
+    each user. The group has no other member and is no other user's first group, as far as this host
+    lists its users.
     """
     try:
         owner, group = pwd.getpwuid(status.st_uid).pw_name, grp.getgrgid(status.st_gid)

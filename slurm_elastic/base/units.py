@@ -25,7 +25,7 @@ _SIZE = re.compile(r"(\d{1,12}(?:\.\d{1,6})?)\s*([MGT]?)(?:iB)?", re.ASCII | re.
 
 
 def parse_duration(text: str) -> float:
-    """Seconds. Raises ValueError if ``text`` is none of the forms above."""
+    """Return the seconds of a duration. ValueError if ``text`` has none of the forms above."""
     plain = _WITH_UNIT.fullmatch(text.strip())
     if plain:
         return float(plain[1]) * _SECONDS[plain[2] or "s"]
@@ -73,13 +73,13 @@ def format_moment(time: float) -> str:
 
 
 def utc_minute(timestamp: float) -> str:
-    """``08:05 UTC``, for sentences in the ledger and in Slurm."""
+    """The time of day in UTC (``08:05 UTC``), for sentences in the ledger and in Slurm."""
     return f"{datetime.fromtimestamp(timestamp, UTC):%H:%M} UTC"
 
 
 def brief(seconds: float) -> str:
-    """A duration for sentences and tables, with its two largest units: ``45s``, ``1h 3m``. An
-    infinite duration has an unknown beginning.
+    """A duration for sentences and tables, with its two largest units: ``45s``, ``1h 3m``. "an
+    unknown time" for an infinite duration, whose beginning is not known.
     """
     if not math.isfinite(seconds):
         return "an unknown time"
@@ -106,7 +106,7 @@ def money(dollars: float) -> str:
 
 
 def counted(number: int, noun: str) -> str:
-    """``1 machine``, ``2 machines``."""
+    """The number with its noun: ``1 machine``, ``2 machines``."""
     return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
 
 

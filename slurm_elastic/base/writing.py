@@ -79,10 +79,11 @@ def as_told(path: Path, content: bytes | str, *, executable: bool = False) -> No
 def draft(
     path: Path, content: bytes = b"", mode: int = 0o600, owner: Owner | None = None
 ) -> Iterator[Path]:
-    """Create a file beside ``path``, for the caller to rename or link. It is removed at the end.
+    """Create a file beside ``path``, for the caller to rename or link. At the end of the block the
+    file is removed if it still has its draft name.
 
-    It is closed, because the caller may open it with sqlite: if the process closes any descriptor
-    of a file, it loses its POSIX locks on that file (fcntl(2)).
+    No descriptor of the file stays open, because the caller may open the file with sqlite: if the
+    process closes any descriptor of a file, it loses its POSIX locks on that file (fcntl(2)).
     """
     directory, prefix = path.absolute().parent, f".{path.name}."
     _clear(directory, prefix, {os.geteuid(), *(owner or ())[:1]})
@@ -119,7 +120,8 @@ def open_draft(path: Path) -> IO[bytes]:
 
 
 def owner_in(directory: Path) -> Owner | None:
-    """The owner that a new file in ``directory`` needs, or None if this process cannot choose one.
+    """The owner that a new file in ``directory`` needs, or None if this process cannot choose an
+    owner.
 
     Root gives its files to the directory's owner, who must be able to use them.
     """
@@ -136,7 +138,9 @@ def sync_directory(directory: Path) -> None:
 
 
 def require_synced(directory: Path) -> None:
-    """The same, but OSError if the disk fails. A file system that cannot do it is no error."""
+    """Get the names in the directory onto the disk. OSError if the disk fails, but not if the file
+    system cannot sync directories.
+    """
     descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
     try:
         os.fsync(descriptor)
@@ -188,9 +192,7 @@ def require_no_device(path: Path) -> None:
 
 
 def _about(error: OSError, path: Path) -> OSError:
-    """The same error, but about the requested file, because a draft's name means nothing to a
-    reader.
-    """
+    """The error with ``path`` in place of the draft's name, which means nothing to a reader."""
     return OSError(error.errno, error.strerror, str(path))
 
 
