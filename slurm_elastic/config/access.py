@@ -70,8 +70,8 @@ class Users(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
 
 def effective_who(own_who: Who | None, everywhere: Who) -> Who:
-    """A cloud's own allow list, or the cluster's if the cloud has none. The same for each time
-    limit and for the licences.
+    """A cloud's own allow list, or the cluster's if the cloud has none. Each time limit and the
+    licences are chosen in the same way.
     """
     own_who = own_who or Who()
     # A cloud that sets only its own ``max_time`` therefore admits nobody else.

@@ -142,7 +142,9 @@ def _all_words(draft: Draft) -> Iterable[tuple[KeyPath, tuple[str, ...]]]:
 
 
 def _offer_names(draft: Draft) -> None:
-    """Types and zones may have no slash, because ``Offer.key`` is split at slashes."""
+    """Report types and zones with characters that no name may have. A slash is such a character,
+    because ``Offer.key`` is split at slashes.
+    """
     for section, key in (("pools", "instance_types"), ("pools", "zones"), ("clouds", "zones")):
         for i, texts in draft.each(section, key, tuple).items():
             for n, word in enumerate(texts):
@@ -285,7 +287,9 @@ def _choices(draft: Draft) -> None:
 
 
 def _check_key(draft: Draft, path: KeyPath, name: str) -> None:
-    """Report a key that cannot be used to a person. A service continues without this key."""
+    """Report a ranking key of another package that cannot be used. Services skip this check and
+    continue without the key.
+    """
     try:
         checked_key(name)
     except ValueError as error:
@@ -310,7 +314,9 @@ def _notify(draft: Draft) -> None:
 
 
 def _replace_reasons(draft: Draft) -> None:
-    """A pattern for any drain would end machines that a person drained to examine them."""
+    """Report a pattern that may match any drain: it would end machines that a person drained to
+    examine them.
+    """
     for i, pattern in enumerate(draft.value(("slurm", "replace_reasons"), tuple) or ()):
         if not re.match(r"[^*?\[]{3}", str(pattern)):
             expected = "a pattern that begins with the health check's own words, such as 'NHC: *'"

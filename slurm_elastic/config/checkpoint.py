@@ -95,7 +95,8 @@ class BlcrSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     timeout: ClassVar[float] = 10.0
     """Seconds to connect. Nodes are near, and a save has no time to wait for a slow node."""
     connections: ClassVar[int] = 32
-    """How many stay open. A new connection to another node costs a tenth of a second."""
+    """How many connections stay open. A new connection to another node costs a tenth of a second.
+    """
 
     user: str = "root"
     """Change it when root is not let in on the nodes."""

@@ -1,5 +1,5 @@
-"""The checkpoint policies that a configuration may name: ours, and other packages' own. These offer
-them by an entry point of the group ``slurm_elastic.checkpoint_policy``.
+"""The checkpoint policies that a configuration may name: ours, and policies of other packages.
+Packages offer policies by an entry point of the group ``slurm_elastic.checkpoint_policy``.
 """
 
 from __future__ import annotations
@@ -57,4 +57,4 @@ def table() -> outside.Kinds[CheckpointKind]:
 _TEXTS = PolicyTexts[AnyPolicy](lambda: table(), parse, MAKERS, OwnCheckpoint, _Unusable)
 checked_policy = _TEXTS.checked
 policy_of = cache(_TEXTS.of)
-"""Cached, because ckptman parses the policy of each job."""
+"""``PolicyTexts.of``, cached because ckptman parses the policy of each job."""

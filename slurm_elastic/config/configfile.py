@@ -91,8 +91,8 @@ def parse(text: str, source: str, *, whole: bool = True) -> Config:
 
 
 def load_as(path: Path, kind: type[T], keys: str) -> T:
-    """Another YAML file as a Struct. ``keys``: what an empty file lacks. ConfigError with all
-    complaints at once, in the same form.
+    """Read another YAML file as a Struct of the type ``kind``. ``keys``: the keys that an empty
+    file lacks, for the error. ConfigError with all complaints at once, in the form above.
     """
     return _converted(text(path), str(path), kind, keys)
 

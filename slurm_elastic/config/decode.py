@@ -181,7 +181,7 @@ class Conversion:
         return not unknown, meant_keys
 
     def _union(self, kind: mi.UnionType, plain: object, path: KeyPath) -> object:
-        """``X | None``, structs with tags, or a list or a mapping."""
+        """Convert a value of ``X | None``, of structs with tags, or of a list or a mapping."""
         if any(isinstance(option, mi.NoneType) for option in kind.types):
             return None if plain is None else self.convert(_by_form(kind, plain), plain, path)
         tags = _tags(kind)
@@ -319,7 +319,9 @@ def _expected_number(kind: mi.IntType | mi.FloatType, unit: str) -> str:
 
 
 def _within(kind: mi.IntType | mi.FloatType, value: float) -> bool:
-    """Whether it is within the type's bounds. Without bounds: not negative. Never NaN, infinite."""
+    """Whether the number is within the bounds of its type. Without a lower bound it must not be
+    negative. NaN and infinity are never within the bounds.
+    """
     if not -MAX_NUMBER <= value <= MAX_NUMBER:
         return False
     above = value > kind.gt if kind.gt is not None else value >= (kind.ge or 0)

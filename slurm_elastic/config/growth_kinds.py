@@ -1,5 +1,5 @@
-"""The growth policies that a configuration may name: ours, and other packages' own. These offer
-them by an entry point of the group ``slurm_elastic.growth``.
+"""The growth policies that a configuration may name: ours, and policies of other packages. Packages
+offer policies by an entry point of the group ``slurm_elastic.growth``.
 """
 
 from __future__ import annotations

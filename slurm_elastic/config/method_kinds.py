@@ -1,5 +1,5 @@
-"""The checkpoint methods that a configuration or a job may name: ours, and other packages' own.
-These offer them by an entry point of the group ``slurm_elastic.checkpointers``.
+"""The checkpoint methods that a configuration or a job may name: ours, and methods of other
+packages. Packages offer methods by an entry point of the group ``slurm_elastic.checkpointers``.
 """
 
 from __future__ import annotations

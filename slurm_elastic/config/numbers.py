@@ -1,4 +1,4 @@
-"""The units and bounds of the configuration's numbers. ``decode`` checks values by these."""
+"""The units and bounds of the configuration's numbers. ``decode`` checks values by these types."""
 
 from __future__ import annotations
 

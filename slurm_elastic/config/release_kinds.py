@@ -1,5 +1,5 @@
-"""The release policies that a configuration may name: ours, and other packages' own. These offer
-them by an entry point of the group ``slurm_elastic.release``.
+"""The release policies that a configuration may name: ours, and policies of other packages.
+Packages offer policies by an entry point of the group ``slurm_elastic.release``.
 """
 
 from __future__ import annotations

@@ -84,7 +84,7 @@ class _Maker:
         return {"anyOf": [{"type": "integer"}, _WORD]} if extra.get("number") else {**_WORD}
 
     def _union(self, kind: mi.UnionType) -> Schema:
-        """A tag chooses among structs. Otherwise each option has a form of its own."""
+        """The schema of a union: any of the schemas of its options."""
         options = [self.of(option) for option in kind.types if not isinstance(option, mi.NoneType)]
         null: list[Schema] = [{"type": "null"}] if len(options) < len(kind.types) else []
         every = [*options, *null]
@@ -128,8 +128,8 @@ class _Maker:
         return {**self.of(field.type), **described, **_default(field)}
 
     def _clouds(self) -> Schema:
-        """The key ``provider`` says which schema applies, so an editor reports that one's
-        mistakes.
+        """The schema of a cloud. The key ``provider`` chooses the schema of its kind, so an editor
+        reports only mistakes by that schema.
         """
         if _CLOUD not in self.definitions:
             kinds: dict[str, Schema] = {}

@@ -159,7 +159,9 @@ def _pool_zones(draft: Draft) -> None:
 
 
 def _ports(draft: Draft) -> None:
-    """Pools with ports of their own may share a host, so no two nodes may have the same port."""
+    """Check the ports of pools with ports of their own. Such pools may share a host, so no two
+    nodes may have the same port.
+    """
     used_ports: list[tuple[int, range]] = []
     for i, pool in draft.pools.items():
         count = len(draft.nodes.get(i, ()))

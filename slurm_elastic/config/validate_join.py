@@ -98,7 +98,7 @@ def _gate(draft: Draft, join: Join) -> None:
 
 
 def _copying(draft: Draft, join: Join) -> None:
-    """The head logs in to machines to copy, and must know their host keys."""
+    """Check that the head can log in to machines (``join.ssh``) if it copies files to them."""
     copying = [c.name for c in draft.clouds.values() if c.data is Data.COPY]
     if copying and join.ssh is None:
         expected = f"join.ssh, by which the head gets in for data: copy ({', '.join(copying)})"

@@ -20,8 +20,8 @@ _SOURCE = re.compile(
 _PATH = re.compile(r"/[^\s\"'`$\\;&|<>()*?\[\]]*")
 _OPTION = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.:/@=-]*")
 _NEEDED = tuple(place for place in NEVER if place != "home")
-"""Directories of the machine itself: neither these nor anything below them is a place for a mount.
-/home may be one.
+"""Directories of the machine itself. No mount may be at such a directory or below it. /home is not
+among them, because it may be a mount.
 """
 _LOSES = "jobs would lose data when the server is away for a minute"
 _UNSAFE = {

@@ -15,7 +15,7 @@ from slurm_elastic.model.max_price import MaxPrice
 
 
 def _type_prices(draft: Draft) -> None:
-    """A type without a price in a public cloud would pass any spending cap."""
+    """Report types without a price in a public cloud, because they would pass any spending cap."""
     for i, cloud in draft.clouds.items():
         if cloud.location is not Location.PUBLIC:
             continue
