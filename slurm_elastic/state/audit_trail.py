@@ -54,10 +54,10 @@ def nodes_of(decision: Decision) -> list[str]:
 
 
 def tell_job(job: int, read: Read, held_now: Iterable[str] = ()) -> list[Decision]:
-    """All decisions about a job, and the decisions about its nodes, from the job's first decision
-    until another job got the node. ``held_now``: its nodes according to Slurm. If they are missing,
-    the recorded rankings say for which nodes of its request it waited. A job of more than FOLLOWED
-    nodes is not followed.
+    """Return all decisions about a job, and the decisions about its nodes, from the job's first
+    decision until another job got the node. ``held_now``: the job's nodes according to Slurm. If
+    ``held_now`` is empty, the recorded rankings say for which nodes of its request it waited. A job
+    of more than FOLLOWED nodes is not followed.
     """
     own = list(read(job_subject(job)))
     if not own:
@@ -71,8 +71,8 @@ def tell_job(job: int, read: Read, held_now: Iterable[str] = ()) -> list[Decisio
 
 
 def tell_node(node: str, read: Read) -> list[Decision]:
-    """All decisions about a node, and the decisions about only its jobs (requeued, restarted) at
-    that time.
+    """Return all decisions about a node, and the decisions about only its jobs (requeued,
+    restarted) at that time.
     """
     own = list(read(node))
     chain = list(own)

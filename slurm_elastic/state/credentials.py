@@ -42,7 +42,7 @@ def health_of(cloud: str, ends: float | None, now: float) -> Health:
 
 
 def ends_of(health: Iterable[Health]) -> Iterator[tuple[str, float]]:
-    """Each cloud whose credentials have an end, with it (Unix time)."""
+    """Yield each cloud whose credentials end, with the time of their end (Unix time)."""
     for row in health:
         if row.name.startswith(_NAME) and row.code is not None:
             yield row.name.removeprefix(_NAME), float(row.code.removeprefix(_CODE))

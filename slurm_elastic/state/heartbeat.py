@@ -15,13 +15,13 @@ from slurm_elastic.base.local_time import minute
 DAEMON = "slurm-elasticd"
 """The name that slurm-elasticd beats under."""
 CKPTMAN = "slurm-elastic-ckptman"
-"""The other service's."""
+"""The name that slurm-elastic-ckptman beats under."""
 MARK = "daemon.beat"
 CKPTMAN_MARK = "ckptman.beat"
 END_ONLY_MEANS = "no machine starts, and unneeded machines still end"
 STANDS_BY_MEANS = "this head stands by"
 _SIZE = 4096
-"""Bytes of the mark, whatever it says."""
+"""Bytes of the mark, however little it contains."""
 
 
 class ServiceTrouble(Struct, frozen=True, kw_only=True):
@@ -48,8 +48,8 @@ class ServiceTrouble(Struct, frozen=True, kw_only=True):
 @dataclass(frozen=True)
 class Mark:
     """A service's last sign of life outside the ledger, ``at`` a Unix time. ``why``: the reason why
-    it does only a part of its work, "" if it does all; then ``since``, ``means`` and ``remedy`` are
-    as in ``ServiceTrouble``.
+    the service does only a part of its work, "" if it does all of it. With a reason, ``since``,
+    ``means`` and ``remedy`` are as in ``ServiceTrouble``.
     """
 
     at: float
@@ -106,7 +106,7 @@ def process_exists(pid: int) -> bool:
 
 def _is_zombie(pid: int) -> bool:
     """Whether the process has ended and only waits until its parent asks for its exit code. In a
-    container whose first process never asks, that lasts as long as the container.
+    container whose first process never asks, such a process stays as long as the container.
     """
     with contextlib.suppress(OSError):  # no /proc, or the process is gone now
         stat = Path(f"/proc/{pid}/stat").read_bytes()

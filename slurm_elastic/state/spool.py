@@ -103,7 +103,7 @@ class Spool:
                 log.warning("request not read, tried again file=%s reason=%s", path.name, error)
 
     def pending_before(self, read: Callable[[], T]) -> tuple[list[Request], T]:
-        """All requests, and the result of ``read``, which reads the ledger."""
+        """Return all requests, and the result of ``read``, which reads the ledger after them."""
         # The spool before the ledger: a request leaves the spool after the ledger has its effect.
         # In the other order, a request served between the two reads would be in neither.
         requests = list(self.pending())

@@ -366,4 +366,6 @@ _KEYED = {
     "suspensions": KeyedTable("suspensions", _body_of(Suspension)),
     "releases": KeyedTable("releases", lambda row: row["node"]),
 }
-"""Of the migrations: the open ones in full, and of each run what its next move needs to know."""
+"""The rows of ``migrations`` are cached twice: the open moves in full, and by ``runs`` the facts
+about each run that its next move needs (``_PastMove``).
+"""

@@ -230,7 +230,9 @@ class Ledger:
         return self.condition
 
     def give_up(self, error: Exception) -> None:
-        """The files failed with ``error``: continue in memory if this ledger can (``enduring``)."""
+        """Continue in memory after the files failed with ``error``, if this ledger can
+        (``enduring``).
+        """
         self.store.give_up(error)
 
     def close(self) -> None:

@@ -134,7 +134,8 @@ class BookRows:
         """Return the answer of ``read``, which is about machines that ended after ``since``, or the
         kept answer for the same ``stamp``.
 
-        A month of a large site has tens of thousands of them, and each launch asks for their sums.
+        A month of a large site has tens of thousands of such machines, and each launch asks for the
+        sums of their costs.
         """
         if stamp is None or stamp.since > since:
             return read()

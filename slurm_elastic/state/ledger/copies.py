@@ -40,7 +40,7 @@ class CopyRows:
         return tuple(copy for copy in self.all() if copy.job == job)
 
     def owing(self) -> tuple[JobCopy, ...]:
-        """The copies to bring back: their machines must not end before that."""
+        """Return the copies to bring back. Their machines must not end before that."""
         return tuple(copy for copy in self.all() if copy.state is CopyState.OWED)
 
     def put(self, copy: JobCopy) -> None:

@@ -27,7 +27,9 @@ Row = Mapping[str, Any]
 
 
 def _machine_end(sentence: str) -> AnyCause:
-    """The cause of an end. Later decisions depend on two causes; all others keep their sentence."""
+    """Return the cause of a machine's end that an earlier release stored as a sentence. Later
+    decisions read the fields of two causes. Every other sentence becomes a Quoted cause.
+    """
     if sentence == "suspended by Slurm":
         return SuspendedBySlurm()
     if sentence.startswith(_OUT_OF_SERVICE):
@@ -36,7 +38,7 @@ def _machine_end(sentence: str) -> AnyCause:
 
 
 def _pool_failure(sentence: str) -> AnyCause:
-    """The cause of a breaker: how it closes depends on it."""
+    """Return the cause of a breaker. Its fields decide how the breaker closes."""
     match = _FAILED_BOOTS.fullmatch(sentence)
     if match is None:
         return Quoted(text=sentence)
@@ -45,8 +47,8 @@ def _pool_failure(sentence: str) -> AnyCause:
 
 
 def _decided(kind: str, sentence: str) -> AnyCause:
-    """The cause of a decision. Rounds read two causes again while the machine exists; all others
-    keep their sentence.
+    """Return the cause of a decision. Rounds read the fields of two causes again while the machine
+    exists. Every other sentence becomes a Quoted cause.
     """
     machine, colon, explanation = sentence.partition(": ")
     if colon and kind == "node-failed":

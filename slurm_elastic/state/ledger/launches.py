@@ -203,7 +203,7 @@ class Launches:
             )  # fmt: skip
 
     def forget(self, generations: Sequence[str]) -> None:
-        """Delete the failed ones among these launches. The caller keeps the clouds' messages."""
+        """Delete the failed ones of these launches. The caller keeps the clouds' messages."""
         # Hundreds of offers may refuse a request, and a refused launch costs nothing.
         sql = f"delete from launches where generation in {OF_LIST} "
         sql += f"and {launches_allowed(LaunchCall.FORGET)}"
@@ -214,7 +214,7 @@ class Launches:
         return self._store.tables("launches")[0]
 
     def get(self, generation: str) -> Launch | None:
-        """The launch of that generation."""
+        """Return the launch of that generation; None if there is none."""
         sql = f"select {LAUNCH_COLUMNS} from launches where generation = ?"
         rows = self._store.select(sql, generation)
         return launch_from(rows[0]) if rows else None

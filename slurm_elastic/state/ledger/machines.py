@@ -393,7 +393,7 @@ class Machines:
         )  # fmt: skip
 
     def _renamed(self, instance: Instance, pool: str, clouds: Collection[str]) -> Machine | None:
-        """Move the machine's row from a cloud no longer configured; return the row."""
+        """Move the machine's row from a cloud no longer configured; return it, None without one."""
         sql = (
             f"select {MACHINE_COLUMNS} from machines "
             # Ids may repeat in different clouds. The generation belongs to one launch, so it proves

@@ -131,7 +131,7 @@ class StopRows:
     def record_start_refusal(
         self, cloud: str, id_: str, price: float, cause: AnyCause, now: float
     ) -> None:
-        """The cloud refuses the start: end the machine, at ``price`` ($/h) since the intent."""
+        """End a machine whose start the cloud refused, at ``price`` ($/h) since the intent."""
         with self._store.transaction("machines"):
             self._store.change(
                 "update machines set price = ?, worst_price = ?, suspending = ?, cause = ? "

@@ -242,7 +242,9 @@ def _lines_of(file: BinaryIO, part: _Part) -> Iterator[JournalLine]:
 
 
 def _written(file: BinaryIO, part: _Part, target: IO[bytes]) -> int:
-    """Write the lines as a journal with a new origin: later lines of this head are in no other."""
+    """Write the lines as a journal with a new origin, because no other journal has the lines that
+    this head will append.
+    """
     begun = part.first.begin
     head = begun and replace(
         begun, origin=secrets.token_hex(8), source=begun.origin, until=part.last

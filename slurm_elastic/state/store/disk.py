@@ -48,9 +48,9 @@ CLOSED: Identity = (-1, -1)
 
 
 class Disk:
-    """``begins``: whether to create missing files. sqlite3.Error passes through, JournalError among
-    them. ``changed``: whether the rows of the view may have changed since the owner reset it.
-    ``timeout_s``: seconds to wait for other processes.
+    """The journal and the view of one memory, open. ``begins``: whether to create missing files.
+    sqlite3.Error passes through, JournalError among them. ``changed``: whether the rows of the view
+    may have changed since the owner reset it. ``timeout_s``: seconds to wait for other processes.
     """
 
     def __init__(
@@ -190,8 +190,9 @@ class Disk:
         self.changed = True
 
     def _note(self, position: Position) -> None:
-        """Write the position to the view, then to ``NAME.applied``. If the view fails, neither has
-        it, and the next writer applies the last lines again, which changes nothing.
+        """Write the position to the view, then to ``NAME.applied``. If the write to the view fails,
+        neither gets the position. The next writer then applies the last lines again, which changes
+        nothing.
         """
         self.position = position
         with contextlib.suppress(sqlite3.Error, OSError):
@@ -402,7 +403,7 @@ class Elsewhere:
     """
 
     RETRY_AFTER_S = 5.0
-    """Seconds between two tries to open it."""
+    """Seconds between two tries to open the disk."""
     LOCK_TIMEOUT_S = 1.0
     """Seconds to wait for other processes. It is short because jobs wait for the caller."""
 

@@ -173,7 +173,9 @@ class Refuge:
                 disk.begin_anew(self._how.now())
 
     def _require_room(self, size: int) -> None:
-        """OSError if the view or the journal, which two heads have elsewhere, has no room."""
+        """Raise OSError if there is no room for the view or for the journal, which two heads have
+        in another directory.
+        """
         require_room(self._path.parent, size)
         clock = self._how.monotonic()
         directory = self._path.parent / "journal"
@@ -184,8 +186,8 @@ class Refuge:
         self._journal_look = clock + RETRY_AFTER_S
 
     def give_up(self, error: BaseException) -> bool:
-        """The files failed with ``error``: repair them, or continue in memory. Return False if the
-        store is in memory already.
+        """Repair the files after they failed with ``error``, or continue in memory. Return False if
+        the store is in memory already.
         """
         disk = self._found
         if isinstance(disk, Memory):

@@ -278,7 +278,7 @@ class Journal:
         return size > position.offset or self.path(position.segment + 1).exists()
 
     def append(self, end: Position, batches: Sequence[Sequence[Fact]], now: float) -> Position:
-        """Append a line per batch at ``end``; on the disk on return. An error leaves none."""
+        """Append a line per batch at ``end`` and sync them. After an error, cut them off again."""
         lines = [
             line_of(JournalLine(n=number, at=now, epoch=self.epoch, facts=tuple(facts)))
             for number, facts in enumerate(batches, end.number + 1)

@@ -19,8 +19,8 @@ _LINE = 1000
 
 
 class WaitingFacts:
-    """The facts to append: for each row only its last state, and before it the deletion if there
-    was one; and all rows of ``numbered`` tables.
+    """The facts to append. Of each row they contain only its last state, after its deletion if
+    there was one. Of ``numbered`` tables they contain all rows.
     """
 
     def __init__(self, schema: Schema) -> None:

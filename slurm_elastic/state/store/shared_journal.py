@@ -16,7 +16,9 @@ from slurm_elastic.state.store.journal import Journal, Position
 
 
 class SharedJournal(Journal):
-    """SupersededError, which is an OSError, for each write while the other head acts."""
+    """The journal of two heads. While the other head acts, each write raises SupersededError, which
+    is an OSError.
+    """
 
     def __init__(self, directory: Path, name: str, fence: Fence) -> None:
         super().__init__(directory, name)

@@ -152,8 +152,8 @@ class Store:
                 self._current()
 
     def give_up(self, error: Exception) -> bool:
-        """The files failed with ``error``: continue in memory, if this store can. Return whether
-        something changed.
+        """Continue in memory after the files failed with ``error``, if this store can. Return
+        whether something changed.
         """
         if not isinstance(self._home, Refuge):
             return False

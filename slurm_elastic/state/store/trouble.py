@@ -170,7 +170,9 @@ def require_room(directory: Path, size: int) -> None:
 
 
 def set_aside(path: Path, now: float) -> Path:
-    """Rename a damaged file that no journal vouches for; what sqlite has left beside it goes."""
+    """Rename a damaged file, so that a new file can take its place, and delete the files that
+    sqlite has left beside it. Return its new path.
+    """
     stamp = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime(now))
     name = f"{path.name}.damaged-{stamp}"
     aside = path.with_name(name)
