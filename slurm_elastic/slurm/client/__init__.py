@@ -1,1 +1,1 @@
-"""Asks Slurm, and tells it: by its commands or pyslurm, or a Slurm in memory."""
+"""The clients that read and change Slurm: by its commands, by pyslurm, or in memory."""

@@ -17,7 +17,7 @@ FIELDS = (
     "JobIDRaw", "JobID", "User", "UID", "Account", "Partition", "State", "Submit", "Start", "End",
     "NodeList", "JobName",
 )  # fmt: skip
-"""JobName is the last one, because it may contain the separator."""
+"""The fields of sacct's answer. JobName is the last field, because it may contain the separator."""
 _ENDED = "BF,CA,CD,DL,F,NF,OOM,PR,TO"
 _TIME = "%Y-%m-%dT%H:%M:%S"
 
@@ -79,7 +79,7 @@ def _nodes(text: str) -> tuple[str, ...]:
 
 
 def _unix_time(text: str) -> float:
-    """0 for ``Unknown`` and ``None``."""
+    """The Unix time of one of sacct's times; 0 for ``Unknown`` and ``None``."""
     try:
         return time.mktime(time.strptime(text, _TIME))
     except ValueError:

@@ -14,7 +14,9 @@ FIELDS = (
     "JobIDRaw", "User", "Account", "Partition", "Submit", "Eligible", "ElapsedRaw", "TimelimitRaw",
     "ReqCPUS", "AllocCPUS", "ReqMem", "ReqTRES", "State",
 )  # fmt: skip
-"""No free text, which may contain the separator."""
+"""The fields of sacct's answer. Free text is not among them, because it may contain the
+separator.
+"""
 Row = Mapping[str, str]
 
 

@@ -140,7 +140,9 @@ def job_states(value: object) -> frozenset[str]:
 
 @functools.lru_cache(maxsize=1024)
 def _states(state_words: tuple[object, ...]) -> frozenset[str]:
-    """Cached, because tens of thousands of records have only few combinations."""
+    """The state words of a record. Cached, because tens of thousands of records have only few
+    combinations.
+    """
     return frozenset(str(word).upper() for word in state_words if word)
 
 
@@ -329,7 +331,9 @@ def max_times(text: str) -> dict[str, float | None]:
 
 
 def default_times(text: str) -> dict[str, float | None]:
-    """DefaultTime (s, None: no limit) of the partitions that set it, otherwise as ``max_times``."""
+    """DefaultTime (s, None: no limit) of the partitions that set it. ValueError for another
+    form.
+    """
     return _partition_times(text, "DefaultTime", "NONE")
 
 
@@ -399,7 +403,7 @@ def suspend_exclusions(text: str) -> SuspendExclusions:
 
 
 def _listed(text: str | None) -> tuple[str, ...]:
-    """The words between commas. Slurm's text for an empty list gives none."""
+    """The words between commas. Slurm's text for an empty list gives no words."""
     return tuple(item for item in (text or "").split(",") if item not in ("", "(null)"))
 
 

@@ -54,7 +54,9 @@ _FAILED = re.compile(r"^slurm_\w+ error:|Unable to contact slurm controller", re
 
 
 class SlurmCli(CommentCommands, PartitionCommands, ReservationCommands):
-    """``model.protocols.Slurm`` by commands. ``calls`` counts them. After ``stop`` none waits."""
+    """``model.protocols.Slurm`` by commands. ``calls`` counts the commands. Once ``stop`` is set,
+    each command has little time (``CallTimeout``).
+    """
 
     def __init__(self, settings: SlurmSettings, stop: threading.Event | None = None) -> None:
         self._settings = settings
@@ -286,7 +288,7 @@ class SlurmCli(CommentCommands, PartitionCommands, ReservationCommands):
         self._run_repeatable("scontrol", "notify", str(job), text)
 
     def finished(self, days: int) -> Sequence[tuple[str, str, int, int, int]]:
-        """Asks ``sacct``, which gives the limit in minutes. A job without a limit is left out."""
+        """Ask ``sacct``, which gives the limit in minutes. A job without a limit is left out."""
         output = self._run(
             "sacct", "--allusers", "--allocations", "--noheader", "--parsable2",
             f"--starttime=now-{days}days", "--endtime=now",

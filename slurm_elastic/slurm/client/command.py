@@ -18,8 +18,9 @@ STOP_POLL_S = 0.25  # how often a waiting call checks whether the service must e
 
 
 class CallTimeout:
-    """How long calls of slurmctld may take: ``limit`` seconds each. After ``stop`` is set, each has
-    ``AFTER_STOP_S``. If one took longer, no further call waits, because slurmctld does not answer.
+    """How long calls of slurmctld may take: ``limit`` seconds each, and ``AFTER_STOP_S`` seconds
+    once ``stop`` is set. If a call takes longer than that, no further call waits, because slurmctld
+    does not answer.
     """
 
     def __init__(self, limit: float, stop: threading.Event | None = None) -> None:

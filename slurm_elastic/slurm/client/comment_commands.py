@@ -68,7 +68,7 @@ class CommentCommands(ABC):
         ).rstrip("\n")  # fmt: skip
 
     def set_accounted_comment(self, cluster: str, job: int, text: str) -> None:
-        """By ``sacctmgr modify job``: scontrol changes no ended job (22.05, measured)."""
+        """Run ``sacctmgr modify job``, because scontrol changes no ended job (22.05, measured)."""
         self._run(
             "sacctmgr", "--immediate", "--quiet", "modify", "job", "where",
             f"cluster={cluster}", f"jobid={self._label(job)}", "set", f"admincomment={text}",

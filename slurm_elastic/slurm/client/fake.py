@@ -87,7 +87,9 @@ class FakeSlurm:
         return self._version
 
     def slurmd_timeout(self) -> float:
-        """``timeout``. It counts as no command, because real clients cache it."""
+        """Return ``timeout``. The call counts as no command, because real clients cache the
+        value.
+        """
         return self.timeout
 
     def nodes(self, names: Sequence[str] | None = None) -> Mapping[str, SlurmNode]:
@@ -291,7 +293,7 @@ class FakeSlurm:
             self.reserved = [r for r in self.reserved if r.name != name]
 
     def excluded_by_job(self) -> Mapping[int, tuple[str, ...]]:
-        """Nothing, because ``jobs`` has the excluded nodes."""
+        """Return nothing, because ``jobs`` has the excluded nodes."""
         return {}
 
     def default_times(self) -> Mapping[str, float | None]:
@@ -343,7 +345,7 @@ class FakeSlurm:
             self._existing_job(job)
 
     def finished(self, days: int) -> Sequence[tuple[str, str, int, int, int]]:
-        """SlurmError, because there is no slurmdbd."""
+        """Raise SlurmError, because there is no slurmdbd."""
         del days
         raise SlurmError(("sacct",), 1, "Slurm accounting storage is disabled")
 

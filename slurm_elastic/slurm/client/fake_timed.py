@@ -111,7 +111,7 @@ class TimedSlurm(FakeSlurm):
             self._nodes[name] = replace(node, states=node.states | {"NOT_RESPONDING"})
 
     def hear(self, name: str) -> None:
-        """The slurmd of a running node answers."""
+        """Let the slurmd of a running node answer."""
         with self._lock:
             node = self._nodes[name]
             if phase(node) is Phase.UP and not is_down(node):
@@ -194,7 +194,7 @@ class TimedSlurm(FakeSlurm):
             self._become(node.name, states=states, last_busy=self.clock())
 
     def _power_up(self, node: SlurmNode) -> None:
-        """The power-up clears the reason, but not a DRAIN (measured on 22.05.8)."""
+        """Power the node up. This clears the reason, but not a DRAIN (measured on 22.05.8)."""
         states = node.states - POWER_STATES | {"POWERING_UP", "NOT_RESPONDING"}
         self._become(node.name, states=states, reason="")
         self._program("resume", [node.name], {})

@@ -75,7 +75,9 @@ def _word(record: str, name: str) -> str:
 
 
 def _line(record: str, name: str) -> str:
-    """A value that may contain spaces. It has a line of its own."""
+    """Return the value of a field that has a line of its own, because it may contain spaces. "" if
+    the record lacks the field.
+    """
     match = re.search(rf"^\s*{name}=(.*)$", record, re.MULTILINE)
     return match[1] if match else ""
 

@@ -42,7 +42,9 @@ class ChildAnswer(Struct, frozen=True, kw_only=True):
 
 
 class PyslurmChild:
-    """The process. The first request starts it, and after a failure the next. Not thread-safe."""
+    """The process with pyslurm. The first request starts the process. After a failure the next
+    request starts it again. Not thread-safe.
+    """
 
     def __init__(self, settings: SlurmSettings, timeout: CallTimeout) -> None:
         self._conf, self._timeout = settings.conf, timeout
@@ -50,7 +52,9 @@ class PyslurmChild:
         self._link: socket.socket | None = None
 
     def ask(self, request: ChildRequest) -> ChildAnswer:
-        """The answer. OSError (as TimeoutError) if there is none. The process has then ended."""
+        """Return the answer. OSError, such as TimeoutError, if there is none. The process has then
+        ended.
+        """
         began_at = time.monotonic()
         try:
             link = self._link or self._start()

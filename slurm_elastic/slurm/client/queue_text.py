@@ -24,7 +24,7 @@ FIELDS = (
     "tres-per-node", "tres-per-socket", "tres-per-task", "Licenses",
 )  # fmt: skip
 ENVIRONMENT = {"SLURM_TIME_FORMAT": "%s", "SLURM_BITSTR_LEN": "0"}
-"""Times as Unix time, and lists of array tasks not cut short."""
+"""Variables of squeue: it shows times as Unix time, and does not cut lists of array tasks short."""
 _NONE = frozenset({"", "(null)", "N/A", "n/a", "NONE", "Unknown"})
 _LIMIT = re.compile(r"(?:(\d+)-)?(?:(\d+):)?(\d+):(\d+)", re.ASCII)
 

@@ -59,7 +59,9 @@ class Records(Generic[Raw, Value]):
         return remainder.errors
 
     def _find_end(self) -> bytes:
-        """The text between two records, or b"" for an unknown layout. Keep the text before them."""
+        """Return the text that ends a record, or b"" for an unknown layout. Keep the text before
+        the list.
+        """
         first_key = _FIRST_KEY.match(self._buffer)
         if first_key is None:
             return b""

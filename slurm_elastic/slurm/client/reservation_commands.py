@@ -47,5 +47,5 @@ class ReservationCommands(ABC):
 
 
 def _local(time: float) -> str:
-    """Slurm reads a time without a zone as local time."""
+    """The local time without a zone, because Slurm reads such a text as local time."""
     return f"{datetime.fromtimestamp(time):%Y-%m-%dT%H:%M:%S}"  # noqa: DTZ006

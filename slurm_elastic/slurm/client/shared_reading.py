@@ -31,7 +31,9 @@ class SharedReading(Generic[T]):
         self._last: tuple[float, T] | None = None
 
     def get(self) -> T:
-        """An error of the reading goes only to its own caller. The next caller reads again."""
+        """Return the result of a reading that began after this call. An error of the reading goes
+        only to its own caller. The next caller reads again.
+        """
         with self._counting:
             called_at = time.monotonic()
             self._callers += 1

@@ -68,7 +68,9 @@ counters of the throw-away slurmctld, and options that the fragment sets on purp
 
 
 class Report(Struct, frozen=True, kw_only=True):
-    """``full``: a throw-away slurmctld was run. ``lines``: what is proven, or why no proof is."""
+    """``full``: a throw-away slurmctld was run. ``lines``: sentences about the proven facts, or
+    about the reason why nothing is proven.
+    """
 
     full: bool
     lines: tuple[str, ...]

@@ -129,7 +129,9 @@ def _abbreviated(line: str) -> str:
 
 
 def _short_list(word: str) -> str:
-    """A list of nodes that would fill the screen becomes its beginning and its length."""
+    """Shorten a list of nodes that would fill the screen to its beginning and its length. Leave any
+    other word as it is.
+    """
     name, _, value = word.partition("=")
     if name not in ("NodeName", "Nodes") or len(value) <= _MAX_LIST_LENGTH:
         return word

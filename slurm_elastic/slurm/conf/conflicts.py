@@ -105,8 +105,8 @@ def _names(config: Config, pools: Sequence[Pool], site: SiteConf) -> Iterator[st
 
 
 def _lone_localhost(site: SiteConf) -> Iterator[str]:
-    """Slurm looks the first node up by every new name if it is named localhost and is still the
-    only node, and takes the next node for its double (node_conf.c, 22.05 to master).
+    """Report a first node named localhost. While it is the only node, Slurm looks it up by every
+    new name, and takes the next node for its double (node_conf.c, 22.05 to master).
     """
     for name, where in list(site.node_names.items())[:1]:
         if name == "localhost":
@@ -118,7 +118,7 @@ def _lone_localhost(site: SiteConf) -> Iterator[str]:
 
 
 def _spills_over(pools: Sequence[Pool], site: SiteConf) -> Iterator[str]:
-    """Site partitions and node sets that our nodes would join without notice."""
+    """Report site partitions and node sets that our nodes would join without notice."""
     for partition in site.partitions:
         if "ALL" in partition.get("nodes").upper().split(","):
             yield (
@@ -142,7 +142,9 @@ def _programs(config: Config, site: SiteConf) -> Iterator[str]:
 
 
 def _suspends_static(site: SiteConf) -> Iterator[str]:
-    """A finite SuspendTime would make slurmctld suspend the site's own idle nodes, too."""
+    """Report a finite SuspendTime, by which slurmctld would suspend the site's own idle nodes,
+    too.
+    """
     entry = site.option("SuspendTime")
     if entry is not None and not confvalues.never_suspends(entry.value):
         yield _suspend_sentence("SuspendTime", entry)
@@ -183,8 +185,8 @@ def _node_defaults(site: SiteConf) -> Iterator[str]:
 
 
 def _unequal_priority(site: SiteConf) -> Iterator[str]:
-    """Priority in PartitionName=DEFAULT wins over PriorityTier and PriorityJobFactor of our lines,
-    because it sets both.
+    """Report a Priority in PartitionName=DEFAULT that our lines cannot replace. Priority sets both
+    PriorityTier and PriorityJobFactor, and wins over these options of our lines.
     """
     entry = site.partition_defaults.get("priority")
     tier, factor = site.priority_tier, site.priority_job_factor

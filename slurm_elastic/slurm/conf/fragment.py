@@ -215,8 +215,9 @@ def _gres(pool: Pool) -> Iterator[str]:
 def _address(
     pool: Pool, port: int | None, site: SiteConf, version: tuple[int, int]
 ) -> Iterator[str]:
-    """The nodes' ports if their slurmds run on this host, which need one each. Otherwise nothing,
-    or an address that leads nowhere: the cloud tells the real one.
+    """Yield the address and ports of the pool's nodes. If their slurmds run on this host, each node
+    needs a port of its own. Otherwise the nodes have no address, or an address that leads nowhere
+    until slurmctld gets the real one.
     """
     if port is not None:
         last_port = port + len(pool.nodes) - 1

@@ -80,7 +80,9 @@ def lines_for_all(lines: Sequence[ConfLine]) -> Iterator[str]:
 
 
 def _for_all(pool: PoolSettings, lines: Sequence[ConfLine]) -> Iterator[str]:
-    """Lines without nodes also hold for cloud nodes, and would double their devices."""
+    """Report lines without nodes, which also hold for cloud nodes and would double their
+    devices.
+    """
     kinds = {name.partition(":")[0] for name in pool.gres}
     for entry in (line.entries[0] for line in lines if not line.is_record):
         if entry.key == "name" and entry.value in kinds:

@@ -21,7 +21,7 @@ _ADDS_UP_SINCE = (23, 11)
 
 
 def overridden(config: Config, version: tuple[int, int]) -> Iterator[str]:
-    """A sentence for each option, with the file and line that takes its effect."""
+    """A sentence for each option, with the file and line that overrides it."""
     added_up = _ADDED_UP if version >= _ADDS_UP_SINCE else frozenset()
     own_entries: dict[str, Entry] = {}
     winners: dict[str, Entry] = {}

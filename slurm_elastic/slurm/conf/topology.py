@@ -108,8 +108,9 @@ def _as_yaml(added: Sequence[TopologySwitch]) -> list[str]:
 def _missing(
     config: Config, pools: Sequence[Pool], tree: Sequence[ConfRecord]
 ) -> list[TopologySwitch]:
-    """A switch for each cloud, because no job spans clouds. It goes under the site's root if there
-    is one. If the site has several islands, it becomes another island.
+    """Return a switch for each cloud, because no job spans clouds. If the site has one root, the
+    switches go under this root. If the site has several islands, each switch becomes another
+    island.
     """
     known_nodes = {node for switch in tree for node in _expand(switch.get("nodes"))}
     added = []

@@ -114,7 +114,9 @@ def _foreign_places(config: Config, config_path: Path) -> Iterator[str]:
 
 
 def _refuse_for_lua(config: Config) -> None:
-    """If a site's own job_submit.lua loads our filter and it is gone, every submission fails."""
+    """Raise ConfigError if a site's own job_submit.lua loads our filter: once the filter is gone,
+    every submission would fail.
+    """
     directory = Path(config.slurm.conf).parent
     text = plan.foreign_lua(directory)
     if text is not None and submit_filter.FILTER in text:

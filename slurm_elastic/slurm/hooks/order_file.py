@@ -108,7 +108,9 @@ def _value(text: str) -> float:
 
 
 def _table(lines: str) -> tuple[PoolTerms, ...]:
-    """Raises LookupError or ValueError if a line is not as ``_lines`` writes it."""
+    """Return the terms in the lines. LookupError or ValueError if a line is not as ``_lines``
+    writes it.
+    """
     table: list[PoolTerms] = []
     for line in lines.removesuffix("\n").split("\n") if lines else ():
         kind, rest = line.split(" ", 1)
