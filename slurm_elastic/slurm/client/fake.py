@@ -87,9 +87,7 @@ class FakeSlurm:
         return self._version
 
     def slurmd_timeout(self) -> float:
-        """Return ``timeout``. The call counts as no command, because real clients cache the
-        value.
-        """
+        """Return ``timeout``. This counts as no command, because real clients cache the value."""
         return self.timeout
 
     def nodes(self, names: Sequence[str] | None = None) -> Mapping[str, SlurmNode]:

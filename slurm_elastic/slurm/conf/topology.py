@@ -108,9 +108,9 @@ def _as_yaml(added: Sequence[TopologySwitch]) -> list[str]:
 def _missing(
     config: Config, pools: Sequence[Pool], tree: Sequence[ConfRecord]
 ) -> list[TopologySwitch]:
-    """Return a switch for each cloud, because no job spans clouds. If the site has one root, the
-    switches go under this root. If the site has several islands, each switch becomes another
-    island.
+    """Return a switch for each cloud, because no job spans clouds. If the site's switches have one
+    top, it and the new switches get a common root. If the site has several islands, each new switch
+    becomes another island.
     """
     known_nodes = {node for switch in tree for node in _expand(switch.get("nodes"))}
     added = []
