@@ -223,8 +223,8 @@ class Abandon(OnLaunch, frozen=True, kw_only=True):
 
 
 class LaunchMachine(OnNode, frozen=True, kw_only=True):
-    """Start a machine for a node that Slurm waits for and that has none. Its machines of an earlier
-    power-up (``machines_to_end_first``) must end before.
+    """Start a machine for a node that Slurm waits for and that has no machine. Its machines of an
+    earlier power-up (``machines_to_end_first``) must end before.
     """
 
     kind: ClassVar[str] = "launch"

@@ -57,8 +57,8 @@ class Never(Policy, frozen=True, tag="none"):
 
 
 class Hour(Policy, frozen=True, tag="hour"):
-    """Once per paid lease, ``margin`` seconds before its end. ``every`` (s) replaces a lease too
-    short for a save, such as payment by the second.
+    """Save once per paid lease, ``margin`` seconds before its end. ``every`` (s) replaces a lease
+    too short for a save, such as payment by the second.
 
     A margin shorter than ``dump`` is widened to it.
     """
@@ -81,7 +81,9 @@ class Hour(Policy, frozen=True, tag="hour"):
         return SaveJob(job=situation.job, cause=cause)
 
     def wake(self, situation: Situation) -> float:
-        """The begin of the margin of this lease; of the next lease if this margin was used."""
+        """Return the begin of this lease's margin, or of the next lease's if this margin was
+        used.
+        """
         opens, _, paid = _window(situation, self.margin, self.every)
         if situation.now < opens:
             return opens
@@ -99,7 +101,8 @@ def _window(situation: Situation, margin: float, every: float) -> tuple[float, f
 
 
 class Threshold(Policy, frozen=True, tag="threshold"):
-    """``Hour``, and also when the price exceeds the middle between its earlier value and the bid.
+    """Save as ``Hour`` does, and also when the price exceeds the middle between its earlier value
+    and the bid.
 
     The threshold is (price + bid) / 2 with the price at launch or at the last checkpoint. Every
     ``period`` seconds from the launch it becomes (mean price of the last period + bid) / 2; the
@@ -149,8 +152,8 @@ class Threshold(Policy, frozen=True, tag="threshold"):
 
 
 class ThresholdStatic(Policy, frozen=True, tag="threshold_static"):
-    """``Hour``, and also when a price has risen since the last checkpoint to within ``band`` of the
-    bid.
+    """Save as ``Hour`` does, and also when a price has risen since the last checkpoint to within
+    ``band`` of the bid.
 
     The published code of ckptman does this instead of the paper's THRESHOLD.
     """
@@ -177,8 +180,8 @@ class ThresholdStatic(Policy, frozen=True, tag="threshold_static"):
 
 
 class Daly(Policy, frozen=True, tag="daly"):
-    """At the interval that loses least, from the duration of a checkpoint and the observed mean
-    time to interruption of the job.
+    """Save at the interval that loses the least work, from the duration of a checkpoint and the
+    observed mean time to interruption of the job.
 
     ``mtti`` overrides the observed time; without either, six hours are assumed. If the job works on
     during a save, the interval counts from the beginning of its last save. ``order`` 1 is Young's
@@ -190,7 +193,7 @@ class Daly(Policy, frozen=True, tag="daly"):
     least: Seconds = 30.0
 
     def decide(self, situation: Situation) -> SaveJob | None:
-        """When the interval since the last checkpoint is over."""
+        """Save when the interval since the last checkpoint is over."""
         interval = self.interval(situation)
         if situation.now < situation.since + interval:
             return None
@@ -217,7 +220,7 @@ def fits(deadline: float | None, now: float, dump: float, slack: float) -> bool:
 
 
 class OnNotice(Policy, frozen=True, tag="on_notice"):
-    """Once per warning of the cloud, if a checkpoint fits before its deadline.
+    """Save once per warning of the cloud, if a checkpoint fits before its deadline.
 
     ``slack`` seconds are kept for the time between the decision and the dump.
     """
@@ -236,7 +239,9 @@ class OnNotice(Policy, frozen=True, tag="on_notice"):
         return None
 
     def wake(self, situation: Situation) -> float:
-        """Now, if a warning waits for an answer; else only a new warning changes anything."""
+        """Return the present if a warning waits for an answer. Otherwise return NEVER, because only
+        a new warning changes anything.
+        """
         # A notice that leaves too little time does not wait: no later moment leaves more.
         waits = any(self._open(notice, situation) for notice in situation.notices)
         return situation.now if waits else NEVER
@@ -249,7 +254,7 @@ class OnNotice(Policy, frozen=True, tag="on_notice"):
 
 
 class FirstOf(Policy, frozen=True, tag="first_of"):
-    """The first of several policies that acts."""
+    """Ask several policies in their order. The first policy that wants a save decides."""
 
     policies: tuple[AnyPolicy, ...]
 
@@ -314,7 +319,7 @@ class OnRequest(Policy, frozen=True, tag="on_request"):
 
 
 class Renew(Policy, frozen=True, tag="requeue"):
-    """As ``on_request``, for every job that can be saved."""
+    """Every job that can be saved is requeued at its time limit, otherwise as in ``on_request``."""
 
     times: Times = 10
 

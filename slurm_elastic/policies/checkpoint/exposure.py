@@ -33,8 +33,9 @@ def without_saves(run: float, mtti: float, machines: int) -> float | None:
 
 
 def with_saves(run: float, mtti: float, machines: int, save: float) -> float | None:
-    """Return the same with a save of ``save`` seconds each Daly interval; never more than without
-    saves.
+    """Return the expected seconds on machines until the run is done, with a save of ``save``
+    seconds after each Daly interval; never more than ``without_saves`` returns. None if the run is
+    never done.
     """
     joint = mtti / machines
     interval = daly_interval(save, joint)

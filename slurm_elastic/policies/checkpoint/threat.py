@@ -63,7 +63,7 @@ _DATE = re.compile(r"\d{4}-\d\d-\d\d(?:[T ]\d\d:\d\d(?::\d\d)?)?(?:Z|[+-]\d\d:\d
 
 
 class ThreatCause(StrEnum):
-    """Who or what takes the job's place."""
+    """The person or event that takes the job off its nodes, or may do so."""
 
     RECLAIM = "reclaim"
     REBALANCE = "rebalance"
@@ -89,16 +89,18 @@ PLANNED = frozenset(
     }
 )
 CERTAIN = PLANNED | {ThreatCause.PREEMPTION}
-"""The run certainly ends at that time, so the checkpoint policy has no say in the save."""
+"""By these causes the run certainly ends at that time, so the checkpoint policy has no say in the
+save.
+"""
 OF_JOBS = frozenset({ThreatCause.LIMIT, ThreatCause.PREEMPTION})
-"""They end the job and concern no node."""
+"""These causes end the job and concern no node."""
 OF_SLURM = frozenset({ThreatCause.MAINTENANCE, ThreatCause.DRAIN, ThreatCause.HEALTH})
 """The causes that Slurm's own nodes and reservations report."""
 LEAVING = frozenset({ThreatCause.RECLAIM, ThreatCause.DEPARTURE})
-"""The machine goes, whether or not its jobs are saved in time."""
+"""By these causes the machine goes, whether or not its jobs are saved in time."""
 EXPIRING = frozenset({ThreatCause.PLANNED_END, ThreatCause.RESERVATION_END})
-"""The machine has a known end. At its maximum age nothing ends it while jobs run on it; with its
-reservation the cloud ends it.
+"""By these causes the machine has a known end. At its maximum age nothing ends it while jobs run on
+it. With its reservation the cloud ends it.
 """
 OF_MACHINES = LEAVING | EXPIRING | {ThreatCause.REBALANCE}
 """The causes for which we may drain and power down nodes: other drains belong to others."""

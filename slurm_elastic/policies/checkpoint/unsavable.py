@@ -100,8 +100,8 @@ def unfit(method: str, *, batch: bool, nodes: int) -> NoBatchJob | SeveralNodes 
 
 
 def clearer(before: str, message: str) -> str:
-    """Return the message that explains more, of two saves that failed in a row. A run that has
-    ended is not under the launcher, and this message would hide the real obstacle.
+    """Return the message that explains more, of two saves that failed in a row. If a run has ended,
+    it is not under the launcher, and the message about that would hide the real obstacle.
     """
     return before if before and "not under the launcher" in message else message
 

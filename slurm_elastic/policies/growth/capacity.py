@@ -103,12 +103,12 @@ class Slurm(Policy, frozen=True, tag="slurm"):
 
 
 class OnDemand(Policy, frozen=True, tag="on_demand"):
-    """One machine for each node that new pending jobs need, minus the idle machines."""
+    """Start a machine for each node that new pending jobs need, minus the idle machines."""
 
     period: WholeOver | None = 15
 
     def grow(self, demand: Demand) -> Growth | None:
-        """All machines that the new jobs lack."""
+        """Return all machines that the new jobs lack."""
         needed_nodes = sum(job.nodes for job in demand.fresh)
         reason = f"{len(demand.fresh)} new jobs wait for {needed_nodes} nodes"
         return _for_fresh(needed_nodes, demand, reason)
@@ -125,8 +125,8 @@ def _seconds(waste: Waste) -> int:
 
 
 class SteadyStream(Policy, frozen=True, tag="steady_stream"):
-    """One machine always; one more if over ``more_over`` times the waste of work waits and none
-    boots; machines go under ``fewer_under`` times the waste.
+    """Keep one machine up. Start one more if more work waits than ``more_over`` times the waste,
+    and no machine boots. Flag machines if less work waits than ``fewer_under`` times the waste.
 
     ``waste``: the duration of a machine's boot and shutdown together (s); auto: as measured.
     """
@@ -165,8 +165,8 @@ class SteadyStream(Policy, frozen=True, tag="steady_stream"):
 
 
 class Bursts(Policy, frozen=True, tag="bursts"):
-    """One machine per ``per_machine`` times the waste of new waiting work, at least one, minus the
-    idle machines.
+    """Start one machine per ``per_machine`` times the waste of new waiting work, at least one,
+    minus the idle machines.
     """
 
     waste: Waste = DEFAULT_WASTE_S
@@ -174,7 +174,7 @@ class Bursts(Policy, frozen=True, tag="bursts"):
     per_machine: Factor = 2
 
     def grow(self, demand: Demand) -> Growth | None:
-        """Start as many machines as the new work is worth."""
+        """Return as many machines as the new work is worth."""
         # Only new jobs count. The paper does not say so, but if its twenty jobs counted again, they
         # would not have got the six machines that it reports.
         seconds = sum(job.limit for job in demand.fresh)
@@ -185,20 +185,22 @@ class Bursts(Policy, frozen=True, tag="bursts"):
 
 
 class GroupBursts(Policy, frozen=True, tag="group_bursts"):
-    """``group`` machines for every new pending job, minus the idle machines."""
+    """Start ``group`` machines for every new pending job, minus the idle machines."""
 
     group: Machines = 2
     period: WholeOver | None = 10
 
     def grow(self, demand: Demand) -> Growth | None:
-        """The group times the number of new jobs."""
+        """Return the group times the number of new jobs."""
         machines = self.group * len(demand.fresh)
         reason = f"{len(demand.fresh)} new jobs, {self.group} machines each"
         return _for_fresh(machines, demand, reason)
 
 
 class Ratio(Policy, frozen=True, tag="ratio"):
-    """Machines for the pending jobs in excess of the running ones, ``slots`` jobs per machine."""
+    """Start machines for the pending jobs in excess of the running jobs, with ``slots`` jobs per
+    machine.
+    """
 
     slots: Jobs = 1
     period: WholeOver | None = 30
@@ -229,9 +231,9 @@ class SemiElastic(Policy, frozen=True, tag="semi_elastic"):
     """Grow if the head needs more machines than there are, or would wait longer than ``wait_limit``
     (s).
 
-    Its wait counts from its submission to its predicted start. ``size``: the nodes of the head
-    (first), of all pending jobs (sum), or of all jobs over ``short`` seconds and the first shorter
-    one (best). Called only when a job arrives or ends.
+    The head's wait counts from its submission to its predicted start. ``size``: the nodes of the
+    head (first), of all pending jobs (sum), or of all jobs over ``short`` seconds and the first
+    shorter one (best). Called only when a job arrives or ends.
     """
 
     wait_limit: Whole = 300
@@ -245,7 +247,7 @@ class SemiElastic(Policy, frozen=True, tag="semi_elastic"):
             raise ValueError(f"size is {self.size!r}, expected one of {', '.join(Size)}")
 
     def grow(self, demand: Demand) -> Growth | None:
-        """The chosen size, minus idle and booting machines."""
+        """Return the chosen size, minus idle and booting machines."""
         reason = self._too_long(demand) if demand.queue else None
         if reason is None:
             return None

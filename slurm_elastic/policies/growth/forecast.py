@@ -49,7 +49,7 @@ class Smoothed(NamedTuple):
     gamma: Factor = Factor()
 
     def after(self, value: float) -> Smoothed:
-        """Equation 4 with the next value."""
+        """Return the state after the next value, by Equation 4."""
         expected = self.level + self.slope + self.change / 2
         alpha = self.alpha.after(value - expected)
         level = alpha.value * value + (1 - alpha.value) * expected
@@ -61,7 +61,9 @@ class Smoothed(NamedTuple):
         return Smoothed(level, max(self.highest, value), slope, change, alpha, beta, gamma)
 
     def ahead(self, steps: int, most: float) -> float:
-        """Equation 3, kept between 0 and ``most`` times the highest value so far."""
+        """Return the value ``steps`` steps ahead by Equation 3, kept between 0 and ``most`` times
+        the highest value so far.
+        """
         value = self.level + self.slope * steps + self.change * steps * steps / 2
         # Far ahead a parabola predicts nothing useful: it falls to zero or runs into this bound.
         return min(max(value, 0.0), most * self.highest)

@@ -20,7 +20,7 @@ from slurm_elastic.policies.policy_text import Makers, Policy, Whole, WholeOver,
 
 
 class Idle(Policy, frozen=True, tag="idle"):
-    """When a machine has been idle for ``seconds``."""
+    """A machine may go when it has been idle for ``seconds``."""
 
     stays: ClassVar[bool] = True
 
@@ -32,7 +32,7 @@ class Idle(Policy, frozen=True, tag="idle"):
 
 
 class AtOnce(Policy, frozen=True, tag="on_demand"):
-    """As soon as a machine is idle."""
+    """A machine may go as soon as it is idle."""
 
     stays: ClassVar[bool] = True
 
@@ -52,7 +52,9 @@ class Delayed(Policy, frozen=True, tag="delayed"):
     before_end: WholeOver = 180
 
     def due(self, started: int, since: int, now: int, lease: int, *, public: bool) -> int:
-        """The first time from now on at which the lease is about to end."""
+        """Return when the lease is about to end, or the machine has been idle for long enough; the
+        present if that time is over.
+        """
         # Nothing is paid ahead, so keeping the machine costs money and only the idle time counts.
         if not public or lease <= 1:
             return max(since + self.on_premises, now)
@@ -70,7 +72,7 @@ class Flagged(Policy, frozen=True, tag="flagged"):
     stays: ClassVar[bool] = True
 
     def due(self, started: int, since: int, now: int, lease: int, *, public: bool) -> int:  # noqa: ARG002
-        """Now: only flagged machines are asked."""
+        """Return the present, because the policy is asked only about flagged machines."""
         return max(since, now)
 
 

@@ -1,8 +1,8 @@
 """The waste of a machine, measured: the time from its launch until it can work, and the time from
 the decision to end it until it is gone. Pure.
 
-Elastic Site (CCGrid 2010) lets an administrator guess it. ``waste=auto`` of a growth policy takes
-it from machines that came and went.
+Elastic Site (CCGrid 2010) lets an administrator guess the waste. With ``waste=auto`` a growth
+policy measures it on machines that came and went.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class MeasuredWaste(Struct, frozen=True, kw_only=True):
 
     @property
     def seconds(self) -> int:
-        """Boot and end together, within bounds."""
+        """The seconds of boot and end together, within bounds."""
         return round(min(max(self.boot_s + self.ending_s, MIN_WASTE_S), MAX_WASTE_S))
 
     @property

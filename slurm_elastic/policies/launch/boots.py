@@ -79,7 +79,7 @@ class TimedOut(Struct, frozen=True, kw_only=True):
         return tuple(dict.fromkeys((*(m.instance.node for m in self.machines), *self.doubtful)))
 
     def among(self, nodes: Iterable[str]) -> TimedOut:
-        """Return the part of it that concerns ``nodes``."""
+        """Return the overdue nodes among ``nodes``."""
         names = set(nodes)
         return TimedOut(
             cloud=self.cloud,

@@ -201,7 +201,7 @@ def after_interruption(key: str, machine: str, now: float, seconds: float) -> Ex
 
 def strikes_of(exclusions: Iterable[Exclusion], key: str, now: float) -> int:
     """Return the number of consecutive refusals of ``key``: the count of its last cool-down, unless
-    that ended an hour ago or earlier.
+    that cool-down ended an hour ago or earlier.
     """
     since = now - STRIKES_KEPT
     counts = (

@@ -244,7 +244,9 @@ def cost(job: JobShape, terms: PoolTerms, *, with_risk: bool = False) -> float:
 
 
 def _unsold(placement: Placement, ranking: Sequence[str]) -> list[tuple[Offer, int]]:
-    """Return the best offer that the cloud has for the pool, without room, if none can serve."""
+    """Return the best offer that fits the pool, with a room of 0 machines, because no offer can
+    serve now. Empty if no offer fits.
+    """
     order = [KEYS[name] for name in ranking]
     # An offer that does not fit the pool says nothing about the price of the job there.
     offers = [row.offer for row in placement.rejected if not isinstance(row.cause, Misfit)]

@@ -81,20 +81,22 @@ def location(_request: NodeRequest, offer: Offer) -> float:
 
 
 def market(_request: NodeRequest, offer: Offer) -> float:
-    """Reserved, then spot, then on-demand, then spot that costs no less than on-demand."""
+    """Rank reserved offers first, then spot, then on-demand, then spot that costs no less than
+    on-demand.
+    """
     if offer.market is Market.SPOT and not _spot_is_cheaper(offer):
         return SPOT_NOT_CHEAPER
     return float(MARKET_ORDER[offer.market])
 
 
 def price(_request: NodeRequest, offer: Offer) -> float:
-    """The cheaper machine first (dollars per machine-hour)."""
+    """Rank the cheaper machine first (dollars per machine-hour)."""
     return offer.marginal_price
 
 
 def risk(request: NodeRequest, offer: Offer) -> float:
-    """Dollars for one hour of work that is not lost: the price, plus the price of work that spot
-    interruptions destroy.
+    """Rank by the dollars for one hour of work that is not lost: the price, plus the price of work
+    that spot interruptions destroy.
 
     With ``rate`` interruptions per hour, each of which loses ``loss`` hours, one hour of kept work
     takes ``1 + rate * loss`` machine-hours, to first order in ``rate * loss`` (as in J. T. Daly,

@@ -258,8 +258,8 @@ USUAL: dict[TrialStep, tuple[str, ...]] = {
 
 
 class TrialDiagnosis(Struct, frozen=True, kw_only=True):
-    """The step at which it stopped, the cause's ``name`` ("": unknown), its ``words`` and remedy;
-    ``usual``: the usual causes of that step if the cause is unknown.
+    """The ``step`` at which the trial stopped, the ``name`` of the cause ("": unknown), its
+    ``words`` and the ``remedy``. ``usual``: the usual causes of that step if the cause is unknown.
     """
 
     step: TrialStep

@@ -223,7 +223,9 @@ def lacks_memory(job: SlurmJob, pool: Pool) -> str:
 
 
 def _named(question: _Question) -> str:
-    """The submit filter leaves a job alone if its user chose where it runs."""
+    """Return the user's own choice, for which the submit filter leaves the job alone; "" if
+    none.
+    """
     job, partition = question.job, question.case.partition
     if question.listed:
         return ""
@@ -335,7 +337,7 @@ def _shut(question: _Question) -> str:
 
 
 def _reserved(question: _Question) -> str:
-    """Reservations that leave the job too few nodes within its time limit."""
+    """Return the first reservation that leaves the job too few nodes; "" if none does."""
     pool, job, now = question.case.pool, question.job, question.asker.now
     end = now + (job.limit if job.limit is not None else math.inf)
     own_reservations = job.reservation.split(",")
@@ -363,7 +365,7 @@ def fits_before(job: SlurmJob, start: float, now: float) -> str:
 
 
 def _requeued(question: _Question) -> str:
-    """The hold that Slurm itself puts on a requeued job."""
+    """Return when Slurm starts a requeued job at the earliest; "" without such a delay."""
     job, now = question.job, question.asker.now
     if not job.is_requeue_hold(now):
         return ""
@@ -380,7 +382,7 @@ def _bar(question: _Question) -> str:
 
 
 def _health(question: _Question) -> str:
-    """Nodes that take no job, with the most frequent reason."""
+    """Return how many nodes take no job, and the most frequent reason; "" if enough are left."""
     nodes = question.case.nodes
     if nodes is None:
         return ""

@@ -48,7 +48,7 @@ class MachineHour(NamedTuple):
 
     @property
     def ms(self) -> int:
-        """Its length."""
+        """The length of the span (ms)."""
         return self.end - self.begin
 
 

@@ -78,8 +78,8 @@ def addresses(snapshot: ClusterSnapshot) -> Iterable[Action]:
 
 
 def names(snapshot: ClusterSnapshot) -> Iterable[Action]:
-    """Hide the names of powered-down nodes whose address is their name. slurmctld sets it so when a
-    node has powered down.
+    """Hide the names of powered-down nodes whose address is their name. slurmctld sets this address
+    when a node has powered down.
 
     slurmctld then looks the name up for 10 s per node, for example at ``scontrol reconfigure``
     while the node boots for a job. It answers no command until the look-ups are over (22.05,
