@@ -30,7 +30,8 @@ class _Word(Struct, frozen=True, kw_only=True, tag_field="kind"):
     """
 
     is_limit: ClassVar[bool] = False
-    """Whether it contains money and ``limit SCOPE KEY reset`` ends it. ``resume`` ends the others.
+    """Whether the directive changes a limit: it contains money, and ``limit SCOPE KEY reset`` ends
+    it. ``resume`` ends the other directives.
     """
     scope: str
     """The scope of a cloud, of a pool, or of the cluster ("")."""
@@ -62,7 +63,7 @@ class _Word(Struct, frozen=True, kw_only=True, tag_field="kind"):
 
     @property
     def ends_when_done(self) -> bool:
-        """Whether it ends when it has been carried out, even if no end time is set."""
+        """Whether the directive ends when it has been carried out, even if no end time is set."""
         return False
 
     @property
@@ -223,12 +224,12 @@ class Directive(Struct, frozen=True, kw_only=True):
     number: int = 0
 
     def holds(self, now: float) -> bool:
-        """Whether it is in force at ``now`` (Unix time)."""
+        """Whether the directive is in force at ``now`` (Unix time)."""
         return self.starts <= now and (self.until is None or now < self.until)
 
     @property
     def ends_by_itself(self) -> bool:
-        """Whether it ends without an action of a person."""
+        """Whether the directive ends without an action of a person."""
         return self.until is not None or self.word.ends_when_done
 
     @property

@@ -92,13 +92,13 @@ class OfferScope(Struct, frozen=True):
 
     @property
     def is_single_offer(self) -> bool:
-        """Whether it is exactly one offer, for all pools."""
+        """Whether the scope is exactly one offer, for all pools."""
         return self.pool == ANY and ANY not in (
             self.cloud, self.instance_type, self.zone, self.market
         )  # fmt: skip
 
     def covers(self, offer: Offer, pool: Pool) -> bool:
-        """Whether it includes the offer for jobs of the pool."""
+        """Whether the scope includes the offer for jobs of the pool."""
         return (
             self.cloud in (ANY, offer.cloud)
             and self.instance_type in (ANY, offer.instance_type)
@@ -108,7 +108,7 @@ class OfferScope(Struct, frozen=True):
         )
 
     def touches(self, pool: Pool) -> bool:
-        """Whether it may include offers of the pool."""
+        """Whether the scope may include offers of the pool."""
         return (
             self.cloud in (ANY, pool.cloud)
             and self.pool in (ANY, pool.name)

@@ -48,11 +48,13 @@ class SwitchesHosts(Protocol):
 
     @property
     def switch_rules(self) -> SwitchRules | None:
-        """When hosts are switched; None if no host may be."""
+        """The rules by which hosts are switched; None if no host may be switched."""
         ...
 
     def host_views(self) -> Sequence[HostView]:
-        """The state of these hosts. From now on a host is used again if it has come back."""
+        """The state of the hosts that may be switched. From now on a host is used again if it has
+        come back.
+        """
         ...
 
     def switch_host_off(self, host: str) -> bool:

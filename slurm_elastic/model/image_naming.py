@@ -14,5 +14,7 @@ class NamesImages(Protocol):
     """
 
     def image_for(self, pool: Pool) -> str:
-        """The id of that image. May raise the five ProviderErrors."""
+        """The id of the image that a new machine of the pool would start from. May raise the five
+        ProviderErrors.
+        """
         ...

@@ -37,7 +37,7 @@ class Booting(_State, frozen=True, kw_only=True):
 
 
 class Serving(_State, frozen=True, kw_only=True):
-    """Its node has registered with Slurm."""
+    """The machine's node has registered with Slurm."""
 
     registered_at: float
     retired_at: ClassVar[None] = None
@@ -46,7 +46,7 @@ class Serving(_State, frozen=True, kw_only=True):
 
 
 class Ending(_State, frozen=True, kw_only=True):
-    """We decided to terminate it. It is paid until its cloud no longer lists it."""
+    """We decided to terminate the machine. It is paid until its cloud no longer lists it."""
 
     retired_at: float
     cause: AnyCause
@@ -55,7 +55,9 @@ class Ending(_State, frozen=True, kw_only=True):
 
 
 class Stopping(_State, frozen=True, kw_only=True):
-    """We decided to stop it, to start it again later; the cloud has not confirmed the stop yet."""
+    """We decided to stop the machine, to start it again later. The cloud has not confirmed the stop
+    yet.
+    """
 
     retired_at: float
     cause: AnyCause
@@ -64,8 +66,8 @@ class Stopping(_State, frozen=True, kw_only=True):
 
 
 class Stopped(_State, frozen=True, kw_only=True):
-    """It has been stopped in the cloud since ``since``, and only its disk is paid. ``cause``: why
-    we stopped it.
+    """The machine has been stopped in the cloud since ``since``, and only its disk is paid.
+    ``cause``: why we stopped it.
     """
 
     since: float
@@ -75,7 +77,7 @@ class Stopped(_State, frozen=True, kw_only=True):
 
     @property
     def retired_at(self) -> float:
-        """A stopped machine has served no node since it was stopped."""
+        """When the machine was stopped: it has served no node since then."""
         return self.since
 
 
@@ -89,8 +91,8 @@ class Lost(_State, frozen=True, kw_only=True):
 
 
 class Ended(_State, frozen=True, kw_only=True):
-    """It ended after we had retired it, or the next part of its life began at ``ended_at``.
-    ``before``: its state until then.
+    """The machine ended after we had retired it, or the next part of its life began at
+    ``ended_at``. ``before``: its state until then.
     """
 
     ended_at: float
