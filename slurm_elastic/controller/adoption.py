@@ -59,8 +59,8 @@ _UNADOPTED = EndedWhileUnwritable()
 
 def record_ended_unadopted(site: Site, cloud: str, listed: Sequence[Instance]) -> None:
     """Record machines that ended before the ledger could adopt them, with a life until now.
-    ``listed`` is a complete list of the cloud. If it lacks a machine wrongly, a later list that
-    shows the machine has it adopted again.
+    ``listed`` is a complete list of the cloud. If it wrongly lacks a machine, the machine is
+    adopted again when a later list shows it.
     """
     listed_ids = {i.id for i in listed}
     unadopted = site.unadopted.snapshot().values()

@@ -1,7 +1,7 @@
 """The bounds of launches: the limits and the usage that counts against them, and the budgets, time
 windows and orders that forbid a pool to start machines now.
 
-The ledger adds up the spending. It is asked for that only if a budget is set.
+The ledger adds up the spending, but only if a budget is set.
 """
 
 from __future__ import annotations
@@ -209,7 +209,9 @@ class _PaidReader:
         return sum(dollars for _, dollars in self.by_payers(cloud, since))
 
     def by_payers(self, cloud: str, since: float) -> list[tuple[Shares, float]]:
-        """Return the same dollars by payers."""
+        """Return the dollars of a cloud's machines and reservations from ``since`` on, by
+        payers.
+        """
         books, now = self._ledger.books, self._now
         lease = self._leases.get(cloud, UNKNOWN_LEASE_S)
         reserved = books.reserved(cloud, since, now, self._stamp)

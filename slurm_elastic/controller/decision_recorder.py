@@ -67,7 +67,7 @@ class DecisionRecorder(Struct, frozen=True):
         self, nodes: Iterable[str], kind: str, cause: AnyCause, correlation: str | None = None
     ) -> list[str]:
         """Return the nodes whose last decision has another kind or cause. With a ``correlation``
-        also those whose last decision has another correlation.
+        also return the nodes whose last decision has another correlation.
         """
         return [n for n in nodes if self._is_changed(n, kind, cause, correlation)]
 

@@ -1,9 +1,9 @@
 """Remembers that a cloud's list was wrong for a long time. We report the doubt until the list shows
 one of the missing machines again or a person clears it.
 
-The doubt is kept as an exclusion, because its disappearance proves nothing. The list may still be
-wrong after a gap in slurmctld's pings: rows would end, and their machines would run, cost money and
-have no row.
+The doubt is kept as an exclusion, because a round without the doubt proves nothing. The list may
+still be wrong after a gap in slurmctld's pings: rows would end, and their machines would run, cost
+money and have no row.
 """
 
 from __future__ import annotations

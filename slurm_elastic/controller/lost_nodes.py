@@ -80,7 +80,9 @@ def set_unused_down(site: Site, batch: Sequence[actions.OnNode]) -> None:
 
 
 def group_by_cause(batch: Iterable[actions.OnNode]) -> dict[AnyCause, list[str]]:
-    """Group the nodes of these actions by cause, so that each node is recorded with its own."""
+    """Group the nodes of these actions by cause, so that each node is recorded with its own
+    cause.
+    """
     nodes: dict[AnyCause, list[str]] = {}
     for action in batch:
         nodes.setdefault(action.cause, []).append(action.node)

@@ -43,8 +43,8 @@ log = logging.getLogger(__name__)
 
 
 class Round:
-    """The rounds of one cloud. Between rounds we keep only two things about it: when each finding
-    was first seen, and the last doubt we logged.
+    """The rounds of one cloud. Between rounds we keep only two things about the cloud: when each
+    finding was first seen, and the last doubt we logged.
     """
 
     def __init__(self, site: Site, cloud: str) -> None:

@@ -108,7 +108,7 @@ class Requests:
         wait for the next call, so that the worker's other tasks get their turn.
 
         ``act(request, is_retry)`` returns whether some nodes of the request wait for their turn to
-        boot. ``is_retry``: they did so at the last call.
+        boot. ``is_retry``: some nodes waited for their turn at the last call.
         """
         for cloud_part in self.due(cloud):
             if self._closed:

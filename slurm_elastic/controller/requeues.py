@@ -30,9 +30,10 @@ job's nodes was up.
 
 
 class _Expected(Struct, frozen=True):
-    """A job that is being requeued. ``before``: the job before that. ``lost_nodes``: nodes that it
-    cannot get again. ``deadline``: until when we look for it. ``hurry``: whether to lift its hold.
-    ``left_at``: when we first saw that it has left its nodes. Times are monotonic seconds.
+    """A job that is being requeued. ``before``: the job as it was before the requeue.
+    ``lost_nodes``: nodes that it cannot get again. ``deadline``: until when we look for it.
+    ``hurry``: whether to lift its hold. ``left_at``: when we first saw that it has left its nodes.
+    Times are monotonic seconds.
     """
 
     before: SlurmJob
@@ -66,8 +67,8 @@ class ExpectedRequeues:
     def expect(
         self, job: SlurmJob, clock: float, lost_nodes: Collection[str], *, hurry: bool = True
     ) -> None:
-        """Expect the requeue of ``job`` (as it is before that), because it loses ``lost_nodes``.
-        Without ``hurry`` its hold stays.
+        """Expect the requeue of ``job`` (as it is before the requeue), because it loses
+        ``lost_nodes``. Without ``hurry`` its hold stays.
         """
         with self._putting_back, self._lock:
             earlier = self._expected.get(job.id)

@@ -18,7 +18,9 @@ log = logging.getLogger(__name__)
 
 
 TICK_S = 0.3
-"""Seconds between two passes. A held node must be drained within SuspendTimeout: seconds."""
+"""Seconds between two passes. A held node must be drained within SuspendTimeout, which may be a few
+seconds.
+"""
 PACE_RATIO = 5.0
 """The pause after a pass is at least this many times as long as the pass took."""
 RETRY_AFTER_S = 5.0

@@ -98,9 +98,9 @@ def turn_away_jobs(
     jobs: Jobs,
     own_nodes: Collection[str],
 ) -> set[str]:
-    """Give back the nodes of jobs that can never get all of theirs. The nodes are not held, so that
-    other jobs can use them, and the job does not return to this cloud. Returns the nodes that were
-    powered down.
+    """Give back the nodes of jobs that can never get all of their nodes. The nodes are not held, so
+    that other jobs can use them, and the job does not return to this cloud. Returns the nodes that
+    were powered down.
     """
     forced: set[str] = set()
     for job, cause in never.items():
