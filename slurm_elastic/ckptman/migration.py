@@ -164,7 +164,7 @@ def continue_migration(site: CheckpointSite, move: Migration) -> Migration:
 
 
 def _find_or_save(site: CheckpointSite, move: Migration) -> Migration:
-    """After a crash: do not repeat a save that was complete."""
+    """Continue with a complete save from before a crash. If there is none, save the run."""
     if move.newest is None:
         return _save(site, move)
     newest_number, attempt = move.newest, move.run.attempt

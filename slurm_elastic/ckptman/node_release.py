@@ -32,8 +32,8 @@ class _Refusal(Struct, frozen=True):
 
 
 class NodeReleases:
-    """The nodes to release are in the state until Slurm has answered. The pauses are in memory, so
-    a restarted service asks at once.
+    """Releases nodes. The nodes are in the state until Slurm has answered. The pauses are in
+    memory, so a restarted service asks at once.
     """
 
     def __init__(self, site: CheckpointSite) -> None:

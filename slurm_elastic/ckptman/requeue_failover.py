@@ -40,8 +40,8 @@ CORRELATION = "stand-in"
 
 
 class RequeueFailover:
-    """Remembers for which jobs it lifted ``--no-requeue``: a slurm-elasticd that only hung restores
-    them late.
+    """Protects jobs, and remembers for which jobs it lifted ``--no-requeue``, because a
+    slurm-elasticd that only hung restores them late.
     """
 
     def __init__(self, site: CheckpointSite) -> None:

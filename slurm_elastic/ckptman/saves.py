@@ -51,7 +51,9 @@ log = logging.getLogger(__name__)
 MIN_RETRY_AFTER_S = 30.0
 """Seconds between a failed save and the next try; longer for slow saves."""
 UNSAVABLE_RETRY_AFTER_S = 600.0
-"""The same for a job that cannot be saved, because each try stops it for a moment."""
+"""Seconds between two tries to save a job that cannot be saved, because each try stops it for a
+moment.
+"""
 PROBE_EVERY_S = 60.0
 """Seconds between two probes whether a job can still be saved."""
 MIN_SAVE_TIMEOUT_S = 60.0
@@ -61,8 +63,8 @@ REMOVAL_BACKOFF = Backoff(30.0, 3600.0)
 MISSING_JOB_TIMEOUT_S = 300.0
 """A job must be missing from Slurm's lists for so many seconds before its images are removed."""
 EMPTY_LIST_TIMEOUT_S = 3600.0
-"""The same if Slurm lists no job at all, as a slurmctld that lost its state does. A person may
-restore that state.
+"""The same time if Slurm lists no job at all, as a slurmctld that lost its state does. It is
+longer, because a person may restore that state.
 """
 NO_HURRY = (float("inf"), 0.0)
 """The urgency of work without any deadline."""
@@ -331,7 +333,9 @@ class SavesInPlace:
                 self._lift_no_requeue(run)
 
     def _remember_saved_runs(self, snapshot: Snapshot) -> None:
-        """Runs that were saved before this service started, while their lift was temporary."""
+        """Remember the runs that were saved before this service started, while their lift was
+        temporary.
+        """
         for number in self._lifted_for_now() & snapshot.jobs.keys():
             job, choice = snapshot.jobs[number], snapshot.choices.get(number)
             images = snapshot.images.get(number, ())
@@ -395,7 +399,7 @@ class SavesInPlace:
         )
 
     def _postpone_removal(self, image: Image, error_text: str) -> None:
-        """Try the removal again later and later. Each reason is logged once."""
+        """Try the removal again after longer and longer pauses. Each reason is logged once."""
         pause = REMOVAL_BACKOFF.longer(self._failed_removals.get(image.job, _FailedRemoval()).pause)
         self._failed_removals[image.job] = _FailedRemoval(
             pause=pause, until=self._site.now() + pause

@@ -65,8 +65,8 @@ class NoticeSource(Protocol):
 
 
 class CloudNotices:
-    """The notices that a cloud itself gives about our machines. It repeats them until the machines
-    are gone.
+    """The notices that a cloud itself gives about our machines. The cloud repeats a notice until
+    the machine is gone.
     """
 
     def __init__(self, provider: Provider) -> None:

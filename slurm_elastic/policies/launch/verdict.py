@@ -223,9 +223,7 @@ def lacks_memory(job: SlurmJob, pool: Pool) -> str:
 
 
 def _named(question: _Question) -> str:
-    """Return the user's own choice, for which the submit filter leaves the job alone; "" if
-    none.
-    """
+    """Return the user's choice for which the submit filter leaves the job alone; "" if none."""
     job, partition = question.job, question.case.partition
     if question.listed:
         return ""
