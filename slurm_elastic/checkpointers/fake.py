@@ -18,8 +18,8 @@ class FakeCheckpointer:
     """``model.protocols.Checkpointer`` over values that a test sets. Thread-safe.
 
     A checkpoint takes ``seconds`` by ``sleep``. Each save raises the next error of ``fail_next``;
-    while ``broken`` is not None, each save raises that. Images in ``spoilt`` (job, number) fail
-    ``verify``. ``origins``: per job the image from which it was restarted, if that is not the
+    while ``broken`` is not None, each save raises ``broken``. Images in ``spoilt`` (job, number)
+    fail ``verify``. ``origins``: per job the image from which it was restarted, if that is not the
     newest. ``hindrances``: per job why it cannot be saved now. ``held``: the stopped runs (job,
     attempt). ``calls``: all calls, each as (method, job).
     """

@@ -50,7 +50,7 @@ OPTIONS = frozenset({"signal", "stop_signal", "scope", "saved"})
 
 
 def settings_of(site: SignalSettings, run: JobRun) -> SignalSettings:
-    """Return the site's settings, with the job's own options in place of theirs."""
+    """Return the site's settings. The job's own options replace the site's."""
     return replace(site, **{k: v for k, v in run.options.items() if k in OPTIONS})
 
 
