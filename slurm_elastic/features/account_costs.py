@@ -66,12 +66,14 @@ def _highest_first(micro: Mapping[str, int]) -> dict[str, int]:
 
 
 def subject(cluster: str, month: Month, costs: AccountMonth) -> str:
-    """The subject of the mail."""
+    """The subject of the mail about an account's costs in ``month``."""
     return f"slurm-elastic {cluster}: {costs.account} in {month.name}: {_dollars(costs.micro)}"
 
 
 def text(cluster: str, month: Month, costs: AccountMonth, earlier: AccountMonth | None) -> str:
-    """The mail. ``earlier``: the costs of the month before it (None: the account had none)."""
+    """The text of the mail. ``earlier``: the costs of the month before ``month`` (None: the account
+    had none).
+    """
     hours = f"{costs.hours:,.1f} machine-hours"
     jobs = counted(len(costs.jobs), "job")
     on_demand = f"{_dollars(costs.micro_on_demand)} for the same machine-hours{_saved(costs)}"

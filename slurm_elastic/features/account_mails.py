@@ -34,10 +34,12 @@ PERIOD_S = 600.0
 MAX_PER_LOOK = 10
 """Mails of one look: 60 an hour, which no mail server minds."""
 DELAY_S = 3600.0
-"""After the end of a month, so that the ends of its last jobs are recorded."""
+"""Seconds after the end of a month until its mails are sent, so that the ends of its last jobs are
+recorded.
+"""
 WINDOW_S = 7 * 86400.0
-"""A month that ended longer ago is not mailed. A site that sets the key gets no mail about a month
-that was over before.
+"""Seconds after the end of a month after which it is not mailed. A site that sets the key gets no
+mail about a month that was over before.
 """
 SUMS_TIMEOUT_S = 300.0
 

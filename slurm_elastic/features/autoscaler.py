@@ -83,7 +83,7 @@ MAX_NOTIFIED_JOBS = 100
 
 
 def join(site: Site) -> Extensions:
-    """Every site may have growth policies."""
+    """Join at every site: each may have growth policies."""
     return Extensions(parts=[("policies", lambda worker: Autoscaler(site, worker))])
 
 

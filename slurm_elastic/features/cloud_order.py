@@ -45,7 +45,7 @@ PAUSE_PER_DURATION = 20.0
 
 
 def join(site: Site) -> Extensions | None:
-    """Only a site in which prices can change the order of two clouds needs it."""
+    """Join if prices can change the order of two clouds."""
     clouds = [site.clouds[name] for name in {pool.cloud for pool in site.pools.values()}]
     # If the location counts first, clouds of different locations never change their order.
     leads = site.config.ranking[0] == "location"

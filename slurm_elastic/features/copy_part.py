@@ -224,8 +224,8 @@ def _retrieve(work: asyncio.Future[str]) -> None:
 
 
 class CopyPart(Part):
-    """``task``: the periodic task that the daemon runs. It brings back what no epilog waits for,
-    such as after a restart, and the output of running jobs.
+    """``task``: the periodic task that the daemon runs. It brings back the files for which no
+    epilog waits, such as after a restart, and the output of running jobs.
     """
 
     def __init__(

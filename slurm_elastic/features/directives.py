@@ -34,7 +34,7 @@ PERIOD_S = 5.0
 
 
 def join(site: Site) -> Extensions:
-    """Every site may have orders of operators."""
+    """Join at every site: each may have orders of operators."""
     return Extensions(parts=[("operators", lambda worker: DirectivesPart(site, worker))])
 
 

@@ -20,7 +20,7 @@ PERIOD_S = 600.0
 
 
 def join(site: Site) -> Extensions:
-    """Every site may have credentials that expire."""
+    """Join at every site: each may have credentials that expire."""
     return Extensions(parts=[("credentials", lambda worker: CredentialsEnd(site, worker))])
 
 

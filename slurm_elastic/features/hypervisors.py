@@ -35,7 +35,7 @@ PERIOD_S = 30.0
 
 
 def join(site: Site) -> Extensions | None:
-    """Only a cloud whose hosts may be switched needs it."""
+    """Join if a cloud allows us to switch its hosts."""
     providers = {
         name: provider
         for name, provider in site.providers.items()

@@ -133,7 +133,7 @@ class ImageReplacement(Part):
         log.info("new image pool=%s image=%s nodes=%s", pool.name, image, compress(nodes))
 
     def _report_failure(self, pool: Pool, image: str, failures: int) -> None:
-        """Say in the log, ``status`` and ``explain`` that the image does not work."""
+        """Report in the log, ``status`` and ``explain`` that the image does not work."""
         site, name = self._site, f"image of pool {pool.name}"
         if not failures:
             if any(health.name == name and health.error for health in site.ledger.health.all()):

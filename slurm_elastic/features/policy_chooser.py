@@ -35,7 +35,7 @@ log = logging.getLogger(__name__)
 KIND = "policy-choice"
 CHECK_EVERY_S = 3600.0
 FIRST_CHECK_S = 600.0
-"""After a start the daemon has more urgent work."""
+"""Seconds after a start until the first check, because the daemon has more urgent work then."""
 TIMEOUT_S = 900.0
 READING_SHARE = 0.3
 """The part of the time for reading the history."""

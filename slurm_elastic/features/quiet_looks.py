@@ -22,9 +22,13 @@ log = logging.getLogger(__name__)
 
 FILES = ("job_state", "node_state")
 PROOF = "clustername"
-"""slurmctld writes it before all else. Without it, the directory is not the right one."""
+"""The file that slurmctld writes before all others. A directory without this file is not the right
+one.
+"""
 STALE_S = 1800.0
-"""Older files are of no use. slurmctld does not run, or its directory is now another."""
+"""Age (s) from which files are of no use: slurmctld does not run, or its directory is now another
+one.
+"""
 Stamp = tuple[tuple[int, int, int], ...]
 """Inode, size and time (ns) of each file; zeros if there was no job yet. slurmctld replaces a file
 by a new one.

@@ -152,7 +152,7 @@ class ReplacementStarts:
         return chosen
 
     def _stand_ins(self, cloud: str, used: set[str]) -> tuple[list[StandIn], AnyCause | None]:
-        """Return the pools that may start machines now, and why another one may not (None: all
+        """Return the pools that may start machines now, and why another pool may not (None: all
         may).
         """
         site, now = self._site, self._site.now()

@@ -34,12 +34,15 @@ from slurm_elastic.policies.launch.reservations import levelled, split_by_need
 log = logging.getLogger(__name__)
 
 PERIOD_S = 10.0
-"""A new machine takes longer to boot, so its node is in the reservation before its first job ends.
+"""Seconds between two looks. A new machine takes longer to boot, so its node is in the reservation
+before its first job ends.
 """
 ROUNDED_S = 120.0
-"""Slurm rounds the duration of a reservation to minutes."""
+"""Seconds by which the end of a reservation in Slurm may differ from ours, because Slurm rounds
+durations to minutes.
+"""
 CLEAN_UP_S = 86400.0
-"""For so long after the end of a reservation we remove what is left of it in Slurm."""
+"""Seconds after the end of a reservation in which we still delete its reservation in Slurm."""
 PREFIX = "slurm-elastic-"
 """The names of our reservations in Slurm begin with this."""
 
@@ -152,7 +155,9 @@ def _is_savable(site: Site, request: NodeRequest, job: SlurmJob) -> bool:
 
 
 class ReservationEndsPart(Part):
-    """``task``: the periodic task that keeps Slurm's reservations as the machines are."""
+    """``task``: the periodic task that keeps the nodes of Slurm's reservations equal to the nodes
+    of the machines.
+    """
 
     def __init__(self, site: Site, ending: Sequence[Held], worker: Executor) -> None:
         self._site, self._ending = site, ending
@@ -180,7 +185,9 @@ def reserve_ahead(site: Site, spec: LaunchSpec) -> None:
 
 
 def keep(site: Site, ending: Sequence[Held]) -> None:
-    """Make Slurm's reservations for these reservations as the machines are."""
+    """Make a reservation in Slurm for each of ``ending`` that has machines, with the nodes of these
+    machines. Delete the other ones of our reservations in Slurm.
+    """
     if not ending:
         return
     slurm, now = site.slurm, site.now()

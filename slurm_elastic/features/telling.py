@@ -54,7 +54,9 @@ MAX_PER_HOUR = 20
 HOUR_S = 3600.0
 DAY_S = 86400.0
 MAX_USER_MAILS_PER_HOUR = 200
-"""Likewise for messages to users about their own jobs, which are counted apart."""
+"""At most this many messages per hour to users about their own jobs. They are counted apart from
+the notifications.
+"""
 MAX_QUEUED = 100
 DELIVERY_TIMEOUT_S = 30.0
 """Time-out of one delivery."""

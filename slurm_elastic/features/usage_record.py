@@ -32,7 +32,7 @@ RUNS = frozenset({"RUNNING", "SUSPENDED", "STOPPED", "COMPLETING"})
 
 
 def join(site: Site) -> Extensions:
-    """Every site records who used its machines."""
+    """Join at every site: each records who used its machines."""
     return Extensions(parts=[("usage", lambda worker: UsageRecord(site, worker))])
 
 

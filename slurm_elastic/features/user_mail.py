@@ -38,7 +38,9 @@ class UserMail(Struct, frozen=True, kw_only=True):
 
 
 class UserMails:
-    """Finds new messages. In memory only: which moves are settled; the ledger knows those sent."""
+    """Finds new messages. It remembers in memory only which moves are settled. The ledger knows
+    which messages were sent.
+    """
 
     def __init__(self, read: Callable[[int], JobMail | None], cluster: str) -> None:
         self._read, self._cluster = read, cluster

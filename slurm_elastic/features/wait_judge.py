@@ -110,7 +110,7 @@ class WaitJudge:
         return {bar.pool: (bar.public if hides else bar).reason for bar in closed_bars}
 
     def _read_hidden(self) -> frozenset[str]:
-        """The words of PrivateData; all that matter if slurm.conf cannot be read."""
+        """The words of PrivateData. If slurm.conf cannot be read, all words that matter here."""
         try:
             private = read_site(self._site.config.slurm).items("PrivateData")
         except ConfigError:

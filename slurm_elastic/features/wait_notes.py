@@ -38,7 +38,7 @@ PAUSE_PER_DURATION = 20.0
 MAX_UPDATES = 5
 """Updates of jobs in a second. Each goes through the site's own job_submit script."""
 MAX_REFRESHES = 1
-"""Among them, updates of which only times and figures have changed."""
+"""The part of ``MAX_UPDATES`` for notes of which only times and figures have changed."""
 
 SETTLE_S = 60.0
 """Another cause, or none, must last for so many seconds before the note of a job that still waits
