@@ -117,7 +117,7 @@ class _MarginOrder:
 
 
 class _IdleTimeOrder:
-    """Sorted by the time at which machines became idle."""
+    """The idle machines, sorted by the time at which they became idle."""
 
     def __init__(self, *, oldest: bool) -> None:
         self.oldest = oldest

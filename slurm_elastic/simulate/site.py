@@ -86,7 +86,9 @@ def pools_of(config: Config, world: World) -> tuple[tuple[PoolModel, ...], list[
 
 
 def _with_bid(pool: Pool, world: World) -> tuple[Pool, World]:
-    """Return both with the bid that an option gives instead of the configured one."""
+    """Return the pool and the world, each with the bid of an option in place of the configured
+    bid.
+    """
     bid = _option_of(pool.name, world.max_price)
     return (pool, world) if bid is None else (replace(pool, max_price=bid), replace(world, bid=bid))
 
