@@ -185,8 +185,8 @@ def reserve_ahead(site: Site, spec: LaunchSpec) -> None:
 
 
 def keep(site: Site, ending: Sequence[Held]) -> None:
-    """Make a reservation in Slurm for each of ``ending`` that has machines, with the nodes of these
-    machines. Delete the other ones of our reservations in Slurm.
+    """Give the reservation in Slurm of each of ``ending`` the nodes of its machines. Delete the
+    reservation in Slurm if no machine is left.
     """
     if not ending:
         return
