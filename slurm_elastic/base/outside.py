@@ -29,7 +29,7 @@ K = TypeVar("K", bound=EntryPointKind)
 
 
 class Kinds(Generic[K]):
-    """All kinds of one sort by name. Each is imported when it is first asked for.
+    """All kinds of one sort by name. Each kind is imported when it is first asked for.
 
     ``own_places`` and ``other_places`` (of other packages) say where each name is, as
     "module:attribute". ``noun`` is the word for the sort in messages.

@@ -35,7 +35,7 @@ def opened(path: Path, flags: int, mode: int = 0o600) -> int:
 
 
 def reader(path: Path) -> BinaryIO:
-    """Open the file to read it, with the same checks."""
+    """Open the file to read it, with the checks of ``opened``."""
     return os.fdopen(opened(path, os.O_RDONLY), "rb", buffering=1 << 20)
 
 

@@ -30,8 +30,8 @@ class ReportOnce(Generic[S]):
         self._reports: dict[S, Hashable] = {}
 
     def is_news(self, subject: S, report: Hashable = "") -> bool:
-        """Whether this report differs from the last one about the subject. It is the last from
-        now on, so only the first of several threads that ask gets True.
+        """Return whether this report differs from the last report about the subject, and remember
+        it as the last. So only the first of several threads that ask gets True.
         """
         with self._lock:
             is_known = subject in self._reports and self._reports[subject] == report

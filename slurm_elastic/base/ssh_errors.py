@@ -1,4 +1,4 @@
-"""Errors of paramiko, an ssh client. It tells some of them apart by their text alone."""
+"""Errors of paramiko, an ssh client. Some of them differ only in their text."""
 
 from __future__ import annotations
 

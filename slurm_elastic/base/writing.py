@@ -68,7 +68,8 @@ def append(path: Path, content: bytes, mode: int = 0o600) -> int:
 def as_told(path: Path, content: bytes | str, *, executable: bool = False) -> None:
     """Write a file that the caller of a command has named, as the shell's ``>`` does.
 
-    It writes into whatever is there, even /dev/stdout, and a new file gets the umask's rights.
+    The content goes into any file that is there, even /dev/stdout. A new file gets the umask's
+    rights.
     """
     path.write_bytes(content.encode() if isinstance(content, str) else content)
     if executable and path.is_file():
