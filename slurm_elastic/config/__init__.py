@@ -123,7 +123,7 @@ class HaSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
 DEFAULT_STATE = "/var/lib/slurm-elastic"
 DEFAULT_SOCKET = Path("/run/slurm-elasticd/read.sock")
-"""In the service's RuntimeDirectory, which users may enter."""
+"""The socket for users' questions: in the service's RuntimeDirectory, which users may enter."""
 
 
 class PoolSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -388,7 +388,9 @@ def domain_pools(config: Config, expand: Callable[[str], Sequence[str]]) -> tupl
 
 
 def _max_unavailable(pool: PoolSettings, nodes: int) -> int:
-    """By default a tenth of the pool's nodes."""
+    """How many nodes may lack a machine while a new image replaces machines: by default a tenth of
+    them, at least one.
+    """
     return pool.max_unavailable or max(1, nodes // 10)
 
 

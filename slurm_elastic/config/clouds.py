@@ -81,7 +81,9 @@ class CloudSettings(
     unusable: ClassVar[str] = ""
     """Why its kind cannot be used, to follow the cloud's name. Empty if it can be used."""
     names_images: ClassVar[bool] = False
-    """Whether it says from which image each machine started, and a new one would."""
+    """Whether the cloud says from which image each machine started, and from which image a new
+    machine would start.
+    """
     can_stop: ClassVar[bool] = False
     """Whether its machines can be stopped and started again."""
     tells_launch: ClassVar[bool] = True
@@ -174,7 +176,9 @@ class CloudSettings(
         return None
 
     def shares_place(self, other: CloudSettings) -> bool:
-        """Whether that cloud may see this one's machines: same account, front end or host."""
+        """Whether the cloud ``other`` may see this cloud's machines: same account, front end or
+        host.
+        """
         return other.name == self.name
 
     def wrong_image_id(self, text: str) -> str | None:

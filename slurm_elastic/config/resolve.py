@@ -18,7 +18,7 @@ _DEFAULTS = Policies(growth="slurm", billing_increment=1.0, expected_boot_time=f
 
 
 def effective(config: Config) -> Config:
-    """The same configuration with every value of each cloud and pool written out."""
+    """Return the configuration with every value of each cloud and pool written out."""
     site = _filled(config.policies, _DEFAULTS)
     clouds = tuple(_cloud(config, cloud, site) for cloud in config.clouds)
     whole = replace(config, policies=site, clouds=clouds)

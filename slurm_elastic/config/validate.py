@@ -111,7 +111,9 @@ def _type_fits(
 
 
 def _pool_share(draft: Draft) -> None:
-    """Check that pools of one partition agree, because Slurm has no such option of a node."""
+    """Check that the pools of one partition have the same ``share``, which Slurm has only as an
+    option of partitions.
+    """
     pool_by_cloud: dict[str, PoolSettings] = {}
     for i, pool in draft.pools.items():
         other_pool = pool_by_cloud.setdefault(pool.cloud, pool)

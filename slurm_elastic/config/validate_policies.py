@@ -133,7 +133,7 @@ def _payer_budgets(draft: Draft) -> None:
 
 
 def _candidates(draft: Draft) -> None:
-    """Check that each policy to choose from is one, and fits the pools that would follow it."""
+    """Check that each text to choose from is a policy, and fits the pools that would follow it."""
     site = draft.section("policies", SitePolicies, SitePolicies())
     if site is None:
         return
