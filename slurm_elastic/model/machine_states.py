@@ -121,7 +121,9 @@ MachineState = Booting | Serving | Ending | Stopping | Stopped | Lost | Ended
 
 BOOTING = Booting()
 _NO_CAUSE = Quoted(text="")
-"""For a row without a cause that should have one: an earlier release wrote it."""
+"""Stands for the cause of a row that should have a cause and has none. An earlier release wrote
+such rows.
+"""
 
 
 class Columns(NamedTuple):

@@ -87,7 +87,7 @@ class Machine(Struct, frozen=True, kw_only=True):
 
     @property
     def boots(self) -> bool:
-        """Whether it boots: it is wanted, and its node has not registered yet."""
+        """Whether the machine boots: it is wanted, and its node has not registered yet."""
         return isinstance(self.life, Booting)
 
     @property
@@ -97,33 +97,35 @@ class Machine(Struct, frozen=True, kw_only=True):
 
     @property
     def is_stopping(self) -> bool:
-        """Whether its stop is decided and not confirmed yet."""
+        """Whether the machine's stop is decided and not confirmed yet."""
         return isinstance(self.life, Stopping)
 
     @property
     def is_off(self) -> bool:
-        """Whether it is stopped, or was stopped at the end of this part of its life."""
+        """Whether the machine is stopped, or was stopped at the end of this part of its life."""
         life = self.life.before if isinstance(self.life, Ended) else self.life
         return isinstance(life, Stopped)
 
     @property
     def has_ended(self) -> bool:
-        """Whether this part of its life is over and no longer paid."""
+        """Whether this part of the machine's life is over and no longer paid."""
         return isinstance(self.life, Lost | Ended)
 
     @property
     def registered_at(self) -> float | None:
-        """When its node was first seen up."""
+        """When the machine's node was first seen up; None if it was not."""
         return self.life.registered_at
 
     @property
     def retired_at(self) -> float | None:
-        """When its end or its stop was decided."""
+        """When the machine's end or stop was decided; None if neither was."""
         return self.life.retired_at
 
     @property
     def ended_at(self) -> float | None:
-        """When we learned of its end, or when the next part of its life began."""
+        """When we learned of the machine's end, or when the next part of its life began. None if
+        neither has happened.
+        """
         return self.life.ended_at
 
     @property

@@ -63,12 +63,14 @@ class Held(Struct, frozen=True, kw_only=True):
 
     @property
     def is_savings_plan(self) -> bool:
-        """Whether it is counted in dollars instead of machines."""
+        """Whether the reservation is counted in dollars instead of machines."""
         return self.kind is ReservationKind.SAVINGS
 
     @property
     def machines_end_at(self) -> float | None:
-        """When the cloud ends its machines; None if they may run on at another price."""
+        """When the cloud ends the reservation's machines; None if they may run on at another
+        price.
+        """
         return self.ends_at - BLOCK_LEAD_S if self.kind is ReservationKind.BLOCK else None
 
     @property
@@ -97,18 +99,18 @@ class Held(Struct, frozen=True, kw_only=True):
         return self.fixed_per_hour / self.count + self.marginal_price
 
     def covers_type(self, instance_type: str, zone: str) -> bool:
-        """Whether it is for machines of this type in this zone."""
+        """Whether the reservation is for machines of this type in this zone."""
         if self.is_savings_plan:
             return family_of(instance_type) in self.families
         return instance_type == self.instance_type and self.zone in ("", zone)
 
     def is_active(self, now: float) -> bool:
-        """Whether a machine may be started on it now."""
+        """Whether a machine may be started on the reservation now."""
         ends_at = self.ends_at if self.machines_end_at is None else self.machines_end_at
         return self.begins_at <= now < ends_at
 
     def is_paid(self, now: float) -> bool:
-        """Whether its price is due now."""
+        """Whether the reservation's price is due now."""
         return self.begins_at <= now < self.ends_at
 
 

@@ -11,8 +11,8 @@ from slurm_elastic.model.causes.threats import JobThreat, MoveReason
 
 
 class JobNotHelped(Cause, frozen=True, kw_only=True):
-    """A request for the job cannot be followed, or its end comes all the same. ``cause``: the
-    refusal, or what ends the job.
+    """A request for the job cannot be followed, or the job ends in spite of it. ``cause``: the
+    refusal, or the event that ends the job.
     """
 
     cause: SaveRefusal | JobThreat = field(name="reason")
