@@ -52,7 +52,7 @@ class OnMachine(Action, frozen=True, kw_only=True):
 
     @property
     def subject(self) -> str:
-        """The machine."""
+        """The object of the action: the machine."""
         return self.machine
 
 
@@ -66,7 +66,7 @@ class OnLaunch(Action, frozen=True, kw_only=True):
 
     @property
     def subject(self) -> str:
-        """The launch."""
+        """The object of the action: the launch."""
         return self.generation
 
 
@@ -78,7 +78,7 @@ class OnNode(Action, frozen=True, kw_only=True):
 
     @property
     def subject(self) -> str:
-        """The node."""
+        """The object of the action: the node."""
         return self.node
 
 
@@ -314,7 +314,7 @@ class NoteRead(Action, frozen=True, kw_only=True):
 
     @property
     def subject(self) -> str:
-        """The cloud."""
+        """The object of the action: the cloud."""
         return self.cloud
 
 
@@ -334,7 +334,7 @@ class ReopenPool(Action, frozen=True, kw_only=True):
 
     @property
     def subject(self) -> str:
-        """The pool."""
+        """The object of the action: the pool."""
         return self.pool
 
 
@@ -408,7 +408,7 @@ class NoteDrain(Action, frozen=True, kw_only=True):
 
     @property
     def subject(self) -> str:
-        """The node."""
+        """The object of the action: the node."""
         return self.span.node
 
 
@@ -433,5 +433,5 @@ class SaveJob(Action, frozen=True, kw_only=True):
 
     @property
     def subject(self) -> str:
-        """The job."""
+        """The object of the action: the job."""
         return self.job

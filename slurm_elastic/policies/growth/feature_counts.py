@@ -17,7 +17,7 @@ _EXPRESSION = frozenset("|[]()*")
 
 class Term(NamedTuple):
     """A feature (``name``), or terms joined by one operator, ``&`` or ``|``. ``nodes``: how many
-    nodes must have it (0: all). ``is_matching``: it stands in square brackets.
+    nodes must have it (0: all). ``is_matching``: the term stands in square brackets.
     """
 
     name: str = ""

@@ -39,13 +39,13 @@ class Recipes(Struct, frozen=True, kw_only=True):
     fresh: Mapping[str, str]
 
     def changed(self, machine: Machine) -> bool:
-        """Whether a fresh machine would certainly be different."""
+        """Whether a fresh machine would certainly be made differently."""
         fresh = self.fresh.get(machine.pool)
         # An unknown recipe of the machine differs; without a fresh recipe nothing is certain.
         return fresh is not None and self.made_of.get(machine.instance.generation) != fresh
 
     def same(self, machine: Machine) -> bool:
-        """Whether a fresh machine would certainly be the same."""
+        """Whether a fresh machine would certainly be made in the same way."""
         return machine.pool in self.fresh and not self.changed(machine)
 
 

@@ -57,7 +57,9 @@ def asks_waste(growth: AnyGrowth) -> bool:
 
 
 def with_waste(growth: AnyGrowth, waste_s: int) -> AnyGrowth:
-    """Return the policy with that waste (s) if it wants the measured one."""
+    """Return the policy with that waste (s) if it asks for the measured waste. Otherwise return it
+    unchanged.
+    """
     if isinstance(growth, Bursts | SteadyStream) and growth.waste == AUTO:
         return replace(growth, waste=waste_s)
     return growth
@@ -89,6 +91,6 @@ def measured(machines: Iterable[Machine], boot_s: float) -> MeasuredWaste:
 
 
 def _newest(times: Iterable[float]) -> Sequence[float]:
-    """The newest of these times, without impossible ones; empty if they are too few."""
+    """The newest of these times, without impossible times; empty if they are too few."""
     possible = [time for time in times if time >= 0][-MAX_MEASURED:]
     return possible if len(possible) >= MIN_MEASURED else ()

@@ -38,7 +38,7 @@ from slurm_elastic.model.exclusion import (
 RANKED = frozenset({COOL_DOWN, BREAKER, NO_SPOT})
 """The kinds of exclusions that affect the ranking of offers."""
 STRIKES_KEPT = 3600.0
-"""For how long after its end a cool-down still lengthens the next one (s)."""
+"""Seconds after the end of a cool-down in which it still lengthens the next cool-down."""
 AUTH_COOLDOWN = 60.0
 """Seconds before we ask a cloud again that refused our credentials."""
 DENIED = "Denied"

@@ -32,7 +32,7 @@ from slurm_elastic.policies.launch.ranking import (
 from slurm_elastic.policies.launch.reservations import SLACK_S
 
 AVAILABLE = "available"
-"""The key that puts pools whose cloud cannot sell now behind the others."""
+"""The key that puts pools whose cloud cannot sell now behind all others."""
 MARKET, PRICE, RISK = "market", "price", "risk"
 COSTS = (PRICE, RISK)
 """The keys that depend on the job. The numbers of the others are the pool's."""
@@ -65,7 +65,7 @@ class TrafficTerms(Struct, frozen=True, kw_only=True):
         return (data.gb_in + data.gb_out) * 8000 / self.bandwidth
 
     def dollars(self, data: JobData) -> float:
-        """Return what the traffic costs."""
+        """Return the dollars for the traffic."""
         return data.gb_in * self.price_in + data.gb_out * self.price_out
 
 

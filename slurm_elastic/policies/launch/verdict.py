@@ -28,7 +28,7 @@ from slurm_elastic.policies.nodes.out_of_service import DrainTerms, ill
 
 _GRES = re.compile(r"(?:gres[:/])?(?P<name>[\w.-]+(?::[A-Za-z_][\w.-]*)?)(?:[:=](?P<count>\d+))?")
 _NO_GRES = frozenset({"cpu", "mem", "node", "billing", "energy", "license"})
-"""Kinds of trackable resources that stand in the same fields, but are no gres."""
+"""Kinds of trackable resources that stand in the fields of gres but are no gres."""
 _EXPRESSION = frozenset("|[]()*!")
 
 

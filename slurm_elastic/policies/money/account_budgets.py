@@ -22,12 +22,14 @@ from slurm_elastic.model.causes.stops import PayerOverdrawn
 from slurm_elastic.policies.money.bounds import Bounds, Spent
 
 NONE = "(none)"
-"""The account of jobs without one: sites without accounting need no names."""
+"""The account of jobs without an account: sites without accounting need no names."""
 ACCOUNT, USER = "account:", "user:"
 """The prefixes of a payer's budget scopes."""
 
 Shares = Mapping[str, int]
-"""By payer (``payer``), how many parts of a machine it pays; empty: NONE pays it."""
+"""For each payer (``payer``) the number of parts of a machine that it pays. Empty: NONE pays the
+machine.
+"""
 
 
 class Overdrawn(NamedTuple):

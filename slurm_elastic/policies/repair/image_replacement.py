@@ -32,11 +32,11 @@ class ImageHistory(Struct, frozen=True, kw_only=True):
 
 
 class PoolImages(Struct, frozen=True, kw_only=True):
-    """A pool and its live machines, except machines whose end is decided already. ``image``: what a
-    new machine would start from. ``image_of``: by machine id, what it started from; machines of
-    unknown images are absent. ``nodes``: all nodes of the pool. ``failures``: machines in a row
-    that did not come up. ``is_closed``: nothing may start in the pool now, or its launches are
-    refused.
+    """A pool and its live machines, except machines whose end is decided already. ``image``: the
+    image that a new machine would start from. ``image_of``: by machine id, the image that it
+    started from; machines of unknown images are absent. ``nodes``: all nodes of the pool.
+    ``failures``: machines in a row that did not come up. ``is_closed``: nothing may start in the
+    pool now, or its launches are refused.
     """
 
     pool: Pool
