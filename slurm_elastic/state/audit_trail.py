@@ -22,22 +22,22 @@ Read = Callable[[str], Sequence[Decision]]
 
 
 def job_subject(job: int) -> str:
-    """How a job is named among the subjects of decisions."""
+    """The subject of decisions about a job."""
     return f"{_JOB}{job}"
 
 
 def pool_subject(pool: str) -> str:
-    """How a pool is named among the subjects of decisions."""
+    """The subject of decisions about a pool."""
     return f"{_POOL}{pool}"
 
 
 def image_subject(pool: str) -> str:
-    """How the image of a pool is named among the subjects of decisions."""
+    """The subject of decisions about the image of a pool."""
     return f"{_IMAGE}{pool}"
 
 
 def list_subject(cloud: str) -> str:
-    """How a cloud's list is named among the subjects of decisions."""
+    """The subject of decisions about a cloud's list."""
     return f"list:{cloud}"
 
 

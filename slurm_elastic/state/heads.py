@@ -1,4 +1,5 @@
-"""Two heads on one memory (``ha.directory``): which of them may write, and what they share.
+"""Two heads on one memory (``ha.directory``): which of them may write, and the directories that
+they share.
 
 Slurm decides which head acts (``slurm.client.acting``). A head that begins to act creates the next
 file ``epoch-NNNNNN`` in the shared directory with link(2), which is exclusive on NFS, too. Each
@@ -27,7 +28,9 @@ SHARED = ("journal", "requests", "notices", "catalogue", "signal-saves", "blcr-i
 """Directories of the state directory that both heads share."""
 SHARED_FILES = ("known_hosts",)
 LAST_EPOCH = "last-epoch"
-"""In state_dir: the highest number of an epoch that this head has seen in the shared directory."""
+"""The file in ``state_dir`` with the highest number of an epoch that this head has seen in the
+shared directory.
+"""
 _NAME = re.compile(r"epoch-(\d{6,12})")
 
 

@@ -97,5 +97,6 @@ EARLIER_ROWS: Mapping[str, Callable[[Row], Row]] = {
     "decisions": _decision,
     "exclusions": _exclusion,
 }
-"""By table the function that translates an earlier row. It leaves a row of this release as it is.
+"""By table the function that translates an earlier row. Such a function leaves a row of this
+release as it is.
 """

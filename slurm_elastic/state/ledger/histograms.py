@@ -1,5 +1,5 @@
-"""The names of counters, and histograms as one counter per bucket, for both services. So histograms
-outlive a restart like any counter.
+"""The names of counters, and histograms as one counter per bucket, for both services. Histograms
+therefore outlive a restart like any counter.
 """
 
 from __future__ import annotations

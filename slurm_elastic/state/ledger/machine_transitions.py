@@ -64,8 +64,8 @@ CONDITIONS: Mapping[StateType, str] = {
     Lost: f"ended is not null and {NOT_RETIRED}",
     Ended: f"ended is not null and not {NOT_RETIRED}",
 }
-"""By state the SQL condition of its rows. Each row of the table ``machines`` meets exactly one
-condition, and ``state_of`` returns the same state for it.
+"""For each state the SQL condition of its rows. Each row of the table ``machines`` meets exactly
+one condition, and ``state_of`` returns the same state for it.
 """
 
 

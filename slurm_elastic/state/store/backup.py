@@ -81,7 +81,7 @@ class JournalHealth(Struct, frozen=True, kw_only=True):
 
 
 def verify(memory: Memory) -> JournalHealth:
-    """Read every line."""
+    """Read every line of the journal, and return its faults and counts."""
     journal = journal_of(memory[0])
     applied_number = journal.applied().position.number  # before the lines, as more may be written
     damages: list[Damage] = []

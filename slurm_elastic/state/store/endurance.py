@@ -132,7 +132,7 @@ class Refuge:
             self._go_over(error, None)
 
     def close(self) -> None:
-        """Close what is open."""
+        """Close the disk, or the memory that replaces it."""
         self._found.close()
         self._base.close()
 
