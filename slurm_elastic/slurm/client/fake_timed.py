@@ -71,7 +71,9 @@ class TimedSlurm(FakeSlurm):
             return dict(self._jobs)
 
     def asked(self, name: str) -> float:
-        """When the node's phase began. For a node that powers up, when that was asked for."""
+        """When the node's phase began. For a node that powers up: when the power-up was asked
+        for.
+        """
         with self._lock:
             return self._since[name]
 

@@ -31,8 +31,8 @@ class NotActingError(SlurmError):
 
 
 def fenced(slurm: Slurm, require: Callable[[], None]) -> Slurm:
-    """The same Slurm, which calls ``require`` before each change. Otherwise a head that wakes up
-    could power down a node whose machine the other head has bought, or requeue a job that runs.
+    """Return the client with a call of ``require`` before each change. Otherwise a head that wakes
+    up could power down a node whose machine the other head has bought, or requeue a job that runs.
     """
 
     def guard(name: str, call: Callable[[], object]) -> object:

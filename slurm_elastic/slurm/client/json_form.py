@@ -5,7 +5,9 @@ from __future__ import annotations
 import re
 
 _MEASURED = (0, 0, 42)
-"""The form that was measured, on 24.11 to 26.05. Each release has some, and drops the oldest."""
+"""The form that was measured, on 24.11 to 26.05. Each release has some forms, and drops the
+oldest.
+"""
 
 
 _FORM = re.compile(r"\bv(\d+)\.(\d+)\.(\d+)\b")

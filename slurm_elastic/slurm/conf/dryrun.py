@@ -78,7 +78,9 @@ class DryRunSubmission(Struct, frozen=True, kw_only=True):
 
 
 def isolation() -> tuple[str, ...] | None:
-    """The command that runs another one in its own namespaces. None if it is not allowed here."""
+    """The command that runs another command in its own namespaces. None if this host does not allow
+    namespaces.
+    """
     # Without --map-root-user: slurmctld as root drops groups, which a mapped root may not.
     own_user = () if os.geteuid() == 0 else ("--user", "--map-current-user", "--keep-caps")
     command = ("unshare", *own_user, *_NAMESPACES)

@@ -237,7 +237,7 @@ def _check_state_dir(config: Config) -> None:
 
 
 def _departing(planned: ConfPlan) -> leaving.NodesAndPartitions:
-    """The nodes and partitions of an earlier install that this one does not have."""
+    """The nodes and partitions of an earlier install that the planned install does not have."""
     new = leaving.NodesAndPartitions(
         nodes=frozenset(node for pool in planned.pools for node in pool.nodes),
         partitions=frozenset(cloud.partition_name for cloud in planned.config.clouds),

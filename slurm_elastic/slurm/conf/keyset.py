@@ -72,7 +72,7 @@ class KeySet(Struct, frozen=True):
         return msgspec.json.format(msgspec.json.encode(self), indent=1) + b"\n"
 
     def signing(self, kid: str) -> KeySet:
-        """The same keys with this one as default."""
+        """The same keys, with the key of this id as default."""
         return KeySet(
             tuple(replace(key, use=DEFAULT if key.kid == kid else UNSET) for key in self.keys)
         )

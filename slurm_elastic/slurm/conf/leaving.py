@@ -1,7 +1,7 @@
 """Jobs and machines that stand in the way when nodes or partitions leave slurm.conf.
 
 When slurmctld starts without a partition, it ends every job of that partition with NODE_FAIL, even
-a pending one that has other partitions in its list (measured on 22.05). So we cut these lists
+a pending job that has other partitions in its list (measured on 22.05). So we cut these lists
 first, and refuse if a job has no other partition, or runs on a node that leaves. We also refuse
 while machines cost money: Slurm suspends no node that it does not know, so nothing would end them.
 """

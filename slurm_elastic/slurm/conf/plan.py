@@ -49,7 +49,7 @@ PROGRAMS: Mapping[str, str] = {
 
 _OWN_LUA = "-- Made by `slurm-elastic conf install`"
 _COPY_MARGIN_S = 60.0
-"""So much longer than the daemon may copy do prologs and epilogs wait for it."""
+"""Seconds for which prologs and epilogs wait longer than the daemon may copy."""
 _ANY_INCLUDE = re.compile(
     rb"^[ \t]*include[ \t].*" + re.escape(fragment.FILE_NAME.encode()), re.I | re.M
 )

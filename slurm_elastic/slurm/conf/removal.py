@@ -39,7 +39,9 @@ def refuse_mentions(
 
 
 def prove(settings: SlurmSettings, site: SiteConf, *, force: bool) -> Iterator[str]:
-    """Sentences about what is proven. ConfigError if slurmctld would not start without us."""
+    """Yield sentences about the proven facts. ConfigError if slurmctld would not start without
+    us.
+    """
     isolation = dryrun.isolation()
     if isolation is None:
         yield "not proven by a throw-away slurmctld: unshare may not make a network namespace here"

@@ -73,8 +73,8 @@ class Transaction:
     def make_below(
         self, base: Path, name: str, owner: tuple[int, int] | None = None, mode: int = 0o755
     ) -> None:
-        """As ``make_directory`` for ``base/name``, but it follows no symbolic link below ``base``,
-        because the owner of ``base`` may put any link there.
+        """Make the directory ``base/name`` as ``make_directory`` does, but follow no symbolic link
+        below ``base``, because the owner of ``base`` may put any link there.
         """
         with contextlib.ExitStack() as stack:
             inside = stack.enter_context(_opened(base))

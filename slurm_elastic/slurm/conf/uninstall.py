@@ -97,7 +97,9 @@ def uninstall(
 def _proven(
     config: Config, version: tuple[int, int], *, verify: bool, force: bool
 ) -> tuple[str, ...]:
-    """Sentences about what is proven. ConfigError if slurmctld would not start afterwards."""
+    """Return sentences about the proven facts. ConfigError if slurmctld would not start
+    afterwards.
+    """
     site = read_site(config.slurm, ignore=fragment.FILE_NAME)
     departing = leaving.installed(site.directory)
     removal.refuse_mentions(config.slurm, site, version, departing, force=force)
