@@ -271,7 +271,9 @@ def _read_report(site: Site, failed: Sequence[Machine]) -> BootDetail | None:
 
 
 def _parse_report(machine: Machine, comment: str) -> BootDetail | None:
-    """Return what the comment of its node says about this machine's launch."""
+    """Return what the node's comment says about this machine's launch; None if it says nothing
+    about that launch.
+    """
     for prefix in (GATE_PREFIX, PREPARE_PREFIX):
         generation, colon, report = comment.removeprefix(prefix).partition(":")
         is_report = comment.startswith(prefix) and colon

@@ -42,7 +42,7 @@ class Part:
     task: SiteTask
 
     def close(self) -> None:
-        """Release what the part holds; the service ends."""
+        """Release the resources of the part, because the service ends."""
 
 
 class Extensions(Struct, kw_only=True):
@@ -97,7 +97,7 @@ class Extensions(Struct, kw_only=True):
     that the feature keeps. The core ends the others.
     """
     find_recipes: list[Callable[[str, Collection[Machine]], Recipes]] = field(default_factory=list)
-    """A cloud and stopped machines -> what they and fresh machines are made of."""
+    """A cloud and stopped machines -> the recipes of these and of fresh machines."""
     on_job_end: list[Callable[[], None]] = field(default_factory=list)
     """The epilog of a job has reported that the job is over."""
 
