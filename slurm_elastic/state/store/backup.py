@@ -214,7 +214,8 @@ def put_back(
         for memory_part in parts:
             journal = journal_of(memory_part.path)
             with contextlib.closing(journal), journal.locked(BUSY_TIMEOUT):
-                journal.note(Applied())  # first: whoever comes next makes its view of what is there
+                # First: after a crash between the two steps the next process rebuilds its view.
+                journal.note(Applied())
                 journal.segment_of(partial(_written, file, memory_part))
             # Open and close it once: that builds the view, and shows now whether the journal can be
             # applied.

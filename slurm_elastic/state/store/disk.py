@@ -100,11 +100,11 @@ class Disk:
         except sqlite3.DatabaseError as error:
             if kind_of(error) is TroubleKind.CORRUPT:
                 aside = set_aside(self.path, time.time())
-                log.error(  # noqa: TRY400 - what is wrong is the file, not the code
+                log.error(  # noqa: TRY400 - the file is at fault, not the code
                     "the damaged %s was set aside as %s", self.schema.name, aside
                 )
             elif getattr(error, "sqlite_errorcode", 0) & 0xFF != sqlite3.SQLITE_IOERR:
-                raise  # and where -wal went under another process the file is made anew
+                raise  # an I/O error is left: another process lost -wal, so rebuild the view
             self._anew(taken=begins)
             self._take(view.open_writer(self.path, self.timeout_s))
         self.position = self.journal.applied().position
@@ -220,7 +220,7 @@ class Disk:
             yield
             return
         with contextlib.ExitStack() as stack:
-            with JournalError.of_system():  # and not what the caller meets meanwhile
+            with JournalError.of_system():  # not around the body, which may raise its own OSErrors
                 stack.enter_context(self.journal.locked(self.timeout_s))
                 self._catch_up()
             self._alone = True
@@ -230,10 +230,10 @@ class Disk:
                 self._alone = False
 
     def _catch_up(self) -> None:
-        self.journal.cut_left()
+        self.journal.cut_left()  # first: the lines of a failed write must not be applied
         if identity(self.path) != self.identity:
             self._open()
-        elif identity(self._wal) != self._beside:  # others do not write to that of ours
+        elif identity(self._wal) != self._beside:  # others write to another -wal
             self._open(torn=True)
         applied = self.journal.applied()
         if applied.position != self.position:
@@ -260,14 +260,14 @@ class Disk:
                 end = place
         self._say(damages)
         end = view.past_damage(end, damages, self.journal)
-        if end.segment != self.position.segment:
+        if end.segment != self.position.segment:  # a killed writer may not have synced its name
             writing.require_synced(self.journal.directory)
         if os.stat(self.journal.path(end.segment)).st_size > end.offset:
             self.journal.cut(end.segment, end.offset)
         self._note(end)
         self.changed = True
 
-    # what is written
+    # writes
 
     @contextlib.contextmanager
     def write(self, facts: list[Fact], now: Callable[[], float]) -> Iterator[sqlite3.Connection]:
@@ -293,6 +293,7 @@ class Disk:
         """
         with self.turn():
             end = self._append(batches, now())
+            # One row is one statement, which sqlite commits by itself.
             is_single_row = [len(fact.rows) for facts in batches for fact in facts] == [1]
             try:
                 with contextlib.nullcontext() if is_single_row else transaction(self.db):

@@ -140,7 +140,7 @@ class Refuge:
         """The disk, with the view open that is there now, or memory."""
         return self._found.require_current()
 
-    # what is wrong
+    # faults
 
     def check(self) -> None:
         """Switch to memory if the files cannot be used, and back to them if they can."""
@@ -361,7 +361,7 @@ class Refuge:
         except BaseException as error:
             disk.close()
             if isinstance(error, sqlite3.Error) and kind_of(error) is TroubleKind.CORRUPT:
-                self._without_damage(disk.identity)  # the next try makes it anew of its journal
+                self._without_damage(disk.identity)  # the next try rebuilds it from the journal
             raise
         self._found = disk
 

@@ -374,7 +374,7 @@ class Store:
     def _commit(self, tickets: Sequence[Ticket]) -> None:
         try:
             self._append([ticket.facts for ticket in tickets])
-        except BaseException as error:  # noqa: BLE001 - each of those who wait raises it
+        except BaseException as error:  # noqa: BLE001 - each waiting caller raises it
             self._memory.clear()
             self._home.damage = error
             for ticket in tickets:
