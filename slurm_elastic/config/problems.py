@@ -19,7 +19,7 @@ class Problems:
     def add(self, path: KeyPath, actual: str, expected: str, hint: str | None = None) -> None:
         """Add ``FILE:LINE: PATH: found ..., expected ...[; did you mean ...?]``."""
         if self.document.is_todo(path):
-            return  # ``todo_steps`` tells what is missing
+            return  # ``todo_steps`` reports the missing value
         text = self._placed(path, f"found {actual}, expected {expected}")
         self.add_line(self.document.line(path), f"{text}; did you mean {hint}?" if hint else text)
 

@@ -95,7 +95,7 @@ class MungeKeys(Part):
             self._known.keep(alive | {m.instance.id for m in state.stopped})
         self._finished &= alive
         self._failures.forget_unless(alive.__contains__)
-        # Machines come and go for years: what is not forgotten here would grow for ever.
+        # Machines come and go for years. If past machines stayed, the dict would grow for ever.
         self._retry_at = {i: retry_at for i, retry_at in self._retry_at.items() if i in alive}
         for machine in machines:
             if machine.registered_at is not None:

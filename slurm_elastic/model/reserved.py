@@ -91,8 +91,8 @@ class Held(Struct, frozen=True, kw_only=True):
         return 0.0 if self.always else self.price
 
     def machine_price(self, on_demand_price: float, instance_type: str) -> float:
-        """The true price of a machine-hour that it covers: the machine's share of the fixed price,
-        and the price of use.
+        """The true price of a machine-hour that the reservation covers: the machine's share of the
+        fixed price, and the price of use.
         """
         if self.is_savings_plan:
             return on_demand_price * (1 - self.families.get(family_of(instance_type), 0.0))

@@ -137,6 +137,7 @@ class _Bills:
                 self._covered[index] += ms
                 self._paid[index] += round(held.marginal_price * ms * _MICRO / HOUR)
         weights[_IDLE] = left
+        # ``apportion`` divides by the sum of the weights.
         if not sum(weights.values()):
             return total
         parts = apportion(total, weights)
