@@ -19,8 +19,8 @@ from slurm_elastic.base.units import brief
 MAX_ABANDONED = 4
 """Abandoned threads per owner. At this number its next calls fail until a thread has ended."""
 _SLICES = 20
-"""The wait is divided into so many parts. If the host is suspended for a while, the call stands
-still as well, and the pause uses up only one part of its time.
+"""The number of parts of a wait. If the host is suspended for a while, the call stands still as
+well, and the pause uses up only one part of its time.
 """
 
 T = TypeVar("T")

@@ -52,9 +52,9 @@ class TtlCache(Generic[K, V]):
         ttl_s: float | Callable[[float], float] = inf,
         since: float = -inf,
     ) -> V:
-        """The value by a reading that began less than ``ttl_s`` ago, and at ``since`` or later.
-        The age counts from the beginning, as what changes during a reading may be missing from it.
-        ``ttl_s`` may be a function of how long the reading took (s).
+        """Return a value whose reading began less than ``ttl_s`` ago, and at ``since`` or later.
+        The age counts from the begin of the reading, because changes during a reading may be
+        missing from it. ``ttl_s`` may be a function of how long the reading took (s).
         """
         with self._lock:
             turn = self._turns.setdefault(key, threading.Lock())
