@@ -300,7 +300,7 @@ def stopped_pools(
 
 
 def stopped_nodes(directives: Iterable[Directive], now: float) -> dict[str, Directive]:
-    """By node: the departure that closes it, so that no new machine may start for it."""
+    """By node: the departure that closes the node, so that no new machine may start for it."""
     closing = ((d, d.word) for d in directives if d.holds(now) and d.word.blocks_starts)
     leaving = ((d, word) for d, word in closing if isinstance(word, Departure))
     return {node: d for d, word in leaving for node in word.nodes}

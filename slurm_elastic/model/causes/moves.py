@@ -111,7 +111,7 @@ class MethodGone(Cause, frozen=True, kw_only=True):
 
 
 class SaveTooLong(Cause, frozen=True, kw_only=True):
-    """A save may take ``save_s``, and only ``left_s`` are left for it."""
+    """A save may take ``save_s``, but only ``left_s`` are left."""
 
     save_s: float
     left_s: float

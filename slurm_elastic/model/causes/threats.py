@@ -80,8 +80,8 @@ class PriceOverBid(Cause, frozen=True, kw_only=True):
 
 
 class TimeLimitEnds(Cause, frozen=True, kw_only=True):
-    """The job's time limit ends, and the job is requeued for it for the ``nth`` time, of ``times``
-    at most.
+    """The job's time limit ends, and the job is requeued because of that for the ``nth`` time, of
+    ``times`` at most.
     """
 
     limit_s: float
@@ -95,7 +95,9 @@ class TimeLimitEnds(Cause, frozen=True, kw_only=True):
 
 
 class TimeLimitLast(Cause, frozen=True, kw_only=True):
-    """The job's time limit ends, and it was ``requeued`` for it as often as it may be."""
+    """The job's time limit ends, and the job was ``requeued`` because of that as often as it may
+    be.
+    """
 
     limit_s: float
     requeued: int
