@@ -20,7 +20,7 @@ TRIES = 2
 the next save.
 """
 LITTLE = 600.0
-"""A job that has worked for less than this (s) loses little by starting over elsewhere."""
+"""Seconds of work. A job that has worked for less time loses little by starting over elsewhere."""
 
 
 class Unsavable(StrEnum):

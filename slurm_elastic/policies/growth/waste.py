@@ -21,7 +21,7 @@ from slurm_elastic.policies.growth.capacity import AUTO, AnyGrowth, Bursts, Stea
 ENDING_S = 60
 """The assumed time to end a machine before any end was measured."""
 MIN_MEASURED = 3
-"""With fewer measurements the assumed time is used."""
+"""The least number of measurements. With fewer measurements the assumed time is used."""
 MAX_MEASURED = 100
 """The newest measurements count, because images and clouds change."""
 MIN_WASTE_S, MAX_WASTE_S = 10, 3600

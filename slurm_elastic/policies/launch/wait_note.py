@@ -26,8 +26,9 @@ PASSING = {
     "reserved": "nodes reserved",
     "partition state": "partition closed",
 }
-"""Predicates of pools that other jobs or the site keep from the job, in short: with these alone the
-job does not wait for us. The words show no figures, so that pools of a cloud share one sentence.
+"""Short words for predicates that fail because other jobs or the site keep the pool from the job.
+If only such predicates fail, the job does not wait for us. The words show no figures, so that pools
+of a cloud share one sentence.
 """
 _BOOT_START = "its machines boot since "
 MAX_LENGTH = 360

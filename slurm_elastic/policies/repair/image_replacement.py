@@ -24,7 +24,7 @@ _CHANGING = (Phase.POWERING_DOWN, Phase.POWERING_UP)
 
 class ImageHistory(Struct, frozen=True, kw_only=True):
     """The earlier steps for this image of the pool. ``tried_nodes``: nodes whose machines had to
-    leave for it. ``works``: a machine from it has registered.
+    leave for the image. ``works``: a machine from the image has registered.
     """
 
     tried_nodes: tuple[str, ...] = ()

@@ -13,7 +13,7 @@ from slurm_elastic.model.slurm import SlurmNode
 from slurm_elastic.policies.nodes.node_state import Phase, is_busy, is_down, phase
 
 REPLACEMENT_KEPT_S = 3600.0
-"""A machine that started ahead is kept without a job for so long. Jobs that wait start within
+"""Seconds for which a machine that started ahead is kept without a job. Jobs that wait start within
 minutes; a machine that stays idle for an hour is not needed.
 """
 
