@@ -13,7 +13,9 @@ from slurm_elastic.state.ledger import Decision, Machine
 FOLLOWED = 16
 """Maximum number of a job's nodes to follow. Large requests name hundreds, too many to read."""
 AFTERMATH = 60.0
-"""Seconds after a node's last mention of a job in which decisions on the job alone belong to it."""
+"""Seconds after a node's last mention of a job in which decisions on the job alone belong to the
+node, too.
+"""
 _JOB = "job:"
 _POOL = "pool:"
 _IMAGE = "image:"

@@ -46,7 +46,7 @@ IN_MEMORY_EFFECT = (
 """The effect on jobs while nothing is written to the disk."""
 
 MAX_OLDER_IMAGES = 4
-"""So many older images of a job are kept in addition to the newest one."""
+"""The number of older images of a job that are kept in addition to the newest one."""
 
 _Row = Mapping[str, Any] | sqlite3.Row
 

@@ -41,7 +41,7 @@ from slurm_elastic.state.store.view import Filler, Schema, transaction
 log = logging.getLogger(__name__)
 
 SEGMENT_BYTES = 16 << 20
-"""A new segment begins after so many bytes of lines, plus BYTES_PER_FIRST_ROW per first row."""
+"""Bytes of lines after which a new segment begins, plus BYTES_PER_FIRST_ROW per first row."""
 BYTES_PER_FIRST_ROW = 1000
 CLOSED: Identity = (-1, -1)
 """The identity of no file."""

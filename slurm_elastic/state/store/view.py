@@ -307,7 +307,7 @@ def to_json(value: object) -> str:
 
 
 def fact_row(row: sqlite3.Row | Mapping[str, Any]) -> dict[str, Any]:
-    """The row as it is written in a fact of the journal."""
+    """The row in the form of a fact of the journal."""
     return {
         name: _INFINITE if value == math.inf else value
         for name, value in zip(row.keys(), tuple(row), strict=True)
