@@ -12,7 +12,9 @@ from slurm_elastic.base.errors import SlurmError
 
 T = TypeVar("T")
 FEW = 20
-"""So many jobs are read one by one. For more jobs squeue would load all jobs in any case."""
+"""The number of jobs up to which each job is read by itself. For more jobs squeue would load all
+jobs in any case.
+"""
 
 
 class CommentCommands(ABC):
