@@ -38,10 +38,10 @@ REQUEUE_EFFECT_S = 10.0
 """Seconds in which Slurm may still list a requeued job as before. After that it is requeued again.
 """
 MISSING_JOB_TIMEOUT_S = 60.0
-"""A job must be missing from Slurm's list for so many seconds before we believe that it is gone."""
+"""Seconds for which a job must be missing from Slurm's list before we believe that it is gone."""
 MAX_HOLD_RELEASES = 5
-"""We release the hold of one requeued job so often. A hold that comes back more often has another
-cause.
+"""The number of times that we release the hold of one requeued job. A hold that comes back more
+often has another cause.
 """
 
 

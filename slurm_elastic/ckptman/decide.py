@@ -41,9 +41,9 @@ _MIN_SLACK_S = OnNotice().slack
 TRANSPARENT_METHODS = ("criu", "dmtcp", "fake")
 """Methods that save programs that know nothing about checkpoints."""
 MIN_UNSAVED_WORK_S = 60.0
-"""A suspended job that worked less than so many seconds since its last save is not saved again."""
+"""Seconds of work since its last save from which a suspended job is saved again."""
 MIN_FIRST_SAVE_S = 5.0
-"""A first save, whose duration is not known yet, is tried if so many seconds are left."""
+"""Seconds that must be left for a first save, whose duration is not known yet."""
 
 
 class JobFacts(Struct, frozen=True, kw_only=True):

@@ -62,12 +62,11 @@ from slurm_elastic.policies.policy_text import text_of
 from slurm_elastic.state.ckptstate.facts import Migration, MigrationStep
 
 MAX_TRIES = 3
-"""A save of a move is tried so often."""
+"""The number of times that a save of a move is tried."""
 MIN_POSTPONEMENT_S = 30.0
-"""A deadline must move by so many seconds to count as later, because clouds round their deadlines.
-"""
+"""Seconds by which a deadline must move to count as later, because clouds round their deadlines."""
 LAUNCHER_START_S = 30.0
-"""A new run may not be under its launcher yet for so many seconds. Its first save is retried during
+"""Seconds for which a new run may not be under its launcher yet. Its first save is retried during
 that time.
 """
 UNBOUND_SAVE_S = 600.0

@@ -57,11 +57,11 @@ moment.
 PROBE_EVERY_S = 60.0
 """Seconds between two probes whether a job can still be saved."""
 MIN_SAVE_TIMEOUT_S = 60.0
-"""The time-out of a save is at least so long (s), and the duration of a save of unknown length."""
+"""The shortest time-out of a save (s), and the duration of a save of unknown length."""
 REMOVAL_BACKOFF = Backoff(30.0, 3600.0)
 """Seconds until the removal of images is tried again after it failed."""
 MISSING_JOB_TIMEOUT_S = 300.0
-"""A job must be missing from Slurm's lists for so many seconds before its images are removed."""
+"""Seconds for which a job must be missing from Slurm's lists before its images are removed."""
 EMPTY_LIST_TIMEOUT_S = 3600.0
 """The same time if Slurm lists no job at all, as a slurmctld that lost its state does. It is
 longer, because a person may restore that state.

@@ -27,9 +27,9 @@ from slurm_elastic.state.ledger import Ledger
 MAX_OUTPUT_TRIES = 5
 """How often we try to write a line to a job's output, a second apart."""
 OUTPUT_WRITERS = 4
-"""So many threads write lines to the outputs of jobs."""
+"""The number of threads that write lines to the outputs of jobs."""
 JOBS_TTL_S = 0.3
-"""For so many seconds one reading of the queue serves all threads."""
+"""Seconds for which one reading of the queue serves all threads."""
 
 
 class JobList:

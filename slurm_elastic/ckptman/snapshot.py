@@ -51,7 +51,7 @@ READ_TAGS_EVERY_S = 30.0
 """Seconds between two readings of the clouds' machine lists, if the service has no ledger to read.
 """
 PLANS_TTL_S = 5.0
-"""We act on Slurm's plans only if they were read at most so many seconds ago."""
+"""The age (s) up to which we act on Slurm's plans."""
 _NO_POOL = PoolCheckpoint()
 Prices = Mapping[PriceKey, tuple[tuple[float, float], ...]]
 """Pairs of (start in Unix time, $/h), ascending, by pool, instance type and zone."""

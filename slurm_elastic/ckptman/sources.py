@@ -29,7 +29,7 @@ _COMMENT = re.compile(
     r":(?P<instance>[A-Za-z0-9-]+)"
 )
 WRITING_TIMEOUT_S = 1.0
-"""A file that cannot be parsed may still be being written until it is so many seconds old."""
+"""The age (s) up to which a file that cannot be parsed may still be being written."""
 
 
 class SourceReading(Struct, frozen=True, kw_only=True):

@@ -29,7 +29,7 @@ from slurm_elastic.state.ckptstate.facts import Migration, MigrationStep, Unsava
 log = logging.getLogger(__name__)
 
 NO_SPOT_RULE_S = 30 * 86400.0
-"""A rule against spot machines ends after so many seconds unless it was removed before."""
+"""Seconds after which a rule against spot machines ends, unless it was removed before."""
 
 
 def judge_run(site: CheckpointSite, run: JobRun, choice: MethodChoice, message: str) -> bool:
