@@ -60,7 +60,9 @@ def _day(ms: int) -> str:
 
 
 def pool_of_idle(idle: IdleHour) -> str:
-    """The place of a pool for the unused part of a reservation, which belongs to no pool."""
+    """The text in place of a pool's name for the unused part of a reservation, which belongs to no
+    pool.
+    """
     return f"(reservation {idle.held.name})"
 
 

@@ -24,7 +24,7 @@ _KEY = re.compile(rf"\b({_KINDS}) ([A-Za-z0-9+/]{{40,1400}}={{0,2}})")
 _BEGIN = "-----BEGIN SSH HOST KEY KEYS-----"
 _END = "-----END SSH HOST KEY KEYS-----"
 CONSOLE_READ = 1 << 18
-"""Only this many last characters of a console are searched. Clouds keep fewer."""
+"""The number of characters at the end of a console that are searched. Clouds keep fewer."""
 MAX_KEYS = 16
 """At most this many host keys per machine are read. sshd has one for each of a few kinds."""
 _ENTRY = re.compile(rf"(\S+) ({_KINDS}) (\S+) (\S+)")

@@ -43,7 +43,7 @@ LOOK_EVERY_S = 30.0
 requeued after the end of its order may need a change.
 """
 RETRY_S = 300.0
-"""A job whose new partitions Slurm has refused is tried again after so many seconds."""
+"""Seconds after which a job whose new partitions Slurm has refused is tried again."""
 
 
 class Redirects:

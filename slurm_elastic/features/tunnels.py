@@ -67,7 +67,7 @@ ENDED_LATELY_S = 3600.0
 """Seconds after a machine's end during which the hub keeps no peer at its address.
 """
 CONSOLE_READ = 1 << 18
-"""Only this many last characters of a console are searched. Clouds keep fewer."""
+"""The number of characters at the end of a console that are searched. Clouds keep fewer."""
 CORRELATION = "tunnel"
 HEALTH = "the network"
 """The name of the hub's health in the ledger. No cloud can have it: their names have no space."""

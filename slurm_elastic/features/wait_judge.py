@@ -28,11 +28,13 @@ from slurm_elastic.policies.money.account_budgets import Overdrawn, barring
 from slurm_elastic.slurm.client.site import read_site
 
 MIN_WAIT_S = 30.0
-"""A job that waits for fewer seconds gets no note: most are about to start. A job that was requeued
-gets a note at once, because Slurm counts its wait from the requeue.
+"""Seconds of waiting from which a job gets a note: jobs that wait for less time are mostly about to
+start. A job that was requeued gets a note at once, because Slurm counts its wait from the requeue.
 """
 MAX_SIZES = 50
-"""So many numbers of nodes are judged in a look. Jobs of further sizes get no note then."""
+"""The maximum of different numbers of nodes that are judged in a look. Jobs of further sizes get no
+note then.
+"""
 SETTINGS_TTL_S = 60.0
 _NODES, _MONEY = "nodes", frozenset({"usage", "accounts"})
 

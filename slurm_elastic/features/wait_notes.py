@@ -41,8 +41,8 @@ MAX_REFRESHES = 1
 """The part of ``MAX_UPDATES`` for notes of which only times and figures have changed."""
 
 SETTLE_S = 60.0
-"""Another cause, or none, must last for so many seconds before the note of a job that still waits
-is changed: a sold-out cloud is open for a moment whenever it is asked again.
+"""Seconds for which another cause, or none, must last before the note of a job that still waits is
+changed: a sold-out cloud is open for a moment whenever it is asked again.
 """
 
 

@@ -18,7 +18,7 @@ KIND = "waste"
 MEASURE_EVERY_S = 600.0
 HISTORY_S = 14 * 86400.0
 NEWS_SHARE = 0.1
-"""A change of the waste by less than this share is not recorded."""
+"""The share by which the waste must change before we record the change."""
 
 
 class WasteMeter:
