@@ -15,7 +15,7 @@ from slurm_elastic.simulate.engine import simulate
 from slurm_elastic.simulate.setting import Options, setting_of
 
 MIN_JOBS = 20
-"""A history with fewer jobs says nothing."""
+"""The least number of jobs of a history that says something."""
 
 
 def outcomes(
