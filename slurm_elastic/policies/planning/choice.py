@@ -11,13 +11,15 @@ from msgspec import Struct
 from slurm_elastic.base.units import brief, money
 
 MIN_SAVING = 0.05
-"""A change must save this share of the cost. Policies that differ by less change places by
+"""The share of the cost that a change must save. Policies that differ by less change places by
 chance.
 """
 WAIT_SLACK = 1.05
-"""Waits that differ by less than this factor count as equal."""
+"""The factor by which waits must differ to count as different."""
 PRESENT_SLACK = 1.1
-"""The same for the present policy. A wait near the limit would else change the policy each day."""
+"""The factor for the present policy, because a wait near the limit would else change the policy
+each day.
+"""
 MIN_WAIT_S = 1.0
 
 
