@@ -360,7 +360,7 @@ class WillContinue(Cause, frozen=True, kw_only=True):
 
 
 class NamedNodesGo(Cause, frozen=True, kw_only=True):
-    """The job named ``nodes`` of which some go away, so its list is removed."""
+    """Some of the ``nodes`` that the job named go away, so its list of nodes is removed."""
 
     nodes: tuple[str, ...]
 
