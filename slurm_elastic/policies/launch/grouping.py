@@ -140,8 +140,8 @@ def _set(names: Sequence[str]) -> str:
 
 
 def shortened(text: str, max_length: int = MAX_CAUSE_LENGTH) -> str:
-    """Shorten a text to ``max_length`` characters. It omits the middle, because a text begins with
-    the event and may end with the remedy.
+    """Shorten a text to ``max_length`` characters. The middle is left out, because a text begins
+    with the event and may end with the remedy.
     """
     line = " ".join(text.split())
     if len(line) <= max_length:

@@ -35,7 +35,7 @@ AVAILABLE = "available"
 """The key that puts pools whose cloud cannot sell now behind all others."""
 MARKET, PRICE, RISK = "market", "price", "risk"
 COSTS = (PRICE, RISK)
-"""The keys that depend on the job. The numbers of the others are the pool's."""
+"""The keys that depend on the job. The numbers of all other keys are the pool's."""
 DEFAULT_RUN_S = 86400.0
 """The assumed run time (s) of a job without a time limit."""
 

@@ -31,7 +31,9 @@ class NextStep(Struct, frozen=True, kw_only=True):
 
 
 def next_step(departure: Departure, nodes: Sequence[SlurmNode]) -> NextStep:
-    """Decide by the ``nodes`` of the machines that must leave and have not left yet."""
+    """Return the next step by the ``nodes`` of the machines that must leave and have not left
+    yet.
+    """
     leaving = [n for n in nodes if is_leaving(n)]
     drained_by_person = [n for n in nodes if is_persons(n)]
     candidates = [
