@@ -58,7 +58,9 @@ class SharedJournal(Journal):
 
 
 def is_there(path: Path) -> bool:
-    """Whether a memory whose view is at ``path`` was ever begun: the view may be away."""
+    """Whether a memory with its view at ``path`` was ever begun, even if the view is missing
+    now.
+    """
     return path.exists() or bool(journal_of(path).segments())
 
 
