@@ -16,7 +16,9 @@ from slurm_elastic.slurm.client.siteconf import SiteConf
 
 
 def notices(settings: SlurmSettings, site: SiteConf) -> Iterator[str]:
-    """A sentence for each such property. No sentence if Slurm orders jobs by their time alone."""
+    """A sentence for each property of the site that changes the order of a plain job's partitions.
+    No sentence if Slurm orders jobs by their time alone.
+    """
     kind = site.option("PriorityType")
     default = site.default_partition
     if default is None or (kind is not None and kind.value == "priority/basic"):
