@@ -63,7 +63,9 @@ class SandboxError(SlurmElasticError):
 
 
 class PassingError(SlurmElasticError):
-    """A service cannot work because of a disk, a lock or slurmctld. That passes by itself."""
+    """A service cannot work because of a disk, a lock or slurmctld. The trouble passes by
+    itself.
+    """
 
 
 class EndOnlyError(SlurmElasticError):
