@@ -292,7 +292,9 @@ MAKERS: Makers = {
     "on_notice": OnNotice,
     "first_of": _first_of,
 }
-"""Our policies by name. Parse texts by ``config.checkpoint_kinds``, which knows others, too."""
+"""Our policies by name. Parse texts by ``config.checkpoint_kinds``, which also knows policies of
+other packages.
+"""
 
 
 def parse(text: str, makers: Makers = MAKERS) -> AnyPolicy:

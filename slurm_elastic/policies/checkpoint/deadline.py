@@ -191,7 +191,7 @@ def greedy(race: Race) -> DeadlineChoice:
 
 
 def pay(race: Race) -> DeadlineChoice:  # noqa: ARG001
-    """On demand from the first second: the baseline for comparisons."""
+    """Return on-demand machines from the first second: the baseline for comparisons."""
     return DeadlineChoice(Where.ON_DEMAND, ChoiceReason.ALWAYS)
 
 

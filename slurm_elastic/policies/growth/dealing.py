@@ -74,7 +74,7 @@ def _listed(hostlist: str) -> list[str]:
 
 
 def _narrowed(pool: PoolSnapshot, narrow: _Narrow) -> PoolSnapshot:
-    """Return the part of the pool that such jobs can use."""
+    """Return the part of the pool that jobs of this class can use."""
     if not any(narrow):
         return pool
     avoids = _names(narrow.avoids)

@@ -173,7 +173,9 @@ RELEASE: Mapping[str, type] = {
     "delayed": Delayed,
     "flagged": Flagged,
 }
-"""Our policies by name. Parse texts by ``config.release_kinds``, which knows others, too."""
+"""Our policies by name. Parse texts by ``config.release_kinds``, which also knows policies of other
+packages.
+"""
 
 
 def parse_release(text: str, makers: Makers = RELEASE) -> AnyRelease:
