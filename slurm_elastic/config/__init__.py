@@ -295,7 +295,7 @@ class Config(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
     @property
     def read_socket(self) -> Path:
-        """The socket on which users ask slurm-elasticd. They cannot enter the state directory, so
+        """The socket on which users ask slurm-elasticd. Users cannot enter the state directory, so
         the socket is in /run, or beside a state directory that is not the usual one.
         """
         if self.users.socket is not None:
