@@ -42,7 +42,9 @@ from slurm_elastic.policies.launch.pool_order import (
 FILE = "pool-order"
 """The file's name in the state directory."""
 MAX_AGE_S = 300
-"""The filter ignores an older file: its prices say too little about now."""
+"""Seconds after which the filter ignores the file, because its prices say too little about the
+present.
+"""
 _TITLE = "slurm-elastic-order 1"
 _FUTURE_S = 60
 """A clock that was set back by less does not matter (as in ``slurm/hooks/job_order.lua``)."""
