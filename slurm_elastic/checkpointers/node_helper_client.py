@@ -251,8 +251,8 @@ class LaunchedCheckpointer:
         return status.answer
 
     def _cancel_request(self, run: JobRun) -> None:
-        """Replace a request that was not answered by a release. Otherwise a launcher that reads the
-        request late would stop the job, and no caller waits that would release it.
+        """Replace an unanswered request by a release. Otherwise a launcher that reads the request
+        late would stop the job, and no caller waits that would release it.
         """
         with contextlib.suppress(CheckpointError):
             self._write(run.job, _Request(id=uuid.uuid4().hex, verb="release"))
