@@ -1,10 +1,10 @@
 """Whether this process may send requests to clouds and machines.
 
 Of two heads only the acting head may (``state.heads``). A head that stood still in the middle of
-its work finds out in no other way that the other one took over. The check therefore runs before
-each exchange, and for HTTP also before each sent piece: a connection and its handshake lie between
-the two, and a head may stand still there as well. Without a gate (``set_gate``) every request is
-allowed.
+its work finds out in no other way that the other head took over. The check therefore runs before
+each exchange, and for HTTP also before each sent piece: between the check and the request lie a
+connection and its handshake, and a head may stand still there as well. Without a gate
+(``set_gate``) every request is allowed.
 """
 
 from __future__ import annotations
