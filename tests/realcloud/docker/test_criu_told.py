@@ -79,7 +79,7 @@ def test_a_job_reads_what_a_lost_node_cost(world: ServedWorld) -> None:
     where = world.job(job)["NodeList"]
     assert f"slurm-elastic: it continues from save 1 on {where}, " in said
     assert "minute" in said
-    world.wait_for(lambda: "its run ended without a notice" in world.told(job), "so reads explain")
+    world.wait_for(lambda: "was lost without a notice" in world.told(job), "so reads explain")
     world.end(job)
     world.start_node(lost)
     gone(world, job)
