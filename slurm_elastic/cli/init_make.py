@@ -1,4 +1,6 @@
-"""``slurm-elastic init --make``, ``--unmake`` and ``--terraform``: what a site lacks in a cloud."""
+"""``slurm-elastic init --make``, ``--unmake`` and ``--terraform``: the resources that a site lacks
+in a cloud.
+"""
 
 from __future__ import annotations
 

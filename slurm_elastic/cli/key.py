@@ -118,7 +118,9 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _refuse(args: argparse.Namespace, ssh: Ssh) -> None:
-    """ConfigError for an option of the other kind of key, or if no command changes the head."""
+    """ConfigError for an option that fits only the other kind of key, or if no command changes the
+    head.
+    """
     if not args.head_command and not service_remedies.has_systemd():
         raise ConfigError(
             "--head-command: found none, expected the command that lets the head read its new key: "

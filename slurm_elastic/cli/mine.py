@@ -179,7 +179,7 @@ def _saved_word(save: JobSave | None) -> str:
 
 
 def _cards(document: OwnJobs) -> RenderableType:
-    """A few lines for each job, for screens that are too narrow for a table."""
+    """Some lines for each job, for screens that are too narrow for a table."""
     lines: list[Text] = []
     for job in document.jobs:
         name = f" {job.name}" if job.name else ""
