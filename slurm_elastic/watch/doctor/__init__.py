@@ -1,4 +1,4 @@
-"""``doctor`` says what is wrong and what to do about it. It changes nothing.
+"""``doctor`` reports errors and what to do about them. It changes nothing.
 
 Each module examines one part and has the sentences for its findings: ``head`` (state directory,
 spool, slurm.conf), ``services`` (slurm-elasticd and slurm-elastic-ckptman), ``clouds``,

@@ -217,7 +217,7 @@ def _ckptman(config: Config, ledger: Ledger, now: float) -> Iterator[Finding]:
 
 
 def _order(directive: Directive) -> Finding:
-    """Report an operator's order, and how to end it."""
+    """Report an operator's order, and the command that ends it."""
     return Finding.note(
         "order",
         stop_reason(directive, f" since {clock(directive.since)}"),

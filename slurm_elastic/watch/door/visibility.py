@@ -51,7 +51,7 @@ class Viewer(Struct, frozen=True, kw_only=True):
         )
 
     def hides(self, *kinds: str) -> bool:
-        """Whether any of these parts is hidden from the user."""
+        """Whether any part of these ``kinds`` is hidden from the user."""
         return not self.hidden.isdisjoint(kinds)
 
     @property

@@ -1,7 +1,7 @@
-"""The report of a month: what was spent and saved, what was unused, and a forecast. Pure.
+"""The report of a month: the costs, the savings, the unused part, and a forecast. Pure.
 
 Money is in whole micro-dollars, and all amounts of the month equal those in ``cost`` for the same
-span. Only the forecast is an estimate; what a simulation says is in ``Replay``.
+span. Only the forecast is an estimate; the results of a simulation are in ``Replay``.
 """
 
 from __future__ import annotations
