@@ -56,7 +56,8 @@ class PinnedTask:
     def has_thread(self, thread: int) -> bool:
         """Return whether the task has a thread with that number.
 
-        If we trace the thread, the number stays its own until we have waited for its end.
+        If we trace the thread, the kernel gives its number to no other thread until we have waited
+        for its end.
         """
         with contextlib.suppress(OSError):
             os.stat(f"task/{thread}", dir_fd=self._directory)
