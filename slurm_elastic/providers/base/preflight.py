@@ -97,8 +97,8 @@ def sum_of_largest(sizes: Iterable[tuple[float, int]], machines: int | None = No
 def demand_bounds(
     pools: Iterable[Pool], sizes: Mapping[str, float], machines: int | None
 ) -> tuple[float, float]:
-    """How much of something the pools need: at least for one machine, and at most for all of them.
-    ``sizes``: how much a machine of each type needs. (0.0, 0.0) if no pool takes such a type.
+    """The least and the largest need of the pools: of one machine, and of all machines. ``sizes``:
+    the need of a machine of each type. (0.0, 0.0) if no pool takes such a type.
     """
     sizes_and_counts = [
         (pool_sizes, max_machines(pool))
