@@ -82,7 +82,7 @@ def render(explanation: Explanation, console: Console) -> None:
 
 
 def render_short(explanation: Explanation, console: Console, lines: int = LINES) -> None:
-    """Print each cause once, by its last time, as many of the newest as go into ``lines``."""
+    """Print the newest causes, each once at its last time, as many as fit into ``lines``."""
     head = _printed(console, partial(_head, explanation, console, machines=MACHINES_SHOWN))
     told = _last_times(explanation.decisions)
     end = _printed(console, partial(_end, explanation, console))

@@ -31,7 +31,7 @@ _WHO_MAY = "For root, SlurmUser and members of the groups in users.operators."
 
 
 def duration(text: str) -> float:
-    """Seconds, more than 0 and at most MAX_ORDER_S, for argparse."""
+    """Parse seconds, more than 0 and at most MAX_ORDER_S, for argparse."""
     seconds = seconds_of(text)
     if not 0 < seconds <= MAX_ORDER_S:
         raise argparse.ArgumentTypeError(
@@ -41,7 +41,7 @@ def duration(text: str) -> float:
 
 
 def seconds_of(text: str) -> float:
-    """Seconds of a duration with a unit, for argparse."""
+    """Parse a duration with a unit to seconds, for argparse."""
     if text.strip().isdecimal() and float(text):
         # 10 means minutes to Slurm's users and seconds in our configuration: a pause that somebody
         # meant to last for ten minutes would be over before anybody notices.
