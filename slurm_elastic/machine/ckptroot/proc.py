@@ -100,7 +100,9 @@ def shared_of(pid: int, status: dict[str, str]) -> int:
 
 
 def is_dead(status: Mapping[str, str]) -> bool:
-    """Return whether all its threads have ended and its parent has yet to reap it (proc(5))."""
+    """Return whether all threads of the process have ended and its parent has yet to reap it
+    (proc(5)).
+    """
     return status.get("State", "")[:1] == "Z" and status.get("Threads") == "1"
 
 

@@ -82,7 +82,9 @@ def _make_ready(pid: int, owner: TaskOwner) -> list[int]:
 
 
 def _continued(task: PinnedTask) -> bool:
-    """Send SIGCONT to its first thread, which stops for it; return whether it did."""
+    """Send SIGCONT to the task's first thread, which stops for it. Return whether it
+    has stopped.
+    """
     pid = task.pid
     before = ctypes.c_uint64()
     size = ctypes.c_void_p(_MASK_BYTES)

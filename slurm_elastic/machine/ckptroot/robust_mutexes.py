@@ -33,7 +33,9 @@ def keep(tasks: Iterable[int], owner: TaskOwner) -> None:
 
 
 def _empty_lists(pid: int, owner: TaskOwner) -> None:
-    """Empty the lists of its threads. The first entry of an empty list is its head."""
+    """Empty the lists of the task's threads. In an empty list the first entry is the head of the
+    list.
+    """
     with (
         contextlib.suppress(OSError),
         pinned(pid, owner) as task,
@@ -47,7 +49,7 @@ def _empty_lists(pid: int, owner: TaskOwner) -> None:
 
 
 def _heads(task: PinnedTask) -> Iterator[int]:
-    """Yield the addresses of the list heads of its threads."""
+    """Yield the address of the head of each list of the task's threads."""
     call = _CALLS.get(os.uname().machine)
     for thread in task.threads() if call else []:
         head, size = ctypes.c_size_t(), ctypes.c_size_t()
