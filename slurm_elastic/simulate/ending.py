@@ -110,8 +110,8 @@ class EndingMachines:
 def shadow(
     need: int, limit: int, unstarted: int, machines: Sequence[Free], now: int
 ) -> tuple[int, int]:
-    """Return when ``need`` machines are free for ``limit`` seconds, and how many more are then.
-    ``unstarted``: machines that could be started now.
+    """Return when ``need`` machines are free for ``limit`` seconds, and how many more are free
+    then. ``unstarted``: machines that could be started now.
     """
     for when in sorted({now, *(since for since, _, _ in machines)}):
         count = unstarted + sum(

@@ -83,7 +83,7 @@ class Engine(RunState):
         return self._finish(self._loop(begin))
 
     def _loop(self, now: int) -> int:  # noqa: C901 - one function on purpose: calls cost
-        """Go from event to event. Returns the time of the last."""
+        """Go from event to event. Returns the time of the last event."""
         # Local names, because this loop runs once per event and attributes are slower.
         events, submit, queue, count = self.events, self.jobs.submit, self.queue, self.count
         waiting, readies, arrive = queue.waiting, queue.readies, queue.arrive
