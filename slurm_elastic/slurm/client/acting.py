@@ -108,8 +108,9 @@ def timeout_of(site: SiteConf) -> float:
 
 
 def takeover(timeout: float) -> float:
-    """Seconds within which Slurm asks again for everything that it forgot in a takeover: it first
-    allocates nodes 30 s after it, and jobs of the last moments start over then.
+    """Seconds within which Slurm asks again for everything that it forgot in a takeover. The new
+    slurmctld first allocates nodes 30 s after the takeover, and jobs of the last moments start over
+    then.
     """
     return 2 * timeout + 60.0
 

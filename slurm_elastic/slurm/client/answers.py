@@ -160,7 +160,7 @@ def _error_text(error: object) -> str:
 
 
 def node(record: RawNode) -> SlurmNode:
-    """A node from either form."""
+    """A node of an answer in either form."""
     return SlurmNode(
         name=record.name,
         states=states(record.state, record.state_flags),
@@ -180,7 +180,7 @@ def node(record: RawNode) -> SlurmNode:
 
 
 def job(record: RawJob) -> SlurmJob:
-    """A job from either form."""
+    """A job of an answer in either form."""
     states = job_states(record.job_state)
     nodes, required = record.nodes or "", record.required_nodes or ""
     excluded = record.excluded_nodes or ""
