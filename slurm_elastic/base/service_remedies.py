@@ -18,7 +18,9 @@ SANDBOX_OF_PROCESS = "SLURM_ELASTIC_SANDBOX_DIR"
 
 
 def has_systemd() -> bool:
-    """Whether systemd runs this host: sd_booted(3). The program alone may be there without it."""
+    """Whether systemd runs this host: sd_booted(3). The program systemctl may be there even if
+    systemd does not run.
+    """
     return Path("/run/systemd/system").is_dir()
 
 
