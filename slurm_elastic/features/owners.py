@@ -14,7 +14,7 @@ log = logging.getLogger(__name__)
 
 
 def join(site: Site) -> Extensions | None:
-    """Join if the configuration asks for such tags."""
+    """Join if the configuration asks for tags with owners."""
     return (
         Extensions(find_owners=[partial(owners_of, site)]) if site.config.accounting.tags else None
     )
