@@ -93,7 +93,7 @@ def terminate_by_cause(
 def _record_if_changed(
     site: Site, correlation: str, kind: str, machines: Sequence[Machine], cause: AnyCause
 ) -> None:
-    """Record the decision. If a machine's end was requested before, record it only if it changed,
+    """Record the decision. If a machine's end was requested before, record only a changed decision,
     because each round requests the end again.
     """
     asked_before = [m.instance.node for m in machines if not m.is_wanted]
