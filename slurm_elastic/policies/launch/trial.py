@@ -230,7 +230,9 @@ CAUSES: tuple[FirstMistake, ...] = (
         "`slurm-elastic offers` says what is in the way",
     ),
 )  # fmt: skip
-"""Tried in this order: a special pattern comes before a general one that matches the same text."""
+"""The typical mistakes, tried in this order: a special pattern comes before a general one that
+matches the same text.
+"""
 
 USUAL: dict[TrialStep, tuple[str, ...]] = {
     TrialStep.ASKED: (
