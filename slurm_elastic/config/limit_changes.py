@@ -21,7 +21,9 @@ BUDGETS = ("per_day", "per_month")
 MAX_NODES = "max_nodes"
 _PAYERS = (ACCOUNT, USER)
 MAX_LIMIT = 1e12
-"""Above every meaningful limit. Such amounts can still be added and counted in millionths."""
+"""An amount above every meaningful limit. Amounts up to it can still be added and counted in
+millionths.
+"""
 KEYS = (*COUNTS, DOLLARS, *BUDGETS, MAX_NODES)
 
 P = TypeVar("P", bound=CloudPolicies)

@@ -1,8 +1,8 @@
 """The guard of ``join.wipe``: it says which directories root never empties of users' files.
 
-The configuration is checked by it, and so is, on each machine, the place where a directory really
-is: this text becomes part of programs/slurm-elastic-wipe. It therefore uses the standard library
-alone, and runs on any Python from 3.6 on.
+The guard checks the configuration. On each machine it also checks the place where a directory
+really is, because this text becomes part of programs/slurm-elastic-wipe. It therefore uses the
+standard library alone, and runs on any Python from 3.6 on.
 """
 
 import posixpath
@@ -12,7 +12,7 @@ NEVER = (
     "sbin", "sys", "usr", "var/backups", "var/cache", "var/lib", "var/lock", "var/log", "var/mail",
     "var/run", "var/spool",
 )  # fmt: skip
-"""Neither these nor anything below them."""
+"""Directories that root never empties, nor anything below them."""
 NOT_ITSELF = ("", "opt", "srv", "var")
 EXCEPT = ("dev/shm",)
 
