@@ -242,8 +242,8 @@ def ssh_text(node: str, order: Mapping[str, Any]) -> str:
 
 
 def _readable(text: str) -> str:
-    """The text with names of files as people can read them, and the ledger can write them: a name
-    may be no UTF-8, or have a line's end in it.
+    """The text with names of files in a form that people can read and the ledger can store: a name
+    may be no UTF-8, or contain a line feed.
     """
     return "".join(c if c.isprintable() else ascii(c)[1:-1] for c in text)
 

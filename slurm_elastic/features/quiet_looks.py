@@ -98,7 +98,7 @@ class QuietLooks:
 
     def looked(self, *, is_quiet: bool, work_in_s: float = inf) -> None:
         """Note a look. ``is_quiet``: there was nothing to decide on. ``work_in_s``: seconds until
-        there will be something, as far as we know.
+        there will be something to decide on, as far as we know.
         """
         self._pause_s = min(2 * self._pause_s, self._longest_s) if is_quiet else self._base_s
         # A little less, so that the look at the end of the pause does not miss it.

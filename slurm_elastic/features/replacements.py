@@ -126,7 +126,7 @@ class ReplacementStarts:
         started: Replacements,
         leaving: Sequence[str],
     ) -> Mapping[str, str]:
-        """Return by node that starts the node whose place it takes."""
+        """Return, for each node that starts, the node whose place it takes."""
         site = self._site
         missing = started.wanted - len(started.machines)
         used = {machine.node for machine in started.machines}
@@ -201,7 +201,8 @@ class ReplacementStarts:
         chosen: Collection[str],
     ) -> None:
         """Make slurmctld ask for the machines, once in the life of this daemon: if a launch fails,
-        the core reports it, and trying it again would only fail again. ``chosen``: just now.
+        the core reports it, and trying it again would only fail again. ``chosen``: the nodes that
+        were chosen in this look.
         """
         site = self._site
         served = site.served_nodes()
