@@ -16,8 +16,8 @@ from slurm_elastic.state.store.view import to_json
 USER_KEY = "user/"
 DECISION_COLUMNS = "at, correlation, kind, subjects, cause, detail"
 MONTHLY = "month/"
-"""Keys of monthly messages begin with it. We keep them longer than others, and they do not count in
-the limit per hour.
+"""The begin of the keys of monthly messages. We keep these longer than other messages, and they do
+not count in the limit per hour.
 """
 _IS_MONTHLY = f"substr(key, 1, {len(MONTHLY)}) = '{MONTHLY}'"
 MONTHLY_KEPT_S = 100 * 86400.0
