@@ -44,8 +44,8 @@ class Reorder(Struct, frozen=True, kw_only=True):
 
 
 def shape_of(job: SlurmJob, pools: Sequence[Pool]) -> JobShape:
-    """Return the facts about a job that decide its cost. ``pools``: those whose partitions the job
-    lists.
+    """Return the facts about a job that decide its cost. ``pools``: the pools whose partitions the
+    job lists.
     """
     return JobShape(
         machines={pool.name: need(job, pool) for pool in pools if could_run(job, pool)},
