@@ -97,7 +97,7 @@ def _hourly(refund: object = "true", seconds: int = HOUR) -> Hourly:
 
 
 def dollars(curve: Curve, start: int, seconds: int) -> float:
-    """Return the dollars for ``seconds`` from ``start`` on, each hour at the price at its
+    """Return the dollars for ``seconds`` from ``start`` on. Each hour costs the price at its
     beginning.
     """
     if len(curve.times) == 1:
