@@ -22,8 +22,8 @@ def encoded(cause: Cause) -> str:
 
 
 def decoded(text: str) -> AnyCause:
-    """Decode a text of ``encoded``, also of an earlier release that had a text in place of a cause
-    inside of a cause. msgspec.ValidationError for any other text.
+    """Decode a text of ``encoded``, also a text of an earlier release in which a text stands in
+    place of an inner cause. msgspec.ValidationError for any other text.
     """
     try:
         return _DECODER.decode(text)
