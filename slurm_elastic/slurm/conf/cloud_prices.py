@@ -13,8 +13,8 @@ from slurm_elastic.model.cluster import Location, Pool
 from slurm_elastic.policies.launch.pool_order import COSTS
 
 SIMILAR = 0.9
-"""Memory of nodes is the same if the smaller size is at least this share of the larger: clouds keep
-a little for themselves.
+"""The share of the larger memory from which the smaller one counts as the same: clouds keep a
+little for themselves.
 """
 
 

@@ -58,7 +58,9 @@ def main() -> int:
 
 
 def arguments() -> argparse.Namespace:
-    """``--shared`` (no namespaces) and ``--linger`` let tests prove that contacts are noticed."""
+    """Parse the arguments. ``--shared`` (no namespaces) and ``--linger`` let tests prove that
+    contacts are noticed.
+    """
     parser = argparse.ArgumentParser()
     parser.add_argument("directory")
     parser.add_argument("slurmctld")
