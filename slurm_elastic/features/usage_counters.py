@@ -35,7 +35,9 @@ MAX_SPAN_S = 7 * 86400.0
 """Maximum length of a span. If slurm-elasticd was down for longer, the rest is in no counter."""
 CALLS = ("offers", "launch", "instances", "terminate", "notices")
 MAX_START_DELAY_S = 3600.0
-"""If a job starts later than this after its machine registered, the delay is not counted."""
+"""Seconds between a machine's registration and the start of a job. A longer delay is not
+counted.
+"""
 
 P = ParamSpec("P")
 R = TypeVar("R")
