@@ -257,7 +257,9 @@ def _written(file: BinaryIO, part: _Part, target: IO[bytes]) -> int:
 
 
 def _require_taken(source: Path, file: BinaryIO, part: _Part) -> None:
-    """Raise SlurmElasticError, or its subclass ConfigError, for lines that no start could apply."""
+    """Raise SlurmElasticError, or its subclass ConfigError, if a service could not apply the lines
+    at its start.
+    """
     begun, schema = part.first.begin, part.schema
     if begun is not None:
         require_known(begun.schema, source, schema)
