@@ -102,8 +102,8 @@ class Firewall(StrEnum):
 
 class Network(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The network between machines and the head. ``slurm_elastic.machine.hub`` is the head's end.
-    The head has the first address of ``subnet``. Its private key lies beside ``public_key``, and
-    only root can read it.
+    The head has the first address of ``subnet``. The head's private key lies beside ``public_key``,
+    and only root can read it.
     """
 
     kind: NetworkKind = NetworkKind.WIREGUARD
