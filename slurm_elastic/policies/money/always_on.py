@@ -17,7 +17,9 @@ from slurm_elastic.policies.money.cost_split import HOUR
 
 
 class RunningSpan(NamedTuple):
-    """A machine ran from ``begin`` to ``end``; on demand it costs so much per hour."""
+    """A machine ran from ``begin`` to ``end``. ``micro_per_hour``: its on-demand price in
+    micro-dollars per hour.
+    """
 
     begin: int
     end: int
