@@ -26,8 +26,8 @@ from msgspec.structs import replace
 from slurm_elastic.policies.checkpoint.market_spells import NOTHING, Past
 
 RESERVE = 0.55
-"""If less than this share of the straight line's slack remains, a job without a machine
-buys one.
+"""The share of the straight line's slack that a job without a machine keeps. If less remains, it
+buys a machine.
 """
 
 OUTAGE = 2 / 3
@@ -179,8 +179,8 @@ def uniform(race: Race) -> DeadlineChoice:
 
 
 def greedy(race: Race) -> DeadlineChoice:
-    """Spot or nothing, until the time just suffices to do the remaining work on demand (section
-    4.1).
+    """Return spot machines or none, until the time just suffices to do the remaining work on demand
+    (section 4.1).
     """
     remaining_slack = race.slack + race.starting
     if remaining_slack < 2 * race.restart + race.look:

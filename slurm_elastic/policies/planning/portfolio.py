@@ -24,8 +24,9 @@ WEEK = 168
 """Hours: the step of all decisions (the paper's tau)."""
 
 MOST_GROWTH = 2.0
-"""The paper bounds its forecast by nothing, and three years ahead the parabola of Equation 3 leaves
-all reason. The savings of the forecast depend much on this bound (``scripts/bench papers``).
+"""The forecast is at most so many times the highest week so far. The paper has no such bound, and
+three years ahead the parabola of Equation 3 leaves all reason. The savings of the forecast depend
+much on the bound (``scripts/bench papers``).
 """
 ROUNDING = 1e-9
 """Factors that should be whole come out of sums of floats."""
