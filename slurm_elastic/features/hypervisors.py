@@ -49,8 +49,8 @@ def join(site: Site) -> Extensions | None:
 
 
 class HypervisorsPart(Part):
-    """``task``: the periodic task that the daemon runs. Since when a host is free is only in
-    memory: after a restart each free host stays on for the whole time again.
+    """``task``: the periodic task that the daemon runs. The times since when hosts are free are in
+    memory only: after a restart each free host stays on for the whole time again.
     """
 
     def __init__(
