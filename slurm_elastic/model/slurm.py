@@ -149,21 +149,22 @@ class SlurmJob(Struct, frozen=True, kw_only=True, gc=False):
 
     @property
     def is_suspended(self) -> bool:
-        """Whether its processes are stopped, by a person or by Slurm."""
+        """Whether the job's processes are stopped, by a person or by Slurm."""
         return "SUSPENDED" in self.states and "COMPLETING" not in self.states
 
     @property
     def is_suspended_by_person(self) -> bool:
-        """Whether it was suspended by ``scontrol suspend``. Slurm sets the priority of such a job
-        to 0 until it is resumed. If Slurm itself suspends a job for another job, the priority
+        """Whether the job was suspended by ``scontrol suspend``. Slurm sets the priority of such a
+        job to 0 until it is resumed. If Slurm itself suspends a job for another job, the priority
         stays.
         """
         return self.is_suspended and self.priority == 0
 
     @property
     def died_of(self) -> int:
-        """The number of the signal that ended its batch script or the script's last command, 0 if
-        none. Shells and MPI launchers report a command's signal as exit code 128 plus the signal.
+        """The number of the signal that ended the job's batch script or the script's last command,
+        0 if none. Shells and MPI launchers report a command's signal as exit code 128 plus the
+        signal.
         """
         return self.killed_by or max(self.exit_code - 128, 0)
 
@@ -182,17 +183,17 @@ class SlurmJob(Struct, frozen=True, kw_only=True, gc=False):
 
     @property
     def wait_reason(self) -> pending_reasons.Reason:
-        """Why it is pending, with the row in the table of reasons."""
+        """Why the job is pending, with the row in the table of reasons."""
         return pending_reasons.reason_of(self.reason, self.description)
 
     @property
     def is_held(self) -> bool:
-        """Whether it starts only after a release."""
+        """Whether the job starts only after a release."""
         return self.wait_reason.is_held or not self.states.isdisjoint(job_states.HOLDS)
 
     @property
     def is_held_by_slurm(self) -> bool:
-        """Whether Slurm itself has held it since the end of its script, and no admin holds it.
+        """Whether Slurm itself has held the job since the end of its script, and no admin holds it.
         Slurm does so by ``--requeue=expedite`` without a failed epilog (25.11 and later) or by
         RequeueExitHold; the reason is then JobHeldUser. After ``scontrol requeuehold`` the only
         state is PENDING (measured).
