@@ -42,9 +42,9 @@ def enrolment_key(secret: str, node: str) -> str:
 
 class TunnelPeer(Struct, frozen=True, kw_only=True):
     """A machine that may reach the head from ``address``, through the tunnel with the public key
-    ``key`` ("": without a tunnel). Not ``live``: it may only hand in its key. ``endpoint``: the
-    ``ADDRESS:PORT`` outside of the tunnel that the head calls; "" if it does not know any, or if
-    machines open the tunnel.
+    ``key`` ("": without a tunnel). If not ``live``, the machine may only hand in its key.
+    ``endpoint``: the ``ADDRESS:PORT`` outside of the tunnel that the head calls; "" if the head
+    does not know any, or if machines open the tunnel.
     """
 
     address: str
