@@ -43,10 +43,11 @@ SPENT_BY_ENDED = f"""
         and reservation = ''
     ) {_PAID}
 """
-"""Values: cloud, since, now, lease, minimum; times and durations in seconds. Each begun lease
-counts whole, at the price at which its machine was bought. If a lease began before ``since``, only
-its part after ``since`` counts. All machines with the same payers and parts make one row.
-Machines that were launched on a reservation are left out: see ``reserved``.
+"""The cost of ended machines by payers ($). Values: cloud, since, now, lease, minimum; times and
+durations in seconds. Each begun lease counts whole, at the price at which its machine was bought.
+If a lease began before ``since``, only its part after ``since`` counts. All machines with the same
+payers and parts make one row. Machines that were launched on a reservation are left out: see
+``reserved``.
 """
 _RESERVED_COLUMNS = "reservation, accounts, price, worst_price, launched, ended"
 RESERVED_LIVE = f"""
