@@ -553,3 +553,14 @@ def test_locations_are_those_of_the_configuration(ledger: Ledger, tmp_path: Path
     view = seen(tmp_path)
     assert [c.location for c in view.clouds] == [Location.ON_PREMISES, Location.PUBLIC]
     assert view.at == NOW > T0
+
+
+@pytest.mark.parametrize("width", [60, 80, 160])
+def test_a_task_of_an_array_is_named_as_squeue_names_it(
+    ledger: Ledger, tmp_path: Path, width: int
+) -> None:
+    slurm = busy_slurm()
+    slurm.set_job(42, array=6, task=1)
+    text = text_of(seen(tmp_path, slurm), width)
+    assert "6_1 bob" in " ".join(text.split())
+    assert "42 bob" not in text

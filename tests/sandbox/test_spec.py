@@ -7,6 +7,7 @@ import os
 import shutil
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -132,6 +133,21 @@ def test_a_python_that_slurmuser_cannot_run_is_named(tmp_path, monkeypatch):
         SandboxError, match=r"user 'slurm' cannot run slurm-elastic with .*/private"
     ):
         build.require_python(Layout(dir=tmp_path))
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="needs SlurmUser beside root")
+def test_a_python_that_slurmuser_reads_but_for_one_module_is_named(monkeypatch):
+    """A module that the services import later, as of a Python below a private directory."""
+    with tempfile.TemporaryDirectory(dir="/tmp") as name:
+        place = Path(name)
+        place.chmod(0o755)
+        (place / "mimetypes.py").touch(0o600)
+        python = place / "python"
+        python.write_text(f'#!/bin/sh\nPYTHONPATH={place} exec {sys.executable} "$@"\n')
+        python.chmod(0o755)
+        monkeypatch.setattr(build.sys, "executable", str(python))
+        with pytest.raises(SandboxError, match=r"cannot run slurm-elastic .*mimetypes"):
+            build.require_python(Layout(dir=place))
 
 
 @pytest.mark.parametrize(

@@ -28,7 +28,9 @@ def root() -> Iterator[Path]:
 
 
 @ISOLATED
-@pytest.mark.parametrize("name", ["cluster-name-with-dot", "node-default-procs", "default-1"])
+@pytest.mark.parametrize(
+    "name", ["cluster-name-with-dot", "node-default-procs", "default-1", "licenses"]
+)
 def test_what_slurmctld_takes_is_checked_in_full(root: Path, name: str) -> None:
     assert check.check(small_sites.planned(name, root)).full
 
