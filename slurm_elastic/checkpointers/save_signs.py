@@ -2,7 +2,8 @@
 
 SlurmUser reads the signs in the user's own directory. Therefore only regular files of the job's
 user count, links are not followed, and no message quotes the files' contents. Otherwise a user
-could have files read that only SlurmUser may read.
+could have files read that only SlurmUser may read. A file of another user counts as absent: a
+second answer would show a user which files exist in directories that only SlurmUser may read.
 """
 
 from __future__ import annotations
@@ -114,15 +115,7 @@ class FileChanged(Struct, frozen=True):
         return f"{self.path} is empty" if size and not status.st_size else None
 
     def _stat(self) -> os.stat_result | None:
-        try:
-            status = _look(self.path, self.uid, lambda: os.lstat(self.path))
-        except (FileNotFoundError, NotADirectoryError):
-            return None
-        except OSError as error:
-            raise CheckpointError(f"{self.path}: {error.strerror}") from error
-        if not stat.S_ISREG(status.st_mode) or status.st_uid != self.uid:
-            raise CheckpointError(f"{self.path} is no regular file of the job's user")
-        return status
+        return _look(self.path, self.uid, lambda: _stat_of_users_file(self.path, self.uid))
 
 
 class LinePrinted:
@@ -180,6 +173,10 @@ class LinePrinted:
         return None
 
     def _open(self) -> int | None:
+        # Before the open: if SlurmUser may not open a file of another user, the error of the open
+        # would show that the file exists.
+        if _stat_of_users_file(self.path, self.uid) is None:
+            return None
         # O_NONBLOCK: the user may have put a named pipe there, and its open would wait for a
         # writer.
         flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
@@ -189,11 +186,31 @@ class LinePrinted:
             return None
         except OSError as error:
             raise CheckpointError(f"{self.path}: {error.strerror}") from error
+        # Again: the user may have replaced the file since the first check.
         status = os.fstat(descriptor)
         if not stat.S_ISREG(status.st_mode) or status.st_uid != self.uid:
             os.close(descriptor)
-            raise CheckpointError(f"{self.path} is no regular file of the job's user")
+            return None
         return descriptor
+
+
+def _stat_of_users_file(path: str, uid: int) -> os.stat_result | None:
+    """Return the status of the user's file; None if no file of the user has this path.
+
+    Raises CheckpointError if the path cannot be read, or if it is a link, a pipe or a directory of
+    the user. The user made these and gains nothing by the message.
+    """
+    try:
+        status = os.lstat(path)
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    except OSError as error:
+        raise CheckpointError(f"{path}: {error.strerror}") from error
+    if status.st_uid != uid:
+        return None
+    if not stat.S_ISREG(status.st_mode):
+        raise CheckpointError(f"{path} is no regular file of the job's user")
+    return status
 
 
 def _look(path: str, uid: int, look: Callable[[], T]) -> T:

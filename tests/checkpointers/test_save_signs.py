@@ -86,6 +86,49 @@ def test_an_output_made_to_cost_time_is_read_once(
     assert sum(read) < TAIL_BYTES + 50 * 1000
 
 
+@pytest.mark.parametrize("kind", ["file", "line"])
+@pytest.mark.parametrize("made", ["file", "link", "pipe", "directory", "below a file"])
+def test_what_another_user_has_at_the_path_is_answered_as_an_absent_file(
+    tmp_path: Path, kind: str, made: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else users learn which files exist in directories that only SlurmUser may read."""
+    path, absent = tmp_path / "there", tmp_path / "absent"
+    {
+        "file": lambda: path.write_text("x\n"),
+        "link": lambda: path.symlink_to(tmp_path),
+        "pipe": lambda: os.mkfifo(path),
+        "directory": path.mkdir,
+        "below a file": lambda: path.write_text("x\n"),
+    }[made]()
+    if made == "below a file":
+        path, absent = path / "x", absent / "x"
+    opened: list[str] = []
+    really = os.open
+
+    def refused(name: str, *rest: Any) -> int:
+        """As the kernel answers SlurmUser about a file of mode 0600 that root has."""
+        if name == str(path) and path.exists():
+            opened.append(name)
+            raise PermissionError(13, "Permission denied")
+        return really(name, *rest)
+
+    monkeypatch.setattr(save_signs.os, "open", refused)
+
+    def answers(at: Path) -> list[object]:
+        stranger = os.getuid() + 1
+        sign = (
+            FileChanged(str(at), stranger)
+            if kind == "file"
+            else LinePrinted(str(at), stranger, "x")
+        )
+        mark = sign.mark()
+        fault = (sign.fault(1) or "").replace(str(at), "PATH")
+        return [mark, sign.shows(mark, None, RUN), fault]
+
+    assert answers(path) == answers(absent)
+    assert not opened
+
+
 def test_places_that_are_no_line_are_looked_at_only_so_often() -> None:
     assert has_line(b"\n" + b"saved! " * 900 + b"\nsaved\n", b"saved")
     assert not has_line(b"\n" + b"saved! " * 2000 + b"\nsaved\n", b"saved"), "it was given up"

@@ -211,8 +211,12 @@ def test_a_file_of_somebody_else_or_behind_a_link_is_no_sign(bed: SignalBed) -> 
     stranger = msgspec.structs.replace(run, uid=os.getuid() + 1)
     (bed.work / "state-7").unlink()
     (bed.work / "state-7").write_text("x")
-    with pytest.raises(CheckpointError, match="no regular file"):
+    with pytest.raises(CheckpointError, match="showed no change") as there:
         bed.checkpointer.checkpoint(stranger, deadline=soon(), stop=False)
+    (bed.work / "state-7").unlink()
+    with pytest.raises(CheckpointError, match="showed no change") as absent:
+        bed.checkpointer.checkpoint(stranger, deadline=soon(), stop=False)
+    assert str(there.value) == str(absent.value), "the two answers show which files exist"
 
 
 def test_the_file_of_an_arrays_task_is_named_as_sbatch_names_files(bed: SignalBed) -> None:
