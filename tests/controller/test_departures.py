@@ -177,6 +177,7 @@ def test_an_aggressive_drain_asks_ckptman_once_and_leaves_what_it_moves_alone(
     told = notices(world)
     assert {(one["kind"], one["node"]) for one in told} == {("notice", node) for node in nodes}
     assert len(told) == 2, "one for each node, once"
+    assert all(one["departure"] is True for one in told), "else it is shown as the cloud's reclaim"
     assert "pool rack is drained by alice" in str(told[0]["reason"])
     assert set(running(world)) == {1, 2}
     world.advance(60)

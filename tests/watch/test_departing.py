@@ -89,6 +89,38 @@ def test_a_machine_that_is_taken_away_needs_attention(
     assert [(one.level, one.text) for one in said] == [(AttentionLevel.BAD, f"pub1: {follows}")]
 
 
+@pytest.mark.parametrize(
+    ("notice", "follows", "alarms"),
+    [
+        (warned(kind=NoticeKind.DEPARTURE), "leaves by an operator's order", []),
+        (warned(kind=NoticeKind.DEPARTURE, left=None), "leaves by an operator's order", []),
+        (
+            warned(move(step=MigrationStep.SAVED), kind=NoticeKind.DEPARTURE),
+            "leaves by an operator's order: job 42 is saved",
+            [],
+        ),
+        (
+            warned(kind=NoticeKind.DEPARTURE, unsavable=(UNSAVABLE,)),
+            "leaves by an operator's order: job 42 CANNOT BE SAVED: it holds a lock on a file",
+            ["Job 42 cannot be saved by criu: it holds a lock on a file"],
+        ),
+    ],
+)
+def test_an_operators_own_drain_is_not_shown_as_the_clouds(
+    tmp_path: Path, notice: CheckpointFacts, follows: str, alarms: list[str]
+) -> None:
+    """The order has its line above the tables. Besides it only lost work needs attention."""
+    given = order(aggressive=True)
+    at = node("pub1", "ALLOCATED")
+    before = seen(tmp_path, at, directives=(given,), checkpoints=CheckpointFacts())
+    view = seen(tmp_path, at, directives=(given,), checkpoints=notice)
+    (machine,) = view.instances
+    assert machine.next == follows
+    told = {row.text for row in before.attention}
+    assert any("drained by root" in text for text in told)
+    assert [row.text for row in view.attention if row.text not in told] == alarms
+
+
 def test_what_is_down_already_is_told_as_down(tmp_path: Path) -> None:
     view = seen(tmp_path, node("pub1", "DOWN", reason="gone"), checkpoints=warned())
     assert view.instances[0].next == "down: gone"

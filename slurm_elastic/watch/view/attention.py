@@ -8,6 +8,7 @@ from msgspec.structs import replace
 
 from slurm_elastic.base import service_remedies
 from slurm_elastic.base.units import brief, counted, money
+from slurm_elastic.model.cluster import NoticeKind
 from slurm_elastic.model.directive import scope_in_words, scope_of_cloud, scope_of_pool
 from slurm_elastic.model.exclusion import CAPACITY
 from slurm_elastic.model.finding import try_pool
@@ -276,6 +277,9 @@ def payer(budget: BudgetView) -> str:
 def _jobs_in_danger(view: StatusView) -> Iterable[StatusNotice]:
     reported_nodes = {machine.node for machine in view.instances if machine.next.startswith(TAKEN)}
     for threat in view.checkpoints.threats if view.checkpoints else ():
+        # The line of the operator's order reports all its nodes, and nothing is broken.
+        if threat.kind == NoticeKind.DEPARTURE:
+            continue
         if threat.node not in reported_nodes:
             reason_text = threat.reason or f"reported by {threat.source}"
             yield StatusNotice(
