@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager
 from pathlib import Path
+from sqlite3 import Connection
 from types import SimpleNamespace
 from typing import Any
 
@@ -25,7 +27,7 @@ from slurm_elastic.model.causes import Quoted
 from slurm_elastic.model.causes.composed import GrowthStopped, StoppedPool
 from slurm_elastic.model.causes.growth import GrowthPlanned
 from slurm_elastic.model.cluster import Limits, Location, Market
-from slurm_elastic.model.exclusion import POLICY
+from slurm_elastic.model.exclusion import POLICY, Exclusion
 from slurm_elastic.model.memory import Deferral
 from slurm_elastic.model.slurm import SlurmJob, SlurmNode
 from slurm_elastic.policies.growth.scaling import GroupSnapshot, PendingJob, ScaleDown, ScalingPlan
@@ -33,6 +35,8 @@ from slurm_elastic.policies.nodes.node_state import Phase, is_drained, phase
 from slurm_elastic.providers.fake.settings import FakeCloud
 from slurm_elastic.slurm.conf.fragment import slurm_weights
 from slurm_elastic.state.ledger import Decision
+from slurm_elastic.state.ledger.exclusions import Exclusions
+from slurm_elastic.state.store.store import Store
 from slurm_elastic.testing.in_memory import Inline
 from tests.controller.looks import Looks
 from tests.controller.world import PUB, SHAPE, T0, World, make_config
@@ -261,6 +265,60 @@ def test_a_holds_reason_follows_what_is_in_the_way(make: Callable[..., World]) -
     assert {str(row.cause) for row in world.ledger.exclusions.holds()} == {
         "the budget of $0.02 a day is spent"
     }
+
+
+@pytest.fixture
+def held_together(monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
+    """The nodes of each transaction of the ledger that adds holds."""
+    together: list[list[str]] = []
+    really_add, really_begin = Exclusions.add, Store.transaction
+
+    def add(rows: Exclusions, *exclusions: Exclusion) -> None:
+        begun: list[None] = []
+
+        def begin(store: Store, *changes: str | None) -> AbstractContextManager[Connection]:
+            begun.append(None)
+            return really_begin(store, *changes)
+
+        with monkeypatch.context() as patch:
+            patch.setattr(Store, "transaction", begin)
+            really_add(rows, *exclusions)
+        assert len(begun) == 1
+        together.append(sorted(row.scope for row in exclusions if row.kind == POLICY))
+
+    monkeypatch.setattr(Exclusions, "add", add)
+    return together
+
+
+def test_the_nodes_of_a_pool_are_held_in_one_transaction(
+    make: Callable[..., World], held_together: list[list[str]]
+) -> None:
+    """Each costs a sync of the disk, and reads all holds once more: a pool may be large."""
+    world = make(growth="bursts(waste=120)", budget=Budget(per_day=0.02))
+    world.advance(20)
+    assert drained(world) == list(PUB)
+    assert held_together == [list(PUB)]
+    submit(world, 1)
+    world.advance(900)
+    assert held_together[1:] == [["pub2", "pub3"]], "for another cause: the budget is spent"
+
+
+def test_nodes_that_are_given_back_together_are_held_in_one_transaction(
+    make: Callable[..., World], held_together: list[list[str]]
+) -> None:
+    world = make(growth="on_demand", release="idle(seconds=60)")
+    world.slurm.set_suspend_time(3600)
+    world.advance(20)
+    for job in (1, 2, 3):
+        submit(world, job)
+    world.advance(60)
+    assert running(world) == [1, 2, 3]
+    held_together.clear()
+    for job in (1, 2, 3):
+        world.slurm.finish(job)
+    world.advance(200)
+    assert up(world) == []
+    assert held_together == [list(PUB)]
 
 
 @pytest.mark.parametrize(("growth", "held"), [("bursts(waste=120)", True), ("slurm", False)])
