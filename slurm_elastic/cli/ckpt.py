@@ -10,21 +10,25 @@ from pathlib import Path
 import msgspec
 
 from slurm_elastic.base.errors import ConfigError, SlurmElasticError
-from slurm_elastic.base.units import format_duration
+from slurm_elastic.base.local_time import moment
+from slurm_elastic.base.units import counted, format_duration
 from slurm_elastic.ckptman.site import pools_by_node
+from slurm_elastic.cli import forgotten_jobs
 from slurm_elastic.cli.ckpt_tables import checkpoint_blocks
 from slurm_elastic.cli.console import plain
 from slurm_elastic.cli.explain import explain
-from slurm_elastic.cli.explain_text import SAVES, render
+from slurm_elastic.cli.explain_text import SAVES, Explanation, render
 from slurm_elastic.cli.giving_orders import require_trusted, seconds_of
 from slurm_elastic.cli.helptext import examples
 from slurm_elastic.cli.machine_readable import write_json
 from slurm_elastic.cli.shortened import words
 from slurm_elastic.config import Config
 from slurm_elastic.config.configfile import load
+from slurm_elastic.config.job_checkpoint import why_no_method
 from slurm_elastic.model.protocols import Slurm
 from slurm_elastic.model.slurm import SlurmJob
 from slurm_elastic.slurm.client.prompt import PromptCli
+from slurm_elastic.state.audit_trail import jobs_of
 from slurm_elastic.state.ckptstate.orders import (
     DROPS,
     AnyOrder,
@@ -40,6 +44,7 @@ from slurm_elastic.watch.view.job_saves import choice_of, how
 
 MAX_NOTICE_S = 366 * 86400.0  # a notice may announce an end at most this long ahead
 KIND = "ckpt-"  # prefix of the kinds of decisions that slurm-elastic-ckptman records
+_SAVED = ("ckpt-saved", "ckpt-found")  # kinds of decisions that record a whole save
 
 
 def add(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -209,7 +214,8 @@ def _explain(args: argparse.Namespace) -> int:
     slurm = PromptCli(config.slurm)
     job = _job(slurm, args.job)
     console = plain()
-    if job is not None:
+    is_live = job is not None and not job.has_ended
+    if job is not None and is_live:
         be = "is" if job.nodes else "would be"
         console.print(words(f"Job {job.label} {how(choice_of(config, job), be)}"))
     explanation = explain(config, slurm, str(args.job))
@@ -217,9 +223,32 @@ def _explain(args: argparse.Namespace) -> int:
     saves = msgspec.structs.replace(
         explanation, about=SAVES, decisions=decisions, machines=(), verdicts=(), attention=()
     )
+    if not is_live:
+        console.print(words(_how_it_ended(config, args.job, job, saves)))
+    if job is None and (row := forgotten_jobs.own_job(config, slurm, str(args.job))):
+        saves = msgspec.structs.replace(saves, now=forgotten_jobs.sentence(row))
     render(saves, console)
     return 0
 
 
+def _how_it_ended(config: Config, number: int, job: SlurmJob | None, saves: Explanation) -> str:
+    """The headline for a job that has ended. ``job``: None if Slurm has forgotten it."""
+    label = job.label if job else saves.labels.get(number, str(number))
+    ended = f"Job {label} has ended" + (f" as {' '.join(sorted(job.states))}" if job else "")
+    # The decisions about a job's nodes are listed too, and they can be saves of other jobs.
+    saved_at = [d.at for d in saves.decisions if d.kind in _SAVED and number in jobs_of(d)]
+    if saved_at:
+        count = counted(len(saved_at), "time")
+        return f"{ended} and was saved {count}, last at {moment(saved_at[-1])}"
+    if saves.private:
+        return ended  # the records of its saves are hidden from this user
+    choice = choice_of(config, job) if job else None
+    if choice is not None and choice.method == "none":
+        return f"{ended} and was NOT saved: {why_no_method(choice)}"
+    by = f" by method {choice.method}" if choice else ""
+    return f"{ended} and was NOT saved: the records have no save{by}"
+
+
 def _job(slurm: Slurm, number: int) -> SlurmJob | None:
-    return next((job for job in slurm.jobs() if job.id == number), None)
+    """The job, also if it ended a short time ago."""
+    return next((job for job in slurm.jobs(ended=True) if job.id == number), None)

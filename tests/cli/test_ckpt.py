@@ -369,3 +369,38 @@ def test_explain_says_how_a_job_is_saved_and_what_was_decided(
     assert "saved=soon" in said
     assert "slurm-elastic-ckptman has not acted on this job." in said
     assert "Why it gets no machine" not in said
+
+
+def test_explain_of_an_ended_job_begins_with_its_end_and_whether_it_was_saved(
+    config: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "160")
+    service(config)
+    slurm = FakeSlurm()
+    for number, state, comment in (
+        (7, "COMPLETED", "ckpt=fake"), (31, "FAILED", "ckpt=criu"), (32, "TIMEOUT", "ckpt=fake")
+    ):  # fmt: skip
+        slurm.set_job(number, state, nodes=("op1",), comment=comment)
+    monkeypatch.setattr(ckpt, "PromptCli", lambda _settings: slurm)
+    with contextlib.closing(Ledger(config.parent / "state" / "ledger.db")) as ledger:
+        ledger.decisions.record(
+            Decision(
+                at=time.time(), correlation="c", kind="ckpt-saved", subjects=("op1", "job:99"),
+                cause=Quoted(text="a save of another job on its node"),
+            )
+        )  # fmt: skip
+
+    def headline(number: int) -> str:
+        assert run(config, "explain", str(number)) == 0
+        return capsys.readouterr().out.splitlines()[0]
+
+    assert headline(7).startswith("Job 7 has ended as COMPLETED and was saved 1 time, last at ")
+    assert headline(31) == (
+        "Job 31 has ended as FAILED and was NOT saved: method criu keeps images in "
+        "checkpoint.directory, which is not set here"
+    )
+    assert headline(32) == (
+        "Job 32 has ended as TIMEOUT and was NOT saved: the records have no save by method fake"
+    )
+    slurm.remove_job(7)
+    assert headline(7).startswith("Job 7 has ended and was saved 1 time, last at ")
