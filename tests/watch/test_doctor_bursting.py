@@ -319,7 +319,7 @@ def test_offers_lists_what_the_cloud_does_not_sell(
     (pool,) = gather(config, slurm, T0).pools
     assert [r.offer for r in pool.ranked] == ["far/small/zone-1/on-demand"]
     assert [(r.offer, r.price, r.room, r.reason) for r in pool.rejected] == [
-        ("far/small/*/spot", None, 0, "the cloud tells no spot price for it")
+        ("far/small/*/spot", None, 0, "the cloud gives no spot price for it")
     ]
 
 

@@ -240,7 +240,8 @@ def spread(count: int, rooms: Iterable[tuple[T, int]]) -> list[tuple[T, int]]:
     """Distribute ``count`` machines over the pools in order, each up to its room."""
     shares = []
     for pool, room in rooms:
-        share = count if count < room else room  # the simulator needs it faster than ``min``
+        # The simulator needs it faster than ``min``.
+        share = count if count < room else room
         if share > 0:
             shares.append((pool, share))
             count -= share

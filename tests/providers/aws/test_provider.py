@@ -253,7 +253,7 @@ def test_the_price_in_force_is_asked_as_ec2_promises_to_tell_it(bed: AwsBed) -> 
 
 
 def test_spot_prices_are_asked_once_a_minute(bed: AwsBed) -> None:
-    now, wall = 1000.0, 90_000.0
+    now, wall = 1000.0, time.time() + 90_000
     provider = aws.AwsProvider(
         bed.settings(), Cluster(name="c", uuid=UUID), lambda: wall, monotonic=lambda: now
     )
