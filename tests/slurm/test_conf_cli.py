@@ -222,7 +222,9 @@ def test_render_check_diff_install_uninstall(
     rendered = capsys.readouterr().out
     assert "PartitionName=aws" in rendered
     assert admin("check") == 0
-    assert "Slurm's parser reads slurm.conf with the fragment" in capsys.readouterr().out
+    checked = capsys.readouterr().out
+    assert "Slurm's parser reads slurm.conf with the fragment" in checked
+    assert "a job that names no time ends after 1h in cloud aws, 1h in cloud onprem, and" in checked
     assert admin("diff") == 0
     short = capsys.readouterr().out
     assert "  + include slurm-elastic.conf\n" in short

@@ -22,7 +22,7 @@ from slurm_elastic.config.joining import Join
 from slurm_elastic.model.cluster import Location
 from slurm_elastic.providers.fake.settings import FakeCloud
 from slurm_elastic.slurm.client import siteconf
-from slurm_elastic.slurm.conf import fragment, plan
+from slurm_elastic.slurm.conf import fragment, plan, submissions
 from slurm_elastic.slurm.conf import topology as slurm_topology
 from slurm_elastic.slurm.conf.fragment import EPILOG
 from tests.slurm import site_cases
@@ -388,3 +388,35 @@ def test_jobs_without_a_time_get_the_sites_limit_in_a_cloud_that_allows_it(
     text = rendered(plain, site)
     found = re.search(r"^PartitionName=near .*?DefaultTime=(\S+)", text, re.MULTILINE)
     assert (found[1] if found else None) == expected
+
+
+ENDS = (
+    "partition site has neither MaxTime nor DefaultTime: a job that names no time ends after "
+    "{}, and never on the site's own nodes; arrays that name none stay there. DefaultTime of "
+    "partition site makes both alike"
+)
+
+
+@pytest.mark.parametrize(
+    ("partition", "near", "far", "expected"),
+    [
+        ("", Who(default_time=600.0), Who(), [ENDS.format("10m in cloud near")]),
+        ("MaxTime=INFINITE", Who(default_time=600.0), Who(default_time=7200.0),
+         [ENDS.format("10m in cloud near, 2h in cloud far")]),
+        ("MaxTime=2-0", Who(default_time=600.0), Who(), []),
+        ("DefaultTime=1:00:00", Who(default_time=600.0), Who(), []),
+        ("", Who(), Who(), []),
+    ],
+)  # fmt: skip
+def test_a_default_time_that_ends_jobs_in_clouds_alone_is_told(
+    tmp_path: Path, partition: str, near: Who, far: Who, expected: list[str]
+) -> None:
+    site = site_of(
+        tmp_path, f"NodeName=n1 CPUs=2\nPartitionName=site Nodes=n1 Default=YES {partition}\n"
+    )
+    clouds = tuple(
+        FakeCloud(name=name, location=Location.ON_PREMISES, allow=who)
+        for name, who in (("near", near), ("far", far))
+    )
+    config = Config(cluster=Cluster(name="small"), clouds=clouds, pools=())
+    assert list(submissions.notices(config, site)) == expected
