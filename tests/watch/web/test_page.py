@@ -6,17 +6,24 @@ import json
 import os
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 from selenium.webdriver import ActionChains, Chrome, Keys
 from status_cases import NOW, busy_ledger, busy_slurm, config, config_file
 
 from slurm_elastic.base.errors import SlurmElasticError
+from slurm_elastic.checkpointers.fake import FakeCheckpointer
 from slurm_elastic.cli import cost, explain, web
 from slurm_elastic.cli.machine_readable import as_json
+from slurm_elastic.model.causes import Quoted
+from slurm_elastic.model.checkpoint import JobRun
+from slurm_elastic.slurm.client.fake import FakeSlurm
+from slurm_elastic.state.ckptstate import CheckpointState
+from slurm_elastic.state.ckptstate.facts import Migration, MigrationStep
 from slurm_elastic.watch.view.clusters import (
     HeadAnswer,
     HeadQueue,
@@ -109,13 +116,18 @@ DIAGNOSIS = {
 
 
 @pytest.fixture
-def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Site:
+def slurm() -> FakeSlurm:
+    return busy_slurm()
+
+
+@pytest.fixture
+def site(tmp_path: Path, slurm: FakeSlurm, monkeypatch: pytest.MonkeyPatch) -> Site:
     for module in (web, explain, cost):
         monkeypatch.setattr(module, "time", Frozen())
     ledger = busy_ledger(tmp_path / "ledger.db")
     ledger.health.beat("slurm-elasticd", NOW - 3, os.getpid())
     ledger.close()
-    return Site(web.sources(config(tmp_path), busy_slurm(), config_file(tmp_path)))
+    return Site(web.sources(config(tmp_path), slurm, config_file(tmp_path)))
 
 
 @pytest.fixture
@@ -448,6 +460,56 @@ def test_jobs_that_wait_are_listed_and_lead_to_why(page: Page, site: Site, place
     page.wait(lambda: len(page.js(rows)) == 15)
     page.js("document.querySelector('[data-key=waiting] tbody a').click()")
     page.wait(lambda: "Why is 50 where it is?" in page.text("h1"))
+
+
+def test_a_job_that_can_never_start_says_why_beside_jobs_that_can(
+    page: Page, slurm: FakeSlurm
+) -> None:
+    """Its reason in Slurm is of other jobs that wait, and tells nothing about it."""
+    slurm.set_job(51, "PENDING", user="erin", partitions=("burst",), node_count=9, cpus=9,
+                  reason="Priority")  # fmt: skip
+    page.go()
+    page.wait(lambda: "2 jobs wait" in page.text("main"))
+    cells = """
+        const table = document.querySelector('[data-key=waiting]');
+        const names = [...table.querySelectorAll('thead th')].map(cell => cell.innerText);
+        return Object.fromEntries([...table.querySelectorAll('tbody tr')].map(row => [
+          row.cells[0].innerText.trim(), row.cells[names.indexOf('Why it waits')].innerText]));
+    """
+    assert page.js(cells) == {
+        "50": "Resources: it waits for nodes that are busy, or on their way",
+        "51": "the job asks for 9 nodes, and 8 such can be up together at most",
+    }
+    assert "51 can never start" in page.text("main")
+
+
+def test_a_job_that_started_over_is_no_success_and_shows_its_lost_work(
+    page: Page, tmp_path: Path
+) -> None:
+    run = JobRun(
+        job=6, label="6", attempt=0, user="ann", uid=1001, gid=100, nodes=("pub1",),
+        partition="burst", started=NOW - 700,
+    )  # fmt: skip
+    image = FakeCheckpointer(lambda: NOW - 160).checkpoint(run, deadline=NOW, stop=False)
+    over = Migration(
+        run=run, method="fake", threatened=("pub1",), reason=Quoted(text="fan broken"),
+        step=MigrationStep.BACK, began=NOW - 110, changed=NOW - 90,
+        reached={str(MigrationStep.REQUEUED): NOW - 100},
+    )  # fmt: skip
+    with closing(CheckpointState(tmp_path / "checkpoints.db")) as memory:
+        memory.put(over, replace(over, run=replace(run, job=5, label="5"), image=image))
+    page.go("#/migrations")
+    page.wait(lambda: "Moved in the last 24 hours" in page.text("main"))
+    steps = """
+        const rows = document.querySelectorAll('[data-key^=Moved] tbody tr');
+        return Object.fromEntries([...rows].map(row => [row.cells[0].innerText, {
+          step: row.cells[1].innerText, style: row.cells[1].querySelector('b').className,
+          lost: row.querySelector('[data-label="Work lost"]').innerText }]));
+    """
+    assert page.js(steps) == {
+        "5": {"step": "back", "style": "good", "lost": "1m"},
+        "6": {"step": "started over", "style": "alarm", "lost": "10m"},
+    }
 
 
 def test_jobs_are_listed_for_the_visitor_or_a_chosen_user(page: Page, site: Site) -> None:
