@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import subprocess
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -354,3 +355,43 @@ def test_a_hold_that_goes_on_tells_since_when_and_each_node_its_own_cause(world:
         "pub1": ("sold out", began), "pub2": ("too dear", began)
     }  # fmt: skip
     assert all(row.until > world.now - 60 for row in rows.values()), "they were renewed"
+
+
+STUCK = Path(__file__).parents[2] / "docs" / "stuck.md"
+CAUSES = Path(__file__).parents[1] / "golden" / "causes.txt"
+SINFO = """#!/bin/sh
+for format do :; done
+case "$format" in
+"%E|%u|%H|%N") awk -F '\\t' '{ print $3 "|root|2026-11-29T12:00:00|" $1 }' "$ROWS" ;;
+"%N|%t|%E") awk -F '\\t' '{ print $1 "|" $2 "|" $3 }' "$ROWS" ;;
+*) echo "no such format: $format"; exit 2 ;;
+esac
+"""
+
+
+def test_the_lines_for_monitoring_leave_out_each_hold_and_nothing_else(tmp_path: Path) -> None:
+    """All texts of causes are tried, with the lines as docs/stuck.md has them."""
+    texts = [line.strip() for line in CAUSES.read_text().splitlines() if line.startswith("  ")]
+    held = [holds.hold_reason(Quoted(text=text)) for text in texts]
+    assert len(held) > 100
+    persons = ["fan is broken", "after slurm-elastic:hold:none left", "slurm-elastic:notice:x"]
+    rows = [*((reason, "drain~") for reason in held), *((reason, "drain") for reason in persons)]
+    (tmp_path / "rows").write_text(
+        "".join(f"n{i}\t{state}\t{reason}\n" for i, (reason, state) in enumerate(rows))
+        + "up1\tidle\tnone\n"
+    )
+    sinfo = tmp_path / "sinfo"
+    sinfo.write_text(SINFO)
+    sinfo.chmod(0o755)
+    lines = [line for line in STUCK.read_text().splitlines() if line.startswith("sinfo -h ")]
+    outputs = [
+        subprocess.run(
+            ["/bin/sh", "-c", line],
+            env={"PATH": f"{tmp_path}:/usr/bin:/bin", "ROWS": str(tmp_path / "rows")},
+            capture_output=True, text=True, check=True,
+        ).stdout
+        for line in lines
+    ]  # fmt: skip
+    reasons, count = outputs
+    assert [line.split("|")[0] for line in reasons.splitlines()] == [*persons, "none"]
+    assert int(count) == len(persons)
