@@ -363,10 +363,13 @@ SINFO = """#!/bin/sh
 for format do :; done
 case "$format" in
 "%E|%u|%H|%N") awk -F '\\t' '{ print $3 "|root|2026-11-29T12:00:00|" $1 }' "$ROWS" ;;
-"%N|%t|%E") awk -F '\\t' '{ print $1 "|" $2 "|" $3 }' "$ROWS" ;;
+"%N|%t|%E") for partition in a b; do
+    awk -F '\\t' '{ print $1 "|" $2 "|" $3 }' "$ROWS"
+  done ;;
 *) echo "no such format: $format"; exit 2 ;;
 esac
 """
+"""As sinfo of Slurm 22.05, which with -N prints a node once for each of its partitions (measured)."""
 
 
 def test_the_lines_for_monitoring_leave_out_each_hold_and_nothing_else(tmp_path: Path) -> None:
