@@ -110,7 +110,10 @@ def test_reads_of_one_moment_refuse_a_write_that_would_be_lost(ledger: Any) -> N
         ),
     )
     for write in writes:
-        with pytest.raises(RuntimeError, match="a write is not possible inside reads"), ledger.moment():
+        with (
+            pytest.raises(RuntimeError, match="a write is not possible inside reads"),
+            ledger.moment(),
+        ):
             write()
     ledger.machines.record_launch(GENERATION, [instance()], 6.0)
     assert len(ledger.machines.live()) == 1
