@@ -108,7 +108,7 @@ def test_a_daemon_that_dies_shortly_before_resume_timeout_loses_none(
     (reason,) = [
         str(d.reason) for d in world.ledger.decisions.about("job:7") if d.kind == "requeue-lifted"
     ]
-    assert "pub1 does not come up for" in reason
+    assert "pub1 has not come up for" in reason
 
 
 def test_it_is_not_put_back_while_the_job_still_waits_for_its_node(world: CkptWorld) -> None:

@@ -20,7 +20,7 @@ from typing import Any, NoReturn
 from . import clock, sysv
 from .caller import CLEAN
 from .kernel import adopt_orphans, cover, die_with_parent, mount_own_proc, unshare_processes
-from .payload import Payload, become, calm, reopen_standard
+from .payload import Payload, become, calm, close_from, reopen_standard
 
 FIRST_PID = 1000
 """Payloads get higher numbers, so that process 1 and CRIU do not use a number that the job
@@ -273,7 +273,7 @@ def _become(command: Sequence[str], images: int, log: int, ready: int, go: int) 
             os.dup2(descriptor, number)
         # EOF instead of a byte: our parent has ended, or could not cover our memory.
         if os.read(ready, 1):
-            os.closerange(3, 256)
+            close_from(3)
             os.execve(command[0], list(command), CLEAN)  # noqa: S606
     finally:
         os._exit(126)

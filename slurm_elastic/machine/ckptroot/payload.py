@@ -36,6 +36,11 @@ HANDED = 3
 """The number of the descriptor that a payload may receive."""
 
 
+def close_from(first: int) -> None:
+    """Close all descriptors from ``first`` on."""
+    os.closerange(first, min(os.sysconf("SC_OPEN_MAX"), _MAX_DESCRIPTORS))
+
+
 def become(payload: Payload, *, bound: bool = False, handed: int | None = None) -> NoReturn:
     """Turn this fresh child into the payload, as the leader of its own session.
 
@@ -60,7 +65,7 @@ def become(payload: Payload, *, bound: bool = False, handed: int | None = None) 
             os.dup2(handed, HANDED)
             os.set_inheritable(HANDED, True)
         first_closed = HANDED if handed is None else HANDED + 1
-        os.closerange(first_closed, min(os.sysconf("SC_OPEN_MAX"), _MAX_DESCRIPTORS))
+        close_from(first_closed)
         os.execve(payload.argv[0], list(payload.argv), dict(payload.environment))  # noqa: S606
     except FileNotFoundError as error:
         code = 127

@@ -239,8 +239,7 @@ def covers(growth: AnyGrowth, answer: Growth | None) -> bool:
 def spread(count: int, rooms: Iterable[tuple[T, int]]) -> list[tuple[T, int]]:
     """Distribute ``count`` machines over the pools in order, each up to its room."""
     shares = []
-    for pool, room in rooms:
-        # The simulator needs it faster than ``min``.
+    for pool, room in rooms:  # the simulator is slower with ``min``
         share = count if count < room else room
         if share > 0:
             shares.append((pool, share))

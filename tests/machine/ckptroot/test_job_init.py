@@ -285,6 +285,18 @@ def test_images_or_a_log_that_are_links_are_refused(bed: Bed) -> None:
     assert not (bed.place / "elsewhere" / "file").exists()
 
 
+@pytest.fixture
+def _many_open() -> Iterator[None]:
+    """Descriptors that a program inherits, up to numbers above 256."""
+    opened = [os.open("/dev/null", os.O_RDONLY) for _ in range(300)]
+    for descriptor in opened:
+        os.set_inheritable(descriptor, True)
+    yield
+    for descriptor in opened:
+        os.close(descriptor)
+
+
+@pytest.mark.usefixtures("_many_open")
 def test_the_memory_of_criu_is_nobodys_to_open_and_it_has_nothing_of_ours(bed: Bed) -> None:
     number = bed.start("sleep 1000")
     script = (
