@@ -135,7 +135,7 @@ class ServerClient:
         return work.result()
 
     async def send(self, document: bytes, seconds: float) -> None:
-        """Send all of ``document``. TimeoutError after ``seconds``, OSError if nobody reads it."""
+        """Send all of ``document``. TimeoutError after ``seconds``, OSError without a reader."""
         self.unsent_bytes += len(document)
         try:
             async with asyncio.timeout(seconds):

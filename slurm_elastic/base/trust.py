@@ -36,7 +36,7 @@ def roots() -> set[int]:
 
 
 def ours() -> set[int]:
-    """The uids that may own credentials: those of ``roots``, and SlurmUser."""
+    """The uids that may own credentials: the uids of ``roots``, and SlurmUser's."""
     return roots() | (_slurm_user if os.geteuid() == 0 else set())
 
 

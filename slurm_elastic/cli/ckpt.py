@@ -232,7 +232,7 @@ def _explain(args: argparse.Namespace) -> int:
 
 
 def _how_it_ended(config: Config, number: int, job: SlurmJob | None, saves: Explanation) -> str:
-    """The headline for a job that has ended. ``job``: None if Slurm has forgotten it."""
+    """The headline of an ended job. ``job``: None if Slurm has forgotten it."""
     label = job.label if job else saves.labels.get(number, str(number))
     ended = f"Job {label} has ended" + (f" as {' '.join(sorted(job.states))}" if job else "")
     # The decisions about a job's nodes are listed too, and they can be saves of other jobs.

@@ -254,8 +254,8 @@ def _explain_job(config: Config, slurm: Slurm, number: int) -> Explanation:
 
 
 def _retry_notice(chain: Chain, verdicts: Sequence[Verdict], now: float) -> tuple[str, ...]:
-    """The sentence for a job that needs no help: when a sold-out cloud is asked again. Only the
-    cloud that is asked first is named.
+    """The sentence for a job that needs no help: when a sold-out cloud is asked again. It
+    names the first of these clouds alone.
     """
     times = {
         verdict.cloud: chain.retry_at[verdict.pool]
@@ -358,8 +358,8 @@ def _explain_node(config: Config, slurm: Slurm, name: str, *, is_of_pool: bool) 
 def _explanation(
     subject: str, about: str, now: str, chain: Chain, jobs: Iterable[SlurmJob] = ()
 ) -> Explanation:
-    """Make the explanation. ``jobs``: those of Slurm, for the names of array tasks. The records
-    have the names of tasks that ran on our machines.
+    """Make the explanation. ``jobs``: Slurm's jobs, for the names of array tasks. The records have
+    the names of tasks that ran on our machines.
     """
     labels = {job.id: job.label for job in jobs if job.task is not None}
     named = {number for decision in chain.decisions for number in jobs_of(decision)}

@@ -44,10 +44,10 @@ def rotation_of_living(
 
 
 def lay(rotation: Rotation, text_for: Callable[[str], bytes], *, lose: bool) -> int:
-    """Place the new key on all machines. With ``lose``, returns how many machines were not reached.
+    """Place the new key on all machines. Return how many machines were not reached (``lose``).
 
-    Without ``lose``, raises SlurmElasticError if any machine was not reached. All machines keep
-    their old key in that case.
+    SlurmElasticError without ``lose`` if any machine was not reached. All machines keep their old
+    key in that case.
     """
     absent = module().failed(rotation.stage(text_for))
     report_failures("the key was not placed", absent)

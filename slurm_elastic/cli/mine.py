@@ -179,7 +179,7 @@ def _saved_word(save: JobSave | None) -> str:
 
 
 def _cards(document: OwnJobs) -> RenderableType:
-    """Some lines for each job, for screens that are too narrow for a table."""
+    """Print some lines for each job, for screens too narrow for a table."""
     lines: list[Text] = []
     for job in document.jobs:
         name = f" {job.name}" if job.name else ""
@@ -218,9 +218,7 @@ def _boots(job: OwnJob) -> bool:
 
 
 def start_text(start: StartForecast) -> str:
-    """The time until a start as text, such as ``in 4m``. A forecast that is only a rough guess has
-    ``~`` and one unit.
-    """
+    """The time until a start as text, such as ``in 4m``. A rough guess has ``~`` and one unit."""
     seconds = start.seconds[1]
     if seconds < 1:
         return "now"
@@ -294,7 +292,7 @@ def saved_text(save: JobSave | None) -> str:
 
 
 def _notes(jobs: Sequence[OwnJob]) -> Sequence[str]:
-    """Sentences that explain the columns that have values."""
+    """Sentences about the columns with values."""
     notes = []
     if any(job.start and job.start.is_guess for job in jobs):
         notes.append("Starts with ~ are rough guesses: this site has few ended jobs so far.")

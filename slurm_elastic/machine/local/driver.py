@@ -139,7 +139,7 @@ class Driver:
         return record.stop_by is None or self._clock() < record.stop_by
 
     def _end(self, record: MachineRecord) -> None:
-        # Without the lock, because this may take 30 s and the agent must answer meanwhile.
+        # This may take 30 s, and the agent must answer at once: do not hold the lock.
         local_processes.power_off(self._register.workdir(record), slurmd=record.process)
         was_asked = record.state == InstanceState.STOPPING
         reason = "terminated as asked" if was_asked else "slurmd exited"

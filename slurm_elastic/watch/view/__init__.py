@@ -157,8 +157,8 @@ class _Join:
     def only_site_nodes(self, job: SlurmJob) -> bool:
         """Return whether the job needs a node of the site.
 
-        That is so if no pool of ours gives it a machine, and no machine of these pools runs jobs
-        and may be free later.
+        It does if no pool of ours gives it a machine, and no machine of these pools runs jobs and
+        may be free later.
         """
         return (
             self._may_use_site_nodes(job)
@@ -169,7 +169,7 @@ class _Join:
     def only_busy_nodes(self, job: SlurmJob) -> bool:
         """Return whether the job needs a node that has other jobs now.
 
-        That is so if a pool of the job starts no machine now, and all its other pools are full.
+        It does if one of its pools starts no machine now, and all others are full.
         """
         partitions = set(job.partitions)
         return self._has_room.isdisjoint(partitions) and any(
