@@ -9,6 +9,7 @@ from typing import Any
 
 import docker.errors
 from docker_proxy import EngineProxy, Fault
+from msgspec.structs import replace
 from patience import eventually, patience
 
 from slurm_elastic.base.errors import (
@@ -28,7 +29,6 @@ from slurm_elastic.testing.contract import UUID
 
 from .engine import Engine
 
-NAME = "boxes"
 HOST = "box"
 KINDS = {
     CapacityError: Fault(status=500, message="mkdir /var/lib/docker/x: no space left on device"),
@@ -43,7 +43,7 @@ class DockerBed:
 
     pool = Pool(
         name="box",
-        cloud=NAME,
+        cloud="boxes",
         nodes=tuple(f"bx{n}" for n in range(1, 21)),
         cpus=1,
         real_memory=64,
@@ -55,6 +55,9 @@ class DockerBed:
         self.proxy, self.image, self.slots = proxy, image, 100
         self.client = engine.client()
         self.id = f"bed{secrets.token_hex(4)}"
+        # A container's name has the cloud's in it, and all test processes share one engine: with one
+        # name for all clouds, a launch of one test would meet the container of another.
+        self.pool = replace(self.pool, cloud=self.id)
         self.network = self.client.networks.create(self.id)
         proxy.network = self.id
 
@@ -73,7 +76,7 @@ class DockerBed:
             "types": {"small": DockerType(cpus=1 if self.slots else 2, memory=64, price=0.02)},
             "command": ("sleep", "infinity"),
         }
-        return DockerCloud(name=NAME, location=Location.ON_PREMISES, **(values | more))
+        return DockerCloud(name=self.id, location=Location.ON_PREMISES, **(values | more))
 
     def open(self, uuid: str = UUID, timeout: float = 60.0, **more: Any) -> Provider:
         return open_provider(
