@@ -11,12 +11,12 @@ from msgspec import Struct
 
 from slurm_elastic.base.hostlist import expand
 from slurm_elastic.config import Config, blocked_clouds, domain_pools
+from slurm_elastic.config.node_limits import max_cloud_nodes, max_pool_nodes
 from slurm_elastic.features.reserved_nodes import reserved_nodes
 from slurm_elastic.model.cluster import Location
 from slurm_elastic.model.slurm import Reservation, SlurmNode
 from slurm_elastic.model.slurm_words import partition_states
 from slurm_elastic.policies.launch.verdict import PoolCase
-from slurm_elastic.slurm.hooks import submit_filter
 
 
 class WaitFacts(Struct, frozen=True, kw_only=True):
@@ -77,8 +77,8 @@ def pool_cases(config: Config, facts: WaitFacts) -> Iterator[PoolCase]:
             qos=access.qos,
             max_time=access.max_time,
             interactive=config.resume_timeout(cloud) <= facts.client_timeout_s,
-            most=submit_filter.most_of(config, pool),
-            cloud_most=submit_filter.most_of_cloud(config, cloud),
+            most=max_pool_nodes(config, pool),
+            cloud_most=max_cloud_nodes(config, cloud),
             nodes={name: nodes[name] for name in pool.nodes if name in nodes} or None,
             bar=facts.end_only or account or facts.bars.get(pool.name, ""),
             unlisted=facts.unlisted,

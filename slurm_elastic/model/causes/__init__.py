@@ -4,6 +4,8 @@ and it builds its sentence when it is shown. The ledger stores causes as JSON.
 
 from __future__ import annotations
 
+import functools
+
 import msgspec
 
 from slurm_elastic.model.causes.cause import Cause, Quoted
@@ -13,7 +15,11 @@ from slurm_elastic.model.causes.machine_ends import MachineEnd
 from slurm_elastic.model.causes.repairs import Repair
 from slurm_elastic.model.causes.saves import JobSave
 
-_DECODER: msgspec.json.Decoder[AnyCause] = msgspec.json.Decoder(AnyCause)
+
+@functools.cache
+def _decoder() -> msgspec.json.Decoder[AnyCause]:
+    """Made at first use: it takes 10 ms, which a command without a cause to show need not wait."""
+    return msgspec.json.Decoder(AnyCause)
 
 
 def encoded(cause: Cause) -> str:
@@ -26,7 +32,7 @@ def decoded(text: str) -> AnyCause:
     place of an inner cause. msgspec.ValidationError for any other text.
     """
     try:
-        return _DECODER.decode(text)
+        return _decoder().decode(text)
     except msgspec.ValidationError:
         return msgspec.convert(converted(msgspec.json.decode(text)), AnyCause)  # type: ignore[no-any-return]
 

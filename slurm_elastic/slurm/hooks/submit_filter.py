@@ -19,7 +19,7 @@ from slurm_elastic.config.checkpoint import LIMIT, REHEARSED
 from slurm_elastic.config.clouds import CloudSettings
 from slurm_elastic.config.copying import Traffic
 from slurm_elastic.config.method_kinds import options_of, table
-from slurm_elastic.config.pool_rules import cheapest
+from slurm_elastic.config.node_limits import max_cloud_nodes, max_pool_nodes
 from slurm_elastic.config.validate_checkpoint import SHARED
 from slurm_elastic.model.causes.hindrances import BY_MPIRUN, BY_SBATCH, ON_ONE_NODE, STEPS
 from slurm_elastic.model.causes.save_refusals import NO_DIRECTORY, ONE_NODE
@@ -28,7 +28,7 @@ from slurm_elastic.policies.checkpoint.unsavable import SEVERAL_NODES
 from slurm_elastic.policies.launch.job_data import FORM as DATA_FORM
 from slurm_elastic.policies.launch.pool_order import DEFAULT_RUN_S
 from slurm_elastic.policies.launch.ranking import MARKET_ORDER, SPOT_NOT_CHEAPER
-from slurm_elastic.policies.launch.verdict import features, most_nodes
+from slurm_elastic.policies.launch.verdict import features
 from slurm_elastic.slurm.client import confvalues, siteconf
 from slurm_elastic.slurm.client.siteconf import SiteConf
 from slurm_elastic.slurm.hooks import order_file
@@ -240,7 +240,7 @@ def _partitions(config: Config, pools: Sequence[Pool], boot_timeout_s: int) -> l
             }
             if licenses := config.who_of(cloud).licenses:
                 partition["licenses"] = {name.lower(): True for name in licenses}
-            if (max_nodes := most_of_cloud(config, cloud)) is not None:
+            if (max_nodes := max_cloud_nodes(config, cloud)) is not None:
                 partition["most"] = max_nodes
             if method := _method(config, cloud.name):
                 partition["checkpoint"] = method
@@ -273,25 +273,12 @@ def _method(config: Config, cloud: str) -> str:
 def _pool(config: Config, pool: Pool) -> LuaValue:
     return {
         "name": pool.name,
-        "count": most_of(config, pool),
+        "count": max_pool_nodes(config, pool),
         "cpus": pool.cpus,
         "memory": pool.real_memory,
         "gres": dict(pool.gres),
         "features": dict.fromkeys(features(pool), True),
     }
-
-
-def most_of(config: Config, pool: Pool) -> int:
-    """How many nodes of the pool may be up together under the limits."""
-    cloud = config.cloud(pool.cloud)
-    caps = (config.limits.dollars_per_hour, cloud.limits.dollars_per_hour)
-    return most_nodes(pool, cheapest(cloud, pool), caps)
-
-
-def most_of_cloud(config: Config, cloud: CloudSettings) -> int | None:
-    """How many nodes of the cloud may be up together by its limits and the cluster's, if set."""
-    limits = (config.limits.nodes, cloud.limits.nodes)
-    return min((limit for limit in limits if limit is not None), default=None)
 
 
 def _default_memory(site: SiteConf | None) -> dict[str, LuaValue]:

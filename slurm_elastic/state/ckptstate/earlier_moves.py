@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping
 from typing import Any
 
@@ -10,13 +11,17 @@ import msgspec
 from slurm_elastic.model.causes import with_quoted
 from slurm_elastic.state.ckptstate.facts import FailedRelease, Migration, UnsavableRun
 
-_DECODER = msgspec.json.Decoder(Migration)
+
+@functools.cache
+def _decoder() -> msgspec.json.Decoder[Migration]:
+    """Made at first use: it takes 10 ms, which a command without a move to show need not wait."""
+    return msgspec.json.Decoder(Migration)
 
 
 def decoded_move(text: str) -> Migration:
     """Decode a stored move, of this release or of an earlier one."""
     try:
-        return _DECODER.decode(text)
+        return _decoder().decode(text)
     except msgspec.ValidationError:
         return converted_move(msgspec.json.decode(text, type=dict[str, Any]))
 

@@ -14,6 +14,7 @@ from msgspec.structs import replace
 
 from slurm_elastic.base.hostlist import expand
 from slurm_elastic.config import Config, domain_pools
+from slurm_elastic.config.node_limits import max_cloud_nodes, max_pool_nodes
 from slurm_elastic.config.pool_rules import rules_of, traffic_terms, types_of
 from slurm_elastic.model.cluster import Location, Market, Pool
 from slurm_elastic.model.memory import Machine
@@ -28,7 +29,6 @@ from slurm_elastic.policies.money.cost_split import paid_until
 from slurm_elastic.policies.nodes.node_state import Phase, is_down, is_drained, phase
 from slurm_elastic.simulate import start_forecast
 from slurm_elastic.simulate.start_forecast import Present, RunningJob, quantile
-from slurm_elastic.slurm.hooks.submit_filter import most_of, most_of_cloud
 from slurm_elastic.state.ledger.books import MINIMUM
 from slurm_elastic.watch.door.pricing import Moment
 from slurm_elastic.watch.door.questions import PartitionPrice, PriceAsk
@@ -74,9 +74,9 @@ def _of_pools(
             continue
         named = PartitionPrice(partition=partition, pool=pool.name, nodes=need(ask.job, pool))
         nodes = [moment.nodes[n] for n in pool.nodes if n in moment.nodes]
-        cloud_limit = most_of_cloud(config, cloud)
+        cloud_limit = max_cloud_nodes(config, cloud)
         usable = sorted((n for n in nodes if _takes_jobs(n)), key=_is_off)
-        usable = usable[: most_of(config, pool)][:cloud_limit]
+        usable = usable[: max_pool_nodes(config, pool)][:cloud_limit]
         if len(usable) < named.nodes:
             yield replace(named, why=f"{len(usable)} nodes of it may be up together")
             continue

@@ -13,6 +13,7 @@ from msgspec.structs import replace
 
 from slurm_elastic.base.hostlist import compress, expand
 from slurm_elastic.config import Config, blocked_clouds, domain_pools
+from slurm_elastic.config.node_limits import max_cloud_nodes, max_pool_nodes
 from slurm_elastic.features.pool_cases import shut_partition
 from slurm_elastic.features.reserved_nodes import reserved_nodes, when
 from slurm_elastic.model.slurm import Reservation, SlurmJob, SlurmNode
@@ -21,7 +22,6 @@ from slurm_elastic.policies.launch.stuck import Wait, wait_of
 from slurm_elastic.policies.launch.verdict import PoolCase
 from slurm_elastic.policies.nodes.kept_nodes import Keep, KeptNode, kept_node, remedy, sentence
 from slurm_elastic.policies.nodes.node_state import Phase, phase
-from slurm_elastic.slurm.hooks import submit_filter
 from slurm_elastic.watch.view.rows import Facts, KeptView
 
 NODE = "node"
@@ -217,7 +217,7 @@ def pool_cases(config: Config) -> tuple[PoolCase, ...]:
 
 
 def _cases(config: Config) -> Iterator[PoolCase]:
-    cloud_max = cache(lambda cloud: submit_filter.most_of_cloud(config, config.cloud(cloud)))
+    cloud_max = cache(lambda cloud: max_cloud_nodes(config, config.cloud(cloud)))
     for pool in domain_pools(config, expand):
         cloud = config.cloud(pool.cloud)
         access = config.who_of(cloud)
@@ -228,6 +228,6 @@ def _cases(config: Config) -> Iterator[PoolCase]:
             qos=access.qos,
             max_time=access.max_time,
             interactive=True,
-            most=submit_filter.most_of(config, pool),
+            most=max_pool_nodes(config, pool),
             cloud_most=cloud_max(pool.cloud),
         )
