@@ -79,6 +79,7 @@ def build_terms(site: Site, cloud: str) -> Terms:
         pools=site.pools,
         pool_of=site.pool_of,
         resume_timeout=timings.resume_timeout,
+        resume_timeouts={name: config.resume_timeout(c) for name, c in site.clouds.items()},
         suspend_timeout=config.suspend_timeout(settings),
         thresholds=Thresholds(grace_s=timings.orphan_timeout),
         # Not shorter than the period of the rounds: a round must have seen the machine in service.

@@ -207,7 +207,7 @@ def _pool(config: Config, pool: Pool, world: World, notes: list[str]) -> PoolMod
     settings = next(item for item in config.pools if item.name == pool.name)
     rules = rules_of(config, settings)
     leased = PerSecond() if rules.lease <= 1 else Hourly(seconds=rules.lease)
-    idle = cloud.suspend_time or config.timings.suspend_time
+    idle = config.suspend_time(cloud)
     markets = tuple({item.offer.market: None for item in sold})
     ranked_pool = replace(pool, nodes=(), markets=markets, instance_types=())
     return PoolModel(

@@ -61,6 +61,7 @@ TERMS = Terms(
     thresholds=Thresholds(), proven_after_s=300.0, drain_terms=DrainTerms(),
 )  # fmt: skip
 OPTED = replace(TERMS, tells_addresses=True)
+SLOW = replace(TERMS, resume_timeouts={"aws": 600.0, "gcp": 900.0})
 NAMED = replace(TERMS, looks_names_up=True)
 
 
@@ -417,6 +418,17 @@ def test_a_machine_of_another_cloud_serves_its_node_unless_it_never_comes_up(
     nodes = (node(one.instance.node, states),)
     view = cloud_view(snapshot(one, nodes=nodes))
     assert view.elsewhere == ({"own1"} if serves else set())
+
+
+@pytest.mark.parametrize(("age", "serves"), [(899.0, True), (900.0, False)])
+def test_a_boot_in_another_cloud_may_take_the_time_of_that_cloud(
+    age: float, *, serves: bool
+) -> None:
+    nodes = (node("own1", BOOTS),)
+    booting = snapshot(machine("own1", age=age), nodes=nodes, terms=SLOW)
+    asked_for = snapshot(nodes=nodes, launches=(launch("gcp", "own1", age=age),), terms=SLOW)
+    expected = {"own1"} if serves else set()
+    assert cloud_view(booting).elsewhere == cloud_view(asked_for).elsewhere == expected
 
 
 @pytest.mark.parametrize(

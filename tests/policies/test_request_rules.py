@@ -20,7 +20,7 @@ from slurm_elastic.model.memory import Launch, Machine
 from slurm_elastic.model.slurm import Request, SlurmNode
 from slurm_elastic.policies.actions import Action, Drop, FailBoot, Suspend
 from slurm_elastic.policies.actions import LaunchMachine as Start
-from slurm_elastic.policies.repair.cluster_snapshot import ClusterSnapshot
+from slurm_elastic.policies.repair.cluster_snapshot import ClusterSnapshot, Terms
 from slurm_elastic.policies.repair.request_rules import requested
 from tests.policies.test_cluster import BOOTS, GOES, NOW, OFF, TERMS, UP
 
@@ -34,10 +34,11 @@ def asked(
     states: frozenset[str] | None = BOOTS,
     launches: tuple[Launch, ...] = (),
     nodes: tuple[str, ...] = ("pub1",),
+    terms: Terms = TERMS,
 ) -> list[Action]:
     view = {} if states is None else {n: SlurmNode(name=n, states=states) for n in nodes}
     snapshot = ClusterSnapshot(
-        now=NOW, terms=TERMS, nodes=view, machines=machines, launches=launches, exclusions=(),
+        now=NOW, terms=terms, nodes=view, machines=machines, launches=launches, exclusions=(),
         request=Request(id="r1", kind=kind, nodes=nodes, received=AT),
     )  # fmt: skip
     return list(requested(snapshot))
@@ -95,6 +96,16 @@ def test_a_node_that_a_machine_serves_gets_no_other(
     assert asked(machine(age, cloud, **fields)) == (
         dropped(AlreadyServed()) if serves else LAUNCHED
     )
+
+
+@pytest.mark.parametrize(("age", "serves"), [(899.0, True), (900.0, False)])
+def test_a_boot_in_another_cloud_may_take_the_time_of_that_cloud(
+    age: float, *, serves: bool
+) -> None:
+    slow = replace(TERMS, resume_timeouts={"aws": 600.0, "gcp": 900.0})
+    expected = dropped(AlreadyServed()) if serves else LAUNCHED
+    assert asked(machine(age, "gcp"), terms=slow) == expected
+    assert asked(launches=(opened("gcp", age),), terms=slow) == expected
 
 
 @pytest.mark.parametrize(("ago", "past"), [(30.0, True), (31.0, True), (29.0, False)])

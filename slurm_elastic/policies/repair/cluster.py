@@ -139,11 +139,11 @@ def _elsewhere(snapshot: ClusterSnapshot) -> frozenset[str]:
     """Return the nodes that machines and open launches of other clouds serve, as after a pool was
     given to another cloud.
 
-    While a node powers up, only machines that still boot within ResumeTimeout count. An older
+    While a node powers up, only machines that still boot within their cloud's time count. An older
     machine, or a machine from before this power-up (``find_stale_machines``), must not block it:
     if its cloud is unreadable or no longer configured, we cannot end it.
     """
-    cloud, boot_deadline = snapshot.terms.cloud, snapshot.now - snapshot.terms.resume_timeout
+    cloud = snapshot.terms.cloud
     other_machines = [m for m in snapshot.machines if m.instance.cloud != cloud and m.is_wanted]
     other_launches = [row for row in snapshot.launches if row.cloud != cloud]
 
@@ -154,10 +154,11 @@ def _elsewhere(snapshot: ClusterSnapshot) -> frozenset[str]:
         m.instance.node
         for m in other_machines
         if not boots(m.instance.node)
-        or (m.registered_at is None and decided_at(m.instance) > boot_deadline)
+        or (m.registered_at is None and snapshot.may_boot(decided_at(m.instance), m.instance.cloud))
     }
     for row in other_launches:
-        served_nodes.update(n for n in row.nodes if row.created > boot_deadline or not boots(n))
+        is_young = snapshot.may_boot(row.created, row.cloud)
+        served_nodes.update(n for n in row.nodes if is_young or not boots(n))
     return frozenset(served_nodes)
 
 

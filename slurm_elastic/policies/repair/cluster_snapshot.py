@@ -46,11 +46,13 @@ class Terms(Struct, frozen=True, kw_only=True):
     """The part of the configuration that a pass over one cloud needs.
 
     ``clouds``: all configured clouds. ``pools``, ``pool_of``: the pools of all clouds, by pool and
-    by node name. ``resume_timeout``, ``suspend_timeout`` (s). ``proven_after_s``: how long a
-    machine must be in service to prove that its pool works (s). ``tells_addresses``: nodes get
-    their addresses from the provider. ``looks_names_up``: slurmctld looks up the names of nodes
-    without an address. ``is_first_cloud``: this cloud is the first configured one; its pass does
-    the work of once per round. ``offer_order``: the order of offers (``ranking.KEYS``).
+    by node name. ``resume_timeouts``: how long a machine may take to boot (s), by cloud;
+    ``resume_timeout``: the same for a cloud that has left the configuration. ``suspend_timeout``
+    (s). ``proven_after_s``: how long a machine must be in service to prove that its pool works
+    (s). ``tells_addresses``: nodes get their addresses from the provider. ``looks_names_up``:
+    slurmctld looks up the names of nodes without an address. ``is_first_cloud``: this cloud is the
+    first configured one; its pass does the work of once per round. ``offer_order``: the order of
+    offers (``ranking.KEYS``).
     """
 
     cloud: str
@@ -66,6 +68,7 @@ class Terms(Struct, frozen=True, kw_only=True):
     looks_names_up: bool = False
     is_first_cloud: bool = False
     offer_order: Sequence[str] = DEFAULT_KEYS
+    resume_timeouts: Mapping[str, float] = {}
 
 
 class ClusterSnapshot(Struct, frozen=True, kw_only=True, dict=True):
@@ -116,3 +119,8 @@ class ClusterSnapshot(Struct, frozen=True, kw_only=True, dict=True):
         """Return the cloud that the configuration gives the node to; None if no pool has it."""
         pool = self.terms.pool_of.get(node)
         return None if pool is None else pool.cloud
+
+    def may_boot(self, decided: float, cloud: str) -> bool:
+        """Return whether what was decided at that time (Unix s) in that cloud may still boot."""
+        limit_s = self.terms.resume_timeouts.get(cloud, self.terms.resume_timeout)
+        return decided > self.now - limit_s

@@ -65,7 +65,6 @@ def _is_past(machine: Machine, long_ago: float) -> bool:
 def _served(snapshot: ClusterSnapshot, request: Request, long_ago: float) -> set[str]:
     """Return the nodes with a machine, or with an open launch whose call may have made one."""
     cloud, clouds = snapshot.terms.cloud, snapshot.terms.clouds
-    boot_deadline = snapshot.now - snapshot.terms.resume_timeout
 
     def serves(machine: Machine) -> bool:
         instance = machine.instance
@@ -73,14 +72,17 @@ def _served(snapshot: ClusterSnapshot, request: Request, long_ago: float) -> set
             return False
         if instance.cloud == cloud or machine.registered_at is not None:
             return True
-        # A machine of another cloud may still come up within ResumeTimeout. If its cloud has left
-        # the configuration, wait only for a machine that was launched for this very request.
+        # A machine of another cloud may still come up within the time of that cloud. If its cloud
+        # has left the configuration, wait only for a machine that was launched for this very
+        # request.
         is_of_request = generation_order(instance.generation) > request.received
-        return (instance.cloud in clouds or is_of_request) and decided_at(instance) > boot_deadline
+        return (instance.cloud in clouds or is_of_request) and snapshot.may_boot(
+            decided_at(instance), instance.cloud
+        )
 
     served_nodes = {m.instance.node for m in snapshot.machines if serves(m)}
     for row in snapshot.launches:
-        may_boot_elsewhere = row.cloud in clouds and row.created > boot_deadline
+        may_boot_elsewhere = row.cloud in clouds and snapshot.may_boot(row.created, row.cloud)
         if row.cloud == cloud or may_boot_elsewhere or row.request == request.id:
             served_nodes.update(row.nodes)
     return served_nodes
