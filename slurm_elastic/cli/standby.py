@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from importlib.metadata import version
 from pathlib import Path
+from typing import Protocol
 
 from msgspec.structs import replace
 
@@ -30,7 +31,7 @@ from slurm_elastic.slurm.client import fenced as fenced_client
 from slurm_elastic.slurm.client.acting import Controllers, controllers
 from slurm_elastic.state import heads, presence
 from slurm_elastic.state.heads import Epoch, Epochs, Fence
-from slurm_elastic.state.heartbeat import STANDS_BY_MEANS, Mark, leave_mark
+from slurm_elastic.state.heartbeat import CANNOT_ACT_MEANS, STANDS_BY_MEANS, Mark, leave_mark
 from slurm_elastic.state.presence import Presence
 
 log = logging.getLogger("slurm_elastic.standby")
@@ -39,8 +40,6 @@ CHECK_EVERY_S = 1.0
 """Interval at which we read which head acts."""
 _BEAT_EVERY_S = 5.0
 _NO_REMEDY_NEEDED = "nothing: Slurm decides which head acts"
-CANNOT_ACT_MEANS = "this head cannot act"
-"""The state of a head that stands by and could not take over: a person must help."""
 
 
 def head_of(config: Config, service: str, mark: str) -> Head | None:
@@ -76,14 +75,16 @@ def head_of(config: Config, service: str, mark: str) -> Head | None:
     return Head(config.state, directory, controllers(config.slurm.conf), mark, leave_presence)
 
 
-def _leave_presence(directory: Path, service: str, me: Presence, key: Path | None) -> None:
+def _leave_presence(
+    directory: Path, service: str, me: Presence, key: Path | None, *, acts: bool
+) -> None:
     """Leave a sign of life for the other head; errors are ignored, because the next one follows.
 
     ``key``: the file of the hub's public key. It is missing until the hub has run once.
     """
     with contextlib.suppress(OSError):
         presence.write_presence(
-            directory, service, replace(me, at=time.time(), tunnel=_text_of(key))
+            directory, service, replace(me, at=time.time(), tunnel=_text_of(key), acts=acts)
         )
 
 
@@ -94,12 +95,18 @@ def _text_of(key: Path | None) -> str:
     return ""
 
 
+class LeavePresence(Protocol):
+    """Leaves a sign of life for the other head."""
+
+    def __call__(self, *, acts: bool) -> None: ...
+
+
 class Head:
     """One head of a pair, for one service."""
 
     def __init__(
         self, state: Path, directory: Path, slurm: Controllers, mark: str,
-        leave_presence: Callable[[], None],
+        leave_presence: LeavePresence,
     ) -> None:  # fmt: skip
         self._state, self._slurm, self._mark, self._leave_presence = (
             state,
@@ -209,7 +216,7 @@ class Head:
         clock = time.monotonic()
         if clock >= self._beaten + _BEAT_EVERY_S:
             self._beaten = clock
-            self._leave_presence()
+            self._leave_presence(acts=False)
             with contextlib.suppress(OSError):
                 now, pid = time.time(), os.getpid()
                 leave_mark(
@@ -237,7 +244,7 @@ class Head:
     def _watch(self, task: PeriodicTask, lost: Callable[[], object]) -> None:
         if time.monotonic() >= self._beaten + _BEAT_EVERY_S:
             self._beaten = time.monotonic()
-            self._leave_presence()
+            self._leave_presence(acts=True)
         if cause := self._cause_of_loss():
             log.warning("this head no longer acts: %s", cause)
             # Before ``lost``, so that the next check cannot call it again.

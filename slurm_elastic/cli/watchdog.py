@@ -26,7 +26,7 @@ from slurm_elastic.providers import open_providers
 from slurm_elastic.slurm.client.acting import controllers
 from slurm_elastic.slurm.client.cli import SlurmCli
 from slurm_elastic.state.heartbeat import DAEMON
-from slurm_elastic.state.presence import files
+from slurm_elastic.state.presence import acting_files
 from slurm_elastic.watch.watchdog import NAME, Watchdog
 
 log = logging.getLogger("slurm_elastic.watch.watchdog")
@@ -80,9 +80,11 @@ def _later_for_copies(config: Config) -> dict[str, float]:
 
 
 def _heads_signs(config: Config) -> Sequence[Path]:
-    """The files of both heads' signs of life: the watchdog acts only if both heads are silent."""
+    """The files of signs of life of the heads that act. A head that only stands by, or that cannot
+    act because it sees an older copy of the directory, ends no machine either.
+    """
     directory = config.ha.directory
-    return () if directory is None else files(Path(directory), DAEMON)
+    return () if directory is None else acting_files(Path(directory), DAEMON)
 
 
 def _serve(args: argparse.Namespace, config: Config) -> None:

@@ -20,6 +20,8 @@ MARK = "daemon.beat"
 CKPTMAN_MARK = "ckptman.beat"
 END_ONLY_MEANS = "no machine starts, and unneeded machines still end"
 STANDS_BY_MEANS = "this head stands by"
+CANNOT_ACT_MEANS = "this head cannot act"
+"""The state of a head that stands by and could not take over: a person must help."""
 _SIZE = 4096
 """Bytes of the mark, however little it contains."""
 
@@ -69,6 +71,11 @@ class Mark:
     def stands_by(self) -> bool:
         """Whether the service is idle only because the other head acts."""
         return bool(self.why) and self.means == STANDS_BY_MEANS
+
+    @property
+    def acts(self) -> bool:
+        """Whether the service does its work on this head, or a part of it."""
+        return not self.why or self.means not in {STANDS_BY_MEANS, CANNOT_ACT_MEANS}
 
     @property
     def trouble(self) -> ServiceTrouble | None:

@@ -20,7 +20,8 @@ STALE = 60.0
 
 class Presence(Struct, frozen=True, kw_only=True):
     """``at`` is Unix time by the head's own clock; ``config`` a digest of its configuration;
-    ``tunnel`` the public key of its hub, "" for none.
+    ``tunnel`` the public key of its hub, "" for none. ``acts``: the service does its work, and does
+    not only stand by. An earlier release did not write it, and its head counts as one that acts.
     """
 
     host: str
@@ -28,6 +29,7 @@ class Presence(Struct, frozen=True, kw_only=True):
     config: str
     version: str
     tunnel: str = ""
+    acts: bool = True
 
 
 class Seen(Struct, frozen=True, kw_only=True):
@@ -49,6 +51,19 @@ def files(directory: Path, service: str) -> Sequence[Path]:
         for name in sorted(os.listdir(directory))
         if name.startswith("head-") and name.endswith(f".{service}")
     ]
+
+
+def acting_files(directory: Path, service: str) -> Sequence[Path]:
+    """The files of the heads on which the service acts. A file that cannot be read is among them,
+    as its head may act. Raises OSError if the directory is unavailable.
+    """
+    return [path for path in files(directory, service) if _acts(path)]
+
+
+def _acts(path: Path) -> bool:
+    with contextlib.suppress(OSError, msgspec.MsgspecError):
+        return msgspec.json.decode(path.read_bytes(), type=Presence).acts
+    return True
 
 
 def read_presences(directory: Path, service: str) -> Mapping[str, Seen]:

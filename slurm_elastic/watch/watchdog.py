@@ -1,10 +1,11 @@
 """The last resort that ends machines: it needs neither the ledger nor slurm-elasticd.
 
 It reads slurm-elasticd's heartbeat file (of two heads both files), Slurm's nodes, and what the
-clouds list under this cluster's tags. It remembers only what it saw itself: how long there was no
-heartbeat, and how long each machine's node has been powered down. It ends a machine only if both
-have lasted for the bound (``policies.repair.unneeded``). If Slurm or a cloud does not answer, it
-starts to count again from zero.
+clouds list under this cluster's tags. It remembers only what it saw itself: how long no
+slurm-elasticd acted, and how long each machine's node has been powered down. It ends a machine only
+if both have lasted for the bound (``policies.repair.unneeded``). If Slurm or a cloud does not
+answer, the machines' times start again from zero. If the directory of two heads is away, the
+silence does, too.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ from slurm_elastic.policies.actions import TerminateOrphan
 from slurm_elastic.policies.nodes.node_state import is_unneeded
 from slurm_elastic.policies.repair.list_plausibility import sanitize_listing
 from slurm_elastic.policies.repair.unneeded import Bound, Standing, overdue
-from slurm_elastic.state.heartbeat import MARK
+from slurm_elastic.state.heartbeat import MARK, read_mark
 
 log = logging.getLogger(__name__)
 
@@ -46,7 +47,7 @@ class Watchdog:
     With ``dry_run`` it only logs what it would end. ``kept``: by node whose machine may be stopped
     on purpose, the age (s) that the machine may reach. ``later``: by cloud, so much longer (s) its
     machines stay, because they may have the only copy of jobs' files. ``others``: returns the two
-    heads' heartbeat files in the directory that both see.
+    heads' heartbeat files in the directory that both see, of heads that act.
     """
 
     def __init__(
@@ -63,7 +64,7 @@ class Watchdog:
         dry_run: bool = False,
     ) -> None:
         self._slurm, self._providers = slurm, providers
-        self._mark = state / MARK
+        self._state = state
         self._bound, self._monotonic, self._dry_run = bound, monotonic, dry_run
         self._kept, self._later = kept or {}, later or {}
         self._others = others
@@ -146,9 +147,12 @@ class Watchdog:
         ConfigError if we may not look at a file, and OSError if the directory of two heads is away:
         neither proves silence.
         """
-        return frozenset(
-            beat for path in (self._mark, *self._others()) if (beat := _file_state(path))
-        )
+        paths = [self._state / MARK, *self._others()]
+        mark = read_mark(self._state)
+        # Also on a head that stands by, slurm-elasticd renews its mark. It then ends no machine.
+        if mark is not None and not mark.acts:
+            del paths[0]
+        return frozenset(beat for path in paths if (beat := _file_state(path)))
 
     def _read_slurm(self) -> tuple[Mapping[str, SlurmNode], frozenset[str]]:
         nodes = self._slurm.nodes()

@@ -106,6 +106,8 @@ def test_it_stands_by_until_slurm_says_so(config: Config, tmp_path: Path) -> Non
     mark: Any = eventually(lambda: read_mark(config.state))
     assert str(mark.trouble).startswith("a acts (epoch 1 of a); since ")
     assert "this head stands by" in str(mark.trouble)
+    assert not mark.acts
+    eventually(lambda: not acts_as_told(tmp_path))
     assert not begun.is_set()
     says(1, tmp_path)
     assert begun.wait(20)
@@ -113,6 +115,12 @@ def test_it_stands_by_until_slurm_says_so(config: Config, tmp_path: Path) -> Non
     assert head.epoch == 2
     assert 100 < head.unsettled <= 120
     head.require()
+    with head.watched(lambda: None):
+        eventually(lambda: acts_as_told(tmp_path))
+
+
+def acts_as_told(tmp_path: Path) -> bool:
+    return read_presences(tmp_path / "shared", DAEMON)["b"].presence.acts
 
 
 def test_it_tells_the_other_head_which_key_its_hub_has(config: Config, tmp_path: Path) -> None:

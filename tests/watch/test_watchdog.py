@@ -18,8 +18,15 @@ from slurm_elastic.cli.watchdog import main
 from slurm_elastic.model.cluster import Instance, InstanceState, Market
 from slurm_elastic.model.slurm import SlurmJob, SlurmNode
 from slurm_elastic.policies.repair.unneeded import Bound, overdue
-from slurm_elastic.state.heartbeat import DAEMON, MARK, Mark, leave_mark
-from slurm_elastic.state.presence import Presence, files, write_presence
+from slurm_elastic.state.heartbeat import (
+    CANNOT_ACT_MEANS,
+    DAEMON,
+    MARK,
+    STANDS_BY_MEANS,
+    Mark,
+    leave_mark,
+)
+from slurm_elastic.state.presence import Presence, acting_files, files, write_presence
 from slurm_elastic.watch.watchdog import Watchdog
 from tests.controller.world import World
 
@@ -276,6 +283,33 @@ def test_of_two_heads_a_sign_of_life_of_either_one_is_enough(world: World, tmp_p
     assert len(world.machines_of("pub1")) == 1
     watch(world, one, 1800)
     assert world.machines_of("pub1") == []
+
+
+@pytest.mark.parametrize("means", [STANDS_BY_MEANS, CANNOT_ACT_MEANS])
+def test_heads_that_both_stand_by_are_silent(world: World, tmp_path: Path, means: str) -> None:
+    shared = tmp_path / "shared"
+    shared.mkdir()
+    other = Presence(host="headb", at=0.0, config="", version="")
+    one = dog(world, others=lambda: acting_files(shared, DAEMON))
+
+    def minutes(count: int, *, acts: bool) -> None:
+        for _ in range(count):
+            leave_mark(world.dir, Mark(world.now, 1, "an older copy", "mount it", world.now, means))
+            write_presence(shared, DAEMON, replace(other, acts=acts))
+            watch(world, one, 60)
+
+    minutes(30, acts=True)
+    assert len(world.machines_of("pub1")) == 1
+    minutes(30, acts=False)
+    assert world.machines_of("pub1") == []
+
+
+def test_a_head_that_says_nothing_readable_may_act(tmp_path: Path) -> None:
+    (tmp_path / f"head-b.{DAEMON}").write_text("{")
+    (tmp_path / f"head-c.{DAEMON}").write_text(
+        '{"host": "c", "at": 1.0, "config": "", "version": "0.0.9"}'
+    )
+    assert len(acting_files(tmp_path, DAEMON)) == 2
 
 
 def test_while_the_directory_of_two_heads_is_away_nothing_is_counted(
