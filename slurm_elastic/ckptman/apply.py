@@ -1,5 +1,5 @@
-"""Applies the plans of a tick, in this order: saves that people ordered, new moves, the next step
-of each move, periodic saves, nodes, notices.
+"""Applies the plans of a tick, in this order: saves that people ordered, new moves, periodic saves,
+the next step of each move, nodes, notices.
 """
 
 from __future__ import annotations
@@ -106,8 +106,9 @@ class PlanApplier:
         self.saves.forget(snapshot, self.crew)
 
     def _begin_moves(self, plans: Sequence[JobPlan], snapshot: Snapshot) -> list[Migration]:
-        """Write all new moves to the disk, then drain all their nodes, then start saves. All nodes
-        are drained first, so that no requeued job begins on another node that goes.
+        """Write all new moves to the disk, then drain all their nodes, then start the saves of jobs
+        that stay. All nodes are drained first, so that no requeued job begins on another node that
+        goes.
         """
         site = self._site
         # If a save of the job is already running, wait until it has ended: the move begins in a

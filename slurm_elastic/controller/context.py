@@ -62,7 +62,8 @@ class Site:
     under addresses in a tunnel. ``extensions``: functions of optional features.
     ``shortest_boot``: the shortest ResumeTimeout (s) of all clouds. ``looks_names_up``:
     whether slurmctld looks up the names of nodes without an address. ``repairs_allowed_from``
-    (monotonic): after a takeover we end, until then, only machines that Slurm asked to suspend.
+    (monotonic): after a takeover the patient actions (``Action.patient``) wait until then: lost
+    requests are not bought, and no machine ends because of Slurm's view of its node alone.
     ``epoch``: the epoch in which this head acts, 0 with one head. ``slurm_absence``: the spans in
     which slurmctld did not answer. ``job_starts``: when prologs let their jobs start.
 

@@ -239,7 +239,9 @@ def _handle_refusal(
     site: Site, spec: LaunchSpec, error: ProviderError, *, in_doubt: bool
 ) -> Launched:
     # An earlier call may have taken effect even if the cloud refuses this one (for example because
-    # our credentials have expired). A lack of capacity or quota is an answer to the call itself.
+    # our credentials have expired). A lack of capacity or quota closes the launch all the same:
+    # a provider raises these errors on a repetition only if there are no machines of the first
+    # call (``protocols.Provider.launch``).
     stays_open = in_doubt and not isinstance(error, CapacityError | QuotaError)
     # The cloud has answered. Close the intent first: if a later step failed with the intent open,
     # no other offer would be tried, and every round would repeat this same launch.

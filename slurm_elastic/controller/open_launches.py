@@ -37,7 +37,8 @@ def confirm_launches(
 
 def retry_launches(site: Site, batch: Sequence[actions.Retry], listed: Sequence[Instance]) -> None:
     """Repeat the calls under the same tokens. If the cloud refuses one now, launch on other offers
-    for the nodes that Slurm still waits for.
+    for the nodes that Slurm still waits for. In the first round after a start, other offers wait
+    until all lists are read (NotLearntError); the nodes then get machines as lost requests.
     """
     for action in batch:
         row = site.ledger.launches.get(action.generation)
@@ -63,6 +64,8 @@ def retry_launches(site: Site, batch: Sequence[actions.Retry], listed: Sequence[
         site.recorder.record_if_changed(CORRELATION, kind, row.nodes, cause, jobs=jobs)
         if result.outcome is LaunchOutcome.IN_DOUBT:
             continue
+        # This is all: a provider that refuses a repetition for capacity or quota has no machines of
+        # the first call (``protocols.Provider.launch``).
         started = {i.node for i in result.instances}
         unserved = [n for n in row.nodes if n not in started]
         view = site.slurm.nodes(unserved) if unserved else {}

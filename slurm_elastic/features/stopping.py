@@ -160,8 +160,8 @@ def stop(site: Site, cloud: str, machines: Sequence[Machine], correlation: str) 
 def stop_again(
     site: Site, cloud: str, machines: Sequence[Machine], correlation: str
 ) -> list[Machine]:
-    """Repeat the call of ``stop`` for machines with an open intent. Returns the stopped
-    machines.
+    """Repeat the call of ``stop`` for machines with an open intent. Returns the machines that the
+    cloud refuses to stop. There are none if it stops them or its answer leaves that open.
     """
     ids, nodes = [m.instance.id for m in machines], [m.instance.node for m in machines]
     try:

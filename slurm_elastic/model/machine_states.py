@@ -46,7 +46,10 @@ class Serving(_State, frozen=True, kw_only=True):
 
 
 class Ending(_State, frozen=True, kw_only=True):
-    """We decided to terminate the machine. It is paid until its cloud no longer lists it."""
+    """We decided to terminate the machine. It is paid until its cloud accepts that for the first
+    time. A machine that was stopped, or whose earlier end failed, is paid until its cloud no longer
+    lists it.
+    """
 
     retired_at: float
     cause: AnyCause

@@ -5,12 +5,13 @@ Pure: each source is a function of facts that its caller has read.
 cause          reported by                 the job is                                  at once?
 =============  ==========================  ==========================================  ===========
 reclaim        the cloud, a person         moved                                       yes
+departure      an order of a person        moved                                       yes
 rebalance      the cloud, a person         saved, and stays                            yes
 price          a price over the bid        saved, and stays                            yes
 health         a node in Slurm's FAIL      moved                                       yes
 planned end    its machine's maximum age   moved                                       no
-reservation    the cloud's reservation of its  moved                                       no
-end            machine, when it ends
+reservation    its machine's reservation   moved                                       no
+end            in the cloud
 maintenance    a reservation (MAINT)       moved, if it may still run when that begins no
 drain          a date in the drain's text  moved, if it may still run at that time     no
 limit          the job's own time limit    requeued, with a full limit                 no

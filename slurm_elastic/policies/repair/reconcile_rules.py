@@ -1,8 +1,9 @@
 """The repairs: Slurm's view x the ledger x the cloud's view -> actions. Pure.
 
 Level-triggered: each round reads everything again, so a crash between any two steps needs no
-recovery code of its own. The table, per node (rows are tried in this order; "machine" is a live
-row of the ledger):
+recovery code of its own. The table, per node ("machine" is a live row of the ledger). Rows are
+tried in this order, except that a node that is ill or down comes before all else of nodes, and a
+double machine before a relaunch:
 
 ===============  ==================  =======================  =====================================
 Slurm's node     ledger              cloud                    action
@@ -39,9 +40,9 @@ powering up      open intent         nothing                  retry (same token)
 any              open intent and     nothing of this intent   abandon, after long enough: the call
                  another machine                              would make its node a second one
 not powering up  open intent         nothing, long enough     abandon
+powering up      nothing, held       nothing                  give-back (no offer was left)
 powering up      nothing             nothing                  launch (the request was lost)
 powering up      machine, registered there                    relaunch, after the grace
-powering up      nothing, held       nothing                  give-back (no offer was left)
 up, heard        nothing             nothing                  doubt
 up, not heard    nothing             nothing                  fail-node (its machine is gone)
 up               nothing             lists it as ended        fail-lost (at once)
