@@ -48,8 +48,8 @@ def enforce(
     queued_rows = [(row, queue[row.job]) for row in rows.values() if row.job in queue]
     # Use the job's present account, because its user may have changed it since the deferral.
     bars = {job.id: barring(over, job.account, job.user) for job in jobs}
-    _restore(site, [(row, job) for row, job in queued_rows if bars[job.id] is None], now)
     public = {c.partition_name for c in site.config.clouds if c.location is Location.PUBLIC}
+    _restore(site, [(row, job) for row, job in queued_rows if bars[job.id] is None], public, now)
     for limit in over.values():
         jobs_to_defer = [
             j for j in jobs if bars[j.id] == limit and _is_to_go(j, public, limit, now)
@@ -135,8 +135,9 @@ def _narrow(
     refused = change_pending(site, jobs, partitions=other_partitions)
     for job in jobs:
         if job.id in refused:
-            change_pending(site, [job], begin_in=limit.until - now)
+            # Save first: after a crash in between, the job would keep a begin time of ours.
             site.ledger.deferred.defer([_deferral(rows.get(job.id), job, (), limit, now)])
+            change_pending(site, [job], begin_in=limit.until - now)
     # The jobs start in other partitions now, so they need not wait for the end of a requeue's
     # delay.
     held = [job for job in jobs if job.is_requeue_hold(now) and job.id not in refused]
@@ -144,7 +145,9 @@ def _narrow(
         change_pending(site, held, begin_in=0.0)
 
 
-def _restore(site: Site, queued_rows: Sequence[tuple[Deferral, SlurmJob]], now: float) -> None:
+def _restore(
+    site: Site, queued_rows: Sequence[tuple[Deferral, SlurmJob]], public: set[str], now: float
+) -> None:
     """Restore the saved values, with one command for all jobs that get the same value. If Slurm
     refuses to change a job, the next look retries it.
     """
@@ -160,7 +163,7 @@ def _restore(site: Site, queued_rows: Sequence[tuple[Deferral, SlurmJob]], now: 
     begins: dict[float, list[SlurmJob]] = {}
     for row, job in pending:
         # Do not overwrite a list or a begin time that the user has changed since our change.
-        if row.partitions and set(job.partitions) < set(row.partitions):
+        if row.partitions and set(job.partitions) == set(row.partitions) - public:
             lists.setdefault(row.partitions, []).append(job)
         if row.until and job.begin > now and abs(job.begin - row.until) <= BEGIN_TOLERANCE_S:
             begins.setdefault(max(row.begin - now, 0.0), []).append(job)

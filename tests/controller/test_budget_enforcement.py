@@ -180,6 +180,20 @@ def test_a_job_that_may_start_elsewhere_too_moves_there_and_comes_back(
     assert looks <= 300 / PERIOD_S + 1, "then only who uses the machines is looked at any more"
 
 
+def test_a_list_that_its_user_gives_a_job_meanwhile_is_kept(make: Callable[..., World]) -> None:
+    world = make()
+    overdraw(world)
+    submit(world, 2, "physics", partitions=("main", "pub"))
+    world.advance(30)
+    assert world.slurm.queue()[2].partitions == ("main",)
+    world.stop()
+    world.slurm.change_pending((2,), partitions=("pub",))
+    world.config = replace(world.config, policies=SitePolicies(poll_interval=5.0))
+    world.start()
+    world.advance(60)
+    assert world.slurm.queue()[2].partitions == ("pub",)
+
+
 def test_its_own_begin_time_is_kept(make: Callable[..., World]) -> None:
     world = make()
     overdraw(world)
