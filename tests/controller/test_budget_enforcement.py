@@ -183,7 +183,7 @@ def test_a_job_that_may_start_elsewhere_too_moves_there_and_comes_back(
 def test_a_list_that_its_user_gives_a_job_meanwhile_is_kept(make: Callable[..., World]) -> None:
     world = make()
     overdraw(world)
-    submit(world, 2, "physics", partitions=("main", "pub"))
+    submit(world, 2, "physics", count=3, partitions=("main", "pub"))
     world.advance(30)
     assert world.slurm.queue()[2].partitions == ("main",)
     world.stop()
@@ -192,6 +192,7 @@ def test_a_list_that_its_user_gives_a_job_meanwhile_is_kept(make: Callable[..., 
     world.start()
     world.advance(60)
     assert world.slurm.queue()[2].partitions == ("pub",)
+    assert world.ledger.deferred.jobs() == ()
 
 
 def test_its_own_begin_time_is_kept(make: Callable[..., World]) -> None:
