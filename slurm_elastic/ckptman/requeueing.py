@@ -1,5 +1,6 @@
 """The requeue of a saved job. If Slurm refuses it, does not answer, or accepts it without effect
-for REQUEUE_TIMEOUT_S, the job continues where it is.
+for REQUEUE_TIMEOUT_S, the job continues where it is. If its method cannot let it continue, both are
+tried again until one works.
 """
 
 from __future__ import annotations

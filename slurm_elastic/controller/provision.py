@@ -69,7 +69,7 @@ def provision(
 
     ``asked_at``: when Slurm asked for the nodes (Unix time), if known. ``trouble``: why the cloud
     cannot sell; then it is not asked for offers. While the ledger cannot be written, nothing is
-    bought: the nodes wait for LEDGER_GRACE_S, then they are refused.
+    bought: the nodes wait until that has lasted for LEDGER_GRACE_S, then they are refused.
     """
     condition = site.ledger.condition
     if condition.end_only and site.now() - condition.since < LEDGER_GRACE_S:

@@ -2,7 +2,8 @@
 
 A start follows the same rules as a launch; only the call differs. It must be within the limits, and
 its intent is in the ledger before the call. If the cloud refuses the start, the machine is ended
-and its node gets a new one.
+and its node gets a new one: in the same request, or, if only the repetition of a lost call is
+refused, after the grace for a lost request.
 """
 
 from __future__ import annotations

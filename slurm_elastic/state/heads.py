@@ -29,7 +29,8 @@ SHARED = ("journal", "requests", "notices", "catalogue", "signal-saves", "blcr-i
 SHARED_FILES = ("known_hosts",)
 LAST_EPOCH = "last-epoch"
 """The file in ``state_dir`` with the highest number of an epoch that this head has seen in the
-shared directory.
+shared directory. An older copy of the directory is recognised by it, but not a copy from after the
+last takeover: its number is the same.
 """
 _NAME = re.compile(r"epoch-(\d{6,12})")
 

@@ -42,8 +42,10 @@ class Controllers(Struct, frozen=True, kw_only=True):
         return takeover(self.timeout)
 
     def acting(self, now: float) -> int | None:
-        """The index of the acting controller. None if no controller has written the file for
-        SlurmctldTimeout. A single controller always acts. OSError if the file cannot be read.
+        """The index of the acting controller. A single controller always acts.
+
+        None if no controller has written the file for SlurmctldTimeout: then the head that acts
+        goes on, and the other one waits. OSError if the file cannot be read: then neither acts.
         """
         if len(self.hosts) == 1:
             return 0
