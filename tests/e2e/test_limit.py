@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
+from patience import eventually
 
 from slurm_elastic.policies.checkpoint.threat import ThreatCause
 from slurm_elastic.sandbox.cluster import Sandbox
@@ -39,13 +40,19 @@ def test_a_job_goes_on_after_its_time_limit_with_a_full_one(site: Sandbox) -> No
     assert {move.cause for move in moves} == {ThreatCause.LIMIT}
     assert [move.image is not None for move in moves] == [True] * len(moves)
     assert "ckpt-saved" in kinds(site, f"job:{job}")
-    said = (site.work / f"slurm-{job}.out").read_text()
-    # A run that ends within seconds may have no step left to write its line; explain says so.
-    missing = kinds(site, f"job:{job}").count("ckpt-not-told")
     back = [move for move in moves if move.step is MigrationStep.BACK]
-    assert said.count("slurm-elastic: this job was saved at") == len(back) - missing
-    assert f"its time limit of 00:01:00 ends (1 of {TIMES} times)" in said
-    assert "with its full time limit" in said
+
+    def said() -> str:
+        return (site.work / f"slurm-{job}.out").read_text()
+
+    def is_each_told() -> bool:
+        # A run that ends within seconds may have no step left to write its line; explain says so.
+        missing = kinds(site, f"job:{job}").count("ckpt-not-told")
+        return said().count("slurm-elastic: this job was saved at") == len(back) - missing
+
+    eventually(is_each_told)  # they are written beside the moves
+    assert f"its time limit of 00:01:00 ends (1 of {TIMES} times)" in said()
+    assert "with its full time limit" in said()
 
 
 @pytest.mark.release
