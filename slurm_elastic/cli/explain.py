@@ -26,7 +26,7 @@ from slurm_elastic.cli.explain_text import LINES, Explanation, render, render_sh
 from slurm_elastic.cli.helptext import examples
 from slurm_elastic.cli.machine_readable import write_json
 from slurm_elastic.cli.shortened import words
-from slurm_elastic.cli.status import gather, kept_of
+from slurm_elastic.cli.status import gather, kept_of, with_kept
 from slurm_elastic.cli.subjects import MAX_EXPLAINED_NODES, is_of_site, subjects
 from slurm_elastic.config import Config, PoolSettings, domain_pools
 from slurm_elastic.config.configfile import load
@@ -50,7 +50,7 @@ from slurm_elastic.watch.door.questions import Chain, ChainAsk, OwnJobsAsk
 from slurm_elastic.watch.view import StatusView, status_view
 from slurm_elastic.watch.view.attention import machines, sentence
 from slurm_elastic.watch.view.kept import NODE, Waits, kept_views
-from slurm_elastic.watch.view.rows import KeptView
+from slurm_elastic.watch.view.rows import Facts, KeptView
 
 COST_TIMEOUT_S = 8.0
 """slurm-elasticd computes costs and starts one after the other. If many users ask for them, an
@@ -281,9 +281,9 @@ def _pending_advice(config: Config, job: SlurmJob, now: float) -> tuple[str, ...
     return (f"{text}; do: {wait.command}" if wait.command else text,)
 
 
-def _node_advice(config: Config, slurm: Slurm, name: str, now: float) -> tuple[str, ...]:
+def _node_advice(config: Config, facts: Facts) -> tuple[str, ...]:
     """The sentences for a node that takes no jobs or never ends, with the command that helps."""
-    views = kept_views(config, kept_of(slurm, now, names=[name]))
+    views = kept_views(config, facts)
     return tuple(_advice(finding) for finding in views if finding.kind != "job")
 
 
@@ -294,7 +294,8 @@ def _advice(finding: KeptView) -> str:
 def _explain_pool(config: Config, slurm: Slurm, name: str) -> Explanation:
     pool = next(pool for pool in config.pools if pool.name == name)
     now = time.time()
-    view = status_view(config, gather(config, slurm, now))
+    facts = gather(config, slurm, now)
+    view = status_view(config, facts)
     pools = {entry.name for entry in view.pools}
     pool_machines = [
         entry  # also machines of the cloud whose pool has left the configuration
@@ -310,17 +311,19 @@ def _explain_pool(config: Config, slurm: Slurm, name: str) -> Explanation:
         machines=tuple(last_alarming),
         attention=(
             *(entry.text for entry in machines(pool_machines)),
-            *_persons_nodes(config, slurm, expand(pool.nodes), now),
+            *_persons_nodes(config, facts, expand(pool.nodes)),
         ),
     )
 
 
-def _persons_nodes(config: Config, slurm: Slurm, nodes: Sequence[str], now: float) -> Iterator[str]:
+def _persons_nodes(config: Config, facts: Facts, names: Sequence[str]) -> Iterator[str]:
     """Yield a sentence for each group of nodes that a person must return to service. Until then the
     pool is smaller.
     """
     # The rows of machines already report the nodes that slurm-elasticd itself returns.
-    for finding in kept_views(config, kept_of(slurm, now, names=nodes)):
+    known = facts.nodes or {}
+    nodes = {name: known[name] for name in names if name in known}
+    for finding in kept_views(config, structs.replace(facts, nodes=nodes)):
         if finding.kind == NODE:
             yield _advice(finding)
 
@@ -351,8 +354,14 @@ def _explain_node(config: Config, slurm: Slurm, name: str, *, is_of_pool: bool) 
             )
         return _explanation(name, "site", text, chain)
     jobs = _jobs(slurm)[0] if any(map(jobs_of, chain.decisions)) else ()
-    explanation = _explanation(name, "node", _node_now(slurm, name), chain, jobs)
-    return structs.replace(explanation, attention=_node_advice(config, slurm, name, time.time()))
+    try:
+        # Read once for both: at a large site this is most of the time.
+        nodes, trouble = slurm.nodes([name]), ""
+    except SlurmError as error:
+        nodes, trouble = {}, f"Slurm does not answer: {error}"
+    explanation = _explanation(name, "node", trouble or _node_now(nodes, name), chain, jobs)
+    facts = with_kept(Facts(now=time.time(), nodes=nodes), slurm)
+    return structs.replace(explanation, attention=_node_advice(config, facts))
 
 
 def _explanation(
@@ -404,11 +413,8 @@ def _job_now(
     return f"job {job.label}{owner} is {' '.join(sorted(job.states))}{where}{reason}"
 
 
-def _node_now(slurm: Slurm, name: str) -> str:
-    try:
-        node: SlurmNode | None = slurm.nodes([name]).get(name)
-    except SlurmError as error:
-        return f"Slurm does not answer: {error}"
+def _node_now(nodes: Mapping[str, SlurmNode], name: str) -> str:
+    node = nodes.get(name)
     if node is None:
         return f"Slurm does not list node {name}"
     reason = f": {node.reason}" if node.reason else ""

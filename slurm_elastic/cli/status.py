@@ -7,7 +7,7 @@ import contextlib
 import gc
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 
 from msgspec.structs import replace
@@ -226,21 +226,21 @@ def gather(config: Config, slurm: Slurm, now: float) -> Facts:
     # An empty answer is an error of slurmctld: every cluster has nodes.
     if not nodes and "nodes" not in facts.private:
         return replace(facts, slurm_error=NO_NODE)
-    return _with_kept(replace(facts, nodes=nodes, jobs=jobs), slurm)
+    return with_kept(replace(facts, nodes=nodes, jobs=jobs), slurm)
 
 
-def kept_of(slurm: Slurm, now: float, names: Sequence[str] | None = None) -> Facts:
-    """Read Slurm's nodes, reservations and partitions. ``names``: the nodes to read (None: all).
-
-    Parts that Slurm does not answer for stay empty.
+def kept_of(slurm: Slurm, now: float) -> Facts:
+    """Read Slurm's nodes, reservations and partitions. Parts that Slurm does not answer for stay
+    empty.
     """
     facts = Facts(now=now)
     with contextlib.suppress(SlurmError):
-        facts = replace(facts, nodes=slurm.nodes(names))
-    return _with_kept(facts, slurm)
+        facts = replace(facts, nodes=slurm.nodes())
+    return with_kept(facts, slurm)
 
 
-def _with_kept(facts: Facts, slurm: Slurm) -> Facts:
+def with_kept(facts: Facts, slurm: Slurm) -> Facts:
+    """Add Slurm's reservations and partitions, if Slurm answers."""
     with contextlib.suppress(SlurmError):
         return replace(
             facts, reservations=slurm.reservations(), partition_states=slurm.partition_states(),
