@@ -15,9 +15,11 @@ from slurm_elastic.controller.context import Site
 from slurm_elastic.model.causes import AnyCause
 from slurm_elastic.model.causes.holds import GrowthStartsIt
 from slurm_elastic.model.cluster import Pool
+from slurm_elastic.model.directive import stopped_nodes
 from slurm_elastic.model.exclusion import (
     ANY,
     CAPACITY,
+    OPERATOR,
     POLICY,
     Exclusion,
     ExclusionKind,
@@ -28,6 +30,7 @@ from slurm_elastic.policies.growth.scaling import holds_back
 from slurm_elastic.policies.nodes.node_reasons import HOLD_MARK, has_mark
 from slurm_elastic.policies.nodes.node_state import Phase, is_busy, is_down, is_drained, phase
 from slurm_elastic.slurm.client import node_updates
+from slurm_elastic.state.ledger import LedgerState
 
 log = logging.getLogger(__name__)
 
@@ -95,6 +98,16 @@ def find_end_of_hold(site: Site, pool: Pool) -> float:
         if offer_scope(c.scope).cloud in (pool.cloud, ANY)
     ]
     return min(cooling, default=now + site.config.timings.capacity_cooldown)
+
+
+def find_closed_nodes(site: Site, state: LedgerState) -> frozenset[str]:
+    """Our nodes on which no machine may start because of an operator: nodes that leave by an order
+    in force, and nodes that are still held by an ended order.
+    """
+    # An order closes its nodes at once. Its holds follow seconds later, also at its end.
+    held = {row.scope for row in state.exclusions if row.kind == OPERATOR}
+    closed = held | stopped_nodes(state.directives, site.now()).keys()
+    return frozenset(closed & site.pool_of.keys())
 
 
 def can_drain(node: SlurmNode) -> bool:

@@ -316,12 +316,17 @@ class Autoscaler(Part):
                 )
 
     def _start(self, nodes: Sequence[str]) -> None:
-        """Release the holds of these nodes and power the nodes up."""
+        """Release the holds of these nodes and power the nodes up, except nodes that an operator
+        has closed since the look began.
+        """
         if not nodes:
             return
-        held_by_policy = {
-            row.scope for row in self._site.ledger.exclusions.holds() if row.kind == POLICY
-        }
+        state = self._site.ledger.state()
+        closed = holds.find_closed_nodes(self._site, state)
+        nodes = [node for node in nodes if node not in closed]
+        if not nodes:
+            return
+        held_by_policy = {row.scope for row in state.exclusions if row.kind == POLICY}
         held = [node for node in nodes if node in held_by_policy]
         if held:
             # Release before the power-up: a node that is powered up while drained stays drained.

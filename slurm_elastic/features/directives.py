@@ -1,8 +1,10 @@
 """Carries out the directives of operators: ends the expired ones, and holds the nodes on which
 nothing may start, so that Slurm allocates them to no job.
 
-The ranking (``budget.find_stops``) prevents purchases for these nodes. It does so as soon as the
-directive is in the ledger, independently of this module.
+As soon as a directive is in the ledger, independently of this module, the ranking refuses purchases
+in the pools that it closes (``budget.find_stops``), and growth policies start none of the nodes
+that it closes (``holds.find_closed_nodes``). Slurm itself may ask for such a node until it is held;
+``departures`` then gives it back.
 """
 
 from __future__ import annotations

@@ -9,6 +9,7 @@ from msgspec import Struct
 
 from slurm_elastic.controller.budget import apply_directives, find_barred_payers, find_stops
 from slurm_elastic.controller.context import Site
+from slurm_elastic.controller.holds import find_closed_nodes
 from slurm_elastic.controller.snapshot import read_all_nodes
 from slurm_elastic.features.covered_jobs import CoveredJobs
 from slurm_elastic.features.pool_nodes import Observation, PoolNodes
@@ -58,6 +59,7 @@ def observe(site: Site) -> Observation:
     machines = {m.instance.node: m for m in site.serving_machines(state.machines)}
     # Once for each cloud: there may be ten thousand machines.
     counted_clouds = {cloud for cloud in site.clouds if _counts_hosts(site, cloud)}
+    stops = _blocked_pools(site) | find_stops(site.config, site.ledger, site.rules, now)
     return Observation(
         at=int(now),
         nodes=nodes,
@@ -70,7 +72,12 @@ def observe(site: Site) -> Observation:
         ),
         policy={row.scope: row for row in rows if row.kind == POLICY},
         capacity=frozenset(row.scope for row in rows if row.kind == CAPACITY),
-        stops=_blocked_pools(site) | find_stops(site.config, site.ledger, site.rules, now),
+        stops=stops,
+        # The nodes of a stopped pool still count: its jobs must stay in the queue, because growth
+        # records the stop as the reason why they wait.
+        closed=frozenset(
+            node for node in find_closed_nodes(site, state) if site.pool_of[node].name not in stops
+        ),
         over=find_barred_payers(site.config, site.ledger, now),
         # With the operators' orders of now, not the file's limits alone.
         pool_nodes={

@@ -50,11 +50,11 @@ class Observation(Struct, frozen=True, kw_only=True):
     """The state of Slurm and the ledger at ``at`` (Unix time, s).
 
     ``machines``: by node. ``policy``, ``capacity``: holds of growth policies and for lack of
-    capacity, by node. ``stops``: by pool, why nothing may start. ``over``: by scope, exhausted
-    budgets of accounts and users, who get no new machine of a public cloud. ``pool_nodes``: the
-    present ``max_nodes`` by pool. ``facts``: further restrictions. ``unhelped``: jobs that growth
-    does not count. ``machines_by_host``: how many machines each host (cloud and zone) has, if the
-    cloud's zones are hosts.
+    capacity, by node. ``stops``: by pool, why nothing may start. ``closed``: nodes of other pools
+    that operators have closed. ``over``: by scope, exhausted budgets of accounts and users, who get
+    no new machine of a public cloud. ``pool_nodes``: the present ``max_nodes`` by pool. ``facts``:
+    further restrictions. ``unhelped``: jobs that growth does not count. ``machines_by_host``: how
+    many machines each host (cloud and zone) has, if the cloud's zones are hosts.
     """
 
     at: int
@@ -66,6 +66,7 @@ class Observation(Struct, frozen=True, kw_only=True):
     stops: Mapping[str, AnyCause]
     over: Mapping[str, Overdrawn]
     pool_nodes: Mapping[str, int | None]
+    closed: frozenset[str] = frozenset()
     facts: QueueFacts = QueueFacts()
     unhelped: frozenset[int] = frozenset()
     machines_by_host: Mapping[tuple[str, str], int] = {}
@@ -198,7 +199,10 @@ class PoolNodes:
                 self.unheld.append(name)
             else:
                 self.held[name] = row.cause
-            if node_phase is Phase.POWERED_DOWN and not has_no_capacity:
+            # A closed node stays drained when its policy's hold is released, so no job could use
+            # its machine.
+            may_start = not has_no_capacity and name not in self._view.closed
+            if node_phase is Phase.POWERED_DOWN and may_start:
                 self.off.append(name)
         elif "POWER_DOWN" not in node.states:  # else Slurm starts no new job on it
             self._sort_up(node, node_phase)

@@ -23,10 +23,12 @@ from slurm_elastic.features import autoscaler
 from slurm_elastic.features.autoscaler import Autoscaler
 from slurm_elastic.features.covered_jobs import CoveredJobs
 from slurm_elastic.features.observe import observe, pool_groups
+from slurm_elastic.features.pool_nodes import Observation
 from slurm_elastic.model.causes import Quoted
 from slurm_elastic.model.causes.composed import GrowthStopped, StoppedPool
 from slurm_elastic.model.causes.growth import GrowthPlanned
 from slurm_elastic.model.cluster import Limits, Location, Market
+from slurm_elastic.model.directive import Departure
 from slurm_elastic.model.exclusion import POLICY, Exclusion
 from slurm_elastic.model.memory import Deferral
 from slurm_elastic.model.slurm import SlurmJob, SlurmNode
@@ -38,6 +40,8 @@ from slurm_elastic.state.ledger import Decision
 from slurm_elastic.state.ledger.exclusions import Exclusions
 from slurm_elastic.state.store.store import Store
 from slurm_elastic.testing.in_memory import Inline
+from slurm_elastic.watch.door.orders import carry_out
+from slurm_elastic.watch.door.questions import DirectAsk, EndAsk
 from tests.controller.looks import Looks
 from tests.controller.world import PUB, SHAPE, T0, World, make_config
 from tests.simulate.replay import differences, entry
@@ -394,6 +398,78 @@ def test_an_admins_drain_stays_and_counts_as_no_room(make: Callable[..., World])
     assert world.slurm.node("pub1").reason == "fan is broken"
     assert is_drained(world.slurm.node("pub1"))
     assert "pub1" not in {row.scope for row in world.ledger.exclusions.holds()}
+
+
+def drain_nodes(world: World, *nodes: str) -> None:
+    word = Departure(verb="drain", about=",".join(nodes), nodes=nodes)
+    carry_out(world.config, DirectAsk(word=word), "alice", world.now)
+
+
+def bought(world: World) -> list[str]:
+    """The nodes of all machines that the cloud has ever made, one for each machine."""
+    return [machine.instance.node for machine in world.ledger.machines.live(ended_since=0)]
+
+
+def test_a_node_that_an_operator_closed_is_not_started_and_another_one_is(
+    make: Callable[..., World],
+) -> None:
+    world = make(growth="on_demand", release="idle(seconds=60)")
+    world.advance(20)
+    drain_nodes(world, "pub1")
+    world.advance(60)
+    assert drained(world) == list(PUB)
+    submit(world, 1)
+    world.advance(300)
+    assert running(world) == [1]
+    assert bought(world) == ["pub2"]
+    assert is_drained(world.slurm.node("pub1"))
+    assert "is drained by alice" in world.slurm.node("pub1").reason
+
+
+def test_a_closed_node_is_used_again_when_its_order_is_over(make: Callable[..., World]) -> None:
+    world = make(growth="on_demand", release="idle(seconds=60)")
+    world.advance(20)
+    drain_nodes(world, *PUB)
+    world.advance(60)
+    submit(world, 1)
+    world.advance(60)
+    assert bought(world) == []
+    (order,) = world.ledger.directives.all()
+    carry_out(world.config, EndAsk(numbers=(order.number,)), "bob", world.now)
+    world.advance(120)
+    assert running(world) == [1]
+    assert bought(world) == ["pub1"]
+
+
+def test_no_warm_machine_is_kept_on_a_closed_node(make: Callable[..., World]) -> None:
+    world = make(pool={"min_idle_machines": 1}, growth="on_demand", release="idle(seconds=30)")
+    world.slurm.set_suspend_time(86400)
+    world.advance(60)
+    assert up(world) == ["pub1"]
+    drain_nodes(world, "pub2")
+    world.advance(30)
+    submit(world, 1)
+    world.advance(60)
+    assert up(world) == ["pub1", "pub3"]
+    assert bought(world) == ["pub1", "pub3"]
+
+
+def test_an_order_that_comes_during_a_look_closes_its_nodes(
+    make: Callable[..., World], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world = make(growth="on_demand", release="idle(seconds=60)")
+    world.advance(20)
+
+    def observe_then_drain(site: Site) -> Observation:
+        seen = observe(site)
+        if seen.jobs and not site.ledger.directives.all():
+            drain_nodes(world, "pub1")
+        return seen
+
+    monkeypatch.setattr(autoscaler, "observe", observe_then_drain)
+    submit(world, 1)
+    world.advance(300)
+    assert bought(world) == ["pub2"]
 
 
 def test_a_pool_without_capacity_is_left_alone_until_it_has_some(

@@ -23,10 +23,11 @@ from slurm_elastic.model.exclusion import CAPACITY, OPERATOR, POLICY, Exclusion
 from slurm_elastic.model.slurm import SlurmJob, SlurmNode
 from slurm_elastic.policies.money.account_budgets import Overdrawn
 from slurm_elastic.state.ledger import Machine
-from tests.controller.world import World, make_config
+from tests.controller.world import PUB, World, make_config
 
 NOW = 1_800_000_000
 OURS = "slurm-elastic:hold:x"
+WHY = Quoted(text="why")
 Make = Callable[..., World]
 
 
@@ -145,6 +146,25 @@ def test_a_node_is_in_the_class_that_slurm_and_the_holds_say(
     assert " ".join(sorted(name for name, nodes in found.items() if nodes)) == classes
     assert all(nodes in ([], ["pub1"]) for nodes in found.values())
     assert one.held in ({}, {"pub1": Quoted(text="why")})
+
+
+@pytest.mark.parametrize(("stop", "startable"), [({}, ("pub2",)), ({"burst": WHY}, PUB[:2])])
+def test_a_node_that_an_operator_still_holds_is_not_startable(
+    make: Make, stop: dict[str, Quoted], startable: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also after the order is over, until its hold is released. In a pool that is stopped as a
+    whole the stop alone counts, so that waiting jobs hear of it.
+    """
+    world = make()
+    world.slurm.update_nodes(PUB[2:], state="DOWN", reason="broken")
+    world.ledger.exclusions.add(
+        *(
+            Exclusion(kind=kind, scope="pub1", pool="burst", cause=WHY)
+            for kind in (POLICY, OPERATOR)
+        )
+    )
+    monkeypatch.setattr(observe_module, "find_stops", lambda *_: stop)
+    assert group(world, observe(world.site)).startable["burst"] == startable
 
 
 def test_a_node_that_is_up_without_a_machine_of_ours_is_no_idle_machine(make: Make) -> None:

@@ -366,6 +366,18 @@ def test_only_as_many_are_let_go_as_there_is_room_for() -> None:
     ]  # fmt: skip
 
 
+def test_a_node_that_an_operator_holds_takes_up_no_room() -> None:
+    wide = replace(AWS, markets=tuple(Market))
+    terms = replace(TERMS, pools={"burst": wide}, pool_of=dict.fromkeys(AWS.nodes, wide))
+    world = snapshot(
+        exclusions=(hold("pub1"), hold("pub2"), hold("pub1", kind=OPERATOR)), terms=terms,
+        offers=BUYS["offers"], scopes={"burst": Scope(limits=Limits(nodes=1))},
+    )  # fmt: skip
+    assert [(a.kind, a.subject) for a in asked(RoundRule.HOLDS, world)] == [
+        ("release", "pub2"), ("hold", "pub1"),
+    ]  # fmt: skip
+
+
 @pytest.mark.parametrize(
     ("change", "released"),
     [

@@ -72,7 +72,11 @@ def _pool_holds(
     )  # fmt: skip
     room = sum(launch.room for launch in launches)
     machines = {m.instance.node for m in snapshot.own_machines if m.is_wanted}
-    free = [n for n in nodes if _may_start(snapshot.nodes.get(n), machines)][:room]
+    # Last the nodes that operators hold: Slurm cannot use them, so they must not take up the room
+    # of other nodes.
+    closed = {x.scope for x in snapshot.exclusions if x.kind == OPERATOR}
+    by_use = sorted(nodes, key=closed.__contains__)
+    free = [n for n in by_use if _may_start(snapshot.nodes.get(n), machines)][:room]
     for node in free:
         cause = OfferAvailable(offer=launches[0].offer.key)
         yield Release(node=node, hold=CAPACITY, cause=cause)
