@@ -16,16 +16,18 @@ from slurm_elastic.base.hostlist import compress
 from slurm_elastic.base.report_once import ReportOnce
 from slurm_elastic.base.shared_dict import SharedDict
 from slurm_elastic.controller.boots import is_cooling
+from slurm_elastic.controller.budget import find_stops
 from slurm_elastic.controller.context import Site
 from slurm_elastic.controller.extensions import Extensions, Part
 from slurm_elastic.controller.periodic import SiteTask
 from slurm_elastic.model.boot_image import Replacement
 from slurm_elastic.model.causes.image_changes import ImageChanged, NewImageFails, NewImageWorks
 from slurm_elastic.model.cluster import Instance, Pool
-from slurm_elastic.model.directive import MAINTENANCE, Departure, stopped_pools
-from slurm_elastic.model.exclusion import offer_scope
+from slurm_elastic.model.directive import MAINTENANCE, Departure
+from slurm_elastic.model.exclusion import CAPACITY, offer_scope
 from slurm_elastic.model.image_naming import NamesImages
 from slurm_elastic.model.memory import Health
+from slurm_elastic.policies.repair.departure import concerned
 from slurm_elastic.policies.repair.image_replacement import ImageHistory, PoolImages, next_step
 from slurm_elastic.slurm.client import node_updates
 from slurm_elastic.state.audit_trail import image_subject, pool_subject
@@ -177,26 +179,30 @@ class ImageReplacement(Part):
 
 
 def is_closed(site: Site, pool: Pool) -> bool:
-    """Whether a machine that leaves now might not come back: an operator, a budget or a refusal
-    lets nothing start in the pool, or an operator's order empties it already.
+    """Whether a machine that leaves now might not come back: an operator, a budget, a time window
+    or a refusal lets nothing start in the pool. Also if machines of the pool already leave by an
+    operator's order.
     """
     now = site.now()
-    directives = site.ledger.directives.all()
+    machines = [m for m in site.serving_machines() if m.pool == pool.name]
     departing = any(
-        isinstance(d.word, Departure)
-        and d.holds(now)
-        and not set(d.word.nodes).isdisjoint(pool.nodes)
-        for d in directives
+        isinstance(d.word, Departure) and d.holds(now) and concerned(machines, d.word, d.starts)
+        for d in site.ledger.directives.all()
     )
-    is_held = any(row.scope in pool.nodes for row in site.ledger.exclusions.holds())
+    # Other holds close no pool: a growth policy holds each of its nodes that is off, and an
+    # operator may have closed a single node.
+    lacks_capacity = any(
+        row.kind == CAPACITY and row.scope in pool.nodes for row in site.ledger.exclusions.holds()
+    )
     refused = any(
         offer_scope(row.scope).touches(pool) for row in site.ledger.exclusions.cool_downs(now)
     )
     return (
         departing
-        or is_held
+        or lacks_capacity
         or refused
         or pool.cloud in site.blocked
-        or pool.name in stopped_pools(directives, {pool.name: pool.cloud}, now)
         or is_cooling(site, pool)
+        # Not the holds that a stop causes: a pool whose nodes are all up has none.
+        or pool.name in find_stops(site.config, site.ledger, site.rules, now)
     )

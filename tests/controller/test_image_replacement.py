@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -13,10 +14,12 @@ from msgspec.structs import replace
 from slurm_elastic.base.errors import CapacityError, SlurmError
 from slurm_elastic.base.hostlist import compress
 from slurm_elastic.config import PoolSettings
+from slurm_elastic.config.policies import SitePolicies
 from slurm_elastic.model.boot_image import Replacement
 from slurm_elastic.model.causes.image_changes import ImageChanged
 from slurm_elastic.model.cluster import Limits
-from slurm_elastic.model.directive import Pause
+from slurm_elastic.model.directive import Departure, Pause
+from slurm_elastic.model.exclusion import POLICY
 from slurm_elastic.policies.nodes.node_state import Phase, phase
 from slurm_elastic.watch.door.orders import carry_out
 from slurm_elastic.watch.door.questions import DirectAsk, EndAsk
@@ -159,6 +162,65 @@ def test_a_pause_stops_it_and_its_end_continues_it(world: World) -> None:
     carry_out(world.config, EndAsk(numbers=(order.number,)), "alice", world.now)
     world.advance(60)
     assert len(leaving(world)) == 1
+
+
+def growing(**policies: Any) -> World:
+    """A world whose pools have a growth policy, which holds each node that is off."""
+    rules = SitePolicies(growth="on_demand", poll_interval=5.0, **policies)
+    return World(limits=Limits(nodes=20, dollars_per_hour=10), pools=pools(), policies=rules)
+
+
+def test_where_a_growth_policy_holds_what_is_off_machines_are_replaced() -> None:
+    world = growing()
+    world.advance(30)
+    fill(world, 3)
+    new_image(world)
+    world.advance(60)
+    held = {row.scope for row in world.ledger.exclusions.holds() if row.kind == POLICY}
+    assert held >= set(RACK[3:])
+    assert len(leaving(world)) == 1, "one first"
+    world.close()
+
+
+@pytest.mark.parametrize("count", [3, 6])
+@pytest.mark.parametrize(("window", "leaves"), [("07:00-08:10", 0), ("07:00-09:00", 1)])
+def test_outside_the_times_at_which_machines_may_start_nothing_leaves(
+    count: int, window: str, leaves: int
+) -> None:
+    """Whether nodes are off, which are then held for this reason, or all are up."""
+    world = growing(start_windows=(window,))
+    world.advance(30)
+    fill(world, count)
+    world.advance(600)
+    new_image(world)
+    world.advance(120)
+    assert time.strftime("%H:%M", time.gmtime(world.now)) == "08:14"
+    assert len(leaving(world)) == leaves
+    world.close()
+
+
+def test_a_single_node_that_an_operator_closed_holds_up_no_other(world: World) -> None:
+    fill(world, 4)
+    word = Departure(verb="drain", about=RACK[5], nodes=RACK[5:])
+    carry_out(world.config, DirectAsk(word=word), "alice", world.now)
+    new_image(world)
+    world.advance(60)
+    assert {row.scope for row in world.ledger.exclusions.holds()} == {RACK[5]}
+    assert len(leaving(world)) == 1
+
+
+def test_while_a_machine_leaves_by_an_order_no_other_leaves_for_its_image(world: World) -> None:
+    fill(world)
+    word = Departure(verb="drain", about=RACK[0], nodes=RACK[:1])
+    carry_out(world.config, DirectAsk(word=word), "alice", world.now)
+    new_image(world)
+    world.advance(60)
+    assert leaving(world) == {RACK[0]}
+    (job,) = (job for job, nodes in running(world).items() if nodes == RACK[:1])
+    finish(world, job)
+    world.advance(120)
+    assert len(leaving(world)) == 1
+    assert leaving(world) != {RACK[0]}
 
 
 def test_while_launches_are_refused_nothing_leaves(world: World) -> None:
