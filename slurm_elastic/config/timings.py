@@ -16,7 +16,7 @@ class Timings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     gone: ClassVar[Gone] = {
         "misses": "a machine is gone after 3 lists in a row without it",
         "transient_deadline": "calls that a cloud is too busy for are repeated for 60 s, and for "
-        "no longer than half of the shortest resume_timeout",
+        "no longer than half of its resume_timeout",
     }
 
     suspend_time: SuspendSeconds = 600.0

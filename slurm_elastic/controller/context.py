@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import secrets
 import threading
 import time
@@ -60,10 +59,10 @@ class Site:
     sleeps; it returns True if the service must stop. ``blocked``: by cloud, the cause that forbids
     launches there until the site allows them. ``tunnelled``: the clouds whose machines join Slurm
     under addresses in a tunnel. ``extensions``: functions of optional features.
-    ``shortest_boot``: the shortest ResumeTimeout (s) of all clouds. ``looks_names_up``:
-    whether slurmctld looks up the names of nodes without an address. ``repairs_allowed_from``
-    (monotonic): after a takeover the patient actions (``Action.patient``) wait until then: lost
-    requests are not bought, and no machine ends because of Slurm's view of its node alone.
+    ``looks_names_up``: whether slurmctld looks up the names of nodes without an address.
+    ``repairs_allowed_from`` (monotonic): after a takeover the patient actions (``Action.patient``)
+    wait until then: lost requests are not bought, and no machine ends because of Slurm's view of
+    its node alone.
     ``epoch``: the epoch in which this head acts, 0 with one head. ``slurm_absence``: the spans in
     which slurmctld did not answer. ``job_starts``: when prologs let their jobs start.
 
@@ -108,7 +107,6 @@ class Site:
     extensions: Extensions = field(default_factory=Extensions)
     slurm_absence: SlurmAbsence = field(default_factory=SlurmAbsence)
     job_starts: JobStarts = field(default_factory=JobStarts)
-    shortest_boot: float = math.inf
     looks_names_up: bool = False
     repairs_allowed_from: float = 0.0
     epoch: int = 0
@@ -133,7 +131,6 @@ class Site:
             tunnelled=clouds_with_tunnel(config),
             rules=rules,
             blocked=blocked_clouds(config),
-            shortest_boot=min((config.resume_timeout(c) for c in config.clouds), default=math.inf),
             looks_names_up=_slurmctld_looks_names_up(config, slurm),
         )  # fmt: skip
 

@@ -98,7 +98,7 @@ def launch(
     try:
         # Call once for an open launch. The next round repeats it anyway, and retries here would
         # delay the other launches of this cloud.
-        answered = call() if is_repetition else call_with_retries(site, call)
+        answered = call() if is_repetition else call_with_retries(site, spec.offer.cloud, call)
     except TransientError as error:
         log.warning(
             "launch in doubt generation=%s cloud=%s error=%s", spec.generation, error.cloud, error
@@ -210,13 +210,15 @@ class _Call(Struct):
             raise
 
 
-def call_with_retries(site: Site, call: Callable[[], Answer]) -> Answer:
-    """Call ``call``, and repeat it after a TransientError for at most RETRY_FOR_S seconds.
+def call_with_retries(site: Site, cloud: str, call: Callable[[], Answer]) -> Answer:
+    """Call ``call`` of the ``cloud``, and repeat it after a TransientError for at most RETRY_FOR_S
+    seconds.
 
     UnsettledError passes at once, and so do all other errors.
     """
-    # Leave the machine at least half of ResumeTimeout to boot.
-    deadline = site.monotonic() + min(RETRY_FOR_S, site.shortest_boot / 2)
+    # Leave the machine at least half of its ResumeTimeout to boot.
+    boot_s = site.config.resume_timeout(site.clouds[cloud])
+    deadline = site.monotonic() + min(RETRY_FOR_S, boot_s / 2)
     pause = RETRY_PAUSES.longer(0.0)
     while True:
         try:

@@ -324,7 +324,7 @@ def ask_for_offers(site: Site, request: NodeRequest) -> tuple[Sequence[Offer], A
     """
     provider = site.providers[request.pool.cloud]
     try:
-        offers = call_with_retries(site, lambda: provider.offers(request.pool))
+        offers = call_with_retries(site, request.pool.cloud, lambda: provider.offers(request.pool))
     except ProviderError as error:
         if isinstance(error, AuthError):
             report_auth(site, error)

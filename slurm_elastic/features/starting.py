@@ -177,7 +177,7 @@ def _call(site: Site, instance: Instance, *, again: bool = False) -> _Answer:
 
     try:
         # A repair calls once, because the next round calls again.
-        start() if again else call_with_retries(site, start)
+        start() if again else call_with_retries(site, instance.cloud, start)
     except (CapacityError, QuotaError) as error:
         return _Answer(str(error))
     except InstanceNotFound as error:

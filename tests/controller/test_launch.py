@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from pathlib import Path
 
 import pytest
 from msgspec.structs import replace
@@ -29,11 +30,13 @@ from slurm_elastic.controller.launch import (
     rebuild_spec,
     report_auth,
 )
+from slurm_elastic.controller.provision import ask_for_offers
 from slurm_elastic.model.causes import Quoted
-from slurm_elastic.model.cluster import Instance, LaunchSpec, Market
+from slurm_elastic.model.causes.refusals import CloudSilent
+from slurm_elastic.model.cluster import Instance, LaunchSpec, Market, NodeRequest
 from slurm_elastic.model.exclusion import COOL_DOWN, Exclusion
 from slurm_elastic.policies.launch.exclusions import DENIED
-from tests.controller.world import World
+from tests.controller.world import PUB, World, make_config
 
 FOREVER = 10_000
 
@@ -87,6 +90,42 @@ def test_after_the_deadline_the_launch_stays_open(world: World) -> None:
     assert result.outcome is LaunchOutcome.IN_DOUBT
     assert 30 < world.now - began <= RETRY_FOR_S
     assert len(world.ledger.launches.open()) == 1
+
+
+@pytest.fixture
+def uneven(tmp_path: Path) -> Iterator[World]:
+    """The on-premises cloud boots in seconds, the public one in minutes."""
+    onp, pub = make_config(tmp_path).clouds
+    clouds = (replace(onp, resume_timeout=20.0), replace(pub, resume_timeout=600.0))
+    made = World(tmp_path, clouds=clouds)
+    yield made
+    made.close()
+
+
+@pytest.mark.parametrize(("cloud", "least_s", "most_s"), [("onp", 1, 10), ("pub", 30, RETRY_FOR_S)])
+def test_calls_of_a_cloud_are_repeated_for_half_of_its_own_time_to_boot_at_most(
+    uneven: World, cloud: str, least_s: float, most_s: float
+) -> None:
+    pool = next(p for p in uneven.site.pools.values() if p.cloud == cloud)
+    uneven.clouds[cloud].fail_next(TransientError, FOREVER, "offers")
+    began = uneven.now
+    offers, cause = ask_for_offers(
+        uneven.site, NodeRequest(id="r1", pool=pool, nodes=pool.nodes[:1])
+    )
+    assert (offers, type(cause)) == ((), CloudSilent)
+    assert least_s < uneven.now - began <= most_s
+
+
+def test_a_short_throttle_refuses_no_request_though_another_cloud_boots_in_seconds(
+    uneven: World,
+) -> None:
+    uneven.clouds["pub"].fail_next(TransientError, 6, "offers")
+    uneven.clouds["pub"].fail_next(TransientError, 6, "launch")
+    uneven.slurm.submit(1, PUB, 1, partitions=("pub",))
+    uneven.advance(120)
+    assert [i.node for i in uneven.alive("pub")] == [PUB[0]]
+    assert "refused" not in uneven.kinds("job:1")
+    assert uneven.ledger.exclusions.holds() == ()
 
 
 def test_a_call_is_not_repeated_once_nothing_may_be_bought(

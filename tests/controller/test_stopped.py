@@ -50,7 +50,7 @@ from slurm_elastic.state.ledger import Condition, Ledger
 from slurm_elastic.watch.door import metrics
 from slurm_elastic.watch.door.records import read_facts
 from slurm_elastic.watch.view import status_view
-from tests.controller.world import ONP, PUB, Killed, World
+from tests.controller.world import ONP, PUB, Killed, World, make_config
 
 DISK = 0.01
 
@@ -313,6 +313,18 @@ def test_a_start_that_fails_in_an_unknown_way_is_in_doubt(
     assert [str(d.reason) for d in world.ledger.decisions.about("pub1") if d.kind == "started"][
         -1
     ] == ("it was to be started and is still stopped")
+
+
+def test_a_start_is_repeated_for_half_of_the_boot_time_of_its_own_cloud(tmp_path: Path) -> None:
+    onp, pub = make_config(tmp_path).clouds
+    clouds = (replace(onp, resume_timeout=20.0), replace(pub, resume_timeout=600.0))
+    world = World(tmp_path, clouds=clouds, pools=pools())
+    run(world, 1, "pub1")
+    idle(world)
+    (machine,) = world.ledger.stops.machines()
+    world.clouds["pub"].fail_next(TransientError, 6, "start")
+    assert starting._call(world.site, machine.instance).error is None
+    world.close()
 
 
 def test_of_a_cloud_that_starts_no_machines_none_is_started(world: World) -> None:
