@@ -106,18 +106,31 @@ def _deferral(
     limit: Overdrawn,
     now: float,
 ) -> Deferral:
-    """Return the job's values from before our first change."""
-    # Slurm itself sets a begin time on a requeued job. To restore it would delay the job for
-    # nothing.
-    user_begin = job.begin if job.begin > now and not job.is_requeue_hold(now) else 0.0
+    """Return the values that the job gets back: its user's latest ones."""
     return Deferral(
         job=job.id,
         account=job.account,
-        partitions=(earlier.partitions if earlier else ())
-        or (job.partitions if other_partitions else ()),
-        begin=earlier.begin if earlier else user_begin,
+        # The list has a public partition, so it is the user's, also if we have changed an earlier
+        # list.
+        partitions=job.partitions if other_partitions else (),
+        begin=_user_begin(earlier, job, now),
         until=0.0 if other_partitions else limit.until,
     )
+
+
+def _user_begin(earlier: Deferral | None, job: SlurmJob, now: float) -> float:
+    """Return the begin time that the job's user has set, 0 if none."""
+    # Slurm itself sets a begin time on a requeued job. To restore it would delay the job for
+    # nothing.
+    is_set = job.begin > now and not job.is_requeue_hold(now)
+    if is_set and not (earlier and _is_ours(job.begin, earlier)):
+        return job.begin
+    return earlier.begin if earlier else 0.0
+
+
+def _is_ours(begin: float, row: Deferral) -> bool:
+    """Whether we have set this begin time."""
+    return abs(begin - row.until) <= BEGIN_TOLERANCE_S
 
 
 def _narrow(
@@ -165,7 +178,7 @@ def _restore(
         # Do not overwrite a list or a begin time that the user has changed since our change.
         if row.partitions and set(job.partitions) == set(row.partitions) - public:
             lists.setdefault(row.partitions, []).append(job)
-        if row.until and job.begin > now and abs(job.begin - row.until) <= BEGIN_TOLERANCE_S:
+        if job.begin > now and _is_ours(job.begin, row):
             begins.setdefault(max(row.begin - now, 0.0), []).append(job)
     refused: set[int] = set()
     for names, same_value_jobs in lists.items():

@@ -195,6 +195,80 @@ def test_a_list_that_its_user_gives_a_job_meanwhile_is_kept(make: Callable[..., 
     assert world.ledger.deferred.jobs() == ()
 
 
+def spent(world: World, seconds: float) -> dict[str, Overdrawn]:
+    """Physics may start nothing for so long."""
+    cause = Quoted(text="physics has spent it")
+    return {"account:physics": Overdrawn(world.now + seconds, cause)}
+
+
+def look(world: World, over: dict[str, Overdrawn]) -> None:
+    enforce(world.site, world.slurm.jobs(), over, world.now)
+
+
+def waits(world: World, job: int, **fields: Any) -> None:
+    world.slurm.set_job(job, "PENDING", account="physics", submit=world.now, **fields)
+
+
+def test_the_list_that_a_user_gives_a_narrowed_job_comes_back(make: Callable[..., World]) -> None:
+    world = make()
+    over = spent(world, 7200)
+    waits(world, 7, partitions=("main", "other", "pub"))
+    look(world, over)
+    world.slurm.change_pending((7,), partitions=("main", "pub"))
+    look(world, over)
+    assert world.slurm.queue()[7].partitions == ("main",)
+    look(world, {})
+    assert world.slurm.queue()[7].partitions == ("main", "pub")
+    assert world.ledger.deferred.jobs() == ()
+
+
+def test_a_list_that_its_user_has_replaced_does_not_come_back(make: Callable[..., World]) -> None:
+    """The user leaves only the public cloud, so the job waits. Then the user moves it to main."""
+    world = make()
+    over = spent(world, 7200)
+    waits(world, 7, partitions=("main", "pub"))
+    look(world, over)
+    world.slurm.change_pending((7,), partitions=("pub",))
+    look(world, over)
+    world.slurm.change_pending((7,), partitions=("main",))
+    look(world, {})
+    assert world.slurm.queue()[7].partitions == ("main",)
+
+
+@pytest.mark.parametrize(("first", "later"), [(0.0, 3600.0), (3000.0, 3600.0), (3600.0, 3000.0)])
+def test_a_begin_time_that_its_user_gives_a_deferred_job_comes_back(
+    make: Callable[..., World], first: float, later: float
+) -> None:
+    world = make()
+    over = spent(world, 7200)
+    begin = {"reason": "BeginTime", "eligible": world.now + first} if first else {}
+    waits(world, 7, partitions=("pub",), **begin)
+    look(world, over)
+    asked = world.now + later
+    world.now += 60
+    world.slurm.change_pending((7,), begin_in=asked - world.now)
+    look(world, over)
+    assert world.slurm.queue()[7].begin > asked + 600
+    world.now += 60
+    look(world, {})
+    assert world.slurm.queue()[7].begin == pytest.approx(asked, abs=10)
+
+
+def test_a_begin_time_that_we_or_slurm_have_set_is_not_taken_for_its_users(
+    make: Callable[..., World],
+) -> None:
+    world = make()
+    asked = world.now + 3000
+    waits(world, 7, partitions=("pub",), reason="BeginTime", eligible=asked)
+    look(world, spent(world, 7200))
+    look(world, spent(world, 30 * 86400))
+    assert [row.begin for row in world.ledger.deferred.jobs()] == [asked]
+    requeued = world.now + 121
+    world.slurm.set_job(7, restarts=1, reason="BeginTime", start=requeued, eligible=requeued)
+    look(world, spent(world, 7200))
+    assert [row.begin for row in world.ledger.deferred.jobs()] == [asked]
+
+
 def test_its_own_begin_time_is_kept(make: Callable[..., World]) -> None:
     world = make()
     overdraw(world)
