@@ -17,6 +17,8 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping, Sequence
 
+from msgspec.structs import replace
+
 from slurm_elastic.controller.context import Site
 from slurm_elastic.features.job_changes import change_pending
 from slurm_elastic.model.causes.composed import JobSetAside
@@ -40,7 +42,13 @@ def enforce(
     """Restore the jobs whose payers may spend again; defer the pending jobs of the others.
     ``over``: the exhausted budgets by scope. SlurmError if Slurm does not answer.
     """
+    public = {c.partition_name for c in site.config.clouds if c.location is Location.PUBLIC}
     rows = {row.job: row for row in site.ledger.deferred.jobs()}
+    # Before we forget or restore an array: after that, nothing shows the list of its tasks.
+    task_rows = _rows_of_tasks(jobs, rows, public)
+    if task_rows:
+        site.ledger.deferred.defer(task_rows)
+        rows |= {row.job: row for row in task_rows}
     queue = {job.id: job for job in jobs}
     missing_jobs = [job for job in rows if job not in queue]
     if missing_jobs:
@@ -48,7 +56,6 @@ def enforce(
     queued_rows = [(row, queue[row.job]) for row in rows.values() if row.job in queue]
     # Use the job's present account, because its user may have changed it since the deferral.
     bars = {job.id: barring(over, job.account, job.user) for job in jobs}
-    public = {c.partition_name for c in site.config.clouds if c.location is Location.PUBLIC}
     _restore(site, [(row, job) for row, job in queued_rows if bars[job.id] is None], public, now)
     for limit in over.values():
         jobs_to_defer = [
@@ -56,6 +63,28 @@ def enforce(
         ]
         if jobs_to_defer:
             _defer(site, jobs_to_defer, rows, public, limit, now)
+
+
+def _rows_of_tasks(
+    jobs: Sequence[SlurmJob], rows: Mapping[int, Deferral], public: set[str]
+) -> list[Deferral]:
+    """Return the rows of the tasks whose list was reduced as part of their array.
+
+    slurmctld gives a task of an array a job id of its own when it starts. The id of the array stays
+    with the tasks that still wait.
+    """
+    return [
+        replace(rows[job.array], job=job.id)
+        for job in jobs
+        if job.id not in rows
+        and job.array in rows
+        and _is_reduced(job.partitions, rows[job.array], public)
+    ]
+
+
+def _is_reduced(partitions: Sequence[str], row: Deferral, public: set[str]) -> bool:
+    """Whether the list is the saved list without the public partitions, as we have set it."""
+    return bool(row.partitions) and set(partitions) == set(row.partitions) - public
 
 
 def _is_to_go(job: SlurmJob, public: set[str], limit: Overdrawn, now: float) -> bool:
@@ -176,7 +205,7 @@ def _restore(
     begins: dict[float, list[SlurmJob]] = {}
     for row, job in pending:
         # Do not overwrite a list or a begin time that the user has changed since our change.
-        if row.partitions and set(job.partitions) == set(row.partitions) - public:
+        if _is_reduced(job.partitions, row, public):
             lists.setdefault(row.partitions, []).append(job)
         if job.begin > now and _is_ours(job.begin, row):
             begins.setdefault(max(row.begin - now, 0.0), []).append(job)

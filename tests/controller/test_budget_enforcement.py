@@ -269,6 +269,49 @@ def test_a_begin_time_that_we_or_slurm_have_set_is_not_taken_for_its_users(
     assert [row.begin for row in world.ledger.deferred.jobs()] == [asked]
 
 
+def test_a_task_that_has_left_its_narrowed_array_gets_its_list_back(
+    make: Callable[..., World],
+) -> None:
+    """Slurm gives a task a job id of its own when it starts. It may be requeued much later."""
+    world = make()
+    over = spent(world, 7200)
+    waits(world, 100, array=100, partitions=("main", "pub"))
+    look(world, over)
+    world.slurm.set_job(101, "RUNNING", array=100, task=1, account="physics", partitions=("main",))
+    look(world, over)
+    look(world, {})
+    assert world.slurm.queue()[100].partitions == ("main", "pub")
+    assert [row.job for row in world.ledger.deferred.jobs()] == [101]
+    world.slurm.remove_job(100)
+    look(world, {})
+    waits(world, 101)
+    look(world, {})
+    assert world.slurm.queue()[101].partitions == ("main", "pub")
+    assert world.ledger.deferred.jobs() == ()
+
+
+def test_a_task_of_an_array_that_has_left_the_queue_gets_its_list_back(
+    make: Callable[..., World],
+) -> None:
+    """The array's own id is that of its last task, which may end before the others."""
+    world = make()
+    waits(world, 100, array=100, partitions=("main", "pub"))
+    look(world, spent(world, 7200))
+    world.slurm.remove_job(100)
+    waits(world, 101, array=100, task=1, partitions=("main",))
+    look(world, {})
+    assert world.slurm.queue()[101].partitions == ("main", "pub")
+
+
+def test_a_task_keeps_the_list_that_its_user_has_given_it(make: Callable[..., World]) -> None:
+    world = make()
+    waits(world, 100, array=100, partitions=("main", "pub"))
+    look(world, spent(world, 7200))
+    waits(world, 101, array=100, task=1, partitions=("other",))
+    look(world, {})
+    assert world.slurm.queue()[101].partitions == ("other",)
+
+
 def test_its_own_begin_time_is_kept(make: Callable[..., World]) -> None:
     world = make()
     overdraw(world)
