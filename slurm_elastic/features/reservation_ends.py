@@ -186,26 +186,51 @@ def reserve_ahead(site: Site, spec: LaunchSpec) -> None:
 
 def keep(site: Site, ending: Sequence[Held]) -> None:
     """Give the reservation in Slurm of each of ``ending`` the nodes of its machines. Delete the
-    reservation in Slurm if no machine is left.
+    reservation in Slurm if no machine is left. If Slurm refuses a change, make the others and raise
+    the first SlurmError.
     """
     if not ending:
         return
-    slurm, now = site.slurm, site.now()
-    reserved = {r.name: r for r in slurm.reservations() if r.name.startswith(PREFIX)}
+    now = site.now()
+    reserved = {r.name: r for r in site.slurm.reservations() if r.name.startswith(PREFIX)}
+    changes = []
     for held in ending:
-        name = f"{PREFIX}{held.cloud}-{held.name}"
-        nodes = sorted(set(_nodes_on(site, held)))
-        if nodes and now < held.ends_at:
-            _reserve(site, held, name, nodes, reserved.get(name))
-        elif name in reserved:
-            log.info("no machine is on the reservation any longer name=%s", held.name)
-            slurm.unreserve(name)
+        nodes = sorted(set(_nodes_on(site, held))) if now < held.ends_at else []
+        changes.append((held, nodes, reserved.get(_name_of(held))))
+    # A node may go over from one reservation to another. The reservation that loses the node comes
+    # first, so that the other one may have it.
+    changes.sort(key=lambda change: _has_new_nodes(change[1], change[2]))
+    errors = []
+    for held, nodes, present in changes:
+        try:
+            _keep_one(site, held, nodes, present)
+        except SlurmError as error:
+            if error.unanswered:
+                raise
+            errors.append(error)
+    if errors:
+        raise errors[0]
 
 
-def _reserve(
-    site: Site, held: Held, name: str, nodes: Sequence[str], reserved: Reservation | None
-) -> None:
-    slurm = site.slurm
+def _name_of(held: Held) -> str:
+    """Return the name of the reservation in Slurm."""
+    return f"{PREFIX}{held.cloud}-{held.name}"
+
+
+def _has_new_nodes(nodes: Sequence[str], reserved: Reservation | None) -> bool:
+    return not set(nodes) <= set(reserved.nodes if reserved else ())
+
+
+def _keep_one(site: Site, held: Held, nodes: Sequence[str], reserved: Reservation | None) -> None:
+    if nodes:
+        _reserve(site, held, nodes, reserved)
+    elif reserved is not None:
+        log.info("no machine is on the reservation any longer name=%s", held.name)
+        site.slurm.unreserve(reserved.name)
+
+
+def _reserve(site: Site, held: Held, nodes: Sequence[str], reserved: Reservation | None) -> None:
+    slurm, name = site.slurm, _name_of(held)
     # Slurm refuses a reservation that starts in the past.
     starts_at = max(held.machines_end_at or held.ends_at, site.now() + 1)
     if reserved is not None and abs(reserved.end - held.ends_at) > ROUNDED_S:

@@ -315,7 +315,7 @@ class Slurm(Protocol):
 
     def reserve(self, name: str, nodes: Sequence[str], start: float, end: float) -> None:
         """Keep all users' jobs off these nodes from ``start`` until ``end`` (Unix time). Jobs that
-        run now may run on.
+        run now may run on. The nodes may be in other reservations too.
         """
         ...
 

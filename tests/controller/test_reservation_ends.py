@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +21,7 @@ from slurm_elastic.model.causes.threats import EndsWithReservation
 from slurm_elastic.model.cluster import Limits, Location, Market, NodeRequest
 from slurm_elastic.model.directive import Departure, Directive, ReplacementMachine, Replacements
 from slurm_elastic.model.reserved import BLOCK_LEAD_S, ReservationKind
+from slurm_elastic.model.slurm import Reservation as SlurmReservation
 from slurm_elastic.model.slurm import SlurmJob
 from slurm_elastic.policies.checkpoint.threat import Response, ThreatCause, of_end
 from slurm_elastic.providers.fake.settings import FakeCloud
@@ -231,6 +232,114 @@ def test_slurm_keeps_the_nodes_free_from_the_end_on_and_no_longer_than_the_machi
     assert world.site.slurm.reservations() == ()
 
 
+def test_a_node_that_its_users_have_reserved_keeps_no_other_from_slurms_reservation(
+    world: World,
+) -> None:
+    others = SlurmReservation(
+        name="course", start=ENDS_AT + 60, end=ENDS_AT + HOUR, nodes=("m2", "m4")
+    )
+    world.slurm.reserved.append(others)
+    look = _look(world)
+    _machine(world, "m1")
+    _machine(world, "m2")
+    look()
+    assert _reserved(world) == {"block": ("m1", "m2")}
+    _machine(world, "m4")
+    look()
+    assert _reserved(world) == {"block": ("m1", "m2", "m4")}
+
+
+def test_a_reservation_of_an_earlier_version_grows_beside_those_of_users(world: World) -> None:
+    """It lacks the flag that slurmctld asks for."""
+    own = SlurmReservation(
+        name="slurm-elastic-pub-block", start=ENDS_AT, end=ENDS_AT + BLOCK_LEAD_S, nodes=("m1",),
+        flags=frozenset({"IGNORE_JOBS", "SPEC_NODES"}),
+    )  # fmt: skip
+    course = replace(own, name="course", nodes=("m2",))
+    world.slurm.reserved += [own, course]
+    _machine(world, "m1")
+    _machine(world, "m2")
+    _look(world)()
+    assert _reserved(world) == {"block": ("m1", "m2")}
+
+
+SECOND = replace(BLOCK, name="second", id="cr-2")
+
+
+@pytest.fixture
+def two_blocks(tmp_path: Path) -> Iterator[World]:
+    """``second`` is listed before ``block``."""
+    made = build(tmp_path, reservations=(SECOND, BLOCK))
+    yield made
+    made.close()
+
+
+def test_a_node_goes_over_to_a_block_that_is_listed_before_its_old_one(two_blocks: World) -> None:
+    world = two_blocks
+    look = _look(world)
+    for node in ("m1", "m2"):
+        _machine(world, node)
+    _machine(world, "m3", "second")
+    look()
+    assert _reserved(world) == {"block": ("m1", "m2"), "second": ("m3",)}
+    world.ledger.machines.record_end("pub", ["i-m1"], Quoted(text="lost"), world.now)
+    _machine(world, "m1", "second", machine="i-later")
+    before = len(world.slurm.updates)
+    look()
+    assert _reserved(world) == {"block": ("m2",), "second": ("m1", "m3")}
+    changed = [fields["reservation"] for _, fields in world.slurm.updates[before:]]
+    assert changed == ["slurm-elastic-pub-block", "slurm-elastic-pub-second"], "it is free first"
+
+
+def test_a_reservation_that_slurm_refuses_keeps_no_other_from_its_nodes(
+    two_blocks: World,
+) -> None:
+    world = two_blocks
+    _machine(world, "m1")
+    _machine(world, "m3", "second")
+    first, later = (SlurmError(("scontrol",), 1, text) for text in ("Invalid node", "busy"))
+    refuse = RefusesTo(world.slurm.reserve, {"slurm-elastic-pub-second": first})
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(world.slurm, "reserve", refuse)
+        with pytest.raises(SlurmError, match="Invalid node"):
+            _look(world)()
+        assert _reserved(world) == {"block": ("m1",)}
+        world.slurm.unreserve("slurm-elastic-pub-block")
+        refuse.errors["slurm-elastic-pub-block"] = later
+        with pytest.raises(SlurmError, match="Invalid node"):
+            _look(world)()
+    _look(world)()
+    assert _reserved(world) == {"block": ("m1",), "second": ("m3",)}
+
+
+def test_a_look_ends_with_the_first_command_that_slurm_does_not_answer(two_blocks: World) -> None:
+    """Each further command would take slurmctld's time-out."""
+    world = two_blocks
+    _machine(world, "m1")
+    _machine(world, "m3", "second")
+    silent = SlurmError(("scontrol",), None, "no answer")
+    refuse = RefusesTo(world.slurm.reserve, {"slurm-elastic-pub-second": silent})
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(world.slurm, "reserve", refuse)
+        with pytest.raises(SlurmError, match="no answer"):
+            _look(world)()
+    assert refuse.asked == ["slurm-elastic-pub-second"]
+
+
+class RefusesTo:
+    """The command ``run``, which fails for the reservations of ``errors``."""
+
+    def __init__(self, run: Callable[..., None], errors: dict[str, SlurmError]) -> None:
+        self.run, self.errors = run, errors
+        self.asked: list[str] = []
+
+    def __call__(self, name: str, *fields: Any) -> None:
+        self.asked.append(name)
+        if name in self.errors:
+            raise self.errors[name]
+        self.run(name, *fields)
+
+
 def test_its_end_is_a_planned_end_that_moves_jobs() -> None:
     assert of_end("m1", "block", ENDS_AT, ENDS_AT - HOUR) is None
     threat = of_end("m1", "block", ENDS_AT, ENDS_AT - 100)
@@ -259,7 +368,20 @@ def _look(world: World) -> Any:
     return make(None).look  # type: ignore[arg-type,attr-defined]
 
 
-def _machine(world: World, node: str) -> None:
-    one = instance(f"i-{node}", node, f"g-{node}", launched=world.now, bought=offer(cloud="pub"))
-    on_block = replace(one, reservation="block", market=Market.RESERVED)
+def _reserved(world: World) -> dict[str, tuple[str, ...]]:
+    """The nodes of our reservations in Slurm by block."""
+    prefix = "slurm-elastic-pub-"
+    return {
+        r.name.removeprefix(prefix): r.nodes
+        for r in world.slurm.reserved
+        if r.name.startswith(prefix)
+    }
+
+
+def _machine(world: World, node: str, block: str = "block", *, machine: str = "") -> None:
+    one = instance(
+        machine or f"i-{node}", node, f"g-{machine or node}", launched=world.now,
+        bought=offer(cloud="pub"),
+    )  # fmt: skip
+    on_block = replace(one, reservation=block, market=Market.RESERVED)
     world.ledger.machines.adopt(on_block, "many", world.now)

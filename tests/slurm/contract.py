@@ -226,6 +226,20 @@ class Contract:
             bed.slurm.unreserve("slurm-elastic-aws-block")
         assert list(bed.slurm.reservations()) == []
 
+    def test_nodes_are_reserved_and_changed_beside_reservations_of_others(self, bed: Bed) -> None:
+        """slurmctld refuses a request without OVERLAP or MAINT as a whole for a single node."""
+        start = float(round(time.time())) + 3600
+        with bed.reserved("window two", start, "st2"):
+            try:
+                bed.slurm.reserve("slurm-elastic-aws-block", ["st1", "st2"], start, start + 1800)
+                bed.slurm.reserve_other_nodes("slurm-elastic-aws-block", ["st1"])
+                bed.slurm.reserve_other_nodes("slurm-elastic-aws-block", ["st1", "st2"])
+                found = {r.name: r for r in bed.slurm.reservations()}["slurm-elastic-aws-block"]
+                assert set(found.nodes) == {"st1", "st2"}
+                assert found.flags >= {"IGNORE_JOBS", "OVERLAP"}
+            finally:
+                bed.slurm.unreserve("slurm-elastic-aws-block")
+
     def test_limits_of_partitions_and_free_licences_are_read(self, bed: Bed) -> None:
         limits = bed.slurm.max_times()
         assert (limits["batch"], limits["onprem"]) == (None, 3600.0)

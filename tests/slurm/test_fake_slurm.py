@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import time
+from contextlib import nullcontext
+from typing import Any
 
 import pytest
 
 from slurm_elastic.base.errors import SlurmError
 from slurm_elastic.model.protocols import Slurm
+from slurm_elastic.model.slurm import Reservation
 from slurm_elastic.slurm.client.fake import FakeSlurm
+from slurm_elastic.slurm.client.fake_reservations import with_reservation
 
 pytestmark = pytest.mark.usefixtures("guarded")
 
@@ -93,3 +97,27 @@ def test_changes_are_kept_in_order(slurm: FakeSlurm) -> None:
         ("set_addresses", {"addresses": {"a": "10.0.0.1"}}),
         ("update_nodes", {"names": ("a", "b"), "state": "drain", "reason": "x"}),
     ]
+
+
+def reserved(name: str, *nodes: str, **fields: Any) -> Reservation:
+    return Reservation(name=name, **{"start": 100.0, "end": 200.0, "nodes": nodes} | fields)
+
+
+@pytest.mark.parametrize(
+    ("other", "request_", "refused"),
+    [
+        (reserved("other", "a"), reserved("own", "a", "b"), True),
+        (reserved("other", "a", flags=frozenset({"MAINT"})), reserved("own", "a"), True),
+        (reserved("other", "a"), reserved("own", "a", flags=frozenset({"MAINT"})), False),
+        (reserved("other", "a"), reserved("own", "a", flags=frozenset({"OVERLAP"})), False),
+        (reserved("other", "a", is_partial=True), reserved("own", "a"), False),
+        (reserved("other", "a"), reserved("own", "b"), False),
+        (reserved("other", "a"), reserved("own", "a", start=200.0, end=300.0), False),
+        (reserved("own", "a"), reserved("own", "a", "b"), False),
+    ],
+)
+def test_a_reservation_is_refused_as_a_whole_for_one_node(
+    other: Reservation, request_: Reservation, refused: bool
+) -> None:
+    with pytest.raises(SlurmError, match="overlaps") if refused else nullcontext():
+        assert with_reservation([other], request_)[-1] == request_

@@ -13,6 +13,8 @@ import msgspec
 from slurm_elastic.base.errors import SlurmError
 from slurm_elastic.base.guards import Guarded, GuardedBy
 from slurm_elastic.model.slurm import JobMail, Reservation, SlurmJob, SlurmNode, SuspendExclusions
+from slurm_elastic.slurm.client.fake_reservations import with_other_nodes, with_reservation
+from slurm_elastic.slurm.client.reservation_commands import FLAGS
 
 
 class FakeSlurm:
@@ -273,16 +275,14 @@ class FakeSlurm:
         """Add the reservation to ``reserved``."""
         with self._lock:
             self._command("reserve", reservation=name)
-            self.reserved.append(Reservation(name=name, start=start, end=end, nodes=tuple(nodes)))
+            request = Reservation(name=name, start=start, end=end, nodes=tuple(nodes), flags=FLAGS)
+            self.reserved = with_reservation(self.reserved, request)
 
     def reserve_other_nodes(self, name: str, nodes: Sequence[str]) -> None:
         """Change the nodes of the reservation."""
         with self._lock:
             self._command("reserve_other_nodes", reservation=name)
-            self.reserved = [
-                msgspec.structs.replace(r, nodes=tuple(nodes)) if r.name == name else r
-                for r in self.reserved
-            ]
+            self.reserved = with_other_nodes(self.reserved, name, nodes)
 
     def unreserve(self, name: str) -> None:
         """Remove the reservation from ``reserved``."""

@@ -13,6 +13,11 @@ from slurm_elastic.slurm.client import answers
 
 T = TypeVar("T")
 
+FLAGS = frozenset({"IGNORE_JOBS", "OVERLAP"})
+"""The flags of our reservations. slurmctld refuses a request without OVERLAP for all its nodes if
+another reservation has a single one of them at that time.
+"""
+
 
 class ReservationCommands(ABC):
     """The part of ``model.protocols.Slurm`` that deals with reservations."""
@@ -34,16 +39,23 @@ class ReservationCommands(ABC):
         minutes = max(-(-round(end - start) // 60), 1)
         self._run(
             "scontrol", "create", f"reservationname={name}", f"nodes={compress(nodes)}",
-            f"starttime={_local(start)}", f"duration={minutes}", "users=root", "flags=ignore_jobs",
+            f"starttime={_local(start)}", f"duration={minutes}", "users=root", _flags(),
         )  # fmt: skip
 
     def reserve_other_nodes(self, name: str, nodes: Sequence[str]) -> None:
-        """``scontrol update reservationname=NAME nodes=...``."""
-        self._run("scontrol", "update", f"reservationname={name}", f"nodes={compress(nodes)}")
+        """``scontrol update reservationname=NAME nodes=... flags=...``."""
+        # A reservation that an earlier version has made lacks OVERLAP, so the update sets it.
+        self._run(
+            "scontrol", "update", f"reservationname={name}", f"nodes={compress(nodes)}", _flags()
+        )
 
     def unreserve(self, name: str) -> None:
         """``scontrol delete reservationname=NAME``."""
         self._run("scontrol", "delete", f"reservationname={name}")
+
+
+def _flags() -> str:
+    return f"flags={','.join(sorted(FLAGS)).lower()}"
 
 
 def _local(time: float) -> str:
