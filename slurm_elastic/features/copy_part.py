@@ -254,13 +254,16 @@ class CopyPart(Part):
         return not self._site.ledger.copies.all()
 
     def look(self) -> None:
-        """Bring files back for which no epilog waits, and the output of jobs that run."""
+        """Bring files back for which no epilog waits, and the output of jobs that run. Hold the
+        refused jobs that no thread has held.
+        """
         site = self._site
         site.ledger.copies.forget(site.now() - KEPT_S)
+        self._unfinished.live_runs = frozenset()  # if Slurm does not answer now, none is proved
+        self._copies.hold_unsent()
         rows = [row for row in site.ledger.copies.all() if not row.state.is_over]
         if not rows:
             return
-        self._unfinished.live_runs = frozenset()  # if Slurm does not answer now, none is proved
         running = {(j.id, j.restarts) for j in site.slurm.jobs() if "RUNNING" in j.states}
         ended: dict[int, set[int]] = {}
         for row in rows:

@@ -33,6 +33,7 @@ from slurm_elastic.model.admin_comment import NoteKind
 from slurm_elastic.model.causes import AnyCause
 from slurm_elastic.model.causes.copies import FilesLost, FilesNotSent, FilesRetried, FilesReturned
 from slurm_elastic.model.copying import CopyState, JobCopy
+from slurm_elastic.model.slurm import SlurmJob
 from slurm_elastic.slurm.client.job_files import JobFiles
 from slurm_elastic.state.audit_trail import job_subject
 from slurm_elastic.state.ledger import Machine
@@ -53,6 +54,11 @@ _ON_NODES = frozenset({"CONFIGURING", "RUNNING", "SUSPENDED"})
 GO = ""
 _T = TypeVar("_T")
 _R = TypeVar("_R")
+
+
+def _is_waiting(job: SlurmJob) -> bool:
+    # A requeued job is PENDING and COMPLETING until its last run has left the nodes.
+    return "PENDING" in job.states and "COMPLETING" not in job.states
 
 
 class CopyRequest(Struct, frozen=True, kw_only=True):
@@ -220,25 +226,63 @@ class Copies:
         cause = FilesNotSent(directory=files.directory, error=result.reason)
         for row in self._site.ledger.copies.of(files.job):
             if row.restarts == files.restarts and not row.state.is_over:
-                self._put(row, CopyState.REFUSED, reason=result.reason)
+                self._put(row, CopyState.UNSENT, reason=result.reason)
         self._record(files.job, files.nodes, "copy-refused", cause)
         name = f"hold-{files.job}"
-        in_background(name, self._hold, files.job, cause)
+        in_background(name, self._hold_when_pending, files.job, cause)
         return str(cause)
 
-    def _hold(self, job: int, cause: AnyCause) -> None:
+    def _hold_when_pending(self, number: int, cause: FilesNotSent) -> None:
         until = time.monotonic() + HOLD_WITHIN_S
         while time.monotonic() < until and not self._site.wait(1.0):
             with contextlib.suppress(SlurmError):
-                files = self._read(job)
+                files = self._read(number)
                 if files is None:
                     return
-                if "PENDING" in files.states:
-                    self._site.slurm.hold(job)
-                    comment = self._site.slurm.admin_comments([job]).get(job, "")
-                    text = admin_comment.with_note(comment, NoteKind.DATA, str(cause))
-                    self._site.slurm.set_admin_comment(job, text)
+                # Slurm shows the reason of a job only in its list of jobs, which takes longer.
+                queue = self._site.slurm.jobs() if "PENDING" in files.states else ()
+                job = next((job for job in queue if job.id == number), None)
+                if job is not None and _is_waiting(job):
+                    self._hold(job, cause)
                     return
+
+    def hold_unsent(self) -> None:
+        """Hold the waiting jobs whose files could not be sent for their last run, and which no
+        thread has held, such as after a restart. SlurmError if Slurm does not answer.
+        """
+        unsent = {r.job: r for r in self._site.ledger.copies.all() if r.state is CopyState.UNSENT}
+        queue = {job.id: job for job in self._site.slurm.jobs()} if unsent else {}
+        for number, row in unsent.items():
+            job = queue.get(number)
+            if job is None or job.restarts > row.restarts + 1:
+                self._end_unsent(number)  # it has been cancelled, or has had another run
+            elif _is_waiting(job):
+                self._try_to_hold(job, FilesNotSent(directory=row.directory, error=row.reason))
+
+    def _try_to_hold(self, job: SlurmJob, cause: FilesNotSent) -> None:
+        try:
+            self._hold(job, cause)
+        except SlurmError as error:
+            if error.unanswered:
+                raise
+            log.warning("job not held job=%s error=%s", job.label, error)
+
+    def _hold(self, job: SlurmJob, cause: FilesNotSent) -> None:
+        """Hold the waiting job, and note why. We do so once, because its user may release it."""
+        slurm = self._site.slurm
+        # Leave a held job alone: Slurm would turn an administrator's hold into a user's hold, which
+        # the user may release.
+        if not job.is_held:
+            slurm.hold(job.id)
+        self._end_unsent(job.id)
+        comment = slurm.admin_comments([job.id]).get(job.id, "")
+        text = admin_comment.with_note(comment, NoteKind.DATA, str(cause))
+        slurm.set_admin_comment(job.id, text)
+
+    def _end_unsent(self, job: int) -> None:
+        for row in self._site.ledger.copies.of(job):
+            if row.state is CopyState.UNSENT:
+                self._put(row, CopyState.REFUSED, reason=row.reason)
 
     # From the machine.
 

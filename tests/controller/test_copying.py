@@ -21,11 +21,12 @@ from patience import eventually
 from slurm_elastic.base.errors import SlurmError
 from slurm_elastic.config.copying import Data
 from slurm_elastic.config.joining import Ssh
-from slurm_elastic.features import copy_part
+from slurm_elastic.features import copy_part, copying
 from slurm_elastic.features.copy_orders import CopyResult
 from slurm_elastic.features.copying import GO, Copies, CopyRequest
 from slurm_elastic.model.cluster import Instance
 from slurm_elastic.model.copying import CopyState
+from slurm_elastic.model.slurm import SlurmJob
 from slurm_elastic.slurm.client.job_files import JobFiles, parse
 from slurm_elastic.testing.in_memory import Inline
 from tests.controller.world import World, make_config
@@ -120,13 +121,138 @@ def test_files_go_and_come_back(stage: Stage) -> None:
 def test_a_copy_is_repeated_and_a_final_refusal_holds_the_job(stage: Stage) -> None:
     stage.results = [CopyResult(reason="no answer"), CopyResult(reason="too large", final=True)]
     assert "cannot be copied to its machine: too large" in stage.serve(OUT)
-    assert stage.states == ["refused"]
+    assert stage.states == ["unsent"]
     assert [text.partition(":")[0] for text in stage.causes] == ["copy-retried", "copy-refused"]
     # Slurm requeues the job, because its prolog fails.
     stage.world.slurm.requeue(1)
     stage.files = replace(FILES, states=frozenset({"PENDING"}), nodes=())
     eventually(lambda: stage.world.slurm.calls["hold"] == 1)
     eventually(lambda: "data: held: the files" in stage.world.slurm.admin_comments([1])[1])
+    eventually(lambda: stage.states == ["refused"])
+
+
+TOO_LARGE = CopyResult(reason="too large", final=True)
+
+
+def refused(stage: Stage) -> None:
+    """The job's files cannot be sent, and Slurm requeues it after the daemon has ended."""
+    stage.results = [TOO_LARGE]
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(copying, "in_background", lambda *_: None)
+        stage.serve(OUT)
+    stage.world.slurm.requeue(1)
+
+
+def job(stage: Stage) -> SlurmJob:
+    return stage.world.slurm.queue()[1]
+
+
+def note(stage: Stage) -> str:
+    return stage.world.slurm.admin_comments([1])[1]
+
+
+def test_a_job_that_an_admin_holds_stays_held_by_the_admin(stage: Stage) -> None:
+    """Slurm would turn the hold into a user's hold, which the user may release."""
+    stage.results = [TOO_LARGE]
+    stage.serve(OUT)
+    stage.world.slurm.requeue(1)
+    stage.world.slurm.set_job(1, reason="JobHeldAdmin", priority=0)
+    stage.files = replace(FILES, states=frozenset({"PENDING"}), nodes=())
+    eventually(lambda: "data: held: the files" in note(stage))
+    eventually(lambda: stage.states == ["refused"])
+    assert stage.world.slurm.calls["hold"] == 0
+    assert job(stage).reason == "JobHeldAdmin"
+
+
+def test_a_restarted_daemon_holds_the_job_that_it_has_refused(stage: Stage) -> None:
+    """Else the job would start again, on another paid machine."""
+    refused(stage)
+    stage.world.restart()
+    stage.make().hold_unsent()
+    assert job(stage).reason == "JobHeldUser"
+    assert "data: held: the files of /home/a/w cannot be copied to its machine: too large" in note(
+        stage
+    )
+    assert stage.states == ["refused"]
+
+
+def test_a_look_holds_a_refused_job_once(stage: Stage, part: copy_part.CopyPart) -> None:
+    """Its user may release it afterwards."""
+    refused(stage)
+    part.look()
+    assert job(stage).reason == "JobHeldUser"
+    stage.world.slurm.release(1)
+    part.look()
+    assert not job(stage).is_held
+    assert stage.world.slurm.calls["hold"] == 1
+
+
+def test_a_look_leaves_the_hold_of_an_admin(stage: Stage, part: copy_part.CopyPart) -> None:
+    refused(stage)
+    stage.world.slurm.set_job(1, reason="JobHeldAdmin", priority=0)
+    part.look()
+    assert job(stage).reason == "JobHeldAdmin"
+    stage.world.slurm.release(1)
+    part.look()
+    assert stage.world.slurm.calls["hold"] == 0, "it may try once more"
+
+
+@pytest.mark.parametrize("states", [("CONFIGURING", "RUNNING"), ("PENDING", "COMPLETING")])
+def test_a_refused_job_is_held_once_it_waits(
+    stage: Stage, part: copy_part.CopyPart, states: tuple[str, ...]
+) -> None:
+    refused(stage)
+    stage.world.slurm.set_job(1, *states)
+    part.look()
+    assert (stage.world.slurm.calls["hold"], stage.states) == (0, ["unsent"])
+    stage.world.slurm.set_job(1, "PENDING")
+    part.look()
+    assert (stage.world.slurm.calls["hold"], stage.states) == (1, ["refused"])
+
+
+def test_a_job_that_has_run_since_is_not_held(stage: Stage, part: copy_part.CopyPart) -> None:
+    refused(stage)
+    stage.world.slurm.set_job(1, restarts=2)
+    part.look()
+    assert (stage.world.slurm.calls["hold"], stage.states) == (0, ["refused"])
+
+
+def test_a_refused_job_that_has_left_the_queue_is_done_with(
+    stage: Stage, part: copy_part.CopyPart
+) -> None:
+    refused(stage)
+    stage.world.slurm.remove_job(1)
+    part.look()
+    assert (stage.world.slurm.calls["hold"], stage.states) == (0, ["refused"])
+
+
+def test_a_job_that_slurm_does_not_hold_keeps_no_other_free(
+    stage: Stage, part: copy_part.CopyPart, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    refused(stage)
+    (row,) = stage.world.ledger.copies.of(1)
+    stage.world.ledger.copies.put(replace(row, job=2))
+    stage.world.slurm.set_job(2, "PENDING", restarts=1)
+    hold = stage.world.slurm.hold
+
+    def refuses(number: int) -> None:
+        if number == 1:
+            raise SlurmError(("scontrol", "uhold"), 1, "Access denied")
+        hold(number)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(stage.world.slurm, "hold", refuses)
+        part.look()
+    assert stage.world.slurm.queue()[2].reason == "JobHeldUser"
+    assert stage.states == ["unsent"]
+    part.look()
+    assert stage.states == ["refused"]
+
+
+def test_old_rows_of_refused_jobs_are_forgotten(stage: Stage) -> None:
+    refused(stage)
+    stage.world.ledger.copies.forget(stage.world.now + 1)
+    assert stage.states == []
 
 
 def test_a_job_that_is_no_longer_about_to_start_waits_for_nothing(stage: Stage) -> None:

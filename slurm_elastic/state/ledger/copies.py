@@ -9,7 +9,7 @@ import msgspec
 
 from slurm_elastic.model.copying import CopyState, JobCopy
 from slurm_elastic.state.store.store import Store, Table
-from slurm_elastic.state.store.view import to_json
+from slurm_elastic.state.store.view import OF_LIST, to_json
 
 _COLUMNS = "job, restarts, node, machine, uid, directory, outputs, state, since, reason"
 
@@ -73,5 +73,6 @@ class CopyRows:
 
     def forget(self, before: float) -> None:
         """Delete the copies that were over before that time."""
-        sql = "delete from copies where since < ? and state in ('back', 'lost', 'refused')"
-        self._store.execute("copies", sql, before)
+        over = [state for state in CopyState if state.is_over]
+        sql = f"delete from copies where since < ? and state in {OF_LIST}"
+        self._store.execute("copies", sql, before, to_json(over))
