@@ -145,6 +145,19 @@ def test_a_limit_that_was_hit_while_the_job_was_held_costs_nothing(world: CkptWo
     world.until(lambda: world.job(7).restarts == 1)
 
 
+def test_a_job_that_its_user_cancels_while_it_is_held_has_its_images_removed(
+    world: CkptWorld,
+) -> None:
+    """Its launcher leaves them, because it does not know whether a requeue follows."""
+    begins(world, 7, comment="ckpt=fake,limit")
+    world.die_at = "migration.before-requeue"
+    world.until(lambda: world.service is None)
+    world.slurm.set_job(7, "CANCELLED")
+    world.start_ckptman()
+    world.until(lambda: ("remove", 7) in world.saver.calls)
+    assert [move.step for move in world.migrations()] == [MigrationStep.ENDED]
+
+
 def test_a_limit_that_was_raised_meanwhile_lets_the_job_stay(world: CkptWorld) -> None:
     begins(world, 7, comment="ckpt=fake,limit")
     world.saver.broken = CheckpointError("no")

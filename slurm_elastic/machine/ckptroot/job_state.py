@@ -20,15 +20,17 @@ _POLL_EVERY_S = 0.5
 """Seconds between two calls of ``look`` while slurmctld has not answered."""
 _ENDED = {"COMPLETED", "CANCELLED", "FAILED", "TIMEOUT", "DEADLINE", "OUT_OF_MEMORY", "PREEMPTED",
           "GONE"}  # fmt: skip
+_CUT_OFF = {"TIMEOUT", "PREEMPTED"}
 
 
 @dataclass(frozen=True)
 class JobState:
     """A job as slurmctld knows it.
 
-    ``state``: its base state, such as RUNNING. ``restarts``: how often Slurm has restarted it.
-    ``preempted``: it must soon make room for another job. ``nodes``: its ``node_count`` nodes as
-    Slurm writes a list; ``batch_host``: the node that runs its script.
+    ``state``: its base state, such as RUNNING; COMPLETING hides the state that follows.
+    ``restarts``: how often Slurm has restarted it. ``preempted``: it must soon make room for
+    another job. ``nodes``: its ``node_count`` nodes as Slurm writes a list; ``batch_host``: the
+    node that runs its script. ``reason``: why it waits or was ended, in Slurm's words.
     """
 
     state: str
@@ -40,6 +42,7 @@ class JobState:
     nodes: str = ""
     batch_host: str = ""
     node_count: int = 1
+    reason: str = ""
 
     def is_over(self) -> bool:
         """Return whether the job has ended for good."""
@@ -53,7 +56,16 @@ class JobState:
 
     def ends_with(self, attempt: int) -> bool:
         """Return whether this run is the job's last one as far as Slurm knows."""
-        return self.restarts == attempt and self.state in _ENDED | {"COMPLETING"}
+        has_ended = self.restarts == attempt and self.state in _ENDED | {"COMPLETING"}
+        return has_ended and not self.was_cut_off()
+
+    def was_cut_off(self) -> bool:
+        """Return whether Slurm has ended the run at its time limit or by a preemption. The head
+        may requeue such a job, which then continues from its newest image.
+        """
+        if self.state == "COMPLETING":
+            return self.reason == "TimeLimit" or self.preempted
+        return self.state in _CUT_OFF
 
     def runs(self, attempt: int) -> bool:
         """Return whether this run is active in Slurm."""
@@ -137,6 +149,7 @@ def parse(text: str, job: int) -> JobState | None:
             nodes=nodes[1] if nodes else "",
             batch_host=nodes[2] if nodes else "",
             node_count=int(nodes[3]) if nodes else 1,
+            reason=fields.get("Reason", ""),
         )
     return None
 

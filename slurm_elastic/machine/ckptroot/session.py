@@ -129,7 +129,7 @@ class Session:
 
     def leave(self, status: int) -> None:
         """After ``run``, with its result: remove the job's directory, unless another run may
-        continue from it.
+        continue from it. The sweeper removes it if none does.
         """
         run = self._run
         # A stopped sudo would not notice our exit, and the step would never end.
@@ -137,7 +137,10 @@ class Session:
         try:
             self._close()
             was_killed = os.WIFSIGNALED(status) and os.WTERMSIG(status) in _SLURMS_SIGNALS
-            if (self._relay.terminated or was_killed) and not self._is_over():
+            was_ended = self._relay.terminated or was_killed
+            # A held job was saved for its next run. Slurm may end this run before the head has
+            # verified the image and requeued the job. If no run follows, the sweeper cleans up.
+            if was_ended and (self.is_held or not self._is_over()):
                 run.report("the run has ended; its images stay for the next")
                 self._publish("ended")
                 return

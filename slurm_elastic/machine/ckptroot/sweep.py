@@ -1,9 +1,11 @@
 """Remove job directories that no session uses and from which no run will continue.
 
 A job removes its directory when it ends. It cannot if its machine was lost, its session was killed,
-or it was cancelled while it waited. The sweeper runs periodically on one host (the head, if root
-may write to the shared directory there, or any node). In doubt it removes nothing. It removes only
-jobs that slurmctld reports as ended, or that slurmctld no longer knows while it is up.
+or it was ended while it was held or waited. The sweeper runs periodically on one host (the head, if
+root may write to the shared directory there, or any node). In doubt it removes nothing. It removes
+only jobs that slurmctld reports as ended, or that slurmctld no longer knows while it is up. A job
+that Slurm has ended at its time limit or by a preemption stays for as long as slurmctld knows it,
+unless the head asks for the removal.
 """
 
 from __future__ import annotations
@@ -50,8 +52,9 @@ def _sweep_job(site: HelperSite, path: Path) -> str:
     request = store.request()
     # The head may ask for the removal of a directory whose job it knows to be over.
     is_asked_for = request is not None and request.verb == "remove"
-    # The job id was reused: the new job's own run cleans up.
-    if not is_asked_for and not _same_user(store, state):
+    # While Slurm knows a job that it has cut off, the head may still requeue it. The second case:
+    # the job id was reused, and the new job's own run cleans up.
+    if not is_asked_for and (state.was_cut_off() or not _same_user(store, state)):
         return ""
     try:
         store.open()

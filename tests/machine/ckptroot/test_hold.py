@@ -195,6 +195,7 @@ def remains(held: Held, status: int, *answers: JobState | None, terminated: bool
 def test_one_that_was_ended_stays_for_the_next_unless_slurm_says_that_the_job_is_over(
     held: Held, how: dict[str, Any]
 ) -> None:
+    held.session.hold.end()
     for state in (says("PENDING"), says("REQUEUED"), says("NODE_FAIL"), says("RUNNING")):
         assert remains(held, how["status"], state, terminated=how.get("terminated", False))
     assert held.status()["state"] == "ended"
@@ -203,9 +204,37 @@ def test_one_that_was_ended_stays_for_the_next_unless_slurm_says_that_the_job_is
     assert not remains(held, how["status"], over, terminated=how.get("terminated", False))
 
 
+@pytest.mark.parametrize(
+    "found",
+    [
+        says("TIMEOUT"),
+        says("PREEMPTED"),
+        # COMPLETING hides why Slurm has ended the run.
+        replace(says("COMPLETING"), reason="TimeLimit"),
+        replace(says("COMPLETING"), preempted=True),
+    ],
+)
+def test_a_run_that_slurm_cut_off_leaves_its_images_for_the_requeue_of_the_head(
+    held: Held, found: JobState
+) -> None:
+    held.session.hold.end()
+    assert remains(held, 0, found, terminated=True)
+    assert not remains(held, 0, replace(says("COMPLETING"), reason="None"), terminated=True)
+
+
+@pytest.mark.parametrize("state", ["TIMEOUT", "COMPLETING", "PREEMPTED", "CANCELLED", "GONE"])
+def test_a_job_that_ends_while_it_is_held_keeps_its_images(held: Held, state: str) -> None:
+    """The head may still be reading the image, or be away until after the time limit."""
+    held.relay.terminated, held.answers = True, [says(state)]
+    held.relay.wait = lambda _: ()
+    assert remains(held, held.session.run(), terminated=True)
+    assert held.status()["state"] == "ended"
+
+
 def test_slurmctld_is_asked_five_times_and_its_silence_keeps_the_images(held: Held) -> None:
+    held.session.hold.end()
     assert remains(held, int(signal.SIGKILL), None, None, None, None, None)
-    assert not remains(held, int(signal.SIGKILL), None, None, None, None, says("TIMEOUT"))
+    assert not remains(held, int(signal.SIGKILL), None, None, None, None, says("FAILED"))
 
 
 def test_a_directory_that_cannot_be_removed_is_the_sweepers(

@@ -28,7 +28,9 @@ FALSE = "x JobState=COMPLETED Restarts=9 UserId=bob(1002) JobId=9"
 )
 def test_a_users_own_texts_stand_for_no_field(name: str, comment: str) -> None:
     found = parse(LINE.format(name=name, comment=comment), 8)
-    assert found == JobState(state="RUNNING", uid=1001, restarts=2, array_job=7, array_task=1)
+    assert found == JobState(
+        state="RUNNING", uid=1001, restarts=2, array_job=7, array_task=1, reason="None"
+    )
 
 
 @pytest.mark.parametrize(("time", "preempted"), [("None", False), ("2026-11-21T22:37:49", True)])
@@ -41,11 +43,20 @@ def test_whether_it_is_preempted(time: str, preempted: bool) -> None:
     assert found.preempted is preempted
 
 
+def test_why_slurm_has_ended_it_is_read_while_its_state_is_hidden() -> None:
+    line = LINE.replace("=RUNNING Reason=None", "=COMPLETING Reason=TimeLimit")
+    found = parse(line.format(name="x Reason=None", comment="x Reason=None"), 8)
+    assert found is not None
+    assert found.was_cut_off()
+    assert not found.ends_with(2), "the head may requeue it"
+    assert found.ends(2)
+
+
 @pytest.mark.parametrize("name", ["x ArrayJobId=42 ArrayTaskId=7", "x JobName=y ArrayTaskId=7"])
 def test_a_name_makes_no_job_a_task_of_anothers_array(name: str) -> None:
     alone = LINE.replace(" ArrayJobId=7 ArrayTaskId=1", "").format(name=name, comment=name)
     found = parse(alone, 8)
-    assert found == JobState(state="RUNNING", uid=1001, restarts=2)
+    assert found == JobState(state="RUNNING", uid=1001, restarts=2, reason="None")
     assert found.label(8) == "8"
 
 

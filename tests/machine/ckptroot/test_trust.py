@@ -285,11 +285,22 @@ class TestSweeper:
         assert sweep(swept) == []
         assert (swept.jobs / "7").exists()
 
-    @pytest.mark.parametrize("state", ["COMPLETED", "CANCELLED", "FAILED", "TIMEOUT"])
+    @pytest.mark.parametrize("state", ["COMPLETED", "CANCELLED", "FAILED", "DEADLINE"])
     def test_removes_what_is_over(self, swept: HelperSite, home: Path, state: str) -> None:
         self.say(home, state)
         assert len(sweep(swept)) == 1
         assert not (swept.jobs / "7").exists()
+
+    @pytest.mark.parametrize("state", ["TIMEOUT", "PREEMPTED"])
+    def test_leaves_what_the_head_may_still_requeue(
+        self, swept: HelperSite, home: Path, state: str
+    ) -> None:
+        self.say(home, state)
+        assert sweep(swept) == []
+        assert (swept.jobs / "7").exists()
+        request = swept.jobs / "7" / "request"
+        request.write_text('{"id": "1", "verb": "remove"}')
+        assert sweep(swept) == [f"job 7: removed, Slurm says {state}"]
 
     def test_removes_what_slurm_forgot(self, swept: HelperSite, home: Path) -> None:
         (home / "answer").write_text("slurm_load_jobs error: Invalid job id specified\n")

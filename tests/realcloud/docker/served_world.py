@@ -123,7 +123,7 @@ class ServedWorld(CriuWorld):
         return out
 
 
-def swept(world: ServedWorld, job: int) -> None:
+def swept(world: CriuWorld, job: int) -> None:
     """The sweeper, as its timer starts it, removes the rest of a job that nobody drives."""
     host = next(iter(world.nodes().values()))
     world.wait_for(

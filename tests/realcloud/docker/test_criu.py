@@ -15,6 +15,7 @@ from slurm_elastic.machine.ckptroot import manifest as manifests
 
 from .criu_world import PROGRAM, UNSAVABLE, CriuWorld, announced, gone, needed, power_cut, started
 from .engine import Engine
+from .served_world import swept
 
 pytestmark = pytest.mark.e2e
 
@@ -239,6 +240,8 @@ def test_scancel_leaves_nothing(world: CriuWorld, held: bool) -> None:
     assert "ok" in world.ask(job, "stop" if held else "go")
     world.slurm("scancel", str(job))
     world.wait_job(job, "CANCELLED")
+    if held:  # its launcher leaves the images, because a requeue might follow
+        swept(world, job)
     gone(world, job)
 
 

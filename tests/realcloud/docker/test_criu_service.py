@@ -175,7 +175,7 @@ def test_scancel_while_the_service_moves_a_job_leaves_nothing(world: ServedWorld
         assert world.job(job)["JobState"] == "RUNNING"
         world.slurm("scancel", str(job))
         world.wait_job(job, "CANCELLED")
-        gone(world, job)
+        swept(world, job)
     finally:
         world.serve()
     world.wait_for(lambda: [r.step for r in world.migrations(job)] == ["ended"], "that is noticed")
