@@ -162,7 +162,8 @@ def gather(snapshot: Snapshot) -> list[JobFacts]:
 
 def _facts(snapshot: Snapshot, job: SlurmJob, choice: MethodChoice) -> JobFacts:
     save_s = snapshot.saves.get(job.id, snapshot.expected)
-    due_threats = due(snapshot.threats, job, save_s, snapshot.slack, snapshot.now)
+    check_s = verification_seconds(choice.method, snapshot.saves.get(job.id))
+    due_threats = due(snapshot.threats, job, save_s, snapshot.slack, snapshot.now, check_s)
     # A planned end moves only jobs that can be saved. The others lose nothing if they stay until
     # the end.
     leaving = [
@@ -232,6 +233,15 @@ def run_of(job: SlurmJob, choice: MethodChoice) -> JobRun:
         options=choice.options,
         directory=job.directory,
     )
+
+
+def verification_seconds(method: str, save_s: float | None) -> float:
+    """Seconds that the verification of a job's image may take. ``save_s``: the seconds of its next
+    save, if they are known from earlier saves.
+    """
+    # The head reads what the node has written to the same directory. Slurm must not end the run at
+    # its time limit meanwhile: it would count as TIMEOUT, and jobs that depend on it would end.
+    return save_s if save_s is not None and method in TRANSPARENT_METHODS else 0.0
 
 
 def _save_seconds(snapshot: Snapshot, job: int, threats: Sequence[Threat]) -> float:

@@ -29,7 +29,7 @@ from msgspec.structs import replace
 from slurm_elastic.base.errors import CheckpointError, SlurmError
 from slurm_elastic.base.faults import reach
 from slurm_elastic.ckptman import suspended
-from slurm_elastic.ckptman.decide import MIN_FIRST_SAVE_S, JobPlan
+from slurm_elastic.ckptman.decide import MIN_FIRST_SAVE_S, JobPlan, verification_seconds
 from slurm_elastic.ckptman.requeueing import ended_for_move, release_run, requeue
 from slurm_elastic.ckptman.site import CheckpointSite
 from slurm_elastic.ckptman.snapshot import choose_method
@@ -138,7 +138,9 @@ def _try_again_later(
     job = site.jobs.last.get(move.run.job)
     if job is None or not fits(deadline, now, MIN_FIRST_SAVE_S, slack):
         return move
-    act_at = max(threat.answer_at(job, move.dump, slack), now)
+    save_s = move.dump if site.state.images(move.run.job) else None
+    check_s = verification_seconds(move.method, save_s)
+    act_at = max(threat.answer_at(job, move.dump, slack, check_s), now)
     # The tries begin again: the earlier saves failed against the earlier deadline.
     changed_move = replace(move, deadline=deadline, at=act_at, again=True, tries=0)
     site.state.put(changed_move)

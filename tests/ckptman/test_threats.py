@@ -145,6 +145,18 @@ def test_a_limit_that_was_hit_while_the_job_was_held_costs_nothing(world: CkptWo
     world.until(lambda: world.job(7).restarts == 1)
 
 
+def test_a_slow_image_is_verified_before_the_limit_ends_the_held_run(world: CkptWorld) -> None:
+    """The head reads as much as the node has written."""
+    world.saver.seconds = 40.0
+    begins(world, 7, limit=1800, comment="ckpt=fake,limit")
+    until = world.job(7).start + 1800
+    world.save_before(7)
+    world.until(lambda: bool(world.migrations()), 2000)
+    (moved,) = world.migrations()
+    save_s = 50.0
+    assert 0 <= moved.began - (until - 2 * save_s - SLACK - LEAD) <= 2
+
+
 def test_a_job_that_its_user_cancels_while_it_is_held_has_its_images_removed(
     world: CkptWorld,
 ) -> None:

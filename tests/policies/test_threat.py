@@ -194,6 +194,15 @@ def test_a_reclaim_is_answered_at_once_and_what_is_planned_as_late_as_a_save_all
         assert threat(cause, 100).answer_at(one, 10.0, 5.0) == NOW + 100 - 10 - 5 - LEAD
 
 
+def test_a_planned_threat_is_answered_so_early_that_the_image_can_be_verified() -> None:
+    one = job(limit=7200)
+    drain = threat(ThreatCause.DRAIN, 100)
+    assert drain.answer_at(one, 10.0, 5.0, check=20.0) == NOW + 100 - 10 - 20 - 5 - LEAD
+    assert threat(ThreatCause.RECLAIM, 100).answer_at(one, 10.0, 5.0, check=20.0) == NOW
+    assert due(by_subject([drain]), one, 10.0, 5.0, NOW + 50, 20.0) == (drain,)
+    assert due(by_subject([drain]), one, 10.0, 5.0, NOW + 50) == ()
+
+
 def test_a_job_works_for_half_of_its_limit_before_it_is_saved_for_that() -> None:
     limit = of_limit(job(limit=120), 60.0, 9, 0, NOW)
     assert limit is not None

@@ -49,8 +49,8 @@ from slurm_elastic.model.slurm import Reservation, SlurmJob, SlurmNode
 from slurm_elastic.policies.nodes.node_reasons import has_mark
 
 LEAD = 15.0
-"""Seconds kept, besides the save and the site's slack, for the look that finds the threat, the stop
-and the requeue.
+"""Seconds kept, besides the save, its verification and the site's slack, for the look that finds
+the threat, the stop and the requeue.
 """
 FALSE_AFTER = 600.0
 """Seconds after the deadline of a notice after which a machine that still runs was warned by
@@ -132,14 +132,14 @@ class Threat(Struct, frozen=True, kw_only=True):
     since: float
     until: float | None = None
 
-    def answer_at(self, job: SlurmJob, dump: float, slack: float) -> float:
-        """Return when to answer the threat for a job whose save may take ``dump`` seconds, with
-        ``slack`` seconds kept (Unix s).
+    def answer_at(self, job: SlurmJob, dump: float, slack: float, check: float = 0.0) -> float:
+        """Return when to answer the threat for a job whose save may take ``dump`` seconds, and the
+        verification of its image ``check`` seconds, with ``slack`` seconds kept (Unix s).
         """
         if self.cause not in PLANNED or self.until is None:
             return self.since
         # As late as the save allows, because the job may end by itself first.
-        latest = self.until - dump - slack - LEAD
+        latest = self.until - dump - check - slack - LEAD
         # A job with a new limit works for at least half of it; else it would do nothing but save.
         return (
             max(latest, (job.start + self.until) / 2) if self.cause is ThreatCause.LIMIT else latest
@@ -339,13 +339,15 @@ def moving(threats: Threats) -> Mapping[str, Threat]:
 
 
 def due(
-    threats: Threats, job: SlurmJob, dump: float, slack: float, now: float
+    threats: Threats, job: SlurmJob, dump: float, slack: float, now: float, check: float = 0.0
 ) -> tuple[Threat, ...]:
-    """Return the threats to a job that must be answered now, the earliest end first."""
+    """Return the threats to a job that must be answered now, the earliest end first. ``check``:
+    see ``Threat.answer_at``.
+    """
     # A job of several nodes ends with any of them, so the threats to all its nodes count.
     candidates = [t for subject in (*job.nodes, f"job:{job.id}") for t in threats.get(subject, ())]
     due_threats = [
-        t for t in candidates if t.concerns(job) and now >= t.answer_at(job, dump, slack)
+        t for t in candidates if t.concerns(job) and now >= t.answer_at(job, dump, slack, check)
     ]
     return tuple(sorted(due_threats, key=_end))
 
