@@ -171,6 +171,10 @@ class BlcrCheckpointer:
         """Return "": only an attempt shows whether a save is possible."""
         return ""
 
+    def is_at_work(self, run: JobRun) -> bool:  # noqa: ARG002
+        """Return False: the program has no launcher that reports it."""
+        return False
+
     def verify(self, image: Image) -> None:
         """Check the length only, because the head may not read the user's file. Raises
         CheckpointError.

@@ -101,6 +101,10 @@ class FakeCheckpointer:
     def hindered(self, run: JobRun) -> str:
         return self.hindrances.get(run.job, "")
 
+    def is_at_work(self, run: JobRun) -> bool:
+        with self._lock:
+            return (run.job, run.attempt) not in self.held
+
     def verify(self, image: Image) -> None:
         """Raise CheckpointError for spoilt and unknown images."""
         with self._lock:

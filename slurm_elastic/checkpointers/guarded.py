@@ -90,6 +90,10 @@ class GuardedCheckpointer:
         """Return "": only our own launcher checks a job before its save."""
         return ""
 
+    def is_at_work(self, run: JobRun) -> bool:  # noqa: ARG002
+        """Return False: only our own launcher reports this."""
+        return False
+
     def verify(self, image: Image) -> None:
         self._call(image, lambda: self._plugin.verify(image))
 

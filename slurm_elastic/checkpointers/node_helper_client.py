@@ -181,6 +181,13 @@ class LaunchedCheckpointer:
             return ""
         return status.hindered
 
+    def is_at_work(self, run: JobRun) -> bool:
+        """Return whether the launcher of this run wrote into the job's status that it runs."""
+        status = self._status(run.job)
+        if status is None or (status.attempt, status.uid) != (run.attempt, run.uid):
+            return False
+        return status.state == "running"
+
     def verify(self, image: Image) -> None:
         """Compare sizes and digests of all files, which SlurmUser may read.
 

@@ -245,6 +245,10 @@ class SignalCheckpointer:
         """Return "": only an attempt shows whether a save is possible."""
         return ""
 
+    def is_at_work(self, run: JobRun) -> bool:  # noqa: ARG002
+        """Return False: the program has no launcher that reports it."""
+        return False
+
     def verify(self, image: Image) -> None:
         """Check that the save's file exists, belongs to the user, and is not empty. Raises
         CheckpointError.

@@ -12,7 +12,8 @@ waiting      no new image; it continues from an older one or     the same
              from its start, when its time comes or its node
              is lost
 saved        the image was verified, the run is stopped; Slurm    by its restart count: done, or
-             may have requeued it                                 requeue
+             may have requeued it                                 requeue; planned if the run has
+                                                                  continued since
 requeueing   the same, after a requeue that had no effect         the same
 requeued     Slurm has taken the command                          watch it (``after_requeue``)
 ===========  ===================================================  ==============================
@@ -30,10 +31,10 @@ from slurm_elastic.base.errors import CheckpointError, SlurmError
 from slurm_elastic.base.faults import reach
 from slurm_elastic.ckptman import suspended
 from slurm_elastic.ckptman.decide import MIN_FIRST_SAVE_S, JobPlan, verification_seconds
-from slurm_elastic.ckptman.requeueing import ended_for_move, release_run, requeue
+from slurm_elastic.ckptman.requeueing import ended_for_move, is_at_work, release_run, requeue
 from slurm_elastic.ckptman.site import CheckpointSite
 from slurm_elastic.ckptman.snapshot import choose_method
-from slurm_elastic.ckptman.steps import RETRY_AFTER_S, enter_step, record_step
+from slurm_elastic.ckptman.steps import MAX_TRIES, RETRY_AFTER_S, enter_step, record_step
 from slurm_elastic.config.job_checkpoint import why_no_method
 from slurm_elastic.model.causes.moves import (
     DeadlineLater,
@@ -61,8 +62,6 @@ from slurm_elastic.policies.checkpoint.threat import OF_JOBS, Threat, ThreatCaus
 from slurm_elastic.policies.policy_text import text_of
 from slurm_elastic.state.ckptstate.facts import Migration, MigrationStep
 
-MAX_TRIES = 3
-"""The number of times that a save of a move is tried."""
 MIN_POSTPONEMENT_S = 30.0
 """Seconds by which a deadline must move to count as later, because clouds round their deadlines."""
 LAUNCHER_START_S = 30.0
@@ -165,7 +164,9 @@ def continue_migration(site: CheckpointSite, move: Migration) -> Migration:
 
 
 def _find_or_save(site: CheckpointSite, move: Migration) -> Migration:
-    """Continue with a complete save from before a crash. If there is none, save the run."""
+    """Continue with a complete save from before a crash. If there is none, or if the run has worked
+    since, save the run.
+    """
     if move.newest is None:
         return _save(site, move)
     newest_number, attempt = move.newest, move.run.attempt
@@ -175,6 +176,8 @@ def _find_or_save(site: CheckpointSite, move: Migration) -> Migration:
         for image in _list_images(site, move)
         if image.number > newest_number and image.attempt == attempt
     ]
+    if is_at_work(site, move):
+        return _save(site, move)
     image = next((image for image in new_images if _is_whole(site, move, image)), None)
     if image is not None:
         record_step(site, move, "ckpt-found", SaveFoundWhole(number=image.number))

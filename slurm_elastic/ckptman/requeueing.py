@@ -16,7 +16,7 @@ from slurm_elastic.checkpointers.signal import save_signals
 from slurm_elastic.ckptman import suspended
 from slurm_elastic.ckptman.origins import STAYING
 from slurm_elastic.ckptman.site import CheckpointSite
-from slurm_elastic.ckptman.steps import RETRY_AFTER_S, enter_step, finish, record_step
+from slurm_elastic.ckptman.steps import MAX_TRIES, RETRY_AFTER_S, enter_step, finish, record_step
 from slurm_elastic.model.causes.checkpoints import ImageMakesSafe, SlurmRefused
 from slurm_elastic.model.causes.moves import (
     JobOver,
@@ -26,6 +26,7 @@ from slurm_elastic.model.causes.moves import (
     RequeueNotYet,
     RequeueObstacle,
     RequeueTooLate,
+    RunContinued,
     RunNotReleased,
     SuspendedJustNow,
     WillContinue,
@@ -58,6 +59,8 @@ def requeue(site: CheckpointSite, move: Migration) -> Migration:
         job = site.jobs.read_new(run.job)
         if (advanced_move := _advanced_by_itself(site, move, job)) is not None:
             return advanced_move
+        if (working_move := _save_again(site, move)) is not None:
+            return working_move
         if job is not None and not job.requeue:
             if not _may_be_requeued(site, move):
                 return enter_step(site, move, MigrationStep.WAITING, at=None, again=False)
@@ -120,6 +123,34 @@ def _advanced_by_itself(
     if job.states & ENDED and not ended_for_move(site, move, job):
         return finish(site, move, MigrationStep.ENDED, JobOver(states=tuple(sorted(job.states))))
     return None
+
+
+def is_at_work(site: CheckpointSite, move: Migration) -> bool:
+    """Whether the run is no longer stopped, according to its launcher."""
+    method = site.checkpointers.get(move.method)
+    return method is not None and method.is_at_work(move.run)
+
+
+def _save_again(site: CheckpointSite, move: Migration) -> Migration | None:
+    """If the saved run has continued without us, plan another save: a requeue would lose its work.
+    None if the run is still stopped, or if another save would take longer than that work.
+    """
+    saved_at, image = move.reached.get(str(MigrationStep.SAVED)), move.image
+    if saved_at is None or image is None or move.step is MigrationStep.WAITING:
+        return None
+    # A verification may take longer than the launcher holds the run. Another save would have to be
+    # verified as long, so we would never requeue the job.
+    save_s = image.seconds + max(saved_at - image.taken, 0.0)
+    if site.now() - saved_at <= save_s or not is_at_work(site, move):
+        return None
+    cause = RunContinued(number=image.number)
+    if move.tries + 1 >= MAX_TRIES:
+        return finish(site, move, MigrationStep.STAYED, cause)
+    record_step(site, move, "ckpt-again", cause)
+    # Without the step of the save that no longer counts: it means that the run is stopped.
+    reached = {step: at for step, at in move.reached.items() if step != MigrationStep.SAVED}
+    move = replace(move, reached=reached, tries=move.tries + 1, held=None)
+    return enter_step(site, move, MigrationStep.PLANNED, at=None)
 
 
 def ended_for_move(site: CheckpointSite, move: Migration, job: SlurmJob) -> bool:

@@ -11,6 +11,8 @@ from slurm_elastic.model.causes import AnyCause
 from slurm_elastic.model.checkpoint import Image
 from slurm_elastic.state.ckptstate.facts import Migration, MigrationStep
 
+MAX_TRIES = 3
+"""The number of times that a run is saved for a move."""
 RETRY_AFTER_S = 2.0
 """Seconds after a failed save (if there is time for another) or a failed requeue."""
 

@@ -433,15 +433,17 @@ class Checkpointer(Protocol):
         ...
 
     def hindered(self, run: JobRun) -> str:
-        """Why the run cannot be saved now; "" if no such reason is known. The check does not
-        disturb the run.
+        """Why the run cannot be saved now; "" if unknown. The check does not disturb the run."""
+        ...
+
+    def is_at_work(self, run: JobRun) -> bool:
+        """Whether the run's launcher reports that the run is not held. False if there is no report
+        about this run.
         """
         ...
 
     def verify(self, image: Image) -> None:
-        """Verify again, from this host, that the image is complete. CheckpointError names the
-        fault.
-        """
+        """Verify the image again from this host. CheckpointError names the fault."""
         ...
 
     def remove(self, job: int) -> None:

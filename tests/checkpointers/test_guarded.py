@@ -104,10 +104,11 @@ def test_what_it_raises_is_a_failed_save_of_one_line(
         assert why in str(caught.value)
         assert len(str(caught.value)) < 1200
         assert "\n" not in str(caught.value)
-    for name in ("origin", "hindered"):
+    for name in ("origin", "hindered", "is_at_work"):
         monkeypatch.setattr(bed.theirs, name, fails)
     assert bed.checkpointer.origin(RUN) is None
     assert bed.checkpointer.hindered(RUN) == ""
+    assert bed.checkpointer.is_at_work(RUN) is False
 
 
 @pytest.mark.parametrize(

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from slurm_elastic.base.errors import CheckpointError
 from slurm_elastic.base.faults import POINTS
 from slurm_elastic.state.ckptstate.facts import MigrationStep
 from tests.ckptman.world import CkptWorld
@@ -82,6 +83,42 @@ def test_an_image_that_is_spoilt_while_nobody_looks_is_not_trusted(world: CkptWo
     image = world.migrations()[0].image
     assert image is not None
     assert image.number == 2
+
+
+@pytest.mark.parametrize("point", ["migration.after-save", "migration.before-requeue"])
+def test_a_run_that_continued_while_the_service_was_away_is_saved_again(
+    world: CkptWorld, point: str
+) -> None:
+    """Its launcher has waited for the requeue for as long as it may, and hours ago."""
+    node = world.runs(7).nodes[0]
+    world.die_at = point
+    world.order("notice", node=node, reason="drain", departure=True)
+    world.until(lambda: world.service is None, 60)
+    world.saver.held.clear()
+    world.advance(7200, step=60.0)
+    world.start_ckptman()
+    began = world.now
+    world.until(lambda: world.back(7, 1))
+    (moved,) = world.migrations()
+    assert moved.image is not None
+    assert moved.image.taken >= began, "the work of two hours is kept"
+    assert world.saver.calls.count(("checkpoint", 7)) == 2
+
+
+def test_a_run_that_continued_and_cannot_be_saved_again_keeps_its_image(world: CkptWorld) -> None:
+    node = world.runs(7).nodes[0]
+    world.die_at = "migration.before-requeue"
+    world.interrupt(node, notice=900.0)
+    world.until(lambda: world.service is None, 60)
+    world.saver.held.clear()
+    world.saver.broken = CheckpointError("no")
+    world.advance(700, step=10.0)
+    world.start_ckptman()
+    world.until(lambda: world.job(7).restarts == 1)
+    (moved,) = world.migrations()
+    assert moved.image is not None
+    assert moved.deadline is not None
+    assert world.now >= moved.deadline - 10, "it works until the last moment"
 
 
 def test_it_is_away_until_the_machine_is_gone(world: CkptWorld) -> None:

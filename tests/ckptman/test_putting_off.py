@@ -116,6 +116,31 @@ def test_it_goes_on_where_it_is_once_its_node_can(stuck: Stuck) -> None:
     assert world.migrations()[0].step is MigrationStep.STAYED
 
 
+def test_a_run_that_continued_after_a_release_that_came_late_is_saved_again(
+    stuck: Stuck,
+) -> None:
+    """The restore has taken longer than the head waits for the answer to its release."""
+    world = stuck.world
+    world.saver.held.clear()
+    world.advance(30, step=1.0)
+    works_since = world.now - 30
+    stuck.slurm.undo()
+    world.until(lambda: world.job(7).restarts == 1, 60)
+    (moved,) = world.migrations()
+    assert moved.image is not None
+    assert moved.image.taken > works_since
+    assert moved.step is MigrationStep.REQUEUED
+
+
+def test_a_run_that_continues_each_time_is_not_stopped_for_ever(stuck: Stuck) -> None:
+    world = stuck.world
+    for _ in range(60):
+        world.saver.held.clear()
+        world.advance(60, step=2.0)
+    assert world.saver.calls.count(("checkpoint", 7)) == 3
+    assert world.job(7).restarts == 0
+
+
 class Keeps:
     """Slurm does not release a drained node whose notice was withdrawn."""
 

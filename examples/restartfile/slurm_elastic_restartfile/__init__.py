@@ -60,6 +60,9 @@ class RestartFile:
     def hindered(self, run):  # noqa: ARG002
         return ""
 
+    def is_at_work(self, run):  # noqa: ARG002
+        return False  # only the program knows
+
     def verify(self, image):
         if not _is_whole(image):
             raise CheckpointError(

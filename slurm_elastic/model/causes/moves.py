@@ -340,6 +340,16 @@ class RequeueTooLate(Cause, frozen=True, kw_only=True):
         return f"its requeue did not come in {late} ({self.cause}): the job continues where it is"
 
 
+class RunContinued(Cause, frozen=True, kw_only=True):
+    """The run no longer waits for its requeue after save ``number``: it works."""
+
+    number: int
+
+    @property
+    def words(self) -> str:
+        return f"it has worked since save {self.number}, and a requeue would lose that work"
+
+
 class MayNotBeRequeued(Cause, frozen=True, kw_only=True):
     """The job has ``--no-requeue`` and no image."""
 
@@ -426,6 +436,7 @@ MoveStep = (
     | SuspendedJustNow
     | RequeueNotYet
     | RequeueTooLate
+    | RunContinued
     | MayNotBeRequeued
     | WillContinue
     | NamedNodesGo
