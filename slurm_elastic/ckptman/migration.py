@@ -69,7 +69,9 @@ LAUNCHER_START_S = 30.0
 that time.
 """
 UNBOUND_SAVE_S = 600.0
-"""The time-out (s) of a save if the notice has no deadline."""
+"""The shortest time-out (s) of a save if the notice has no deadline. It is three times the expected
+duration if that is longer.
+"""
 
 
 def plan_migration(site: CheckpointSite, plan: JobPlan) -> Migration:
@@ -169,13 +171,7 @@ def _find_or_save(site: CheckpointSite, move: Migration) -> Migration:
     """
     if move.newest is None:
         return _save(site, move)
-    newest_number, attempt = move.newest, move.run.attempt
-    # Compare numbers, not times: the node's clock may differ from ours.
-    new_images = [
-        image
-        for image in _list_images(site, move)
-        if image.number > newest_number and image.attempt == attempt
-    ]
+    new_images = _list_new_images(site, move, move.newest)
     if is_at_work(site, move):
         return _save(site, move)
     image = next((image for image in new_images if _is_whole(site, move, image)), None)
@@ -186,6 +182,31 @@ def _find_or_save(site: CheckpointSite, move: Migration) -> Migration:
     if new_images:
         _release_run(site, move)
     return _save(site, move)
+
+
+def _list_new_images(site: CheckpointSite, move: Migration, newest_number: int) -> Sequence[Image]:
+    """The images of this run that are newer than that number, newest first."""
+    # Compare numbers, not times: the node's clock may differ from ours.
+    return [
+        image
+        for image in _list_images(site, move)
+        if image.number > newest_number and image.attempt == move.run.attempt
+    ]
+
+
+def _late_image(site: CheckpointSite, move: Migration) -> Image | None:
+    """The image of this move's last save, if it was completed after its time-out. None if the run
+    has worked since for longer than another save and its verification take.
+    """
+    if move.step is not MigrationStep.WAITING or move.newest is None:
+        return None
+    for image in _list_new_images(site, move, move.newest):
+        # The node's clock may be ahead of ours, and no image may be from the future.
+        late_image = replace(image, taken=min(image.taken, site.now()))
+        is_recent = site.now() - late_image.taken <= 2 * max(image.seconds, move.dump)
+        if is_recent and _is_whole(site, move, image):
+            return late_image
+    return None
 
 
 def _why_no_save(site: CheckpointSite, move: Migration) -> SaveObstacle:
@@ -215,8 +236,13 @@ def _save(site: CheckpointSite, move: Migration) -> Migration:
         return fall_back(site, move, DeadlineTooNear())
     if resumable_at := suspended.resumable_at(site, move.run):
         return enter_step(site, move, MigrationStep.WAITING, again=True, at=resumable_at)
+    if (late_image := _late_image(site, move)) is not None:
+        return _requeue_saved(site, move, late_image)
     deadline = (
-        now + UNBOUND_SAVE_S if move.deadline is None else move.deadline - settings.deadline_margin
+        # Generous, because a save of a busy machine takes longer than the last one did.
+        site.now() + max(UNBOUND_SAVE_S, 3 * move.dump)
+        if move.deadline is None
+        else move.deadline - settings.deadline_margin
     )
     # If the method cannot list its images now, our own state still has the highest number.
     images = (*_list_images(site, move), *site.state.images(move.run.job))
@@ -244,6 +270,8 @@ def _save(site: CheckpointSite, move: Migration) -> Migration:
     reach("migration.after-save")
     if not _is_whole(site, move, image):
         _release_run(site, move)
+        # The next try must not take it for a late image.
+        move = replace(move, newest=image.number)
         return _handle_failed_save(site, move, SaveNotWhole(number=image.number))
     return _requeue_saved(site, move, replace(image, taken=taken_at))
 

@@ -230,6 +230,49 @@ def test_a_save_that_fails_is_tried_again_then_the_older_image_serves(world: Ckp
     assert "ckpt-older-image" in kinds
 
 
+def test_a_slow_save_without_a_deadline_has_the_time_that_it_needs() -> None:
+    world = CkptWorld(expected_duration=700.0)
+    try:
+        world.saver.seconds = 700.0
+        node = world.runs(7).nodes[0]
+        world.order("notice", node=node, reason="drain", departure=True)
+        world.until(lambda: world.back(7, 1), 2000)
+        assert world.saver.calls.count(("checkpoint", 7)) == 1
+    finally:
+        world.close()
+
+
+def test_a_save_that_comes_after_its_time_out_is_not_made_again(world: CkptWorld) -> None:
+    """The launcher has completed the image, though nobody waited for its answer any more."""
+    world.saver.seconds = 700.0
+    node = world.runs(7).nodes[0]
+    world.order("notice", node=node, reason="drain", departure=True)
+    world.until(lambda: "ckpt-failed" in world.told(7), 1000)
+    world.saver.seconds = 0.0
+    (move,) = world.migrations()
+    image = world.saver.checkpoint(move.run, deadline=world.now, stop=False)
+    calls = len(world.saver.calls)
+    world.until(lambda: world.back(7, 1))
+    assert ("checkpoint", 7) not in world.saver.calls[calls:]
+    assert world.migrations()[0].image == image
+
+
+def test_a_late_image_is_not_used_after_the_run_has_worked_for_long(world: CkptWorld) -> None:
+    world.saver.seconds = 700.0
+    node = world.runs(7).nodes[0]
+    world.order("notice", node=node, reason="drain", departure=True)
+    world.until(lambda: "ckpt-failed" in world.told(7), 1000)
+    world.saver.seconds = 0.0
+    (move,) = world.migrations()
+    world.saver.checkpoint(move.run, deadline=world.now, stop=False)
+    world.stop_ckptman()
+    world.advance(3600, step=60.0)
+    world.start_ckptman()
+    calls = len(world.saver.calls)
+    world.until(lambda: world.back(7, 1))
+    assert ("checkpoint", 7) in world.saver.calls[calls:]
+
+
 def test_a_run_that_has_just_begun_is_tried_until_it_is_under_its_launcher(
     world: CkptWorld,
 ) -> None:
