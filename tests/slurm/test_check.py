@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import socket
 import subprocess
 import sys
@@ -186,6 +187,51 @@ def test_nothing_leaks_from_the_sites_defaults_into_our_nodes(root: Path) -> Non
     assert partition["LLN"] == "NO"
     # 24.11 does not show it where, as here, no SuspendProgram is set.
     assert partition.get("SuspendTime", "600") == "600"
+
+
+SIZES = (
+    "Sockets=2 ThreadsPerCore=2 RealMemory=7800 State=UNKNOWN",
+    "Sockets=2",
+    "SocketsPerBoard=2",
+    "Boards=1 SocketsPerBoard=2",
+    "Boards=2 Sockets=4",
+    "Boards=2",
+    "CoresPerSocket=4",
+    "Sockets=2 CoresPerSocket=4",
+    "CPUs=16 Sockets=2 CoresPerSocket=4 ThreadsPerCore=2",
+    "ThreadsPerCore=2",
+    "Procs=8",
+)
+
+
+def with_default_sizes(root: Path, sizes: str) -> ConfPlan:
+    nodes = f"NodeName=DEFAULT {sizes}\nNodeName=n[1-4] CoresPerSocket=4"
+    return own_nodes(root, nodes, "n[1-4]")
+
+
+@site_cases.ISOLATED
+@pytest.mark.parametrize("sizes", SIZES)
+def test_our_nodes_have_the_cpus_and_memory_of_their_pool(root: Path, sizes: str) -> None:
+    one = with_default_sizes(root, sizes)
+    done = dryrun.run(one.config.slurm, one.site, one.fragment, dryrun.isolation() or ())
+    shown = {name: (node["CPUTot"], node["RealMemory"]) for name, node in done.nodes.items()}
+    for pool in one.pools:
+        for node in pool.nodes:
+            assert shown[node] == (str(pool.cpus), str(pool.real_memory))
+
+
+@site_cases.ISOLATED
+def test_nodes_of_ours_with_other_sizes_than_their_pool_are_refused(root: Path) -> None:
+    one = with_default_sizes(root, "Sockets=2")
+    spoiled = re.sub(
+        r"CoresPerSocket=\d+ ", "", one.fragment.replace("RealMemory=3840", "RealMemory=9")
+    )
+    with pytest.raises(ConfigError) as refused:
+        check.check(replace(one, fragment=spoiled))
+    text = str(refused.value)
+    assert "pool spot: CPUTot of its node pub1 would be 1, expected 2" in text
+    assert "pool spot: RealMemory of its node pub1 would be 9, expected 3840" in text
+    assert "pub2" not in text
 
 
 def test_where_namespaces_are_forbidden_the_lesser_check_says_so(

@@ -3,8 +3,8 @@
 First come the checks that need no process: conflicts and topology. Then Slurm's own parser reads
 the files, in a client without network. Then two throw-away slurmctlds run without a network, one
 without and one with the fragment, and we compare what they show of the site's own nodes, partitions
-and options. If the kernel allows no such namespace, the last step is left out and the report says
-so.
+and options. Our nodes must have the CPUs and memory of their pools. If the kernel allows no such
+namespace, the last step is left out and the report says so.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from msgspec.structs import replace
 
 from slurm_elastic.base.errors import ConfigError, SlurmError
 from slurm_elastic.base.hostlist import compress
+from slurm_elastic.model.cluster import Pool
 from slurm_elastic.slurm.client.siteconf import SiteConf, encoded
 from slurm_elastic.slurm.conf import dryrun, fragment, gresconf, mentions, readings, topology
 from slurm_elastic.slurm.conf.dryrun import DryRun
@@ -199,10 +200,26 @@ def _differences(
         lacking = [node for node in pool.nodes if node not in after.nodes]
         if lacking:
             yield f"pool {pool.name}: slurmctld does not show node {lacking[0]}"
+        yield from _unequal_sizes(pool, after)
     for cloud in plan.config.clouds:
         if cloud.partition_name not in after.partitions:
             yield f"cloud {cloud.name}: slurmctld does not show partition {cloud.partition_name}"
     yield from _unequal_order(plan, before, after)
+
+
+def _unequal_sizes(pool: Pool, after: DryRun) -> Iterator[str]:
+    """The sizes of the pool's nodes that slurmctld reads in another way than the pool says, each
+    with the first such node.
+    """
+    for field, expected in (("CPUTot", pool.cpus), ("RealMemory", pool.real_memory)):
+        for node in pool.nodes:
+            shown = after.nodes.get(node, {}).get(field, str(expected))
+            if shown != str(expected):
+                yield (
+                    f"pool {pool.name}: {field} of its node {node} would be {shown}, expected"
+                    f" {expected}; look for lines about nodes in slurm.conf that change it"
+                )
+                break
 
 
 def _unequal_order(plan: ConfPlan, before: DryRun, after: DryRun) -> Iterator[str]:

@@ -30,6 +30,9 @@ NODE_RESETS = {
 }
 """Slurm's defaults of options that NodeName=DEFAULT may set and our nodes must not inherit."""
 
+SOCKET_KEYS = frozenset({"boards", "sockets", "socketsperboard"})
+"""With one of these options in NodeName=DEFAULT, our nodes need CoresPerSocket, too."""
+
 _NODE_SET_BY_US = frozenset(
     {
         "corespersocket",

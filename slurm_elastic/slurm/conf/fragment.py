@@ -23,7 +23,7 @@ from slurm_elastic.model.slurm import NOWHERE
 from slurm_elastic.policies.launch.verdict import features
 from slurm_elastic.slurm.client import confvalues
 from slurm_elastic.slurm.client.siteconf import SiteConf
-from slurm_elastic.slurm.conf.conflicts import NODE_RESETS, conflicts_of, programs_of
+from slurm_elastic.slurm.conf.conflicts import NODE_RESETS, SOCKET_KEYS, conflicts_of, programs_of
 
 FILE_NAME = "slurm-elastic.conf"
 
@@ -249,7 +249,11 @@ def _unreachable_addresses(count: int) -> str:
 
 
 def _node_resets(pool: Pool, site: SiteConf) -> Iterator[str]:
-    for key, entry in site.node_defaults.items():
+    defaults = site.node_defaults
+    if SOCKET_KEYS & defaults.keys() and "corespersocket" not in defaults:
+        # If the sockets are given, Slurm takes one core per socket, whatever CPUs says (22.05).
+        yield f"CoresPerSocket={pool.cpus}"
+    for key, entry in defaults.items():
         if key == "corespersocket":
             yield f"{entry.name}={pool.cpus}"
         elif key in NODE_RESETS and not (key == "gres" and pool.gres):
