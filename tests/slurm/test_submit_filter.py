@@ -319,6 +319,36 @@ SITES: dict[str, tuple[dict[str, Any], dict[str, dict[str, Any]], str]] = {
     "default asks for two, job too": ({"min_nodes": 2}, changed("static", min_nodes=2), ALL),
     "default refuses this host": ({}, changed("static", allow_alloc_nodes="login2"), "nil"),
     "default admits this host": ({}, changed("static", allow_alloc_nodes="login2,login1"), ALL),
+    **{
+        f"default admits {hosts} and {host} asks": (
+            {"alloc_node": host}, changed("static", allow_alloc_nodes=hosts), expected,
+        )
+        for hosts, host, expected in (
+            ("login[1-4]", "login1", ALL),
+            ("login[1-4]", "login5", "nil"),
+            ("login[1-4]", "login01", "nil"),
+            ("login[1-4]", "login", "nil"),
+            ("gate[1-4]", "login1", "nil"),
+            ("login[01-12]", "login07", ALL),
+            ("login[01-12]", "login7", "nil"),
+            ("login[8-12]", "login10", ALL),
+            ("login[08-120]", "login110", ALL),
+            ("gate,login[2,5-7,12]", "login12", ALL),
+            ("gate,login[2,5-7,12]", "login6", ALL),
+            ("gate,login[2,5-7,12]", "login3", "nil"),
+            ("gate,login[2,5-7,12]", "gate", ALL),
+            ("login[1-2,5]-int", "login5-int", ALL),
+            ("login[1-2]-int", "login1", "nil"),
+            ("rack[1-2]n[01-12]", "rack2n12", ALL),
+            ("rack[1-2]n[01-12]", "rack3n12", "nil"),
+            ("n[1-2]7,x", "n17", ALL),
+            ("[1-3]", "2", ALL),
+            # not readable: Slurm itself decides
+            ("login[a-c]", "login1", ALL),
+            ("login[1-2", "login1", ALL),
+            ("login(1-2)", "login1", ALL),
+        )
+    },
     "default is ours": ({}, {"onprem": PARTITION | {"flag_default": 1}, "public": PARTITION},
                         "onprem,public"),
     "default is ours, ranked last": ({}, {"public": PARTITION | {"flag_default": 1},

@@ -309,9 +309,47 @@ local function permits(allow, deny, value)
   return blank(deny) or value == nil or not in_list(deny, value)
 end
 
+-- Whether a hostlist such as "rack[1-2]n[01-12;20]" has the host. In the brackets ";" stands for ",".
+local function has_host(hostlist, host)
+  local prefix, ranges, suffix = string.match(hostlist, "^([^%[]*)%[([^%]]*)%](.*)$")
+  if not prefix then
+    return hostlist == host
+  end
+  local begins = string.sub(host, 1, #prefix) == prefix
+  local digits = begins and string.match(string.sub(host, #prefix + 1), "^%d+") or ""
+  for length = 1, #digits do -- the suffix may begin with digits, too
+    local text = string.sub(digits, 1, length)
+    for low, high in string.gmatch(ranges, "(%d+)%-?(%d*)") do
+      local is_padded = length == #low or (length > #low and string.sub(text, 1, 1) ~= "0")
+      local last = tonumber(high ~= "" and high or low)
+      if is_padded and tonumber(text) >= tonumber(low) and tonumber(text) <= last
+        and has_host(suffix, string.sub(host, #prefix + length + 1)) then
+        return true
+      end
+    end
+  end
+  return false
+end
+
+-- Whether AllocNodes, a hostlist, has the host of the job. Slurm checks it again, so a list that we
+-- cannot read admits every host.
 local function admits_host(part, job)
   local allow = part.allow_alloc_nodes
-  return blank(allow) or string.upper(allow) == "ALL" or in_list(allow, job.alloc_node or "")
+  if blank(allow) or string.upper(allow) == "ALL" then
+    return true
+  end
+  local list = string.gsub(allow, "%b[]", function(brackets)
+    return (string.gsub(brackets, ",", ";"))
+  end)
+  if string.find(string.gsub(list, "%[%d[%d;-]*%]", ""), "[^%w_.,-]") then
+    return true
+  end
+  for hostlist in items(list) do
+    if has_host(hostlist, job.alloc_node or "") then
+      return true
+    end
+  end
+  return false
 end
 
 -- Whether the job names an account that Slurm does not hold its user to: without accounting
