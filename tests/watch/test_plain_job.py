@@ -79,13 +79,23 @@ def installed(root: Path, script: str | None, clouds: int = 1) -> Config:
     return site
 
 
-def tried(config: Config) -> Finding:
-    (finding,) = plain_job.examine(config, plan.make(config), "", "")
+def tried(config: Config, account: str = "") -> Finding:
+    (finding,) = plain_job.examine(config, plan.make(config), account, "")
     return finding
 
 
 def test_a_plain_job_that_gets_the_list_is_in_order(root: Path) -> None:
     finding = tried(installed(root, None))
+    assert (finding.level, finding.observed) == (
+        FindingLevel.OK, "it gets site,cloud-with-a-long-name-00",
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("account", ["physics", "-x", "--parsable", "two words"])
+def test_the_job_has_the_account_whatever_its_name_is(root: Path, account: str) -> None:
+    body = f"return job_desc.account == '{account}' and slurm.SUCCESS or slurm.ERROR"
+    lines = "\n".join(filter_lines(root))
+    finding = tried(installed(root, f"{SCRIPT.format(body)}{lines}\n"), account)
     assert (finding.level, finding.observed) == (
         FindingLevel.OK, "it gets site,cloud-with-a-long-name-00",
     )  # fmt: skip

@@ -141,7 +141,9 @@ def submit_job(
             with (directory / "slurm.conf").open("a") as conf:
                 conf.write("JobSubmitPlugins=lua\n")
         command = _command(settings, site, directory, wrapper)
-        command += ["--submit", *options, *([f"--user={user}"] if user else [])]
+        # With "=", because argparse takes a separate --account=x for an option of its own.
+        command += ["--submit", *(f"--submit-option={option}" for option in options)]
+        command += [f"--user={user}"] if user else []
         if failure := _failure_of(command, directory, site):
             return DryRunSubmission(failure=failure)
         answer_files = (directory / "partitions", directory / "refusal")

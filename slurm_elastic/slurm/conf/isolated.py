@@ -47,8 +47,9 @@ def main() -> int:
     try:
         if not collect_answers(daemon, args.scontrol, environment, directory):
             return 3
-        if args.submit is not None:
-            submit(Path(args.scontrol).parent, args.submit, args.user, environment, directory)
+        if args.submit:
+            options, programs = args.submit_option, Path(args.scontrol).parent
+            submit(programs, options, args.user, environment, directory)
         time.sleep(args.linger)
         return 0
     finally:
@@ -65,7 +66,8 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("directory")
     parser.add_argument("slurmctld")
     parser.add_argument("scontrol")
-    parser.add_argument("--submit", nargs="*", metavar="OPTION", help="sbatch's, for a held job")
+    parser.add_argument("--submit", action="store_true", help="submit a held job")
+    parser.add_argument("--submit-option", action="append", default=[], help="sbatch's, for it")
     parser.add_argument("--user", help="who submits it")
     parser.add_argument("--outside", default="", help="namespaces() of the caller")
     parser.add_argument("--munged", action="store_true", help="with a munged of its own")
