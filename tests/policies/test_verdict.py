@@ -231,6 +231,8 @@ def test_the_first_task_that_starts_fixes_the_limit_of_the_others() -> None:
 def test_what_a_node_has_decides_whether_it_could_be_a_jobs() -> None:
     assert could_run(changed(gres="gres:gpu:a100:2", features="fast,aws,gpu"), POOL)
     assert could_run(changed(gres="cpu:4"), POOL), "since 23.11 a task's CPUs stand there"
+    for none in ("none", "NONE", "gres:none", "gres/none"):
+        assert could_run(changed(gres=none), POOL), "sbatch --gres=none asks for no gres"
     assert could_run(changed(job_gres="gres/gpu:8"), POOL), "--gpus: Slurm takes more nodes then"
     assert need(changed(job_gres="gres/gpu:8", node_count=1, cpus=1), POOL) == 4
     assert not could_run(changed(job_gres="gres/tpu:1"), POOL)

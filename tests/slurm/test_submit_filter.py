@@ -253,6 +253,10 @@ JOBS: dict[str, tuple[dict[str, Any], str]] = {
     "memory not set": ({"min_mem_per_node": NO_VAL64}, ALL),
     # gres
     "GPU": ({"tres_per_node": "gres:gpu"}, "static,public"),
+    "no gres": ({"tres_per_node": "none"}, ALL),
+    "no gres, in capitals": ({"tres_per_node": "NONE"}, ALL),
+    "no gres, with its kind": ({"tres_per_node": "gres:none"}, ALL),
+    "no gres, new spelling": ({"tres_per_node": "gres/none"}, ALL),
     "GPUs": ({"tres_per_node": "gres:gpu:3"}, "static,public"),
     "GPUs, new spelling": ({"tres_per_node": "gres/gpu=3"}, "static,public"),
     "GPUs for nobody": ({"tres_per_node": "gres:gpu:4"}, "nil"),

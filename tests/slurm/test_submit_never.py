@@ -87,6 +87,9 @@ def test_nothing_is_said_of_an_expression_of_features(
         {"partition": "static,onprem", "min_nodes": 9},
         {"partition": "nowhere", "min_nodes": 99},
         {"partition": "onprem", "min_nodes": 99, "contiguous": 1},
+        # --gres=none
+        {"partition": "onprem", "tres_per_node": "none"},
+        {"partition": "onprem", "tres_per_node": "gres:none"},
         # Slurm may shorten it.
         {"partition": "onprem", "time_limit": 300, "time_min": 30},
     ],

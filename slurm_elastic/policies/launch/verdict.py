@@ -27,8 +27,10 @@ from slurm_elastic.policies.nodes.node_state import is_busy, is_down, is_drained
 from slurm_elastic.policies.nodes.out_of_service import DrainTerms, ill
 
 _GRES = re.compile(r"(?:gres[:/])?(?P<name>[\w.-]+(?::[A-Za-z_][\w.-]*)?)(?:[:=](?P<count>\d+))?")
-_NO_GRES = frozenset({"cpu", "mem", "node", "billing", "energy", "license"})
-"""Kinds of trackable resources that stand in the fields of gres but are no gres."""
+_NO_GRES = frozenset({"cpu", "mem", "node", "billing", "energy", "license", "none"})
+"""Kinds of trackable resources that stand in the fields of gres but are no gres, and the word by
+which a job asks for no gres (sbatch --gres=none).
+"""
 _EXPRESSION = frozenset("|[]()*!")
 
 
@@ -199,7 +201,7 @@ def _gres_named(text: str) -> Iterable[tuple[str, int]]:
     """Yield each gres of the text with its count. Only Slurm can judge parts that do not match."""
     for item in re.split(r"[ ,]+", text):
         match = _GRES.fullmatch(item)
-        if match is not None and match["name"].partition(":")[0] not in _NO_GRES:
+        if match is not None and match["name"].partition(":")[0].lower() not in _NO_GRES:
             yield match["name"], int(match["count"] or 1)
 
 

@@ -60,6 +60,7 @@ local function whole(count)
 end
 
 -- "gres:gpu:a100:2,gres/shard=4" -> { ["gpu:a100"] = 2, shard = 4 }; nil where not understood.
+-- "none" (sbatch --gres=none) asks for nothing.
 local function gres_counts(text)
   local counts = {}
   for item in items(text) do
@@ -71,7 +72,9 @@ local function gres_counts(text)
     if not string.match(name, "^[%w_.-]+$") and not string.match(name, "^[%w_.-]+:[%w_.-]+$") then
       return nil
     end
-    counts[name] = (counts[name] or 0) + tonumber(tail or "1")
+    if string.lower(name) ~= "none" then
+      counts[name] = (counts[name] or 0) + tonumber(tail or "1")
+    end
   end
   return counts
 end
