@@ -31,6 +31,7 @@ from slurm_elastic.slurm.conf import (
     node_names,
     pair,
     submissions,
+    tree_width,
 )
 from slurm_elastic.slurm.conf.leaving import NodesAndPartitions
 from slurm_elastic.slurm.conf.our_lines import has_include, with_include, without_include
@@ -123,7 +124,7 @@ def make(config: Config, *, version: tuple[int, int] | None = None) -> ConfPlan:
             # Last, because its include line needs the other files to be there.
             _slurm_conf(config),
         ),
-        notices=tuple(_notices(config, pools, site)),
+        notices=tuple(_notices(config, pools, site, version)),
         manual=tuple(_manual_lua(site) if lua else _manual_profile(config, site)),
     )
 
@@ -250,7 +251,9 @@ def _gres_files(site: SiteConf, gres: str) -> Iterator[PlannedFile]:
     yield PlannedFile(path=path, content=content, mode=None if other_lines else 0o644)
 
 
-def _notices(config: Config, pools: Sequence[Pool], site: SiteConf) -> Iterator[str]:
+def _notices(
+    config: Config, pools: Sequence[Pool], site: SiteConf, version: tuple[int, int]
+) -> Iterator[str]:
     epilog = site.option("Epilog")
     if fragment.wipes(config) and epilog is not None and not epilog.value.startswith("/"):
         yield (
@@ -271,6 +274,7 @@ def _notices(config: Config, pools: Sequence[Pool], site: SiteConf) -> Iterator[
     yield from job_order.notices(config.slurm, site)
     yield from default_memory.notices(site)
     yield from node_names.notices(site)
+    yield from tree_width.notices(config, pools, site, version)
     yield from shared_partitions(pools, site)
     yield from _suspend_exceptions(config, pools, site)
     timeout = site.option("SlurmdTimeout")
