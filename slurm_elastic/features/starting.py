@@ -13,8 +13,6 @@ from collections.abc import Sequence
 from functools import partial
 from typing import NamedTuple
 
-from msgspec.structs import replace
-
 from slurm_elastic.base.errors import (
     CapacityError,
     InstanceNotFound,
@@ -36,7 +34,7 @@ from slurm_elastic.model.causes.purchases import MachineStarted, StartRefused
 from slurm_elastic.model.cluster import Instance, NodeRequest, Offer
 from slurm_elastic.model.protocols import Stops
 from slurm_elastic.policies import actions
-from slurm_elastic.policies.growth.stopped import to_start
+from slurm_elastic.policies.growth.stopped import Startable, gangs_with_room, to_start
 from slurm_elastic.policies.launch.gang import Gang, part_of
 from slurm_elastic.policies.launch.next_launch import next_launch
 from slurm_elastic.policies.repair.cluster_snapshot import ClusterSnapshot
@@ -63,8 +61,9 @@ def join(site: Site) -> Extensions:
 def start_stopped(
     site: Site, request: NodeRequest, todo: Sequence[Gang], offers: Sequence[Offer], caps: Caps
 ) -> set[str]:
-    """Start the stopped machines of the nodes of ``todo``, within the limits, cheapest first.
-    Return the nodes that need no other machine.
+    """Start the stopped machines of the nodes of ``todo``, within the limits, cheapest first. No
+    machine starts for a gang that cannot get all its nodes: it would end again with the refused
+    job. Return the nodes that need no other machine.
     """
     cloud = request.pool.cloud
     stopped = [m for m in site.ledger.stops.machines() if m.instance.cloud == cloud]
@@ -73,23 +72,35 @@ def start_stopped(
     if not machines_of_nodes:
         return set()
     recipes = recipes_of(site, cloud, machines_of_nodes)
-    startable = to_start(machines_of_nodes, nodes, request.pool, recipes, site.now())
-    prices = {offer.key: offer for offer in offers}
+    fitting = to_start(machines_of_nodes, nodes, request.pool, recipes, site.now())
+    offer_of = {offer.key: offer for offer in offers}
     # A machine whose offer the cloud does not name has no price, so no limit could count it.
-    startable = [m for m in startable if m.instance.offer_key in prices]
-    startable.sort(key=lambda m: (prices[m.instance.offer_key].price, m.instance.node))
+    startable = [
+        Startable(machine=m, offer=offer_of[m.instance.offer_key])
+        for m in fitting
+        if m.instance.offer_key in offer_of
+    ]
+    startable.sort(key=lambda s: (s.offer.price, s.machine.instance.node))
+    if not startable:
+        return set()
+    with site.spending(request.pool) as scope:
+        whole = gangs_with_room(
+            request, todo, startable, offers, scope, site.now(), site.config.ranking
+        )
+    nodes = {node for gang in whole for node in gang.nodes}
     served_nodes = set()
-    for machine in startable:
-        if _start(site, request, machine, prices[machine.instance.offer_key], caps):
-            served_nodes.add(machine.instance.node)
+    for candidate in startable:
+        node = candidate.machine.instance.node
+        if node in nodes and _start(site, request, candidate, caps):
+            served_nodes.add(node)
     return served_nodes
 
 
-def _start(site: Site, request: NodeRequest, machine: Machine, offer: Offer, caps: Caps) -> bool:
+def _start(site: Site, request: NodeRequest, startable: Startable, caps: Caps) -> bool:
     """Start one machine. Return whether its node needs no other machine: it runs, or its start is
     in doubt.
     """
-    intended = _intend(site, request, machine, offer, caps)
+    intended = _intend(site, request, startable, caps)
     if intended is None:
         return False
     instance, jobs = intended.instance, [f"job:{job}" for job in intended.jobs]
@@ -110,26 +121,24 @@ def _start(site: Site, request: NodeRequest, machine: Machine, offer: Offer, cap
     elif answer.error:
         refusal = StartRefused(machine=instance.id, error=answer.error)
         site.record(request.id, "start-refused", (instance.node, *jobs), refusal)
-        _give_up(site, intended, machine.instance.price, answer, request.id)
+        _give_up(site, intended, startable.machine.instance.price, answer, request.id)
         return False
     return True
 
 
-def _intend(
-    site: Site, request: NodeRequest, machine: Machine, offer: Offer, caps: Caps
-) -> Machine | None:
+def _intend(site: Site, request: NodeRequest, startable: Startable, caps: Caps) -> Machine | None:
     """Decide whether the machine may start and record the intent. Return None if a limit or an
     exclusion prevents it.
     """
+    machine, offer = startable.machine, startable.offer
     node = machine.instance.node
     node_request, node_gang = part_of(request, [node]), (Gang(nodes=(node,)),)
     reach("start.before-intent")
     with site.spending(request.pool) as scope:
         now = site.now()
+        startable_offer, scope_of_start = startable.within(scope)
         decided = next_launch(
-            # free=None: the cloud's free count must not limit the start, because it may reserve
-            # room for its stopped machines.
-            node_request, node_gang, (), [replace(offer, free=None)], scope, now,
+            node_request, node_gang, (), [startable_offer], scope_of_start, now,
             caps=caps, keys=site.config.ranking,
         )  # fmt: skip
         if not decided.nodes:

@@ -273,6 +273,65 @@ def test_no_more_start_than_may_boot_the_cheapest_first(open_world: Callable[...
     assert world.ledger.launches.get(row.instance.generation) is not None
 
 
+def test_none_starts_for_a_job_that_cannot_get_all_its_nodes(
+    open_world: Callable[..., World],
+) -> None:
+    """The limit of the cloud has room for two machines."""
+    world = open_world(max_stopped=3)
+    run(world, 1, "pub1", "pub2")
+    idle(world)
+    kept = stopped(world)
+    assert sorted(kept.values()) == ["pub1", "pub2"]
+    world.slurm.submit(60, PUB, 3, node_count=3)
+    world.advance(60)
+    assert "PENDING" in world.slurm.queue()[60].states
+    assert stopped(world) == kept
+    assert {i.id for i in world.alive()} == set(kept)
+    assert "started" not in world.kinds("pub1")
+
+
+def test_all_start_for_a_job_whose_other_nodes_can_be_bought(
+    open_world: Callable[..., World],
+) -> None:
+    world = open_world(max_stopped=3)
+    run(world, 1, "pub1")
+    idle(world)
+    (machine,) = stopped(world)
+    world.slurm.submit(60, PUB[:2], 2, node_count=2)
+    world.advance(60)
+    assert "RUNNING" in world.slurm.queue()[60].states
+    assert world.machines_of("pub1") == [machine]
+    assert len(world.alive()) == 2
+
+
+def test_a_start_replaces_the_price_of_the_disk(open_world: Callable[..., World]) -> None:
+    """Two disks of $0.09/h leave no room for a machine of $0.10/h within $0.21/h."""
+    world = open_world(max_stopped=3)
+    clouds = tuple(
+        replace(c, limits=replace(c.limits, dollars_per_hour=0.21)) if c.name == "pub" else c
+        for c in world.config.clouds
+    )
+    world.config = replace(
+        world.config, clouds=clouds, pools=pools(max_stopped=3, stopped_price=0.09)
+    )
+    world.restart()
+    run(world, 1, "pub1", "pub2")
+    idle(world)
+    assert start(world, "pub1", "pub2") == {"pub1", "pub2"}
+
+
+def test_a_pool_that_serves_jobs_in_part_starts_those_that_fit(
+    open_world: Callable[..., World],
+) -> None:
+    world = open_world(max_stopped=3, partial_jobs=True)
+    run(world, 1, "pub1", "pub2")
+    idle(world)
+    kept = stopped(world)
+    world.slurm.submit(60, PUB, 3, node_count=3)
+    world.advance(20)
+    assert {m.instance.id for m in world.ledger.machines.live()} >= set(kept)
+
+
 def test_a_start_comes_after_the_requests_that_wait_though_the_clock_is_set_back(
     world: World,
 ) -> None:

@@ -9,9 +9,28 @@ from machine_cases import machine_with
 from msgspec.structs import replace
 
 from slurm_elastic.model.causes.stops import StoppedByOrder
-from slurm_elastic.model.cluster import Instance, InstanceState, Market, Pool
+from slurm_elastic.model.cluster import (
+    Instance,
+    InstanceState,
+    Limits,
+    Location,
+    Market,
+    NodeRequest,
+    Offer,
+    Pool,
+    Usage,
+)
 from slurm_elastic.model.memory import Machine
-from slurm_elastic.policies.growth.stopped import Recipes, to_start, to_stop, unwanted
+from slurm_elastic.policies.growth.stopped import (
+    Recipes,
+    Startable,
+    gangs_with_room,
+    to_start,
+    to_stop,
+    unwanted,
+)
+from slurm_elastic.policies.launch.gang import gangs
+from slurm_elastic.policies.launch.ranking import Scope
 
 NOW = 1_800_000_000.0
 NODES = ("a1", "a2", "a3")
@@ -139,3 +158,75 @@ def test_what_may_not_come_up_as_a_fresh_one_is_not_started(one: Machine) -> Non
 
 def test_what_nobody_knows_the_recipe_of_is_not_started() -> None:
     assert started(off(1), recipes=Recipes(made_of={}, fresh={})) == []
+
+
+OFFER = Offer(
+    cloud="c", location=Location.PUBLIC, instance_type="small", zone="z", market=Market.ON_DEMAND,
+    price=0.1, cpus=2, memory=2000, on_demand_price=0.1,
+)  # fmt: skip
+
+
+def with_room(
+    jobs: dict[int, tuple[str, ...]],
+    *numbers: int,
+    free: int | None = None,
+    scope: Scope | None = None,
+    alone: tuple[str, ...] = (),
+    price: float = 0.1,
+) -> list[int | None]:
+    """The jobs whose gangs fit, if the nodes of these numbers have a stopped machine."""
+    nodes = tuple(dict.fromkeys(n for of in jobs.values() for n in of))
+    pool = replace(POOL, nodes=nodes, markets=(Market.ON_DEMAND,))
+    request = NodeRequest(id="r", pool=pool, nodes=nodes, jobs=tuple(jobs), job_nodes=jobs)
+    some = [Startable(machine=off(n), offer=replace(OFFER, free=0, price=price)) for n in numbers]
+    found = gangs_with_room(
+        request, gangs(nodes, jobs, alone), some, [replace(OFFER, free=free)], scope or Scope(), NOW
+    )
+    return [gang.job for gang in found]
+
+
+def at_most(nodes: int, used: int = 0) -> Scope:
+    return Scope(limits=Limits(nodes=nodes), usage=Usage(nodes={"": used}))
+
+
+def test_a_gang_fits_whose_stopped_and_bought_machines_are_enough_together() -> None:
+    job = {1: NODES}
+    assert with_room(job, 1, 2, free=1) == [1]
+    assert with_room(job, 1, 2, free=0) == []
+    assert with_room(job, 1, 2, 3, free=0) == [1]
+
+
+def test_a_start_counts_within_the_limits_like_a_launch() -> None:
+    job = {1: NODES}
+    assert with_room(job, 1, 2, scope=at_most(3)) == [1]
+    assert with_room(job, 1, 2, scope=at_most(3, used=1)) == []
+    assert with_room(job, 1, 2, 3, scope=at_most(2)) == []
+
+
+def test_a_gang_that_fits_takes_the_room_of_those_after_it() -> None:
+    jobs = {1: ("a1", "a4"), 2: ("a2", "a3"), 3: ("a5",)}
+    assert with_room(jobs, 2, scope=at_most(4)) == [1, 2]
+    assert with_room(jobs, 2, scope=at_most(3)) == [1]
+    assert with_room(jobs, 2, 5, scope=at_most(3)) == [1, 3]
+    assert with_room(jobs, 2, 5, scope=at_most(2)) == [1]
+
+
+def test_nodes_that_are_served_alone_fit_alone() -> None:
+    job = {1: NODES}
+    assert with_room(job, 1, 2, scope=at_most(1), alone=NODES) == [1]
+
+
+def test_a_machine_that_is_too_dear_to_start_is_replaced_by_a_bought_one() -> None:
+    limits = Limits(dollars_per_hour=0.2)
+    job = {1: ("a1", "a2")}
+    assert with_room(job, 1, scope=Scope(limits=limits), price=0.3) == [1]
+    assert with_room(job, 1, scope=Scope(limits=limits), price=0.15) == []
+
+
+def test_the_disk_of_a_machine_that_starts_costs_nothing_more() -> None:
+    scope = Scope(
+        limits=Limits(dollars_per_hour=0.2),
+        usage=Usage(dollars_per_hour={"": 0.2, "cloud:c": 0.2}),
+    )
+    job = {1: ("a1", "a2")}
+    assert with_room(job, 1, 2, scope=scope) == [1], "the disks cost $0.1/h each"

@@ -12,6 +12,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from math import isfinite
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from slurm_elastic.model.causes.stops import StoppedByOrder
 from slurm_elastic.model.causes.unwanted import (
@@ -23,11 +24,13 @@ from slurm_elastic.model.causes.unwanted import (
     Unwanted,
     YoungerStopped,
 )
-from slurm_elastic.model.cluster import OFF, Market, Pool
+from slurm_elastic.model.cluster import OFF, Market, NodeRequest, Offer, Pool
 from slurm_elastic.model.directive import Departure, Directive
 from slurm_elastic.model.machine_states import Serving
 from slurm_elastic.model.memory import Machine, generation_time
 from slurm_elastic.policies.clock_guard import age
+from slurm_elastic.policies.launch.gang import Gang, part_of
+from slurm_elastic.policies.launch.ranking import DEFAULT_KEYS, Scope, counted, rank, serving
 
 
 class Recipes(Struct, frozen=True, kw_only=True):
@@ -183,3 +186,68 @@ def to_start(
     # Ascending by age of birth, so that the youngest machine of a node replaces the older ones.
     by_node = {m.instance.node: m for m in sorted(fitting, key=born)}
     return list(by_node.values())
+
+
+class Startable(Struct, frozen=True, kw_only=True):
+    """A stopped machine that may start, and the ``offer`` of its type, zone and market now."""
+
+    machine: Machine
+    offer: Offer
+
+    def within(self, scope: Scope) -> tuple[Offer, Scope]:
+        """Return the offer and the bounds by which a start is judged like a launch."""
+        instance, spent = self.machine.instance, dict(scope.usage.dollars_per_hour)
+        # The machine's disk costs nothing beside the running machine, so it must not count twice.
+        for key in ("", f"cloud:{instance.cloud}"):
+            spent[key] = max(spent.get(key, 0.0) - instance.price, 0.0)
+        # free=None: the cloud's free count must not limit the start, because it may reserve room
+        # for its stopped machines.
+        usage = replace(scope.usage, dollars_per_hour=spent)
+        return replace(self.offer, free=None), replace(scope, usage=usage)
+
+
+def gangs_with_room(
+    request: NodeRequest,
+    todo: Sequence[Gang],
+    startable: Sequence[Startable],
+    offers: Sequence[Offer],
+    scope: Scope,
+    now: float,
+    keys: Sequence[str] = DEFAULT_KEYS,
+) -> list[Gang]:
+    """Return the gangs of ``todo`` that get machines for all their nodes together: the stopped
+    machines of ``startable``, which start in this order, and bought machines for the other nodes.
+    """
+    by_node = {s.machine.instance.node: s for s in startable}
+    chosen: list[Gang] = []
+    nodes: dict[str, None] = {}
+    for gang in todo:
+        # No machine is started for this gang, and the gangs of several nodes, which could lose the
+        # room to it, come first.
+        if len(gang.nodes) == 1 and gang.nodes[0] not in by_node:
+            continue
+        nodes_with_gang = {**nodes, **dict.fromkeys(gang.nodes)}
+        if _has_room(part_of(request, tuple(nodes_with_gang)), by_node, offers, scope, now, keys):
+            chosen.append(gang)
+            nodes = nodes_with_gang
+    return chosen
+
+
+def _has_room(
+    request: NodeRequest,
+    startable: Mapping[str, Startable],
+    offers: Sequence[Offer],
+    scope: Scope,
+    now: float,
+    keys: Sequence[str],
+) -> bool:
+    """Whether each node of ``request`` gets a machine: a stopped or a bought one."""
+    to_buy = [n for n in request.nodes if n not in startable]
+    for node in (n for n in startable if n in request.nodes):
+        offer, scope_of_start = startable[node].within(scope)
+        if rank(part_of(request, [node]), [offer], scope_of_start, now, keys).ranked:
+            scope = counted(scope_of_start, request.pool, offer, 1)
+        else:
+            to_buy.append(node)
+    launches = serving(part_of(request, to_buy), offers, scope, now, keys)
+    return sum(launch.room for launch in launches) >= len(to_buy)

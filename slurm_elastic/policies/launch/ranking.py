@@ -206,14 +206,20 @@ def serving(
         if not nodes:
             break
         remaining_offers.remove(best.offer)
-        booting = scope.booting.get(f"pool:{request.pool.name}", 0) + best.room
-        # The launches before this one count for the limits, as if their machines existed.
-        scope = replace(
-            scope,
-            usage=used_by(scope.usage, request.pool, best.offer, best.room),
-            booting={**scope.booting, f"pool:{request.pool.name}": booting},
-        )
+        scope = counted(scope, request.pool, best.offer, best.room)
     return tuple(chosen)
+
+
+def counted(scope: Scope, pool: Pool, offer: Offer, count: int) -> Scope:
+    """Return ``scope`` with ``count`` more booting machines of ``offer``. A decided launch counts
+    for the limits as if its machines existed.
+    """
+    booting = scope.booting.get(f"pool:{pool.name}", 0) + count
+    return replace(
+        scope,
+        usage=used_by(scope.usage, pool, offer, count),
+        booting={**scope.booting, f"pool:{pool.name}": booting},
+    )
 
 
 def ceiling(
