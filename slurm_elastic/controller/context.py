@@ -27,7 +27,7 @@ from slurm_elastic.controller.job_starts import JobStarts
 from slurm_elastic.controller.requeues import ExpectedRequeues
 from slurm_elastic.controller.slurm_absence import SlurmAbsence
 from slurm_elastic.model.causes import AnyCause
-from slurm_elastic.model.causes.composed import NeverTogether
+from slurm_elastic.model.causes.composed import NeverHere
 from slurm_elastic.model.cluster import Instance, Limits, Pool, Usage
 from slurm_elastic.model.protocols import Provider, Slurm
 from slurm_elastic.model.slurm import Request
@@ -45,7 +45,7 @@ class KeptOutJob(Struct, frozen=True):
     """
 
     partition: str
-    cause: NeverTogether
+    cause: NeverHere
     correlation: str
     deadline: float
 

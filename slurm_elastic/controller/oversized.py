@@ -1,8 +1,10 @@
-"""Removes jobs from a cloud's partition that need more nodes than the limits ever allow together.
+"""Removes jobs from a cloud's partition that need more nodes than the limits ever allow together,
+or that may run past the end of a reservation without which the cloud has too few machines.
 
-Waiting does not help such a job: slurmctld would give it nodes again after each hold, for ever. So
-it loses the partition of that cloud. If it has no other partition, it is held like a job that its
-user has held (``scontrol uhold``), and the person who raises the limit releases it.
+Waiting does not help such a job: slurmctld would give it nodes again after each hold, for ever, and
+others would never get them. So it loses the partition of that cloud. If it has no other partition,
+it is held like a job that its user has held (``scontrol uhold``), and the person who raises the
+limit or shortens the job releases it.
 """
 
 from __future__ import annotations
@@ -15,20 +17,25 @@ from msgspec.structs import replace
 from slurm_elastic.base.errors import SlurmError
 from slurm_elastic.controller.context import KeptOutJob, Site
 from slurm_elastic.model.causes import AnyCause
-from slurm_elastic.model.causes.composed import NeverTogether
-from slurm_elastic.model.cluster import NodeRequest
+from slurm_elastic.model.causes.composed import NeverHere, NeverInTime, NeverTogether
+from slurm_elastic.model.causes.misfits import ReservationEnds
+from slurm_elastic.model.cluster import NodeRequest, Offer, Pool
 from slurm_elastic.model.slurm import SlurmJob
 from slurm_elastic.policies.launch.ranking import Scope, ceiling
+from slurm_elastic.policies.launch.reservations import misfit
+from slurm_elastic.policies.launch.verdict import could_run
 from slurm_elastic.state.audit_trail import job_subject
 
 log = logging.getLogger(__name__)
 
 
+_PoolOffers = Sequence[tuple[Pool, Sequence[Offer]]]
+
 REQUEUE_TIMEOUT_S = 300.0
 """Seconds in which a requeued job must be pending again."""
 
 
-def keep_job_out(site: Site, job: int, cloud: str, cause: NeverTogether, correlation: str) -> None:
+def keep_job_out(site: Site, job: int, cloud: str, cause: NeverHere, correlation: str) -> None:
     """Remember that a job which is being requeued must not return to that cloud."""
     partition = site.clouds[cloud].partition_name
     deadline = site.monotonic() + REQUEUE_TIMEOUT_S
@@ -71,6 +78,60 @@ def find_too_large(
     }
 
 
+def find_too_long(
+    site: Site,
+    cloud: str,
+    jobs: Iterable[int],
+    nodes: Mapping[int, Sequence[str]],
+    needs_s: Mapping[int, float],
+) -> dict[int, NeverInTime]:
+    """Return the jobs for which the cloud has too few machines that stay long enough, only because
+    a reservation ends. ``needs_s``: for how long (s) the machines of each job must stay; jobs with
+    an unknown need are not judged.
+    """
+    needs = {job: needs_s[job] for job in jobs if needs_s.get(job)}
+    offers_by_pool = _read_offers(site, cloud) if needs else None
+    if offers_by_pool is None:
+        return {}
+    late: dict[int, NeverInTime] = {}
+    for job in (job for job in site.slurm.jobs() if job.id in needs):
+        # slurmctld may give the job nodes of all these pools. Its own nodes prove that it fits
+        # their pools, also if we cannot judge what it asks for.
+        pools = [
+            (pool, offers)
+            for pool, offers in offers_by_pool
+            if could_run(job, pool) or not set(pool.nodes).isdisjoint(nodes[job.id])
+        ]
+        count = 1 if _is_served_in_part(site, nodes[job.id]) else len(nodes[job.id])
+        end = _find_end(site, cloud, pools, count, needs[job.id])
+        if end is not None:
+            late[job.id] = NeverInTime(cloud=cloud, end=end)
+    return late
+
+
+def _find_end(
+    site: Site, cloud: str, pools: _PoolOffers, count: int, need_s: float
+) -> ReservationEnds | None:
+    """Return the last end of a reservation that leaves fewer than ``count`` machines which stay for
+    ``need_s``; None if there are enough, or if a reservation's end is not the only obstacle.
+    """
+    now, boot_s = site.now(), site.config.resume_timeout(site.clouds[cloud])
+    ends: list[ReservationEnds] = []
+    lasting: list[tuple[Pool, Sequence[Offer]]] = []
+    for pool, offers in pools:
+        judged = [(offer, misfit(offer, need_s, boot_s, now)) for offer in offers]
+        lasting.append((pool, [offer for offer, cause in judged if cause is None]))
+        ends += [
+            cause
+            for offer, cause in judged
+            # If the reservation ends before any machine could boot, the nodes are held instead.
+            if isinstance(cause, ReservationEnds) and misfit(offer, 0.0, boot_s, now) is None
+        ]
+    if not ends or not _sum_ceilings(site, lasting)[0] < count <= _sum_ceilings(site, pools)[0]:
+        return None
+    return max(ends, key=lambda end: end.ends_at)
+
+
 def _is_served_in_part(site: Site, nodes: Iterable[str]) -> bool:
     """Whether one of these nodes is in a pool that serves nodes one by one (``partial_jobs``)."""
     return any(site.pool_of[n].partial_jobs for n in nodes if n in site.pool_of)
@@ -80,12 +141,13 @@ def _count_obtainable(site: Site, cloud: str) -> tuple[int, AnyCause | None] | N
     """Return how many nodes of the cloud could ever be up together, and the bound that limits them.
     None if a pool's offers cannot be read.
     """
-    total = 0
-    limiting: AnyCause | None = None
-    # The configured limits: a temporary change by an operator does not make a job impossible.
-    config = site.config
-    limits = {cloud_settings.name: cloud_settings.limits for cloud_settings in config.clouds}
-    lasting = Scope(limits=config.limits, cloud_limits=limits)
+    pools = _read_offers(site, cloud)
+    return None if pools is None else _sum_ceilings(site, pools)
+
+
+def _read_offers(site: Site, cloud: str) -> _PoolOffers | None:
+    """Return the offers of each pool of the cloud; None if a pool's offers cannot be read."""
+    pools: list[tuple[Pool, Sequence[Offer]]] = []
     for pool in site.pools_of_cloud(cloud):
         try:
             offers = site.providers[cloud].offers(pool)
@@ -95,6 +157,21 @@ def _count_obtainable(site: Site, cloud: str) -> tuple[int, AnyCause | None] | N
             return None
         if not offers:
             return None
+        pools.append((pool, offers))
+    return pools
+
+
+def _sum_ceilings(site: Site, pools: _PoolOffers) -> tuple[int, AnyCause | None]:
+    """Return how many nodes of these pools could ever be up together, and the bound that limits
+    them.
+    """
+    # The configured limits: a temporary change by an operator does not make a job impossible.
+    config = site.config
+    limits = {cloud_settings.name: cloud_settings.limits for cloud_settings in config.clouds}
+    lasting = Scope(limits=config.limits, cloud_limits=limits)
+    total = 0
+    limiting: AnyCause | None = None
+    for pool, offers in pools:
         request = NodeRequest(id="", pool=pool, nodes=pool.nodes)
         room, bound = ceiling(request, offers, lasting)
         total, limiting = total + room, limiting or bound

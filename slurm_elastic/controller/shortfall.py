@@ -10,13 +10,14 @@ from collections.abc import Collection, Mapping, Sequence
 
 from msgspec import Struct
 
+from slurm_elastic.base.grouping import group_by
 from slurm_elastic.controller.context import Site
 from slurm_elastic.controller.ending import terminate
 from slurm_elastic.controller.extensions import Jobs
 from slurm_elastic.controller.giving_back import power_down_and_requeue, reject_nodes
-from slurm_elastic.controller.oversized import find_too_large, keep_job_out
+from slurm_elastic.controller.oversized import find_too_large, find_too_long, keep_job_out
 from slurm_elastic.model.causes import AnyCause
-from slurm_elastic.model.causes.composed import NeverTogether, RequestsRefused, ServesAnother
+from slurm_elastic.model.causes.composed import NeverHere, RequestsRefused, ServesAnother
 from slurm_elastic.model.causes.machine_ends import JobNotWhole
 from slurm_elastic.model.cluster import NodeRequest
 from slurm_elastic.policies.launch.gang import GangResult, gangs, request_for, resolve
@@ -39,15 +40,18 @@ def refuse_jobs(
 ) -> None:
     """Refuse the jobs that lack nodes. Their machines serve other jobs of the round, or end."""
     result = resolve_gangs(site, cloud, shortfalls, nodes, jobs)
-    shortfall_of = {shortfall.request.pool.name: shortfall for shortfall in shortfalls}
-    never = find_too_large(site, cloud, result.failed, jobs)
+    never: dict[int, NeverHere] = {**find_too_large(site, cloud, result.failed, jobs)}
+    needs = {j: s for shortfall in shortfalls for j, s in shortfall.request.job_needs_s.items()}
+    fitting = [job for job in result.failed if job not in never]
+    never |= find_too_long(site, cloud, fitting, jobs, needs)
     never_nodes = _find_nodes_only_of(never, jobs)
     # Nodes that wait only for jobs that can never run here are given back by ``turn_away_jobs``,
     # without a hold: nothing is wrong with them.
-    refused: dict[str, list[str]] = {}
-    for node in result.refused:
-        if node not in never_nodes:
-            refused.setdefault(site.pool_of[node].name, []).append(node)
+    place_of_node = _find_parts(site, shortfalls, jobs)
+    refused = group_by(
+        (n for n in result.refused if n not in never_nodes),
+        lambda node: (site.pool_of[node].name, place_of_node.get(node)),
+    )
     idle = set(result.ended)
     machines = [
         m for m in site.ledger.machines.live()
@@ -61,10 +65,10 @@ def refuse_jobs(
     forced = turn_away_jobs(
         site, cloud, correlation, never, jobs, never_nodes.intersection(result.refused)
     )
-    for name, pool_nodes in refused.items():
+    for (name, place), pool_nodes in refused.items():
         request = request_for(correlation, site.pools[name], pool_nodes, jobs)
-        if name in shortfall_of:
-            short = shortfall_of[name]
+        if place is not None:
+            short = shortfalls[place]
             forced |= reject_nodes(site, request, pool_nodes, short.cause, spare=short.spare_nodes)
         else:
             site.record(
@@ -82,6 +86,21 @@ def refuse_jobs(
     terminate(site, cloud, doomed, JobNotWhole(), correlation)
 
 
+def _find_parts(site: Site, shortfalls: Sequence[Shortfall], jobs: Jobs) -> dict[str, int]:
+    """Return by node the place in ``shortfalls`` of its part of the request. Each part of a pool
+    has a cause and a number of spare nodes of its own. Nodes that jobs of the part have had before
+    belong to it, too.
+    """
+    place_of_node: dict[str, int] = {}
+    for place, shortfall in enumerate(shortfalls):
+        request = shortfall.request
+        mates = (node for job in request.jobs for node in jobs.get(job, ()))
+        for node in (*request.nodes, *mates):
+            if node in site.pool_of and site.pool_of[node].name == request.pool.name:
+                place_of_node.setdefault(node, place)
+    return place_of_node
+
+
 def _find_nodes_only_of(selected_jobs: Collection[int], jobs: Jobs) -> set[str]:
     """Return the nodes that only these jobs wait for."""
     other_nodes = {
@@ -94,23 +113,26 @@ def turn_away_jobs(
     site: Site,
     cloud: str,
     correlation: str,
-    never: Mapping[int, NeverTogether],
+    never: Mapping[int, NeverHere],
     jobs: Jobs,
     own_nodes: Collection[str],
 ) -> set[str]:
-    """Give back the nodes of jobs that can never get all of their nodes. The nodes are not held, so
-    that other jobs can use them, and the job does not return to this cloud. Returns the nodes that
-    were powered down.
+    """Give back the nodes of jobs that can never get all of their nodes, or never for long enough.
+    The nodes are not held, so that other jobs can use them, and the job does not return to this
+    cloud. Returns the nodes that were powered down.
     """
-    forced: set[str] = set()
+    cause_of: dict[str, AnyCause] = {}
     for job, cause in never.items():
         job_nodes = [n for n in jobs[job] if n in own_nodes]
         site.record(correlation, "refused", (*job_nodes, job_subject(job)), cause)
         keep_job_out(site, job, cloud, cause, correlation)
-        forced |= power_down_and_requeue(
-            site, job_nodes, site.slurm.nodes(job_nodes), cause, correlation, hurry=False
-        )
-    return forced
+        cause_of |= dict.fromkeys(job_nodes, cause)
+    if not cause_of:
+        return set()
+    # All jobs at once: each call reads Slurm's nodes and jobs, and there may be hundreds of jobs.
+    return power_down_and_requeue(
+        site, tuple(cause_of), site.slurm.nodes(tuple(cause_of)), cause_of, correlation, hurry=False
+    )
 
 
 def resolve_gangs(

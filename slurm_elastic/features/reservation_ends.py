@@ -77,11 +77,14 @@ def split(site: Site, ending: Sequence[Held], request: NodeRequest) -> Sequence[
     if not ends:
         return (request,)
     boot_s = site.config.resume_timeout(site.clouds[cloud])
-    needs, users = _needs_of_jobs(site, request), dict(request.job_nodes)
+    job_needs, users = _needs_of_jobs(site, request), dict(request.job_nodes)
+    # For a job that Slurm does not list assume the worst: no machine that ends too early.
+    needs = dict.fromkeys(request.job_nodes, math.inf) | job_needs
     for number, (node, need) in enumerate(_needs_of_others(site, request).items(), 1):
         # slurmctld's job ids are positive, so each of these nodes may stand for a job of its own.
         needs[-number], users[-number] = need, (node,)
     needs = levelled(needs, ends, boot_s, now)
+    request = replace(request, job_needs_s=job_needs)
     return tuple(
         replace(part_of(request, nodes), needs_s=need)
         for nodes, need in split_by_need(request.nodes, users, needs)
@@ -126,14 +129,14 @@ def _needs_of_replacements(site: Site, nodes: Collection[str]) -> Mapping[str, f
 
 def _needs_of_jobs(site: Site, request: NodeRequest) -> dict[int, float]:
     """Return by job for how long (s) its machines must stay: its time limit, or 0 if it can be
-    saved. A job without a limit, or one that Slurm does not list, may need them for ever.
+    saved. A job that Slurm does not list is absent.
     """
-    # Without an answer assume the worst: no machine that ends too early.
-    needs = dict.fromkeys(request.job_nodes, math.inf)
-    for job in (_listed_jobs(site) if needs else None) or ():
-        if job.id in needs:
-            needs[job.id] = 0.0 if _is_savable(site, request, job) else _limit_of(job)
-    return needs
+    jobs = (_listed_jobs(site) if request.job_nodes else None) or ()
+    return {
+        job.id: 0.0 if _is_savable(site, request, job) else _limit_of(job)
+        for job in jobs
+        if job.id in request.job_nodes
+    }
 
 
 def _listed_jobs(site: Site) -> Sequence[SlurmJob] | None:

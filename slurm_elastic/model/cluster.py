@@ -171,7 +171,8 @@ class NodeRequest(Struct, frozen=True, kw_only=True):
 
     ``job_nodes``: by job, the nodes that it waits for. ``owners``: by job, its ``account`` and
     ``user``. Both contain only the known jobs. ``needs_s``: for so long (s) the machines must stay
-    after they have registered, because a job may run so long and cannot be saved.
+    after they have registered, because a job may run so long and cannot be saved. ``job_needs_s``:
+    the same for each job whose time limit Slurm has reported, if a reservation ends its machines.
     """
 
     id: str
@@ -181,6 +182,7 @@ class NodeRequest(Struct, frozen=True, kw_only=True):
     job_nodes: Mapping[int, tuple[str, ...]] = field(default_factory=dict)
     owners: Mapping[int, Mapping[str, str]] = field(default_factory=dict)
     needs_s: float = 0.0
+    job_needs_s: Mapping[int, float] = field(default_factory=dict)
 
 
 class Ranked(Struct, frozen=True, kw_only=True):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +14,10 @@ from slurm_elastic.base.errors import SlurmError
 from slurm_elastic.config import PoolSettings
 from slurm_elastic.config.policies import Budget, CloudPolicies, SitePolicies
 from slurm_elastic.config.reservations import Reservation
+from slurm_elastic.controller import shortfall
 from slurm_elastic.controller.budget import read_spending
+from slurm_elastic.controller.oversized import find_too_long
+from slurm_elastic.controller.shortfall import Shortfall, refuse_jobs
 from slurm_elastic.features.reservation_ends import split
 from slurm_elastic.model.causes import Quoted
 from slurm_elastic.model.causes.threats import EndsWithReservation
@@ -24,6 +27,7 @@ from slurm_elastic.model.reserved import BLOCK_LEAD_S, ReservationKind
 from slurm_elastic.model.slurm import Reservation as SlurmReservation
 from slurm_elastic.model.slurm import SlurmJob
 from slurm_elastic.policies.checkpoint.threat import Response, ThreatCause, of_end
+from slurm_elastic.policies.launch.gang import request_for
 from slurm_elastic.providers.fake.settings import FakeCloud
 from slurm_elastic.slurm.client.fake import FakeSlurm
 from tests.controller.world import SHAPE, T0, World
@@ -200,6 +204,179 @@ def test_a_node_that_is_powered_up_much_later_has_no_job_of_the_past(tmp_path: P
     world.now += world.config.timings.resume_timeout
     assert [p.needs_s for p in split(world.site, [BLOCK.held("pub")], request)] == [0.0]
     world.close()
+
+
+def only_block(directory: Path, *pools: PoolSettings, **cloud: Any) -> World:
+    """A site whose pool ``many`` has the machines of the block only."""
+    fields: dict[str, Any] = {"limits": Limits(dollars_per_hour=50.0), "reservations": (BLOCK,)}
+    public = FakeCloud(name="pub", location=Location.PUBLIC, types=SHAPE, **(fields | cloud))
+    pool = PoolSettings(
+        name="many", cloud="pub", nodes="m[1-4]", cpus=2, memory=4096, markets=(Market.RESERVED,)
+    )
+    made = World(
+        directory, clouds=(public,), pools=(pool, *pools), limits=Limits(), policies=SitePolicies()
+    )
+    made.advance(20)
+    return made
+
+
+def submit(world: World, number: int, limit: float | None, size: int = 1, **changes: Any) -> None:
+    fields: dict[str, Any] = {"partitions": ("pub",), "limit": limit, "node_count": size}
+    world.slurm.submit(number, NODES, size, **(fields | changes))
+
+
+def never(world: World, number: int) -> list[str]:
+    about = world.ledger.decisions.about(f"job:{number}")
+    return [str(d.reason) for d in about if d.kind == "never"]
+
+
+def test_jobs_too_long_for_the_only_block_do_not_keep_its_machines_from_others(
+    tmp_path: Path,
+) -> None:
+    world = only_block(tmp_path)
+    for number in (1, 2, 3, 4):
+        submit(world, number, 3 * HOUR)
+    world.advance(15)
+    submit(world, 9, 600)
+    world.advance(120)
+    queue = world.slurm.queue()
+    assert "RUNNING" in queue[9].states
+    assert world.ledger.exclusions.holds() == (), "nothing is wrong with the nodes"
+    assert {n: queue[n].reason for n in (1, 2, 3, 4)} == dict.fromkeys((1, 2, 3, 4), "JobHeldUser")
+    (told,) = never(world, 1)
+    assert told == (
+        "reservation block ends its machines at 2027-01-15T10:00:00Z, too soon for a job of up to"
+        " 3h that cannot be saved, and cloud pub has too few other machines for it: give it a"
+        " shorter time limit (sbatch -t) or let it be saved; it is held; once that is changed:"
+        " scontrol release 1"
+    )
+    world.advance(900)
+    assert {world.slurm.queue()[n].restarts for n in (1, 2, 3, 4)} == {1}
+    world.close()
+
+
+def test_a_job_that_is_too_long_keeps_its_other_partitions(tmp_path: Path) -> None:
+    world = only_block(tmp_path)
+    for name in NODES:
+        world.slurm.set_node(name, partitions=("pub",))
+    submit(world, 1, None, partitions=("static", "pub"))
+    world.advance(60)
+    assert world.slurm.queue()[1].partitions == ("static",)
+    (told,) = never(world, 1)
+    assert "a job without a time limit" in told
+    assert told.endswith("; it may start in static")
+    world.close()
+
+
+@pytest.mark.parametrize(
+    ("limit", "size", "others", "is_kept_out"),
+    [
+        (600, 2, 0, False),
+        (3 * HOUR, 1, 0, True),
+        (3 * HOUR, 1, 1, False),
+        (3 * HOUR, 2, 1, True),
+        (3 * HOUR, 2, 2, False),
+        (3 * HOUR, 4, 1, False),
+    ],
+)
+def test_a_job_is_kept_out_only_if_too_few_machines_last_and_the_end_is_the_cause(
+    tmp_path: Path, *, limit: float, size: int, others: int, is_kept_out: bool
+) -> None:
+    """The block has two machines, and ``others`` can be bought. For four the limit is the cause."""
+    markets = (Market.RESERVED, Market.ON_DEMAND) if others else (Market.RESERVED,)
+    world = build(tmp_path, limits=Limits(on_demand=others), reservations=(BLOCK,))
+    site = world.site
+    pool = replace(site.pools["many"], markets=markets)
+    object.__setattr__(site, "pools", {"many": pool})
+    object.__setattr__(site, "slurm", Queue(job(1, int(limit))))
+    jobs = {1: NODES[:size]}
+    found = find_too_long(site, "pub", jobs, jobs, {1: limit})
+    assert set(found) == ({1} if is_kept_out else set())
+    world.close()
+
+
+def test_a_job_that_is_saved_or_not_listed_is_not_judged(tmp_path: Path) -> None:
+    world = only_block(tmp_path)
+    site, jobs = world.site, {1: NODES[:1]}
+    object.__setattr__(site, "slurm", Queue())
+    for needs in ({}, {1: 0.0}, {1: 3 * HOUR}):
+        assert find_too_long(site, "pub", jobs, jobs, needs) == {}
+    world.close()
+
+
+def test_shortly_before_its_end_a_block_serves_nobody_and_no_job_is_kept_out(
+    tmp_path: Path,
+) -> None:
+    world = only_block(tmp_path)
+    object.__setattr__(world.site, "slurm", Queue(job(1, 600)))
+    jobs = {1: NODES[:1]}
+    boot_s = world.config.resume_timeout(world.config.cloud("pub"))
+    world.now = ENDS_AT - boot_s - 300
+    assert find_too_long(world.site, "pub", jobs, jobs, {1: 600.0}).keys() == {1}
+    world.now = ENDS_AT - boot_s
+    assert find_too_long(world.site, "pub", jobs, jobs, {1: 600.0}) == {}
+    world.close()
+
+
+@pytest.mark.parametrize(("cpus", "is_kept_out"), [(2, False), (1, True)])
+def test_another_pool_counts_if_the_job_fits_its_nodes(
+    tmp_path: Path, *, cpus: int, is_kept_out: bool
+) -> None:
+    other = PoolSettings(
+        name="other", cloud="pub", nodes="o[1-2]", cpus=cpus, memory=4096,
+        markets=(Market.ON_DEMAND,),
+    )  # fmt: skip
+    world = only_block(tmp_path, other)
+    object.__setattr__(world.site, "slurm", Queue(replace(job(1, 3 * 3600), node_cpus=2)))
+    jobs = {1: NODES[:1]}
+    found = find_too_long(world.site, "pub", jobs, jobs, {1: 3 * HOUR})
+    assert set(found) == ({1} if is_kept_out else set())
+    world.close()
+
+
+def test_of_two_jobs_on_a_node_only_the_long_one_is_kept_out(tmp_path: Path) -> None:
+    world = only_block(tmp_path)
+    queue = Queue(job(1, 3 * 3600), job(2, 600))
+    object.__setattr__(world.site, "slurm", queue)
+    of_job = {1: ("m1",), 2: ("m1",)}
+    request = NodeRequest(
+        id="r", pool=world.site.pools["many"], nodes=("m1",), jobs=(1, 2), job_nodes=of_job
+    )
+    (part,) = split(world.site, [BLOCK.held("pub")], request)
+    assert part.job_needs_s == {1: 3 * HOUR, 2: 600.0}
+    found = find_too_long(world.site, "pub", of_job, of_job, part.job_needs_s)
+    assert set(found) == {1}
+    queue.silent = True
+    (part,) = split(world.site, [BLOCK.held("pub")], request)
+    assert (part.needs_s, part.job_needs_s) == (float("inf"), {}), "nobody is judged"
+    world.close()
+
+
+def test_each_part_of_a_pool_is_refused_with_its_own_cause_and_spare_nodes(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The last node has a machine, which an earlier round has launched."""
+    seen: list[tuple[Sequence[str], str, int]] = []
+
+    def reject(
+        _: object, _request: object, nodes: Sequence[str], cause: object, *, spare: int
+    ) -> set[str]:
+        seen.append((nodes, str(cause), spare))
+        return set()
+
+    monkeypatch.setattr(shortfall, "reject_nodes", reject)
+    _machine(world, "m4")
+    jobs = {1: ("m1", "m2"), 2: ("m3", "m4")}
+    pool = world.site.pools["many"]
+    parts = [
+        Shortfall(
+            request=request_for("r", pool, nodes, jobs), nodes=nodes,
+            cause=Quoted(text=nodes[0]), spare_nodes=spare,
+        )
+        for nodes, spare in ((("m1", "m2"), 2), (("m3",), 0))
+    ]  # fmt: skip
+    refuse_jobs(world.site, "pub", parts, ("m1", "m2", "m3"), jobs)
+    assert seen == [(["m1", "m2"], "m1", 2), (["m3", "m4"], "m3", 0)]
 
 
 def test_machines_of_a_block_are_counted_and_the_rest_is_bought(world: World) -> None:

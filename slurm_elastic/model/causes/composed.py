@@ -18,7 +18,7 @@ from slurm_elastic.model.causes.image_changes import ImageStep
 from slurm_elastic.model.causes.joining import Joining
 from slurm_elastic.model.causes.limits import Bound
 from slurm_elastic.model.causes.machine_ends import MachineEnd
-from slurm_elastic.model.causes.misfits import Misfit
+from slurm_elastic.model.causes.misfits import Misfit, ReservationEnds
 from slurm_elastic.model.causes.moves import MoveStep
 from slurm_elastic.model.causes.pool_failures import PoolFailure
 from slurm_elastic.model.causes.purchases import Purchase
@@ -108,6 +108,28 @@ class NeverTogether(Cause, frozen=True, kw_only=True):
             f" {self.max_nodes} at most: {self.bound or 'it has no offer'}"
             f"{f'; {self.consequence}' if self.consequence else ''}"
         )
+
+
+class NeverInTime(Cause, frozen=True, kw_only=True):
+    """The cloud has too few machines that stay as long as a job may run, because of the ``end`` of
+    a reservation. ``consequence``: the consequence for the job, "" if not decided yet.
+    """
+
+    cloud: str
+    end: ReservationEnds
+    consequence: str = field(default="", name="then")
+
+    @property
+    def words(self) -> str:
+        return (
+            f"{self.end}, and cloud {self.cloud} has too few other machines for it: give it a"
+            " shorter time limit (sbatch -t) or let it be saved"
+            f"{f'; {self.consequence}' if self.consequence else ''}"
+        )
+
+
+NeverHere = NeverTogether | NeverInTime
+"""Why a job can never run in a cloud, however long it waits."""
 
 
 class OffersRefused(Struct, frozen=True, kw_only=True):
@@ -368,6 +390,7 @@ Composed = (
     | SpotRefused
     | RoomShort
     | NeverTogether
+    | NeverInTime
     | NoOfferServes
     | ScopesCoolDown
     | NodeFailed

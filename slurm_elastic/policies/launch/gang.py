@@ -22,7 +22,10 @@ def part_of(request: NodeRequest, nodes: Sequence[str]) -> NodeRequest:
         j: tuple(n for n in job_nodes if n in names) for j, job_nodes in request.job_nodes.items()
     }
     shares = {job: share for job, share in shares.items() if share}
-    return replace(request, nodes=tuple(nodes), jobs=tuple(shares), job_nodes=shares)
+    needs = {job: need for job, need in request.job_needs_s.items() if job in shares}
+    return replace(
+        request, nodes=tuple(nodes), jobs=tuple(shares), job_nodes=shares, job_needs_s=needs
+    )
 
 
 def request_for(
