@@ -200,7 +200,7 @@ def _after(facts: Facts, jobs: Sequence[SlurmJob], machines: Sequence[Machine]) 
         yield f"{counted(idle, 'machine')} without a job: at once."
     if not jobs:
         return
-    ends = [job.start + job.limit for job in jobs if job.limit is not None]
+    ends = [ends_at for job in jobs if (ends_at := job.ends_at_latest) is not None]
     known = len(ends) == len(jobs)
     latest = max(ends, default=facts.now)
     yield f"{counted(len(jobs), 'job')} {does(len(jobs), 'end')} first: {_named(jobs)}."
@@ -213,7 +213,7 @@ def _after(facts: Facts, jobs: Sequence[SlurmJob], machines: Sequence[Machine]) 
         over = f"By their time limits the last one ends at {clock(latest)}"
         yield f"{over}, at most {money(cost)} from now."
     else:
-        yield "Some have no time limit, so the end is unknown."
+        yield "Some have no time limit or are suspended, so the end is unknown."
 
 
 class MovedJobs(Struct, frozen=True):

@@ -141,7 +141,8 @@ class PoolNodes:
             yield int(launched) + self._rules.boot
         ends = dict.fromkeys(self.busy, now)
         for job in running:
-            end = int(job.start) + (UNLIMITED_JOB_S if job.limit is None else job.limit)
+            ends_at = job.ends_at_latest
+            end = int(job.start) + UNLIMITED_JOB_S if ends_at is None else int(ends_at)
             ends.update({n: max(ends[n], end) for n in job.nodes if n in ends})
         yield from ends.values()
 

@@ -90,6 +90,8 @@ class SlurmJob(Struct, frozen=True, kw_only=True, gc=False):
     BeginTime). ``end``: when it ended. ``preempted``: when Slurm will end the run for a job of
     higher priority, 0 if it will not. ``suspended``: since when it is suspended, 0 if it is not or
     if Slurm (22.05) does not report it. ``limit``: time limit in seconds, None if none is set.
+    ``limit_ends_at``: when the time limit ends a running job, which is later than ``start`` plus
+    ``limit`` if the job was suspended in between.
 
     Request: ``node_count``, ``cpus``: numbers of nodes and CPUs. ``gres``: per node. ``job_gres``:
     for all nodes together, as by --gpus. ``node_cpus``, ``node_memory`` (MiB): minimum of each
@@ -143,6 +145,7 @@ class SlurmJob(Struct, frozen=True, kw_only=True, gc=False):
     node_memory: int = 0
     cpu_memory: int = 0
     end: float = 0.0
+    limit_ends_at: float = 0.0
     preempted: float = 0.0
     suspended: float = 0.0
     allocated: str = ""
@@ -159,6 +162,15 @@ class SlurmJob(Struct, frozen=True, kw_only=True, gc=False):
         stays.
         """
         return self.is_suspended and self.priority == 0
+
+    @property
+    def ends_at_latest(self) -> float | None:
+        """When Slurm ends the run by its time limit (Unix time). None if the job has no limit or is
+        not started. None also while it is suspended, because that stops the clock of its limit.
+        """
+        if self.limit is None or not self.start or self.is_suspended:
+            return None
+        return self.limit_ends_at or self.start + self.limit
 
     @property
     def died_of(self) -> int:

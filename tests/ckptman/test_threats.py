@@ -135,6 +135,22 @@ def test_a_save_that_comes_after_its_time_serves_before_the_limit_ends_the_run()
         world.close()
 
 
+def test_a_job_that_was_suspended_is_saved_at_its_later_end(world: CkptWorld) -> None:
+    """Its limit has 90 s left when it is suspended for 300 s. Slurm does not count these."""
+    begins(world, 7, comment="ckpt=fake,limit")
+    world.advance(30)
+    world.slurm.suspend(7)
+    world.advance(300)
+    world.slurm.resume(7)
+    ends_at = world.now + 90
+    world.slurm.set_job(7, limit_ends_at=ends_at)
+    world.until(lambda: bool(world.migrations()))
+    save = ends_at - DUMP - SLACK - LEAD
+    assert save <= world.migrations()[0].began <= save + 2
+    world.until(lambda: world.back(7, 1))
+    assert world.migrations()[0].image is not None
+
+
 def test_a_limit_that_was_hit_while_the_job_was_held_costs_nothing(world: CkptWorld) -> None:
     """Slurm killed the run that was saved and stopped: it is requeued all the same."""
     begins(world, 7, comment="ckpt=fake,limit")

@@ -66,6 +66,9 @@ def test_an_ordered_drain_says_who_is_waited_for_how_long_and_at_which_cost(site
     assert later.startswith(f"From {departure_orders.clock(NOW + 60)} on: drain pool rack: ")
     endless = facts(site, job(41, "op1", limit=None))
     assert "Some have no time limit" in said(site, endless, "drain", "rack")[-1]
+    resumed = facts(site, job(41, "op1", limit_ends_at=NOW + 5400))
+    later_end = f"the last one ends at {departure_orders.clock(NOW + 5400)}"
+    assert later_end in said(site, resumed, "drain", "rack")[-1]
 
 
 def test_stopped_machines_are_told_of_too(site: Config) -> None:

@@ -221,6 +221,30 @@ def test_who_ends_before_it_is_not_concerned() -> None:
     )
 
 
+def test_the_time_for_which_a_job_was_suspended_puts_its_end_off() -> None:
+    """Slurm stops the clock of its limit for that time."""
+    hour = 3600.0
+    resumed = replace(job(limit=12 * 3600, ran=13 * hour), limit_ends_at=NOW + 2 * hour)
+    assert of_limit(resumed, 60.0, 3, 0, NOW) is None, "it has two hours left"
+    later = of_limit(resumed, 60.0, 3, 0, NOW + 1.9 * hour)
+    assert later is not None
+    assert later.until == NOW + 2 * hour
+    assert later.answer_at(resumed, 100.0, 5.0) == NOW + 2 * hour - 100 - 5 - LEAD
+    assert later.answer_at(resumed, 9 * hour, 5.0) == NOW - 4 * hour, "it had worked for 6 hours"
+    assert threat(ThreatCause.MAINTENANCE, hour).concerns(resumed)
+    assert not threat(ThreatCause.MAINTENANCE, 3 * hour).concerns(resumed)
+
+
+def test_a_suspended_job_may_still_be_there_at_any_time() -> None:
+    suspended = replace(job(limit=3600), states=frozenset({"SUSPENDED"}))
+    assert threat(ThreatCause.MAINTENANCE, 4000).concerns(suspended)
+
+
+def test_a_preempted_run_ends_by_that_and_not_by_its_limit() -> None:
+    assert of_limit(job(limit=120), 60.0, 9, 0, NOW) is not None
+    assert of_limit(replace(job(limit=120), preempted=NOW + 60), 60.0, 9, 0, NOW) is None
+
+
 def test_of_several_threats_the_earliest_end_comes_first_and_unknown_ones_last() -> None:
     found = by_subject(
         [

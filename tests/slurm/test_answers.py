@@ -88,6 +88,29 @@ def test_when_slurm_ends_a_run_that_it_preempts() -> None:
     assert job_of(NEW_JOB | runs | {"preempt_time": num(0)}).preempted == 0.0
 
 
+def test_the_end_of_a_running_jobs_limit_is_slurms_own() -> None:
+    """22.05: it has moved by the 22 s for which the job was suspended, and means nothing without a
+    limit: measured.
+    """
+    runs = {"job_state": "RUNNING", "start_time": 1795975245, "time_limit": 2,
+            "suspend_time": 1795975268, "end_time": 1795975387}  # fmt: skip
+    resumed = job_of(OLD_JOB | runs)
+    assert (resumed.limit_ends_at, resumed.end) == (1795975387.0, 0.0)
+    assert resumed.ends_at_latest == 1795975387.0, "120 s after its start, and 22 s"
+    new = {"job_state": ["RUNNING"], "time_limit": num(2), "start_time": num(1795975245),
+           "end_time": num(1795975387)}  # fmt: skip
+    assert job_of(NEW_JOB | new) == resumed
+    endless = job_of(OLD_JOB | runs | {"time_limit": None, "end_time": 1827511245})
+    assert (endless.limit_ends_at, endless.ends_at_latest) == (0.0, None)
+    suspended = job_of(OLD_JOB | runs | {"job_state": "SUSPENDED", "end_time": 1795975365})
+    assert (suspended.limit_ends_at, suspended.ends_at_latest) == (0.0, None)
+    completing = job_of(OLD_JOB | runs | {"job_state": "COMPLETING", "end_time": 1795975249})
+    assert completing.limit_ends_at == 0.0
+    preempted = job_of(NEW_JOB | new | {"preempt_time": num(1795975280)})
+    assert (preempted.preempted, preempted.limit_ends_at) == (1795975387.0, 0.0)
+    assert job_of(OLD_JOB | runs | {"end_time": 0}).ends_at_latest == 1795975245 + 120
+
+
 def test_since_when_a_job_is_suspended_and_by_whom() -> None:
     """24.11 keeps the time of the last resume in the same field: measured."""
     person = {"job_state": ["SUSPENDED"], "priority": num(0), "suspend_time": num(1795560762)}

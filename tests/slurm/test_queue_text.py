@@ -108,6 +108,17 @@ def test_when_slurm_ends_a_run_that_it_preempts() -> None:
     assert one(PreemptTime="1800000200", EndTime="1800000260").preempted == 0.0, "it was requeued"
 
 
+def test_the_end_of_a_running_jobs_limit_is_slurms_own() -> None:
+    """As of a job that was suspended for 22 s, and of one without a limit: measured."""
+    runs = {"State": "RUNNING", "StartTime": "1795975245", "TimeLimit": "2:00"}
+    resumed = one(**runs, EndTime="1795975387")
+    assert (resumed.limit_ends_at, resumed.end) == (1_795_975_387.0, 0.0)
+    assert one(**runs | {"TimeLimit": "UNLIMITED"}, EndTime="NONE").limit_ends_at == 0.0
+    assert one(**runs | {"State": "SUSPENDED"}, EndTime="1795975365").limit_ends_at == 0.0
+    preempted = one(**runs, EndTime="1795975387", PreemptTime="1795975280")
+    assert (preempted.preempted, preempted.limit_ends_at) == (1_795_975_387.0, 0.0)
+
+
 def test_what_it_wants() -> None:
     job = one(tres_per_node="gres:gpu:1", tres_per_task="gres:fpga:2", Feature="a&b")
     assert (job.gres, job.features) == ("gres:gpu:1 gres:fpga:2", "a&b")

@@ -142,7 +142,9 @@ class Threat(Struct, frozen=True, kw_only=True):
         latest = self.until - dump - check - slack - LEAD
         # A job with a new limit works for at least half of it; else it would do nothing but save.
         return (
-            max(latest, (job.start + self.until) / 2) if self.cause is ThreatCause.LIMIT else latest
+            max(latest, self.until - (job.limit or 0) / 2)
+            if self.cause is ThreatCause.LIMIT
+            else latest
         )
 
     def concerns(self, job: SlurmJob) -> bool:
@@ -151,17 +153,12 @@ class Threat(Struct, frozen=True, kw_only=True):
             return True
         if self.cause is ThreatCause.MAINTENANCE and job.reservation:
             return False  # the job belongs to the maintenance
-        ends = end_of(job)
-        return ends is None or ends > self.until
+        ends_at = job.ends_at_latest
+        return ends_at is None or ends_at > self.until
 
 
 Threats = Mapping[str, tuple[Threat, ...]]
 """The threats by node or job, the earliest end first."""
-
-
-def end_of(job: SlurmJob) -> float | None:
-    """Return when Slurm ends a running job by its time limit (Unix s); None if it has none."""
-    return None if job.limit is None or not job.start else job.start + job.limit
 
 
 # the sources
@@ -284,8 +281,11 @@ def of_limit(job: SlurmJob, dump: float, times: int, renewed: int, now: float) -
     """Return the threat of the job's own time limit; None if it does not end soon. The job may be
     requeued for it ``times`` times, and was ``renewed`` times.
     """
-    until = end_of(job)
-    if job.limit is None or until is None or not times or until - now > max(HORIZON, 3 * dump):
+    until = job.ends_at_latest
+    # Slurm does not end a preempted run later than by its limit, so that threat is enough.
+    if job.preempted or not times:
+        return None
+    if job.limit is None or until is None or until - now > max(HORIZON, 3 * dump):
         return None
     is_last = renewed >= times
     return Threat(

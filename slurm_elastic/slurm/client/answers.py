@@ -185,7 +185,9 @@ def job(record: RawJob) -> SlurmJob:
     nodes, required = record.nodes or "", record.required_nodes or ""
     excluded = record.excluded_nodes or ""
     task, minutes = number(record.array_task_id), number(record.time_limit)
+    limit = None if minutes is None else int(minutes) * 60
     start, end = number(record.start_time) or 0.0, number(record.end_time) or 0.0
+    grace_end = preempted(states, start, end, number(record.preempt_time) or 0.0)
     gres_requests = (record.tres_per_node, record.tres_per_socket, record.tres_per_task)
     return SlurmJob(
         id=int(record.job_id),
@@ -215,7 +217,7 @@ def job(record: RawJob) -> SlurmJob:
         tasks=array_tasks(record.array_task_string or ""),
         node_count=max(_whole(record.node_count, 1), 1),
         cpus=max(_whole(record.cpus, 1), 1),
-        limit=None if minutes is None else int(minutes) * 60,
+        limit=limit,
         priority=_whole(record.priority, 0),
         gres=intern(" ".join(map(str, filter(None, gres_requests)))),
         job_gres=intern(str(record.tres_per_job or "")),
@@ -230,7 +232,8 @@ def job(record: RawJob) -> SlurmJob:
         node_memory=_whole(record.memory_per_node, 0),
         cpu_memory=_whole(record.memory_per_cpu, 0),
         end=end if states & ENDED else 0.0,
-        preempted=preempted(states, start, end, number(record.preempt_time) or 0.0),
+        limit_ends_at=limit_end(states, end, limit, grace_end),
+        preempted=grace_end,
         suspended=(number(record.suspend_time) or 0.0) if "SUSPENDED" in states else 0.0,
         allocated=intern((record.tres_alloc_str or "") if nodes else ""),
     )
@@ -240,6 +243,16 @@ def preempted(states: frozenset[str], start: float, end: float, since: float) ->
     """When Slurm will end a run that it preempts (GraceTime), or 0. ``since``: the preempt time."""
     # The preempt time stays in the record after the job was requeued for it (24.11, measured).
     return end if "RUNNING" in states and since and start <= since <= end else 0.0
+
+
+def limit_end(states: frozenset[str], end: float, limit: int | None, grace_end: float) -> float:
+    """When Slurm ends a run by its time limit, or 0. ``grace_end``: when it ends the run by a
+    preemption.
+    """
+    # Slurm's end of a run without a limit means nothing (22.05: a year after its start). The end of
+    # a preempted run is the end of its GraceTime.
+    is_by_limit = "RUNNING" in states and limit is not None and not grace_end
+    return end if is_by_limit else 0.0
 
 
 @functools.lru_cache(maxsize=1024)

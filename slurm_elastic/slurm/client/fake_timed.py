@@ -306,7 +306,8 @@ class TimedSlurm(FakeSlurm):
         for job in list(self._jobs.values()):
             are_up = all(phase(self._nodes[n]) is Phase.UP for n in job.nodes)
             if "CONFIGURING" in job.states and are_up:
-                self._jobs[job.id] = replace(job, states=frozenset({"RUNNING"}), start=self.clock())
+                started = {"start": self.clock(), "limit_ends_at": 0.0}
+                self._jobs[job.id] = replace(job, states=frozenset({"RUNNING"}), **started)
 
 
 def _is_refused(node: SlurmNode, state: str | None) -> bool:

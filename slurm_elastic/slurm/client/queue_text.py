@@ -13,7 +13,13 @@ from sys import intern
 
 from slurm_elastic.base.hostlist import expand
 from slurm_elastic.model.slurm import ENDED, SlurmJob
-from slurm_elastic.slurm.client.answers import array_tasks, job_states, partitions, preempted
+from slurm_elastic.slurm.client.answers import (
+    array_tasks,
+    job_states,
+    limit_end,
+    partitions,
+    preempted,
+)
 
 FIELDS = (
     "JobID", "ArrayJobID", "ArrayTaskID", "State", "UserName", "UserID", "GroupID", "Account",
@@ -75,6 +81,8 @@ def _job(
     # `exit_code` is the status that wait(2) gives: signal in the low bits, exit code above.
     code, states = _whole(exit_code, 0), job_states(state)
     *gres_requests, licenses = tres_and_licenses
+    limit_s, ends_at = _limit(limit), _time(end)
+    grace_end = preempted(states, _time(start), ends_at, _time(preempt))
     # intern(): tens of thousands of jobs share few of these texts.
     return SlurmJob(
         id=int(number),
@@ -103,7 +111,7 @@ def _job(
         tasks=1 if task in _NONE else array_tasks(task),
         node_count=max(_whole(node_count, 1), 1),
         cpus=max(_whole(cpus, 1), 1),
-        limit=_limit(limit),
+        limit=limit_s,
         priority=_whole(priority, 0),
         gres=_joined(tuple(gres_requests)),
         job_gres=_joined((job_wants,)),
@@ -115,8 +123,9 @@ def _job(
         licenses=intern(_text(licenses)),
         node_cpus=max(_whole(node_cpus, 1), 1),
         node_memory=_memory(memory),
-        end=_time(end) if states & ENDED else 0.0,
-        preempted=preempted(states, _time(start), _time(end), _time(preempt)),
+        end=ends_at if states & ENDED else 0.0,
+        limit_ends_at=limit_end(states, ends_at, limit_s, grace_end),
+        preempted=grace_end,
         allocated="" if nodes in _NONE else _joined((allocated,)),
     )
 

@@ -117,8 +117,8 @@ def present_of(
         nodes_here = sum(node in cpus for node in job.nodes) if not job.has_ended else 0
         if nodes_here:
             size = max(_cpus_of(job) * nodes_here // len(job.nodes), 1)
-            elapsed = max(int(moment.now - job.start), 0) if job.start else 0
-            running.append(RunningJob(job=_asked(job, size, job.limit), elapsed=elapsed))
+            worked_s = _worked_s(job, moment.now)
+            running.append(RunningJob(job=_asked(job, size, job.limit), elapsed=worked_s))
     waiting = [
         job
         for job in moment.jobs
@@ -159,6 +159,16 @@ def _asked(job: SlurmJob, size: int, limit: int | None) -> RequestedJob:
     return RequestedJob(
         size=max(size, 1), limit=limit or NO_LIMIT_S, user=job.user, account=job.account
     )
+
+
+def _worked_s(job: SlurmJob, now: float) -> int:
+    """The seconds of its time limit that a running job has used."""
+    if not job.start:
+        return 0
+    ends_at = job.ends_at_latest
+    # The time for which it was suspended is not used.
+    began_at = job.start if job.limit is None or ends_at is None else ends_at - job.limit
+    return max(int(now - began_at), 0)
 
 
 def _started(

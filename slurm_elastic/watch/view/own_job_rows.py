@@ -109,9 +109,9 @@ class _Rows:
             return micro if set(job.nodes).isdisjoint(self._cloud_of) else None
         if not rate:
             return micro
-        if job.limit is None or not job.start:
+        if (ends_at := job.ends_at_latest) is None:
             return None
-        left_s = max(job.start + job.limit - self._reading.now, 0.0)
+        left_s = max(ends_at - self._reading.now, 0.0)
         return micro + round(rate * left_s / 3600 * 1e6)
 
     def _waiting(self, job: SlurmJob) -> OwnJob:

@@ -179,6 +179,13 @@ def test_own_nodes_cost_nothing_and_a_job_without_limit_has_no_bound(site: Site)
     assert (rows[25].micro, rows[25].at_most, rows[25].clouds) == (0, 0, ())
 
 
+def test_a_job_that_was_suspended_costs_at_most_its_share_until_its_later_end(site: Site) -> None:
+    ends_at = T + 5400 + 3600 + 900
+    _with(site, job(20, nodes=("pub4",), start=T + 5400, limit=3600, limit_ends_at=float(ends_at)))
+    row = site.jobs()[20]
+    assert row.at_most == row.micro + round(0.36 * 0.5 * (ends_at - NOW) / 3600 * 1e6)
+
+
 def test_a_waiting_job_has_a_start_after_those_before_it_and_a_bound(site: Site) -> None:
     site.slurm = FakeSlurm(
         nodes=[NODES["st1"]],

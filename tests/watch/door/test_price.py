@@ -65,6 +65,11 @@ def test_who_runs_and_waits_before_it_counts_and_who_is_held_does_not(site: Conf
     assert one(site, *busy, replace(waits, partitions=("other",))).by_limits == 3000
 
 
+def test_the_time_for_which_a_job_was_suspended_is_not_used(site: Config) -> None:
+    resumed = replace(running(1, "st1"), limit_ends_at=NOW + 3300)
+    assert one(site, resumed, running(2, "st2", limit=7200)).by_limits == 3300
+
+
 def test_a_partition_without_enough_nodes_says_so(site: Config) -> None:
     found = one(site, wish=replace(WISH, node_count=3, cpus=6))
     assert (found.start, found.why) == ((), "2 nodes of it are in service")
