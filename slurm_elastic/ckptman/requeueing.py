@@ -28,6 +28,7 @@ from slurm_elastic.model.causes.moves import (
     RequeueTooLate,
     RunContinued,
     RunNotReleased,
+    RunStillEnds,
     SuspendedJustNow,
     WillContinue,
 )
@@ -59,6 +60,8 @@ def requeue(site: CheckpointSite, move: Migration) -> Migration:
         job = site.jobs.read_new(run.job)
         if (advanced_move := _advanced_by_itself(site, move, job)) is not None:
             return advanced_move
+        if _is_end_unknown(job):
+            return _retry_later(site, move, RunStillEnds())
         if (working_move := _save_again(site, move)) is not None:
             return working_move
         if job is not None and not job.requeue:
@@ -153,6 +156,14 @@ def _save_again(site: CheckpointSite, move: Migration) -> Migration | None:
     return enter_step(site, move, MigrationStep.PLANNED, at=None)
 
 
+def _is_end_unknown(job: SlurmJob | None) -> bool:
+    """Whether the run is over and Slurm does not show how it ended. 22.05 shows only COMPLETING
+    until the epilog is over. It accepts a requeue during that time, and a finished or cancelled job
+    then runs once more (measured).
+    """
+    return job is not None and "COMPLETING" in job.states and not job.states & ENDED
+
+
 def ended_for_move(site: CheckpointSite, move: Migration, job: SlurmJob) -> bool:
     """Whether the run ended because of this move and is not finished: it saved itself and died of
     our signal, or Slurm ended it at the time limit, or by the preemption, that it was saved for.
@@ -190,7 +201,9 @@ def _retry_later(site: CheckpointSite, move: Migration, cause: RequeueObstacle) 
         record_step(site, move, "ckpt-not-yet", RequeueNotYet(cause=cause), level=logging.WARNING)
     is_late = _lateness_s(move, now) > REQUEUE_TIMEOUT_S
     move = replace(move, note=cause, at=now + (LATE_RETRY_AFTER_S if is_late else RETRY_AFTER_S))
-    if (stayed := stay_if_late(site, move, cause)) is not None:
+    # However long the epilog of an ended run takes, the run cannot continue.
+    is_over = isinstance(cause, RunStillEnds)
+    if not is_over and (stayed := stay_if_late(site, move, cause)) is not None:
         return stayed
     site.state.put(move)
     return move

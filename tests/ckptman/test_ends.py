@@ -8,6 +8,7 @@ import pytest
 from msgspec.structs import replace
 
 from slurm_elastic.base.errors import CheckpointError
+from slurm_elastic.ckptman.requeueing import REQUEUE_TIMEOUT_S
 from slurm_elastic.config.checkpoint import SignalSettings
 from slurm_elastic.model.checkpoint import Image, JobRun
 from slurm_elastic.state.ckptstate.facts import MigrationStep
@@ -50,6 +51,40 @@ def test_an_older_image_does_not_make_a_finished_job_run_again(world: CkptWorld,
     world.advance(120)
     assert world.migrations()[0].step is MigrationStep.ENDED
     assert world.job(7).restarts == 0
+
+
+@pytest.mark.parametrize("end", ["COMPLETED", "CANCELLED"])
+def test_a_job_that_finishes_does_not_run_again_because_its_epilog_is_long(
+    world: CkptWorld, end: str
+) -> None:
+    """22.05 shows COMPLETING alone until the epilog is over, and takes the requeue (measured)."""
+    waits(world, notice=55.0)
+    (move,) = world.migrations()
+    assert move.at is not None
+    world.until(lambda: world.now >= move.at - 3)  # type: ignore[operator]
+    world.slurm.set_job(7, "COMPLETING")
+    world.advance(30, step=1.0)
+    assert world.slurm.calls["requeue"] == 0
+    assert "ckpt-not-yet" in world.told(7)
+    world.slurm.set_job(7, end)
+    world.advance(30, step=1.0)
+    assert world.migrations()[0].step is MigrationStep.ENDED
+    assert world.job(7).restarts == 0
+
+
+def test_a_stopped_run_that_slurm_ended_is_moved_after_the_longest_epilog(world: CkptWorld) -> None:
+    """It cannot continue where it is, so it is not released there."""
+    node = world.runs(7).nodes[0]
+    world.die_at = "migration.saved"
+    world.interrupt(node)
+    world.until(lambda: world.service is None, 60)
+    world.slurm.set_job(7, "COMPLETING")
+    world.start_ckptman()
+    use_signal(world)
+    world.advance(REQUEUE_TIMEOUT_S + 60, step=5.0)
+    assert ("release", 7) not in world.saver.calls
+    world.slurm.set_job(7, "FAILED")
+    world.until(lambda: world.back(7, 1))
 
 
 @pytest.mark.parametrize(

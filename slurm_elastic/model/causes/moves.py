@@ -314,7 +314,15 @@ class SuspendedJustNow(Cause, frozen=True, kw_only=True):
         return "it was suspended just now"
 
 
-RequeueObstacle = Quoted | SlurmRefused | SuspendedJustNow | RequeueIgnored
+class RunStillEnds(Cause, frozen=True, kw_only=True):
+    """The run is over, but its epilog still runs, so that Slurm does not show yet how it ended."""
+
+    @property
+    def words(self) -> str:
+        return "its run ends, and Slurm does not say yet whether it is finished"
+
+
+RequeueObstacle = Quoted | SlurmRefused | SuspendedJustNow | RunStillEnds | RequeueIgnored
 """Why a saved job is not requeued yet."""
 
 
@@ -434,6 +442,7 @@ MoveStep = (
     | RequeueIgnored
     | RequeueRepeated
     | SuspendedJustNow
+    | RunStillEnds
     | RequeueNotYet
     | RequeueTooLate
     | RunContinued
