@@ -62,9 +62,13 @@ def check_job(site: CheckpointSite, move: Migration, job: SlurmJob | None) -> Mi
         return _check_next_run(site, move, job)
     if move.step is MigrationStep.REQUEUED:
         return _requeue_again(site, move, job)
-    ended = move.step is MigrationStep.WAITING and job.states & ENDED
-    if ended and not ended_for_move(site, move, job):
+    if move.step is not MigrationStep.WAITING or not job.states & ENDED:
+        return move
+    if not ended_for_move(site, move, job):
         return finish(site, move, MigrationStep.ENDED, JobOver(states=tuple(sorted(job.states))))
+    # No requeue was planned, so that the run could continue. Now the run is over.
+    if move.at is None and job.requeue:
+        return enter_step(site, move, MigrationStep.WAITING, at=now)
     return move
 
 

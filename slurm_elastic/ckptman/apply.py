@@ -23,7 +23,7 @@ from slurm_elastic.ckptman.site import CheckpointSite
 from slurm_elastic.ckptman.snapshot import Snapshot
 from slurm_elastic.model.causes.checkpoints import JobNotHelped
 from slurm_elastic.model.causes.moves import MovePlanned
-from slurm_elastic.model.slurm import SlurmJob
+from slurm_elastic.model.slurm import ENDED, SlurmJob
 from slurm_elastic.policies.checkpoint.threat import Response
 from slurm_elastic.state.ckptstate.facts import Migration, MigrationStep
 
@@ -190,6 +190,11 @@ def _is_safe(site: CheckpointSite, move: Migration, snapshot: Snapshot) -> bool:
     if move.step is not MigrationStep.WAITING or not snapshot.leaving.keys().isdisjoint(
         move.targets
     ):
+        return False
+    # Only a running job has threats of its own, such as its time limit, so they vanish with the run
+    # that they have ended.
+    job = snapshot.jobs.get(move.run.job)
+    if job is not None and job.restarts == move.run.attempt and job.states & {*ENDED, "COMPLETING"}:
         return False
     # Only nodes of pools have machines that could be gone.
     return all(node in snapshot.machine_of or node not in site.pool_of for node in move.threatened)

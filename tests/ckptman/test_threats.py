@@ -12,6 +12,7 @@ from slurm_elastic.base.periodic import PeriodicTask
 from slurm_elastic.ckptman import readers
 from slurm_elastic.config.checkpoint import CheckpointSettings, PoolCheckpoint
 from slurm_elastic.config.job_checkpoint import asks_for_limit, resolve
+from slurm_elastic.model.checkpoint import Image
 from slurm_elastic.model.slurm import Reservation
 from slurm_elastic.policies.checkpoint.threat import LEAD, ThreatCause
 from slurm_elastic.policies.repair.requeue import SETTLING
@@ -184,6 +185,56 @@ def test_a_job_that_its_user_cancels_while_it_is_held_has_its_images_removed(
     world.start_ckptman()
     world.until(lambda: ("remove", 7) in world.saver.calls)
     assert [move.step for move in world.migrations()] == [MigrationStep.ENDED]
+
+
+@pytest.mark.parametrize("epilog_s", [0, 20])
+def test_a_limit_that_ends_the_run_while_its_requeue_waits_costs_no_more_than_the_last_save(
+    world: CkptWorld, epilog_s: int
+) -> None:
+    """The end of the run takes its threat away, which is the very end that the move waits for."""
+    begins(world, 7, limit=400, comment="ckpt=fake,limit")
+    ends_at = world.job(7).start + 400
+    world.advance(60)
+    world.save_before(7)
+    (image,) = world.state.images(7)
+    world.saver.broken = CheckpointError("no")
+    refusal = SlurmError(("scontrol", "requeue"), 1, "Unable to contact slurm controller")
+    requeue = world.slurm.requeue
+    world.slurm.requeue = lambda _: (_ for _ in ()).throw(refusal)  # type: ignore[method-assign]
+    world.until(lambda: world.now >= ends_at)
+    assert [(m.step, m.again) for m in world.migrations()] == [(MigrationStep.WAITING, False)]
+    world.slurm.set_job(7, "COMPLETING")
+    world.advance(epilog_s, step=1.0)
+    world.slurm.requeue = requeue  # type: ignore[method-assign]
+    world.slurm.set_job(7, "TIMEOUT")
+    world.until(lambda: world.back(7, 1))
+    assert world.migrations()[0].image == image
+    assert world.state.images(7)
+
+
+@pytest.mark.parametrize("is_late", [False, True])
+def test_a_preempted_job_that_dies_of_our_signal_is_requeued(
+    world: CkptWorld, *, is_late: bool
+) -> None:
+    """Also if it dies only after we gave its save up."""
+    world.ckpt.checkpointers["signal"] = world.saver  # type: ignore[index]
+    begins(world, 7, limit=90_000, comment="ckpt=signal,saved=file:x")
+    world.advance(30)
+
+    def dies(*_: object, **__: object) -> Image:
+        if not is_late:
+            world.slurm.set_job(7, "FAILED", killed_by=10)
+        raise CheckpointError("it has not saved itself")
+
+    world.saver.checkpoint = dies  # type: ignore[method-assign]
+    world.slurm.set_job(7, preempted=world.now + 60.0)
+    if is_late:
+        world.until(
+            lambda: any(m.step is MigrationStep.WAITING and not m.again for m in world.migrations())
+        )
+        world.slurm.set_job(7, "FAILED", killed_by=10, preempted=0.0)
+    world.until(lambda: world.job(7).restarts == 1, 120)
+    assert world.slurm.calls["requeue"] == 1
 
 
 def test_a_limit_that_was_raised_meanwhile_lets_the_job_stay(world: CkptWorld) -> None:
