@@ -214,11 +214,24 @@ def test_who_ends_before_it_is_not_concerned() -> None:
     assert not threat(ThreatCause.MAINTENANCE, 4000).concerns(job(limit=3600))
     assert threat(ThreatCause.MAINTENANCE, 3000).concerns(job(limit=3600))
     assert threat(ThreatCause.MAINTENANCE, 3000).concerns(job(limit=None))
-    assert not threat(ThreatCause.MAINTENANCE, 3000).concerns(job(reservation="m")), "a part of it"
     assert threat(ThreatCause.DRAIN, 3000).concerns(job(reservation="m"))
     assert threat(ThreatCause.RECLAIM, 4000).concerns(job(limit=3600)), (
         "nothing is certain of a reclaim"
     )
+
+
+def test_only_the_jobs_of_its_own_reservation_belong_to_a_maintenance() -> None:
+    (found,) = of_reservations(
+        [
+            Reservation(
+                name="m8", start=NOW + 1000, end=NOW + 2000, nodes=("n1",),
+                flags=frozenset({"MAINT"}),
+            )
+        ],
+        NOW,
+    )  # fmt: skip
+    belongs = {name: not found.concerns(job(reservation=name)) for name in ("", "m8", "m", "p,m8")}
+    assert belongs == {"": False, "m8": True, "m": False, "p,m8": True}
 
 
 def test_the_time_for_which_a_job_was_suspended_puts_its_end_off() -> None:

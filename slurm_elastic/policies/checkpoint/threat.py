@@ -151,8 +151,10 @@ class Threat(Struct, frozen=True, kw_only=True):
         """Whether the job may still run when the threat comes true."""
         if self.cause not in PLANNED or self.until is None or self.cause is ThreatCause.LIMIT:
             return True
-        if self.cause is ThreatCause.MAINTENANCE and job.reservation:
-            return False  # the job belongs to the maintenance
+        # The jobs of its own reservation belong to the maintenance.
+        reason, own_reservations = self.reason, job.reservation.split(",")
+        if isinstance(reason, MaintenanceBegins) and reason.reservation in own_reservations:
+            return False
         ends_at = job.ends_at_latest
         return ends_at is None or ends_at > self.until
 
