@@ -36,6 +36,7 @@ from slurm_elastic.policies.nodes.node_reasons import NOTICE_MARK, OUR_MARK, has
 from slurm_elastic.policies.nodes.node_state import (
     Phase,
     is_anothers_address,
+    is_answering,
     is_busy,
     is_down,
     is_drained,
@@ -228,9 +229,9 @@ def close_ended_notices(site: CheckpointSite, snapshot: Snapshot) -> None:
     }
     for recorded in (recorded for recorded in snapshot.notices if recorded.key in causes):
         machine = snapshot.machines.get(recorded.notice.instance)
-        site.state.close_notice(
-            recorded, site.now(), release=machine.instance.node if machine else ""
-        )
+        node = machine.instance.node if machine else recorded.notice.node
+        is_wrong = isinstance(causes[recorded.key], NoticeProvedWrong)
+        site.state.close_notice(recorded, site.now(), release=node if is_wrong else "")
         subject = recorded.notice.node or recorded.notice.instance
         site.recorder.record(CORRELATION, "ckpt-notice-over", (subject,), causes[recorded.key])
 
@@ -248,10 +249,14 @@ def _why_ended(
             return NoticedMachineGone() if is_gone else None
         is_wrong = is_false(notice, now)
         return NoticeProvedWrong() if is_wrong else None
-    node = (snapshot.nodes or {}).get(notice.node)
+    if snapshot.nodes is None:
+        return None
+    node = snapshot.nodes.get(notice.node)
     if node is not None and phase(node) is Phase.POWERED_DOWN:
         return NoticedNodeDown()
-    return None
+    # A node that does not answer is away, as the notice said. It is released when it is back.
+    is_back = node is None or is_answering(node)
+    return NoticeProvedWrong() if is_back and is_false(notice, now) else None
 
 
 def withdraw_notices(site: CheckpointSite, node: str, machines: Mapping[str, Machine]) -> None:

@@ -16,6 +16,7 @@ from slurm_elastic.ckptman.event_bridge import INTERRUPTION, REBALANCE, reading_
 from slurm_elastic.ckptman.poller import Poller
 from slurm_elastic.ckptman.sources import CloudNotices, NodeComments, SourceReading
 from slurm_elastic.model.cluster import Notice, NoticeKind
+from slurm_elastic.policies.checkpoint.threat import FALSE_AFTER
 from tests.ckptman.world import CkptWorld
 
 
@@ -184,3 +185,28 @@ def test_a_warning_that_was_wrong_does_not_let_go_a_node_that_another_keeps(
     world.advance(60 + 600 + 30, step=10.0)
     assert len(world.state.notices()) == 1
     assert "DRAIN" in world.slurm.nodes()[node].states
+
+
+@pytest.mark.parametrize("away_s", [0, 900])
+def test_a_node_of_the_site_that_is_back_after_its_deadline_is_released(
+    world: CkptWorld, away_s: int
+) -> None:
+    """It boots a new kernel. An administrator who resumes it before that finds it drained again."""
+    world.slurm.set_node("st1", "MIXED")
+    deadline = world.now + 120
+    world.order("notice", node="st1", deadline=deadline, reason="new kernel")
+    world.advance(130, step=10.0)
+    assert world.slurm.node("st1").states == {"MIXED", "DRAIN"}
+    reason = world.slurm.node("st1").reason
+    if away_s:
+        world.slurm.set_node("st1", "DOWN", "DRAIN", "NOT_RESPONDING", reason=reason)
+        world.advance(away_s, step=10.0)
+        assert "DOWN" in world.slurm.node("st1").states
+        world.slurm.set_node("st1", "MIXED", "DRAIN", reason=reason)
+    world.until(lambda: world.now > deadline + FALSE_AFTER)
+    world.advance(10)
+    assert world.slurm.node("st1").states == {"MIXED"}
+    assert world.state.notices() == ()
+    assert world.kinds("st1").count("ckpt-notice-over") == 1
+    world.advance(60, step=10.0)
+    assert world.slurm.node("st1").states == {"MIXED"}
