@@ -94,7 +94,9 @@ def _licensed(jobs: Iterable[SlurmJob], free_licenses: Mapping[str, int]) -> dic
     """By job: the number of its tasks that get licences, after the jobs before it got theirs."""
     tasks: dict[int, int] = {}
     for job in jobs:
-        tasks[job.id], free_licenses = usable.licensed_tasks(job.licenses, job.tasks, free_licenses)
+        tasks[job.id], free_licenses = usable.licensed_tasks(
+            job.licenses, job.tasks_at_a_time, free_licenses
+        )
     return tasks
 
 
@@ -311,9 +313,8 @@ def _pending_job(site: Site, job: SlurmJob, pool: Pool, pool_names: tuple[str, .
     accounting = site.config.who_of(site.clouds[pool.cloud])
     limit = job.limit or accounting.default_time or accounting.max_time or DEFAULT_LIMIT_S
     job_id = counted_id(job)
-    return PendingJob(
-        job_id, need(job, pool), int(limit), int(job.submit), pool_names, min(job.tasks, MAX_TASKS)
-    )
+    times = min(job.tasks_at_a_time, MAX_TASKS)
+    return PendingJob(job_id, need(job, pool), int(limit), int(job.submit), pool_names, times)
 
 
 def _could_use(site: Site, view: Observation, job: SlurmJob, pool: Pool) -> bool:

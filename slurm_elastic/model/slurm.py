@@ -84,7 +84,8 @@ class SlurmJob(Struct, frozen=True, kw_only=True, gc=False):
 
     Identity: ``array``: the job id of its array, ``task``: its task in the array. ``tasks``: the
     number of an array's tasks that are pending as one job; the requests below are those of one
-    task.
+    task. ``max_running_tasks``: how many tasks of the array may run together (``--array=0-99%4``:
+    4), 0 if there is no limit.
 
     Times: ``start``: for a pending job it may be an estimate. ``eligible``: the earliest start (its
     BeginTime). ``end``: when it ended. ``preempted``: when Slurm will end the run for a job of
@@ -128,6 +129,7 @@ class SlurmJob(Struct, frozen=True, kw_only=True, gc=False):
     killed_by: int = 0
     exit_code: int = 0
     tasks: int = 1
+    max_running_tasks: int = 0
     node_count: int = 1
     cpus: int = 1
     limit: int | None = None
@@ -215,6 +217,11 @@ class SlurmJob(Struct, frozen=True, kw_only=True, gc=False):
     def is_requeue_hold(self, now: float) -> bool:
         """Whether a requeue, and not the user, set the begin time of the pending job."""
         return self.restarts > 0 and now < self.begin <= now + REQUEUE_HOLD and not self.is_held
+
+    @property
+    def tasks_at_a_time(self) -> int:
+        """How many of the waiting ``tasks`` may run together, and so may need machines now."""
+        return min(self.tasks, self.max_running_tasks or self.tasks)
 
     @property
     def label(self) -> str:

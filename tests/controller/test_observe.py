@@ -278,6 +278,15 @@ def test_of_an_array_ten_thousand_tasks_are_told_under_its_own_number(make: Make
     assert [counted_id(one) for one in jobs] == [9, 11, 12]
 
 
+def test_of_an_array_only_the_tasks_count_that_may_run_together(make: Make) -> None:
+    jobs = (
+        job(10, array=10, tasks=100, max_running_tasks=4),
+        job(11, tasks=3, max_running_tasks=4),
+    )
+    found = {one.id: one.times for one in group(make(), view(*OFF, jobs=jobs)).now.queue}
+    assert found == {10: 4, 11: 3}
+
+
 def test_who_comes_first_is_who_has_the_priority_then_who_came_first(make: Make) -> None:
     jobs = (
         job(4, submit=NOW - 700.0, priority=5), job(3, priority=5), job(2, priority=5),

@@ -254,6 +254,15 @@ def test_few_commands_are_asked(make: Make) -> None:
     assert world.slurm.calls.get("max_times", 0) == 0, "no limit is over MaxTime"
 
 
+def test_only_the_tasks_that_may_run_together_take_licenses(make: Make) -> None:
+    world = make()
+    world.slurm.licenses = {"matlab": 10}
+    fields = {"partitions": ("pub",), "submit": NOW - 60.0, "licenses": "matlab"}
+    world.slurm.set_job(1, "PENDING", tasks=100, max_running_tasks=4, priority=2, **fields)
+    world.slurm.set_job(2, "PENDING", tasks=100, priority=1, **fields)
+    assert observe(world.site).facts.tasks == {1: 4, 2: 6}
+
+
 @given(
     required=st.sets(st.sampled_from(ALL), max_size=2),
     excluded=st.sets(st.sampled_from(ALL), max_size=4),

@@ -164,23 +164,26 @@ def test_what_is_no_version(text: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "tasks"),
+    ("text", "tasks", "at_a_time"),
     [
-        ("", 1),
-        ("7", 1),
-        ("0-9", 10),
-        ("0-9,20", 11),
-        ("0-9%4", 4),
-        ("[0-9%4]", 4),
-        ("[0-9]%4", 4),
-        ("[1-100:10]", 10),
-        ("1-3,5-7,...", 6),
-        ("what", 1),
-        ("9-1", 1),
+        ("", 1, 1),
+        ("7", 1, 1),
+        ("0-9", 10, 10),
+        ("0-9,20", 11, 11),
+        ("0-99%4", 100, 4),
+        ("[0-9%4]", 10, 4),
+        ("[0-9]%4", 10, 4),
+        ("0-3%8", 4, 4),
+        ("[1-100:10]", 10, 10),
+        ("1-3,5-7,...", 6, 6),
+        ("1-3,5-7,...%4", 6, 4),
+        ("what", 1, 1),
+        ("9-1", 1, 1),
     ],
 )
-def test_tasks_of_an_array(text: str, tasks: int) -> None:
-    assert answers.array_tasks(text) == tasks
+def test_tasks_of_an_array(text: str, tasks: int, at_a_time: int) -> None:
+    job = job_of({"job_id": 3, "job_state": ["PENDING"], "array_task_string": text})
+    assert (job.tasks, job.tasks_at_a_time) == (tasks, at_a_time)
 
 
 @pytest.mark.parametrize(

@@ -84,7 +84,8 @@ def test_time_limits(told: str, limit: int | None) -> None:
 
 def test_tasks_of_an_array() -> None:
     waiting = one(ArrayJobID="5", ArrayTaskID="0-9,20%4")
-    assert (waiting.tasks, waiting.task, waiting.label) == (4, None, "7")
+    assert (waiting.tasks, waiting.tasks_at_a_time) == (11, 4)
+    assert (waiting.task, waiting.label) == (None, "7")
     running = one(ArrayJobID="5", ArrayTaskID="3", NodeList="n[1-2]", State="RUNNING")
     assert (running.task, running.label, running.nodes) == (3, "5_3", ("n1", "n2"))
 

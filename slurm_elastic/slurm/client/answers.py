@@ -214,7 +214,8 @@ def job(record: RawJob) -> SlurmJob:
         output=record.stdout_expanded or record.standard_output or "",  # 26.05 has both
         killed_by=_signal(record.exit_code),
         exit_code=_code(record.exit_code),
-        tasks=array_tasks(record.array_task_string or ""),
+        tasks=waiting_tasks(record.array_task_string or ""),
+        max_running_tasks=max_running_tasks(record.array_task_string or ""),
         node_count=max(_whole(record.node_count, 1), 1),
         cpus=max(_whole(record.cpus, 1), 1),
         limit=limit,
@@ -261,22 +262,30 @@ def partitions(text: str) -> tuple[str, ...]:
     return tuple(name for name in text.split(",") if name)
 
 
-def array_tasks(text: str) -> int:
-    """The number of tasks in ``array_task_string`` (``0-9,20%4``: 4, the most that run at a time).
-    Slurm writes that limit before or after the closing bracket.
+def waiting_tasks(text: str) -> int:
+    """The number of tasks in ``array_task_string`` (``0-9,20%4``: 11).
 
     A text that Slurm has cut short (``...``) counts as far as it goes. Any other text counts as 1.
     """
-    if not text:
-        return 1
-    listed, _, max_running = text.replace("[", "").replace("]", "").partition("%")
     count = 0
-    for item in listed.split(","):
+    for item in _listed_and_limit(text)[0].split(","):
         match = _TASKS.fullmatch(item.strip())
         if match:
             low, high, step = (int(match[i] or 0) for i in (1, 2, 3))
             count += (max(high, low) - low) // max(step, 1) + 1
-    return max(min(count, int(max_running)) if max_running.isdigit() else count, 1)
+    return max(count, 1)
+
+
+def max_running_tasks(text: str) -> int:
+    """The limit in ``array_task_string`` (``0-9,20%4``: 4), 0 if it has none."""
+    limit = _listed_and_limit(text)[1]
+    return int(limit) if limit.isdecimal() else 0
+
+
+def _listed_and_limit(text: str) -> tuple[str, str]:
+    # Slurm writes the limit before or after the closing bracket.
+    listed, _, limit = text.replace("[", "").replace("]", "").partition("%")
+    return listed, limit
 
 
 def _whole(value: object, unknown: int) -> int:

@@ -14,11 +14,12 @@ from sys import intern
 from slurm_elastic.base.hostlist import expand
 from slurm_elastic.model.slurm import ENDED, SlurmJob
 from slurm_elastic.slurm.client.answers import (
-    array_tasks,
     job_states,
     limit_end,
+    max_running_tasks,
     partitions,
     preempted,
+    waiting_tasks,
 )
 
 FIELDS = (
@@ -108,7 +109,8 @@ def _job(
         output=_text(output),
         killed_by=code & 0x7F,
         exit_code=code >> 8 & 0xFF,
-        tasks=1 if task in _NONE else array_tasks(task),
+        tasks=1 if task in _NONE else waiting_tasks(task),
+        max_running_tasks=0 if task in _NONE else max_running_tasks(task),
         node_count=max(_whole(node_count, 1), 1),
         cpus=max(_whole(cpus, 1), 1),
         limit=limit_s,

@@ -129,10 +129,11 @@ def present_of(
         place = _place(ask.job)
         waiting = [job for job in waiting if job.id != ask.job.id and _place(job) < place]
     waiting.sort(key=_place)
+    # Slurm lets later jobs overtake the tasks over an array's limit, so those delay nobody.
     queue = (
         _asked(job, job.cpus, _limit_in(ask, partition, job))
         for job in waiting
-        for _ in range(min(job.tasks, MOST_TASKS))
+        for _ in range(min(job.tasks_at_a_time, MOST_TASKS))
     )
     return Present(
         machines=sum(cpus.values()),

@@ -384,10 +384,12 @@ def test_waiting_tasks_cost_at_most_as_many_times(site: Site) -> None:
         site,
         job(21, "PENDING", reason="Resources"),
         job(22, "PENDING", reason="Resources", tasks=7),
+        job(23, "PENDING", reason="Resources", tasks=7, max_running_tasks=2),
     )
     rows = rows_of(site)
     assert rows[21].at_most
-    assert rows[22].at_most == 7 * rows[21].at_most
+    assert rows[22].at_most == rows[23].at_most == 7 * rows[21].at_most
+    assert rows[23].tasks == 7, "a limit of tasks that run together makes none of them cheaper"
 
 
 def test_without_slurm_the_jobs_of_the_ledger_remain(site: Site) -> None:
