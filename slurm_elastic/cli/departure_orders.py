@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import datetime
 import functools
+import re
 import time
 from collections.abc import Iterator, Mapping, Sequence
 
@@ -14,7 +15,8 @@ from msgspec.structs import replace
 from slurm_elastic.base import service_remedies
 from slurm_elastic.base.errors import ConfigError
 from slurm_elastic.base.hostlist import HostlistError, compress, expand
-from slurm_elastic.base.units import counted, does, money
+from slurm_elastic.base.local_time import minute
+from slurm_elastic.base.units import counted, does, format_duration, money
 from slurm_elastic.cli.arguments import count
 from slurm_elastic.cli.giving_orders import PlannedOrder, duration, run_planned
 from slurm_elastic.cli.other_cloud import in_other_cloud, require_open
@@ -31,29 +33,50 @@ from slurm_elastic.policies.repair.departure import concerned, jobs_on
 from slurm_elastic.slurm.client.prompt import PromptCli
 from slurm_elastic.state.heartbeat import CKPTMAN, alive
 from slurm_elastic.state.ledger import Machine
+from slurm_elastic.watch.door.orders import MAX_ORDER_S
 from slurm_elastic.watch.door.questions import DirectAsk
 from slurm_elastic.watch.view import Facts
 from slurm_elastic.watch.view.job_saves import choice_of
 
 SHOWN = 12  # jobs that are named of each kind
+TYPING_TIME_S = 60.0  # a time that has passed while somebody typed it means now
+_CLOCK = re.compile(r"\d\d:\d\d(:\d\d)?", re.ASCII)
 
 
 def moment(text: str) -> float:
-    """Unix time of ``22:00`` (the next one, local), ``2026-11-30T22:00`` or ``now+2h``."""
+    """Unix time of ``22:00`` (the next one, local), ``2026-11-30T22:00`` (local if it names no
+    zone) or ``now+2h``, for argparse.
+    """
     now = time.time()
     if text.startswith("now+"):
         return now + duration(text[4:])
-    today = datetime.datetime.fromtimestamp(now).astimezone()
     try:
-        hour = datetime.time.fromisoformat(text)
-    except ValueError:
-        try:
-            return datetime.datetime.fromisoformat(text).astimezone().timestamp()
-        except ValueError:
-            forms = "22:00, 2026-11-30T22:00 or now+2h"
-            raise argparse.ArgumentTypeError(f"{text[:24]!r} is no time such as {forms}") from None
-    at = today.replace(hour=hour.hour, minute=hour.minute, second=hour.second, microsecond=0)
-    return (at if at.timestamp() > now else at + datetime.timedelta(days=1)).timestamp()
+        at = _next(text, now) if _CLOCK.fullmatch(text) else _of_date(text)
+    except (ValueError, OverflowError):
+        forms = "22:00, 2026-11-30T22:00 (local time) or now+2h"
+        raise argparse.ArgumentTypeError(f"{text[:24]!r} is no time such as {forms}") from None
+    if at < now - TYPING_TIME_S:
+        raise argparse.ArgumentTypeError(f"{text[:24]!r} is in the past: it is {minute(now)} now")
+    if at > now + MAX_ORDER_S:
+        longest = format_duration(MAX_ORDER_S)
+        raise argparse.ArgumentTypeError(f"{text[:24]!r} is more than {longest} from now")
+    return at
+
+
+def _next(text: str, now: float) -> float:
+    hour = datetime.time.fromisoformat(text)
+    today = datetime.datetime.fromtimestamp(now).date()  # noqa: DTZ006 - the day on local clocks
+    for day in (today, today + datetime.timedelta(days=1)):
+        # The time without a zone. A zone of now would be wrong after a change of the clocks.
+        at = datetime.datetime.combine(day, hour).timestamp()
+        if at > now:
+            break
+    return at
+
+
+def _of_date(text: str) -> float:
+    # Beyond the years 1 to 9999 of UTC no other command could show the time: OverflowError.
+    return datetime.datetime.fromisoformat(text).astimezone(datetime.UTC).timestamp()
 
 
 def add_leaving(parser: argparse.ArgumentParser) -> None:

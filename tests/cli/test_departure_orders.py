@@ -5,6 +5,8 @@ from __future__ import annotations
 import argparse
 import os
 import time
+from collections.abc import Callable, Iterator
+from datetime import datetime
 from pathlib import Path
 
 import pytest
@@ -207,18 +209,81 @@ def test_what_is_not_ours_is_refused(site: Config, subject: str, said_: str) -> 
         departure_orders.departure(site, "drain", subject)
 
 
-def test_times() -> None:
-    now = time.time()
-    assert abs(departure_orders.moment("now+2h") - now - 7200) < 60
-    today = departure_orders.moment("22:00")
-    assert now < today <= now + 86400
-    assert time.strftime("%H:%M", time.localtime(today)) == "22:00"
-    assert departure_orders.moment("2030-01-02T03:04") == time.mktime(
-        (2030, 1, 2, 3, 4, 0, 0, 0, -1)
-    )
-    for wrong in ("soon", "25:00", "now+x"):
-        with pytest.raises(argparse.ArgumentTypeError):
-            departure_orders.moment(wrong)
+@pytest.fixture
+def in_zone(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[str, str], None]]:
+    """Set the zone of this host, and its local time."""
+
+    def set_clock(zone: str, local: str) -> None:
+        monkeypatch.setenv("TZ", zone)
+        time.tzset()
+        now = datetime.fromisoformat(local).timestamp()
+        monkeypatch.setattr(time, "time", lambda: now)
+
+    yield set_clock
+    monkeypatch.undo()
+    time.tzset()
+
+
+BERLIN = "Europe/Berlin"
+
+
+@pytest.mark.parametrize(
+    ("now", "typed", "begins"),
+    [
+        ("2026-11-30T10:00", "22:00", "2026-11-30T22:00+01:00"),
+        ("2026-11-30T22:00", "22:00", "2026-12-01T22:00+01:00"),
+        ("2026-11-30T10:00", "22:00:30", "2026-11-30T22:00:30+01:00"),
+        # The clocks change between the command and the time, on the same day and on the next one.
+        ("2026-10-25T00:30", "22:00", "2026-10-25T22:00+01:00"),
+        ("2026-03-28T23:00", "05:00", "2026-03-29T05:00+02:00"),
+        ("2026-10-24T23:00", "22:00", "2026-10-25T22:00+01:00"),
+        ("2026-10-24T12:00", "2026-11-30T22:00", "2026-11-30T22:00+01:00"),
+        ("2026-11-30T10:00", "2026-11-30T22:00Z", "2026-11-30T23:00+01:00"),
+        ("2026-11-30T10:00", "2026-12-01", "2026-12-01T00:00+01:00"),
+        ("2026-11-30T10:00:40", "2026-11-30T10:00", "2026-11-30T10:00+01:00"),
+        ("2026-11-30T10:00", "now+2h", "2026-11-30T12:00+01:00"),
+    ],
+)
+def test_a_departure_begins_at_the_typed_time(
+    in_zone: Callable[[str, str], None], now: str, typed: str, begins: str
+) -> None:
+    in_zone(BERLIN, now)
+    assert departure_orders.moment(typed) == datetime.fromisoformat(begins).timestamp()
+
+
+@pytest.mark.parametrize(
+    ("zone", "typed", "message"),
+    [
+        (BERLIN, "soon", "'soon' is no time such as 22:00, 2026-11-30T22:00 "),
+        (BERLIN, "", "'' is no time such as"),
+        (BERLIN, "25:00", "'25:00' is no time such as"),
+        (BERLIN, "now+x", "'x' is not a duration"),
+        (BERLIN, "2026", "'2026' is no time such as"),
+        (BERLIN, "22", "'22' is no time such as"),
+        (BERLIN, "22:00Z", "'22:00Z' is no time such as"),
+        (BERLIN, "22:00+00:00", "is no time such as"),
+        (BERLIN, "2025-11-30T22:00", "is in the past: it is 2026-11-30 10:00 CET now"),
+        (BERLIN, "2026-11-30T09:58", "is in the past"),
+        (BERLIN, "2027-12-02T10:00", "is more than 366d from now"),
+        (BERLIN, "0001-01-01T00:00", "is no time such as"),
+        (BERLIN, "9999-12-31T23:59", "is no time such as|is more than 366d from now"),
+        ("America/New_York", "9999-12-31T23:59", "is no time such as"),
+    ],
+)
+def test_another_time_is_refused(
+    in_zone: Callable[[str, str], None], zone: str, typed: str, message: str
+) -> None:
+    in_zone(zone, "2026-11-30T10:00")
+    with pytest.raises(argparse.ArgumentTypeError, match=message):
+        departure_orders.moment(typed)
+
+
+def test_a_wrong_time_is_wrong_use(capsys: pytest.CaptureFixture[str]) -> None:
+    for command in (["drain", "x"], ["replace", "x"], ["migrate", "x", "--to", "y"]):
+        with pytest.raises(SystemExit) as ended:
+            main([*command, "--at", "2025-11-30T22:00"])
+        assert ended.value.code == 2
+        assert "--at: '2025-11-30T22:00' is in the past: it is " in capsys.readouterr().err
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="root may")

@@ -106,6 +106,7 @@ def test_a_maintenance_threatens_each_of_its_nodes_and_other_reservations_none()
         ("new disk, soon", None),
         ("was bad on 2026-12-24T08:00:00Z", None),
         ("ticket 2027-99-15", None),
+        ("for good: 9999-12-31T23:59-05:00", None),  # no screen could show it in UTC
         (f"{OURS}notice:2027-01-15T09:00:00Z", None),
     ],
 )

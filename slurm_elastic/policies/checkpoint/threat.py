@@ -25,7 +25,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Iterable, Mapping
-from datetime import datetime
+from datetime import UTC, datetime
 from enum import StrEnum
 
 from msgspec import Struct
@@ -395,6 +395,6 @@ def _date(text: str) -> float | None:
     if match is None:
         return None
     try:
-        return datetime.fromisoformat(match[0]).timestamp()
-    except ValueError:
+        return datetime.fromisoformat(match[0]).astimezone(UTC).timestamp()
+    except (ValueError, OverflowError):  # no date, or none of the years 1 to 9999 in UTC
         return None
