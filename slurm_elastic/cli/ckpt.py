@@ -22,6 +22,7 @@ from slurm_elastic.cli.giving_orders import require_trusted, seconds_of
 from slurm_elastic.cli.helptext import examples
 from slurm_elastic.cli.machine_readable import write_json
 from slurm_elastic.cli.shortened import words
+from slurm_elastic.cli.subjects import job_label, job_number
 from slurm_elastic.config import Config
 from slurm_elastic.config.configfile import load
 from slurm_elastic.config.job_checkpoint import why_no_method
@@ -77,7 +78,7 @@ def add(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None
         "may save all jobs.",
         epilog=examples("slurm-elastic ckpt now 42"),
     )
-    now.add_argument("job", type=int, metavar="JOB", help="the number of a running job")
+    add_job(now, "a running job")
     now.set_defaults(run=_now)
     explained = inner.add_parser(
         "explain",
@@ -86,7 +87,7 @@ def add(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None
         "saves.",
         epilog=examples("slurm-elastic ckpt explain 42"),
     )
-    explained.add_argument("job", type=int, metavar="JOB", help="the number of a job")
+    add_job(explained, "a job")
     explained.set_defaults(run=_explain)
     _add_notice(inner)
 
@@ -118,6 +119,14 @@ def _add_notice(inner: argparse._SubParsersAction[argparse.ArgumentParser]) -> N
         "--withdraw", action="store_true", help="withdraw the notice: the node stays"
     )
     notice.set_defaults(run=_notice)
+
+
+def add_job(parser: argparse.ArgumentParser, noun: str) -> None:
+    """Add the argument for a job. ``noun``: which jobs are accepted."""
+    parser.add_argument(
+        "job", type=job_label, metavar="JOB",
+        help=f"{noun}, as Slurm's commands write it, such as 18 or 18_3",
+    )  # fmt: skip
 
 
 def _seconds(text: str) -> float:
@@ -159,7 +168,8 @@ def view_of(config: Config, now: float) -> CheckpointsView:
 
 def _now(args: argparse.Namespace) -> int:
     config = load(Path(args.config))
-    for line in save_job(config, PromptCli(config.slurm), args.job, time.time()):
+    slurm = PromptCli(config.slurm)
+    for line in save_job(config, slurm, job_number(config, slurm, args.job), time.time()):
         print(line)
     _warn_if_away(config)
     return 0
@@ -212,20 +222,21 @@ def service_runs(config: Config) -> bool:
 def _explain(args: argparse.Namespace) -> int:
     config = load(Path(args.config))
     slurm = PromptCli(config.slurm)
-    job = _job(slurm, args.job)
+    number = job_number(config, slurm, args.job)
+    job = _job(slurm, number)
     console = plain()
     is_live = job is not None and not job.has_ended
     if job is not None and is_live:
         be = "is" if job.nodes else "would be"
         console.print(words(f"Job {job.label} {how(choice_of(config, job), be)}"))
-    explanation = explain(config, slurm, str(args.job))
+    explanation = explain(config, slurm, str(number))
     decisions = tuple(d for d in explanation.decisions if d.kind.startswith(KIND))
     saves = msgspec.structs.replace(
         explanation, about=SAVES, decisions=decisions, machines=(), verdicts=(), attention=()
     )
     if not is_live:
-        console.print(words(_how_it_ended(config, args.job, job, saves)))
-    if job is None and (row := forgotten_jobs.own_job(config, slurm, str(args.job))):
+        console.print(words(_how_it_ended(config, number, job, saves)))
+    if job is None and (row := forgotten_jobs.own_job(config, slurm, str(number))):
         saves = msgspec.structs.replace(saves, now=forgotten_jobs.sentence(row))
     render(saves, console)
     return 0

@@ -74,9 +74,9 @@ def add(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None
         "subject",
         metavar="NODE|JOB|POOL|CLOUD",
         help=f"a node or a hostlist (at most {MAX_EXPLAINED_NODES} nodes); a job as Slurm's "
-        "commands write it: 18, 18_3 (a task of an array), 18+1 (a part of a heterogeneous job), "
-        "18.batch (a step), or a job's name, for the newest job of that name; a pool; a cloud or "
-        "its partition, for all of its pools",
+        "commands write it: 18, 18_3 (a task of an array), '18_[3-5]' (waiting tasks), 18+1 (a "
+        "part of a heterogeneous job), 18.batch (a step), or a job's name, for the newest job of "
+        "that name; a pool; a cloud or its partition, for all of its pools",
     )
     parser.add_argument("--all", action="store_true", help="print every decision with all details")
     parser.add_argument(

@@ -31,6 +31,7 @@ from slurm_elastic.cli.machine_readable import write_json
 from slurm_elastic.cli.service_environment import as_the_services
 from slurm_elastic.cli.shortened import words
 from slurm_elastic.cli.status_screen import NARROW
+from slurm_elastic.cli.subjects import job_label, job_number
 from slurm_elastic.config import Config
 from slurm_elastic.config.configfile import read
 from slurm_elastic.config.pool_rules import types_of
@@ -111,7 +112,9 @@ def add(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None
         epilog=examples("slurm-elastic offers --pool burst --nodes 4"),
     )
     what = parser.add_mutually_exclusive_group()
-    what.add_argument("--job", type=int, metavar="JOBID", help="rank for this job of Slurm's queue")
+    what.add_argument(
+        "--job", type=job_label, metavar="JOBID", help="rank for this job of Slurm's queue"
+    )
     what.add_argument("--pool", metavar="POOL", help="rank for this pool (default: for each pool)")
     parser.add_argument(
         "--nodes",
@@ -130,7 +133,8 @@ def run(args: argparse.Namespace) -> int:
     with as_the_services(args.config, typed):
         with acting_as(typed.slurm.user):
             config = completed(typed, time.time())
-        found = gather(config, slurm, time.time(), args.job, args.pool, args.nodes)
+        job = None if args.job is None else job_number(config, slurm, args.job)
+        found = gather(config, slurm, time.time(), job, args.pool, args.nodes)
     if args.json:
         write_json(found)
     else:

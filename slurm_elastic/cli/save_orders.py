@@ -9,6 +9,7 @@ import time
 from msgspec import Struct
 
 from slurm_elastic.cli import ckpt
+from slurm_elastic.cli.subjects import job_number
 from slurm_elastic.config import Config
 from slurm_elastic.model.slurm import SlurmJob
 from slurm_elastic.slurm.client.prompt import PromptCli
@@ -31,17 +32,19 @@ class PlannedSave(Struct, frozen=True, kw_only=True):
 
 def add(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of ``ckpt now``."""
-    parser.add_argument("job", type=int, metavar="JOB", help="the number of a running job")
+    ckpt.add_job(parser, "a running job")
 
 
-def plan(config: Config, number: int, person: Person) -> PlannedSave:
+def plan(config: Config, label: str, person: Person) -> PlannedSave:
     """How the job would be saved. SlurmElasticError if this person may not save it, or if it cannot
     be saved.
     """
     saver = Saver(
         uid=person.uid, name=person.name, is_trusted=person.uid in trusted(config)
     )  # fmt: skip
-    found = next((job for job in PromptCli(config.slurm).jobs() if job.id == number), None)
+    slurm = PromptCli(config.slurm)
+    number = job_number(config, slurm, label)
+    found = next((job for job in slurm.jobs() if job.id == number), None)
     job = require_savable(config, number, found, saver)
     choice = choice_of(config, job)
     return PlannedSave(

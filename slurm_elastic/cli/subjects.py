@@ -5,6 +5,7 @@ Nodes and partitions of the site itself are recognised, too; slurm-elastic leave
 
 from __future__ import annotations
 
+import argparse
 import contextlib
 import re
 
@@ -16,9 +17,14 @@ from slurm_elastic.model.protocols import Slurm
 
 MAX_EXPLAINED_NODES = 16  # nodes that are explained at once
 _NUMBER = re.compile(r"(job:)?[0-9]{1,10}")
-_STEP = re.compile(r"(?P<job>[0-9]{1,10}(_[0-9]{1,10})?)\.(batch|extern|interactive|[0-9]{1,10})")
-_TASK = re.compile(r"(?P<array>[0-9]{1,10})_(?P<task>[0-9]{1,10})")
-_PART = re.compile(r"(?P<job>[0-9]{1,10})\+(?P<offset>[0-9]{1,4})")
+_JOB = re.compile(
+    r"(?P<job>[0-9]{1,10})"
+    r"(?:_(?P<task>[0-9]{1,10})|_\[[0-9,:.%-]+\](?:%[0-9]{1,10})?|\+(?P<offset>[0-9]{1,4}))?"
+    r"(?:\.(?:batch|extern|interactive|[0-9]{1,10}))?"
+)
+"""A job, with its task of an array, the waiting tasks of an array or its part of a heterogeneous
+job, and with its step.
+"""
 _LIST = re.compile(r"[A-Za-z0-9_.,\[\]-]*[,\[][A-Za-z0-9_.,\[\]-]*")
 
 
@@ -26,8 +32,9 @@ def subjects(config: Config, slurm: Slurm, text: str) -> tuple[str, ...]:
     """The nodes, jobs and pools that ``text`` stands for.
 
     A node or pool stands for itself, a hostlist for its nodes, and a cloud or its partition for
-    its pools. A step (``18.batch``), a task of an array (``18_3``), a part of a heterogeneous job
-    (``18+1``) and a job's name become the number of their job (the newest job of that name).
+    its pools. A step (``18.batch``), a task of an array (``18_3``), its waiting tasks
+    (``18_[3-5]``), a part of a heterogeneous job (``18+1``) and a job's name become the number of
+    their job (the newest job of that name).
     Raises SlurmElasticError for a wrong or too long hostlist.
     """
     own_nodes = {node for pool in domain_pools(config, expand) for node in pool.nodes}
@@ -37,16 +44,32 @@ def subjects(config: Config, slurm: Slurm, text: str) -> tuple[str, ...]:
         if text in names:
             cloud = config.clouds[names.index(text)].name
             return tuple(pool.name for pool in config.pools if pool.cloud == cloud)
-    if step := _STEP.fullmatch(text):
-        text = step["job"]
-    if task := _TASK.fullmatch(text):
-        return (_task(config, slurm, int(task["array"]), int(task["task"])),)
-    if component := _PART.fullmatch(text):
-        # Slurm numbers the parts of a heterogeneous job consecutively.
-        return (str(int(component["job"]) + int(component["offset"])),)
+    # A list of waiting tasks looks like a list of nodes, too.
+    if _JOB.fullmatch(text):
+        return (str(job_number(config, slurm, text)),)
     if _LIST.fullmatch(text):
         return _nodes(text)
     return (_newest_of_name(slurm, text) or text,)
+
+
+def job_label(text: str) -> str:
+    """Parse a job as Slurm's commands write it, for argparse."""
+    if not _JOB.fullmatch(text):
+        raise argparse.ArgumentTypeError(f"{text[:24]!r} is no job such as 18 or 18_3")
+    return text
+
+
+def job_number(config: Config, slurm: Slurm, label: str) -> int:
+    """The number of the job with this ``job_label``."""
+    job = _JOB.fullmatch(label)
+    if job is None:
+        raise ValueError(f"{label!r} is no job")
+    number = int(job["job"])
+    if job["task"] is not None:
+        return _task(config, slurm, number, int(job["task"]))
+    # Slurm numbers the parts of a heterogeneous job consecutively. The waiting tasks of an array
+    # are one job with the array's number.
+    return number + int(job["offset"] or 0)
 
 
 def is_of_site(slurm: Slurm, name: str) -> str:
@@ -77,13 +100,13 @@ def _newest_of_name(slurm: Slurm, name: str) -> str:
     return ""
 
 
-def _task(config: Config, slurm: Slurm, array: int, task: int) -> str:
+def _task(config: Config, slurm: Slurm, array: int, task: int) -> int:
     """The job number of a task. Tasks that have not started are one job with the array's number."""
     with contextlib.suppress(SlurmError):  # ``explain`` itself reports that Slurm does not answer
         for job in slurm.jobs(ended=True):
             if (job.array, job.task) == (array, task):
-                return str(job.id)
-    return str(forgotten_jobs.number_of(config, slurm, f"{array}_{task}") or array)
+                return job.id
+    return forgotten_jobs.number_of(config, slurm, f"{array}_{task}") or array
 
 
 def _nodes(text: str) -> tuple[str, ...]:

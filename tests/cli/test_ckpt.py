@@ -68,6 +68,8 @@ def config(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
             SlurmJob(id=7, states=frozenset({"RUNNING"}), nodes=("op1",)),
             SlurmJob(id=8, states=frozenset({"RUNNING"}), nodes=("op1",), comment="ckpt=none"),
             SlurmJob(id=9, states=frozenset({"PENDING"}), comment="ckpt=signal,saved=soon"),
+            SlurmJob(id=6, states=frozenset({"RUNNING"}), nodes=("op1",), array=3, task=2),
+            SlurmJob(id=32, states=frozenset({"RUNNING"}), nodes=("op1",)),
         ],
     )
     monkeypatch.setattr(ckpt, "PromptCli", lambda _settings: slurm)
@@ -352,6 +354,30 @@ def test_a_job_is_saved_now_if_it_can_be(config: Path, capsys: pytest.CaptureFix
     assert "its comment says ckpt=none" in capsys.readouterr().err
     assert run(config, "now", "9") == 1
     assert "is not running" in capsys.readouterr().err
+
+
+def test_a_task_of_an_array_is_no_job_of_another_number(
+    config: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Python reads 3_2 as 32."""
+    place = service(config)
+    assert run(config, "now", "3_2") == 0
+    (told,) = DropDirectory(place).read(time.time())
+    assert told.order == SaveOrder(job=6, who="root")
+    capsys.readouterr()
+    assert run(config, "explain", "3_2") == 0
+    assert "Job 3_2 is saved: by fake, by policy" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("word", ["-7", "7,5", "", "seven", "7_", "\u0667", "99999999999"])
+def test_a_word_that_is_no_job_is_wrong_use(
+    config: Path, capsys: pytest.CaptureFixture[str], word: str
+) -> None:
+    for command in (("ckpt", "now", word), ("ckpt", "explain", word), ("offers", f"--job={word}")):
+        with pytest.raises(SystemExit) as ended:
+            main(["--config", str(config), *command])
+        assert ended.value.code == 2
+        assert "is no job such as 18 or 18_3" in capsys.readouterr().err
 
 
 def test_explain_says_how_a_job_is_saved_and_what_was_decided(
