@@ -388,6 +388,9 @@ def test_json_and_csv_have_the_same_money(site: Path, capsys: pytest.CaptureFixt
     [
         (("--by", "colour"), "'colour' (choose from"),
         (("--since", "yesterday"), "neither a date such as 2026-11-01 nor a duration such as 7d"),
+        (("--since", "0001-01-01"), "--since: '0001-01-01' is not in the years 1970 to 9999"),
+        (("--since", "99999999999d"), "--since: '99999999999d' is not in the years 1970 to 9999"),
+        (("--until", "9999-12-31T23:59-02:00"), "--until: '9999-12-31T23:59-02:00' is not in the"),
     ],
 )
 def test_wrong_options_are_told(
@@ -400,7 +403,10 @@ def test_wrong_options_are_told(
 
 
 def test_an_empty_time_is_told(site: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert run(capsys, site, "--since", "1h", "--until", "2h")[0] == 1
+    code, _, err = run(capsys, site, "--since", "1h", "--until", "2h")
+    assert (code, err) == (2, "slurm-elastic: --until must be later than --since\n")
+    code, _, err = run(capsys, site, "--since", "2999-01-01")
+    assert (code, err) == (2, "slurm-elastic: --since is in the future\n")
     code, out, _ = run(capsys, site, "--since", "2026-01-01", "--until", "2026-02-01")
     assert (code, "nothing was paid in that time" in out) == (0, True)
 

@@ -186,13 +186,16 @@ def test_a_month_without_costs_shows_cents() -> None:
 
 
 @pytest.mark.parametrize(
-    ("month", "says"),
-    [("2027-01", "January 2027 has not begun"), ("2025-01", "they are kept for 400 days")],
+    ("month", "says", "code"),
+    [
+        ("2027-01", "--month: January 2027 has not begun", 2),
+        ("2025-01", "they are kept for 400 days", 1),
+    ],
 )
 def test_months_without_records_are_refused(
-    site: Path, capsys: pytest.CaptureFixture[str], month: str, says: str
+    site: Path, capsys: pytest.CaptureFixture[str], month: str, says: str, code: int
 ) -> None:
-    assert main(["--config", str(site), "report", "--month", month]) == 1
+    assert main(["--config", str(site), "report", "--month", month]) == code
     assert says in capsys.readouterr().err
 
 

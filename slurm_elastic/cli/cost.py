@@ -16,8 +16,8 @@ from msgspec.structs import replace
 from rich.console import Console
 from rich.table import Table
 
-from slurm_elastic.base.errors import SlurmElasticError, SlurmError
-from slurm_elastic.base.units import brief, counted, parse_duration
+from slurm_elastic.base.errors import ConfigError, SlurmElasticError, SlurmError
+from slurm_elastic.base.units import brief, counted, parse_duration, parse_moment
 from slurm_elastic.cli.arguments import count
 from slurm_elastic.cli.console import plain
 from slurm_elastic.cli.helptext import examples
@@ -33,7 +33,7 @@ from slurm_elastic.policies.money.account_budgets import NONE
 from slurm_elastic.slurm.client.prompt import PromptCli
 from slurm_elastic.watch.door.client import costs_of
 from slurm_elastic.watch.door.questions import CostAsk
-from slurm_elastic.watch.door.records import may_read, opened
+from slurm_elastic.watch.door.records import LAST, may_read, opened
 from slurm_elastic.watch.view import focus
 from slurm_elastic.watch.view.unused import normal_unused, unused_shares
 
@@ -93,23 +93,29 @@ def point(text: str) -> float:
     A date without a zone is in UTC.
     """
     try:
-        moment = datetime.fromisoformat(text)
+        moment = parse_moment(text)
     except ValueError:
         try:
-            return time.time() - parse_duration(text)
+            moment = time.time() - parse_duration(text)
         except ValueError:
             raise argparse.ArgumentTypeError(
                 f"{text[:24]!r} is neither a date such as 2026-11-01 nor a duration such as 7d"
             ) from None
-    return (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp()
+    if not 0 <= moment <= LAST:
+        raise argparse.ArgumentTypeError(f"{text[:24]!r} is not in the years 1970 to 9999")
+    return moment
 
 
 def run(args: argparse.Namespace) -> int:
-    """Print the costs. Exit 1 if the parts do not sum to the charge."""
+    """Print the costs. Exit 1 if the parts do not sum to the charge. ConfigError if the time ends
+    before it begins.
+    """
     config, now = load(Path(args.config)), time.time()
     since = month(now) if args.since is None else args.since
     if args.until is not None and args.until <= since:
-        raise SlurmElasticError("--until must be later than --since")
+        raise ConfigError("--until must be later than --since")
+    if args.until is None and since > now:
+        raise ConfigError("--since is in the future")
     if args.format == "focus":
         return _print_focus(config, since, args.until, now)
     ask = CostAsk(

@@ -170,9 +170,11 @@ def gather(config: Config, month: Month, now: float) -> MonthReport:
 
 
 def _require_costs(month: Month, now: float) -> None:
-    """SlurmElasticError if the ledger does not have the whole month."""
+    """SlurmElasticError if the ledger does not have the whole month. ConfigError if it is a month
+    to come.
+    """
     if month.begin > now:
-        raise SlurmElasticError(f"{month.name} has not begun")
+        raise ConfigError(f"--month: {month.name} has not begun")
     if month.begin < now - MACHINES_KEPT:
         days = round(MACHINES_KEPT / 86400)
         raise SlurmElasticError(

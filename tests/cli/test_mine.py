@@ -9,6 +9,7 @@ from msgspec.structs import replace
 from rich.console import Console
 
 from slurm_elastic.cli import mine
+from slurm_elastic.cli.main import main
 from slurm_elastic.watch.view.own_jobs import JobSave, OwnJob, OwnJobs, StartForecast
 
 NOW = 1_800_000_000.0
@@ -127,3 +128,13 @@ def test_a_forecast_that_rests_on_enough_jobs_has_no_tilde() -> None:
 def test_a_job_that_was_saved_and_cannot_be_any_more_says_both() -> None:
     save = JobSave(method="criu", number=3, at=NOW, reason="it holds a lock", move="saving")
     assert mine.saved_text(save) == "08:00 (criu), saving; no new save: it holds a lock"
+
+
+@pytest.mark.parametrize("since", ["0001-01-01", "99999999999d", "9999-12-31T23:59-02:00"])
+def test_a_time_outside_the_calendar_is_wrong_use(
+    capsys: pytest.CaptureFixture[str], since: str
+) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(["mine", "--since", since])
+    assert ended.value.code == 2
+    assert f"--since: {since!r} is not in the years 1970 to 9999" in capsys.readouterr().err
