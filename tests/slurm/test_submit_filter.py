@@ -494,6 +494,39 @@ def test_a_job_over_a_limit_is_not_listed_for_the_cloud(lua: Callable[[str], str
     assert said(lua, small, {"min_nodes": 8}) == "nil 0"
 
 
+DENIED: dict[str, tuple[dict[str, Any], dict[str, Any], dict[str, Any], str]] = {
+    "ours denies more": ({"account": "bio"}, {}, {"deny_accounts": "chem"}, "static,onprem"),
+    "the default account": ({"default_account": "bio"}, {}, {"deny_accounts": "chem"},
+                            "static,onprem"),
+    "the default denies it, too": ({"account": "bio"}, {"deny_accounts": "law,chem"},
+                                   {"deny_accounts": "Chem"}, ALL),
+    "the default denies another": ({"account": "bio"}, {"deny_accounts": "law"},
+                                   {"deny_accounts": "law,chem"}, "static,onprem"),
+    "the default has a list that switches its own off": (
+        {"account": "bio"}, {"allow_accounts": "bio", "deny_accounts": "chem"},
+        {"deny_accounts": "chem"}, "static,onprem"),
+    "ours has such a list": ({"account": "bio"}, {},
+                             {"allow_accounts": "bio", "deny_accounts": "chem"}, ALL),
+    "no account": ({}, {}, {"deny_accounts": "chem"}, ALL),
+    "none is denied": ({"account": "bio"}, {}, {}, ALL),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("job", "static", "public", "expected"), DENIED.values(), ids=DENIED)
+def test_a_cloud_that_may_deny_an_account_above_the_jobs_is_not_listed(
+    lua: Callable[[str], str],
+    job: dict[str, Any],
+    static: dict[str, Any],
+    public: dict[str, Any],
+    expected: str,
+) -> None:
+    partitions = dict(PARTITIONS) | {"static": STATIC | static, "public": PARTITION | public}
+    pools = domain_pools(config(), expand)
+    below = render(config(), pools, denies_below=True)[FILTER]
+    assert listed(lua, job, partitions, below) == expected
+    assert listed(lua, job, partitions, render(config(), pools)[FILTER]) == ALL
+
+
 def on_spot() -> Config:
     """The public cloud's GPU pool may be bought on spot."""
     pools = [

@@ -22,6 +22,7 @@ from slurm_elastic.slurm.client import confvalues
 from slurm_elastic.slurm.client.release import release_of
 from slurm_elastic.slurm.client.siteconf import SiteConf, encoded, read
 from slurm_elastic.slurm.conf import (
+    account_tree,
     authentication,
     default_memory,
     fragment,
@@ -105,7 +106,8 @@ def make(config: Config, *, version: tuple[int, int] | None = None) -> ConfPlan:
     lua = has_plugin(config.slurm, site, "job_submit_lua")
     text = fragment.render(config, pools, site, version, lua=lua)
     gres = gresconf.render(config, pools, gresconf.site_lines(site))
-    filters = submit_filter.render(config, pools, site)
+    denies_below = account_tree.is_hierarchical(version)
+    filters = submit_filter.render(config, pools, site, denies_below=denies_below)
     return ConfPlan(
         config=config,
         pools=pools,
@@ -265,6 +267,7 @@ def _notices(
         yield f"{reason}; its partition is INACTIVE until then"
     yield from _gres_notices(config, pools, site)
     yield from submissions.notices(config, site)
+    yield from account_tree.notices(config, site, version)
     if "enable_configless" not in site.items("SlurmctldParameters"):
         yield (
             f"hosts that have a slurm.conf of their own (not shared, not configless): copy"

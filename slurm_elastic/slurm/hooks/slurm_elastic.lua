@@ -305,8 +305,12 @@ end
 
 -- Here comes job_time.lua.
 
+local function admits_all(allow)
+  return blank(allow) or string.upper(allow) == "ALL"
+end
+
 local function permits(allow, deny, value)
-  if not blank(allow) and string.upper(allow) ~= "ALL" then
+  if not admits_all(allow) then
     return value ~= nil and in_list(allow, value)
   end
   return blank(deny) or value == nil or not in_list(deny, value)
@@ -338,7 +342,7 @@ end
 -- cannot read admits every host.
 local function admits_host(part, job)
   local allow = part.allow_alloc_nodes
-  if blank(allow) or string.upper(allow) == "ALL" then
+  if admits_all(allow) then
     return true
   end
   local list = string.gsub(allow, "%b[]", function(brackets)
@@ -363,12 +367,29 @@ local function borrows(job)
     and string.lower(job.account) ~= string.lower(job.default_account)
 end
 
-local function permitted(part, job)
+-- Whether DenyAccounts may name an account above the job's, which then denies the job, too (since
+-- 23.02). The filter does not know the tree of accounts. If the default partition denies the same
+-- account, a list with this partition changes nothing.
+local function may_deny_below(part, default)
+  if not SITE.denies_below or not admits_all(part.allow_accounts) then
+    return false
+  end
+  local denied = admits_all(default.allow_accounts) and default.deny_accounts or ""
+  for name in items(part.deny_accounts) do
+    if not in_list(denied, name) then
+      return true
+    end
+  end
+  return false
+end
+
+local function permitted(part, job, default)
   local account = not blank(job.account) and job.account or job.default_account
   local qos = not blank(job.qos) and job.qos or job.default_qos
   return part.state_up == UP
     and admits_host(part, job)
     and permits(part.allow_accounts, part.deny_accounts, account)
+    and (account == nil or not may_deny_below(part, default))
     and permits(part.allow_qos, part.deny_qos, qos)
 end
 
@@ -461,7 +482,8 @@ local function fitting_clouds(job, part_list, need, first)
   for _, data in ipairs(SITE.partitions or {}) do
     local part = part_list[data.name]
     if part and data.name ~= first and not (data.public and borrows(job))
-      and licensed(data, job) and permitted(part, job) and holds(data, part, need, part_list[first]) then
+      and licensed(data, job) and permitted(part, job, part_list[first])
+      and holds(data, part, need, part_list[first]) then
       names[#names + 1] = data.name
     end
   end

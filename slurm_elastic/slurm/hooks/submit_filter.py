@@ -50,7 +50,13 @@ _COMMENT = re.compile(r"--\[\[.*?\]\]|--[^\n]*", re.DOTALL)
 LuaValue = str | int | float | bool | Mapping[str, "LuaValue"] | Sequence["LuaValue"]
 
 
-def render(config: Config, pools: Sequence[Pool], site: SiteConf | None = None) -> dict[str, str]:
+def render(
+    config: Config,
+    pools: Sequence[Pool],
+    site: SiteConf | None = None,
+    *,
+    denies_below: bool = False,
+) -> dict[str, str]:
     """Name -> text of the files that go beside slurm.conf.
 
     ``job_submit.lua`` is for sites without one. We never replace a site's own, which must load the
@@ -60,12 +66,14 @@ def render(config: Config, pools: Sequence[Pool], site: SiteConf | None = None) 
     The filter cannot see all options, so some come from ``site``: DefMemPerCPU and DefMemPerNode
     (for jobs that ask for no memory), JobRequeue (for jobs that do not set it), the time-outs of
     ``client_boot_timeout_s``, and whether users are held to their accounts (``accounts_enforced``).
+    ``denies_below``: DenyAccounts also denies the accounts below the named ones.
     """
     data: dict[str, LuaValue] = {
         "partitions": _partitions(config, pools, client_boot_timeout_s(site))
     }
     data["open_accounts"] = site is not None and not accounts_enforced(site)
     data["held_accounts"] = site is not None and accounts_enforced(site)
+    data["denies_below"] = denies_below
     data["requeue"] = _integer(site, "JobRequeue", 1) != 0
     data["saving"] = _saving(config)
     data["order"] = _order(config)

@@ -14,7 +14,7 @@ from pathlib import Path
 from slurm_elastic.base.errors import ConfigError
 from slurm_elastic.config import Config
 from slurm_elastic.model.finding import Finding
-from slurm_elastic.slurm.conf import dryrun, plan
+from slurm_elastic.slurm.conf import account_tree, dryrun, plan
 from slurm_elastic.slurm.conf.dryrun import DryRunSubmission
 from slurm_elastic.slurm.conf.plan import ConfPlan
 from slurm_elastic.slurm.hooks import submit_filter
@@ -48,7 +48,12 @@ def examine(config: Config, planned: ConfPlan, account: str, user: str) -> Itera
     elif any(name in own_partitions for name in site_result.partitions):
         yield Finding.ok(WHAT, f"it gets {','.join(site_result.partitions)}")
     else:
-        filter_scripts = submit_filter.render(config, planned.pools, planned.site)
+        filter_scripts = submit_filter.render(
+            config,
+            planned.pools,
+            planned.site,
+            denies_below=account_tree.is_hierarchical(planned.version),
+        )
         yield from _comparison(site_result, submit_with(filter_scripts), own_partitions)
 
 

@@ -1,0 +1,87 @@
+"""The accounts below an account that AllowAccounts or DenyAccounts names.
+
+Since 23.02 Slurm takes them as named, too (its CHANGELOG: "[Allow|Deny]Accounts parameter for a
+partition is hierarchical"). The submit filter sees only the names that a list has.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+from slurm_elastic.base.errors import SlurmError
+from slurm_elastic.config import Config
+from slurm_elastic.slurm.client import controller
+from slurm_elastic.slurm.client.siteconf import SiteConf
+
+
+def is_hierarchical(version: tuple[int, int]) -> bool:
+    """Whether Slurm applies both lists to the accounts below the named ones."""
+    return version >= (23, 2)
+
+
+def notices(config: Config, site: SiteConf, version: tuple[int, int]) -> Iterator[str]:
+    """Sentences about plain jobs that get no cloud because the filter does not know the tree."""
+    if is_hierarchical(version):
+        yield from _denied(config, site)
+        yield from _unnamed(config, site)
+
+
+def _denied(config: Config, site: SiteConf) -> Iterator[str]:
+    """The accounts that cloud partitions deny and the site's default partition does not."""
+    inherited, default = site.partition_defaults.get("denyaccounts"), site.default_partition
+    # AllowAccounts switches DenyAccounts off.
+    if inherited is None or default is None or "allowaccounts" in site.partition_defaults:
+        return
+    clouds = [cloud.name for cloud in config.clouds if not config.who_of(cloud).accounts]
+    own_list = "" if default.get("allowaccounts") else default.get("denyaccounts")
+    own_names = {name.lower() for name in own_list.split(",")}
+    names = [name for name in inherited.value.split(",") if name.lower() not in own_names]
+    if names and clouds:
+        yield (
+            f"{inherited.location}: cloud partitions deny account {', '.join(names)} and all"
+            f" accounts below it, partition {default.names[0]} does not: the submit filter cannot"
+            f" see the tree of accounts, so plain jobs with an account get no cloud"
+            f" ({', '.join(clouds)}); deny the same accounts in partition {default.names[0]}, or"
+            " name the others in allow.accounts"
+        )
+
+
+def _unnamed(config: Config, site: SiteConf) -> Iterator[str]:
+    """The accounts that ``allow.accounts`` does not name, below accounts that it names."""
+    kind = site.option("AccountingStorageType")
+    allow_lists = {cloud.name: config.who_of(cloud).accounts for cloud in config.clouds}
+    if kind is None or kind.value.rpartition("/")[2] != "slurmdbd" or not any(allow_lists.values()):
+        return
+    parents = _parents(config)
+    for cloud, accounts in allow_lists.items():
+        named = {name.lower() for name in accounts}
+        unnamed = sorted(name for name in parents.keys() - named if _above(name, parents) & named)
+        if unnamed:
+            yield (
+                f"cloud {cloud}: Slurm also admits accounts below the accounts of allow.accounts,"
+                f" but their plain jobs get no cloud; name them, too: {', '.join(unnamed)}"
+            )
+
+
+def _above(account: str, parents: Mapping[str, str]) -> set[str]:
+    """All accounts above this one."""
+    above: set[str] = set()
+    while (account := parents.get(account, "")) and account not in above:
+        above.add(account)
+    return above
+
+
+def _parents(config: Config) -> dict[str, str]:
+    """Each account's parent; nothing if slurmdbd does not answer."""
+    command = (
+        f"{config.slurm.bin_dir}/sacctmgr",
+        *("--noheader", "--parsable2", "show", "associations"),
+        *(f"cluster={config.cluster.name}", "format=account,parentname"),
+    )
+    try:
+        lines = controller.run(command, config.slurm).splitlines()
+    except SlurmError:
+        return {}
+    rows = (line.partition("|") for line in lines)
+    # An association of a user has no parent's name.
+    return {account.lower(): parent.lower() for account, _, parent in rows if parent}
