@@ -28,9 +28,7 @@ from slurm_elastic.policies.nodes.out_of_service import DrainTerms, ill
 
 _GRES = re.compile(r"(?:gres[:/])?(?P<name>[\w.-]+(?::[A-Za-z_][\w.-]*)?)(?:[:=](?P<count>\d+))?")
 _NO_GRES = frozenset({"cpu", "mem", "node", "billing", "energy", "license", "none"})
-"""Kinds of trackable resources that stand in the fields of gres but are no gres, and the word by
-which a job asks for no gres (sbatch --gres=none).
-"""
+"""Kinds of trackable resources in the fields of gres that are no gres, and ``--gres=none``."""
 _EXPRESSION = frozenset("|[]()*!")
 
 
