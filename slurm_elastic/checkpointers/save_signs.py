@@ -50,6 +50,10 @@ class Completion(Protocol):
         """Return the bytes of a save completed since ``mark``; None if there is none."""
         ...
 
+    def shown_at(self) -> float | None:
+        """Return when the sign appeared (Unix time, by the clock of its file); None if unknown."""
+        ...
+
     def fault(self, size: int) -> str | None:
         """Return why a save of ``size`` bytes can no longer be used; None if it is usable."""
         ...
@@ -79,6 +83,10 @@ class ScriptEnded(Struct, frozen=True):
         # requeued and starts again.
         return 0 if self.code in (None, job.exit_code) else None
 
+    def shown_at(self) -> float | None:
+        """Return None: the run is over, so the age of its save changes nothing."""
+        return None
+
     def fault(self, size: int) -> str | None:  # noqa: ARG002
         """Return None: we do not know where the application keeps its state."""
         return None
@@ -106,6 +114,11 @@ class FileChanged(Struct, frozen=True):
         if status is None or status.st_size == 0 or self.mark() == mark:
             return None
         return status.st_size
+
+    def shown_at(self) -> float | None:
+        """Return the time of the file's last change; None if the file is gone."""
+        status = self._stat()
+        return None if status is None else status.st_mtime
 
     def fault(self, size: int) -> str | None:
         """Return a fault if the file is gone or empty. Its size may differ, by a later save."""
@@ -165,6 +178,10 @@ class LinePrinted:
             return data, size, True
         finally:
             os.close(descriptor)
+
+    def shown_at(self) -> float | None:
+        """Return None: more output may have followed the line."""
+        return None
 
     def fault(self, size: int) -> str | None:  # noqa: ARG002
         """Return None: Slurm truncates the output when the job restarts, so a missing line is no

@@ -61,14 +61,30 @@ def save_signals(site: SignalSettings, run: JobRun) -> frozenset[int]:
     return frozenset(getattr(signal, f"SIG{name}", 0) for name in names) - {0}
 
 
+def taken_at(image: Image, now: float) -> float:
+    """Return when the image of a save that ended now was taken, by the clock of this head."""
+    # A save by a signal may have been complete before we looked, because we had crashed. The other
+    # methods date their images on the node, whose clock may differ from ours.
+    return min(image.taken, now) if image.method == SignalCheckpointer.name else now
+
+
 class Save(Struct, frozen=True, kw_only=True):
-    """A save, requested at ``asked`` (Unix time). ``mark``: the state of the sign before it."""
+    """A save, requested at ``asked`` (Unix time), whose sign is awaited until ``until``. ``mark``:
+    the state of the sign before it.
+    """
 
     attempt: int
     asked: float
+    until: float = 0.0
     stop: bool
     sign: str
     mark: str
+
+    def is_awaited(self, run: JobRun, now: float, *, stop: bool) -> bool:
+        """Whether this save was requested from that run in the same way, and may still come."""
+        # A sign that comes after the time-out is no answer to the next request: the state behind
+        # that sign may be hours old by the time of the next request.
+        return (self.attempt, self.stop) == (run.attempt, stop) and now < self.until
 
 
 class Book(Struct, frozen=True, kw_only=True):
@@ -108,15 +124,18 @@ class SignalCheckpointer:
         settings = settings_of(self._settings, run)
         book = self._read(run.job) or Book(uid=run.uid, directory=run.directory)
         pending = book.pending
-        if pending is None or (pending.attempt, pending.stop) != (run.attempt, stop):
+        is_resumed = pending is not None and pending.is_awaited(run, self._clock(), stop=stop)
+        if pending is None or not is_resumed:
             wait_s = min(run.started + MIN_RUN_TIME_S, deadline - MIN_RUN_TIME_S) - self._clock()
             if wait_s > 0:
                 self._sleep(wait_s)
-            pending = self._request_save(run, book, settings, stop=stop)
+            pending = self._request_save(run, book, settings, deadline, stop=stop)
             book = replace(book, pending=pending)
         sign = completion_of(pending.sign, run, self._slurm)
         try:
             image = self._wait(run, sign, pending, book, deadline)
+            if is_resumed:
+                image = _dated_by_sign(image, sign, pending)
         except CheckpointError:
             self._continue_after_failure(run, pending, settings)
             raise
@@ -158,7 +177,7 @@ class SignalCheckpointer:
                 self._send(run, "CONT", full=True)
 
     def _request_save(
-        self, run: JobRun, book: Book, settings: SignalSettings, *, stop: bool
+        self, run: JobRun, book: Book, settings: SignalSettings, deadline: float, *, stop: bool
     ) -> Save:
         sign = completion_of(settings.saved, run, self._slurm)
         if isinstance(sign, ScriptEnded) and not stop:
@@ -166,14 +185,20 @@ class SignalCheckpointer:
             raise CheckpointError(
                 f"job {run.label} would end by saving itself, so it is saved only before a move"
             )
-        asked_at = self._clock()
         save = Save(
-            attempt=run.attempt, asked=asked_at, stop=stop, sign=settings.saved, mark=sign.mark()
-        )
+            attempt=run.attempt, asked=self._clock(), until=deadline - POLL_EVERY_S, stop=stop,
+            sign=settings.saved, mark=sign.mark(),
+        )  # fmt: skip
         # Write before the signal: after a crash we find the pending save, and do not send the
         # signal a second time.
         self._write(run.job, replace(book, pending=save))
-        self._send_save(run, settings, stop=stop)
+        try:
+            self._send_save(run, settings, stop=stop)
+        except CheckpointError:
+            # The program may not have got the signal, so the next try must send it.
+            with contextlib.suppress(CheckpointError):
+                self._write(run.job, replace(book, pending=None))
+            raise
         return save
 
     def _send_save(self, run: JobRun, settings: SignalSettings, *, stop: bool) -> None:
@@ -299,3 +324,15 @@ class SignalCheckpointer:
             writing.replace(path, msgspec.json.encode(book))
         except OSError as error:
             raise CheckpointError(f"{path} cannot be written: {error.strerror}") from error
+
+
+def _dated_by_sign(image: Image, sign: Completion, save: Save) -> Image:
+    """Date the image of a save that was requested before a crash. It may have been complete long
+    before we looked for its sign.
+    """
+    shown_at = sign.shown_at()
+    if shown_at is None:
+        return image
+    # Bounded, because the clock of the file's server may differ from ours.
+    saved_at = min(max(shown_at, save.asked), image.taken)
+    return replace(image, taken=saved_at, seconds=saved_at - save.asked)

@@ -29,6 +29,7 @@ from msgspec.structs import replace
 
 from slurm_elastic.base.errors import CheckpointError, SlurmError
 from slurm_elastic.base.faults import reach
+from slurm_elastic.checkpointers.signal import taken_at
 from slurm_elastic.ckptman import suspended
 from slurm_elastic.ckptman.decide import MIN_FIRST_SAVE_S, JobPlan, verification_seconds
 from slurm_elastic.ckptman.requeueing import ended_for_move, is_at_work, release_run, requeue
@@ -266,14 +267,14 @@ def _save(site: CheckpointSite, move: Migration) -> Migration:
         )
         cause = MoveSaveFailed(error=f"{type(error).__name__}: {error}")
         return _handle_failed_save(site, move, cause)
-    taken_at = site.now()
+    saved_at = taken_at(image, site.now())
     reach("migration.after-save")
     if not _is_whole(site, move, image):
         _release_run(site, move)
         # The next try must not take it for a late image.
         move = replace(move, newest=image.number)
         return _handle_failed_save(site, move, SaveNotWhole(number=image.number))
-    return _requeue_saved(site, move, replace(image, taken=taken_at))
+    return _requeue_saved(site, move, replace(image, taken=saved_at))
 
 
 def _requeue_saved(site: CheckpointSite, move: Migration, image: Image) -> Migration:

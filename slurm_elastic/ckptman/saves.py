@@ -17,6 +17,7 @@ from slurm_elastic.base.backoff import Backoff
 from slurm_elastic.base.errors import CheckpointError, SlurmError
 from slurm_elastic.base.report_once import ReportOnce
 from slurm_elastic.base.shared_dict import SharedDict
+from slurm_elastic.checkpointers.signal import taken_at
 from slurm_elastic.ckptman import suspended, verdicts
 from slurm_elastic.ckptman.decide import SAVE, JobFacts, JobPlan, is_transparent, run_of
 from slurm_elastic.ckptman.executor import KeyedExecutor, WorkKind
@@ -240,8 +241,7 @@ class SavesInPlace:
         try:
             with suspended.resumed_for_save(site, run):
                 image = method.checkpoint(run, deadline=deadline, stop=False)
-            # Use our clock, like notices and intervals: the node's clock may differ.
-            taken_at = site.now()
+            saved_at = taken_at(image, site.now())
             method.verify(image)
         except (CheckpointError, SlurmError) as error:
             self._handle_failure(plan, str(error), expected_s)
@@ -249,7 +249,7 @@ class SavesInPlace:
             log.exception("the checkpoint method failed with an unexpected error job=%s", run.label)
             self._handle_failure(plan, f"{type(error).__name__}: {error}", expected_s)
         else:
-            self._handle_image(plan, replace(image, taken=taken_at))
+            self._handle_image(plan, replace(image, taken=saved_at))
 
     def _handle_image(self, plan: JobPlan, image: Image) -> None:
         site, run = self._site, plan.facts.run

@@ -148,15 +148,103 @@ def test_a_job_says_for_itself_how_it_is_saved(bed: SignalBed) -> None:
     assert bed.caught == [(7, "USR2"), (7, "TERM"), (7, "STOP")]
 
 
-def test_a_save_that_was_asked_for_before_a_crash_is_not_asked_for_again(bed: SignalBed) -> None:
-    run = bed.run()
-    bed.deaf.add(7)
-    with pytest.raises(CheckpointError):
-        bed.checkpointer.checkpoint(run, deadline=soon(10.0), stop=True)
-    bed.save(7)  # it comes while nobody looks
-    image = bed.reopen().checkpoint(run, deadline=soon(), stop=True)
-    assert [name for _, name in bed.caught] == ["USR1", "STOP"]
+class Crash(BaseException):
+    """The service ends, and nothing of it runs any more."""
+
+
+class Clocked:
+    """A method over ``bed`` whose clock shows ``now`` and stands still but for its pauses. Each
+    pause may be the last: at ``crash_at`` the service ends.
+    """
+
+    def __init__(self, bed: SignalBed) -> None:
+        self.now, self.crash_at = 1000.0, float("inf")
+        self.bed = bed
+        self.run = msgspec.structs.replace(bed.run(), started=900.0)
+        self.method = SignalCheckpointer(
+            bed.settings, bed.path / "saves", bed.slurm, bed._look, lambda: self.now, self._sleep
+        )
+
+    def _sleep(self, seconds: float) -> None:
+        self.now += seconds
+        if self.now >= self.crash_at:
+            self.crash_at = float("inf")
+            raise Crash
+
+    def save(self, within: float = 110.0, *, stop: bool = True) -> Image:
+        return self.method.checkpoint(self.run, deadline=self.now + within, stop=stop)
+
+    def sign_comes(self, at: float) -> None:
+        self.bed.save(7)
+        os.utime(self.bed.work / "state-7", (at, at))
+
+    def crashes(self, at: float, **save: float | bool) -> None:
+        self.bed.deaf.add(7)
+        self.crash_at = at
+        with pytest.raises(Crash):
+            self.save(**save)
+
+
+@pytest.fixture
+def clocked(bed: SignalBed) -> Clocked:
+    return Clocked(bed)
+
+
+def test_a_save_that_was_asked_for_before_a_crash_is_not_asked_for_again(clocked: Clocked) -> None:
+    clocked.crashes(at=1010.0)
+    clocked.sign_comes(1020.0)  # it comes while nobody looks
+    clocked.now = 1060.0
+    image = clocked.save(50.0)
+    assert [name for _, name in clocked.bed.caught] == ["USR1", "STOP"]
     assert image.size > 0
+    assert (image.taken, image.seconds) == (1020.0, 20.0), "not when we looked"
+
+
+@pytest.mark.parametrize(("clock", "taken"), [(-900.0, 1000.0), (900.0, 1060.0)])
+def test_a_file_server_with_another_clock_dates_no_save_out_of_its_time(
+    clocked: Clocked, clock: float, taken: float
+) -> None:
+    clocked.crashes(at=1010.0)
+    clocked.sign_comes(1020.0 + clock)
+    clocked.now = 1060.0
+    assert clocked.save(50.0).taken == taken
+
+
+def test_a_sign_that_came_after_the_time_out_is_no_answer_to_a_later_request(
+    clocked: Clocked,
+) -> None:
+    """The job has worked for hours since, and all of that would be lost."""
+    clocked.bed.deaf.add(7)
+    for stop in (True, False):
+        with pytest.raises(CheckpointError, match="showed no change"):
+            clocked.save(stop=stop)
+        clocked.sign_comes(clocked.now + 20.0)
+        clocked.now += 5 * 3600.0
+        clocked.bed.caught.clear()
+        with pytest.raises(CheckpointError, match="showed no change"):
+            clocked.save(stop=stop)
+        assert clocked.bed.caught[0] == (7, "USR1"), "it is asked for anew"
+        assert (7, "STOP") not in clocked.bed.caught
+
+
+def test_a_request_from_before_a_crash_is_as_old_as_any_other_after_its_time(
+    clocked: Clocked,
+) -> None:
+    clocked.crashes(at=1010.0)
+    clocked.sign_comes(1020.0)
+    clocked.now = 1000.0 + 110.0
+    with pytest.raises(CheckpointError, match="showed no change"):
+        clocked.save()
+    assert [name for _, name in clocked.bed.caught].count("USR1") > 1
+
+
+def test_a_signal_that_slurm_refused_is_sent_by_the_next_try(clocked: Clocked) -> None:
+    clocked.bed.slurm.fail_next.append(SlurmError(("scancel",), 1, "no answer"))
+    with pytest.raises(CheckpointError, match="cannot be signalled"):
+        clocked.save()
+    clocked.now += 2.0
+    assert clocked.save().seconds < 1.0
+    assert clocked.bed.caught == [(7, "USR1"), (7, "STOP")]
 
 
 def test_a_job_that_waits_for_its_move_goes_on_where_no_sign_comes(bed: SignalBed) -> None:
@@ -212,10 +300,10 @@ def test_a_file_of_somebody_else_or_behind_a_link_is_no_sign(bed: SignalBed) -> 
     (bed.work / "state-7").unlink()
     (bed.work / "state-7").write_text("x")
     with pytest.raises(CheckpointError, match="showed no change") as there:
-        bed.checkpointer.checkpoint(stranger, deadline=soon(), stop=False)
+        bed.checkpointer.checkpoint(stranger, deadline=bed._clock() + 30.0, stop=False)
     (bed.work / "state-7").unlink()
     with pytest.raises(CheckpointError, match="showed no change") as absent:
-        bed.checkpointer.checkpoint(stranger, deadline=soon(), stop=False)
+        bed.checkpointer.checkpoint(stranger, deadline=bed._clock() + 30.0, stop=False)
     assert str(there.value) == str(absent.value), "the two answers show which files exist"
 
 

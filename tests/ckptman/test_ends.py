@@ -154,11 +154,13 @@ def test_the_last_save_is_known_by_its_number_whatever_the_nodes_clock_says(
 
 
 def on_clock(world: CkptWorld, ahead: float) -> None:
-    """Images bear the time of a node whose clock is ahead by that many seconds."""
+    """Images bear the time of a node whose clock is ahead by that many seconds. Only ``signal``
+    saves by the clock of this head.
+    """
     plain = world.saver._add_image
 
     def keep(run: JobRun, began: float, *, stop: bool) -> Image:
-        image = replace(plain(run, began, stop=stop), taken=world.now + ahead)
+        image = replace(plain(run, began, stop=stop), taken=world.now + ahead, method="criu")
         world.saver._images[run.job][0] = image
         return image
 
