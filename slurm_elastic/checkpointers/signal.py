@@ -44,6 +44,8 @@ may lose it. Three times the longest of the last saves, if this takes longer.
 """
 STOP_TIMEOUT_S = 5.0
 """Seconds that Slurm may take to show a job as stopped."""
+_HAS_PROCESSES = frozenset({"RUNNING", "STOPPED", "SUSPENDED"})
+"""States of a job whose processes may get a signal."""
 _NOT_RUNNING = frozenset({"STOPPED", "SUSPENDED", "COMPLETED", "FAILED", "CANCELLED"})
 OPTIONS = frozenset({"signal", "stop_signal", "scope", "saved"})
 """The options that a job may give this method: ``--comment=ckpt=signal,saved=file:state``."""
@@ -126,9 +128,7 @@ class SignalCheckpointer:
         pending = book.pending
         is_resumed = pending is not None and pending.is_awaited(run, self._clock(), stop=stop)
         if pending is None or not is_resumed:
-            wait_s = min(run.started + MIN_RUN_TIME_S, deadline - MIN_RUN_TIME_S) - self._clock()
-            if wait_s > 0:
-                self._sleep(wait_s)
+            self._wait_for_traps(run, deadline)
             pending = self._request_save(run, book, settings, deadline, stop=stop)
             book = replace(book, pending=pending)
         sign = completion_of(pending.sign, run, self._slurm)
@@ -147,8 +147,23 @@ class SignalCheckpointer:
             self._hold(run, deadline)
         return image
 
+    def _wait_for_traps(self, run: JobRun, deadline: float) -> None:
+        """Wait until the run has had the time to set its traps."""
+        try:
+            job = self._look(run.job)
+        except SlurmError as error:
+            raise CheckpointError(f"job {run.label} cannot be signalled: {error}") from error
+        # Slurm signals a job, and not a run. This save may have been queued for minutes: if the job
+        # runs again since, its new script may have set no trap yet, and would die of the signal.
+        started_at = max(run.started, _require_same_run(run, job).start)
+        wait_s = min(started_at + MIN_RUN_TIME_S, deadline - MIN_RUN_TIME_S) - self._clock()
+        if wait_s > 0:
+            self._sleep(wait_s)
+
     def _hold(self, run: JobRun, deadline: float) -> None:
         """Send SIGSTOP, and wait until Slurm shows the job as stopped."""
+        # The run may have ended since it showed the sign, and the job may run again.
+        _require_same_run(run, self._job(run))
         self._send(run, "STOP", full=True)
         # Wait, or the requeue may overtake the SIGSTOP. The processes would then be stopped while
         # Slurm ends them, and would not react to SIGTERM until KillWait is over (measured on
@@ -324,6 +339,18 @@ class SignalCheckpointer:
             writing.replace(path, msgspec.json.encode(book))
         except OSError as error:
             raise CheckpointError(f"{path} cannot be written: {error.strerror}") from error
+
+
+def _require_same_run(run: JobRun, job: SlurmJob | None) -> SlurmJob:
+    """Return the job if a signal would reach the processes of that run. Raises CheckpointError."""
+    if job is None or job.restarts != run.attempt:
+        raise CheckpointError(f"job {run.label} gets no signal, because that run of it is over")
+    # SUSPENDED is no obstacle, because the list may be older than our resume for this save. Slurm
+    # itself refuses to signal a suspended job.
+    if not job.states & _HAS_PROCESSES or "CONFIGURING" in job.states:
+        states = " ".join(sorted(job.states))
+        raise CheckpointError(f"job {run.label} gets no signal, because it is {states}")
+    return job
 
 
 def _dated_by_sign(image: Image, sign: Completion, save: Save) -> Image:

@@ -11,6 +11,7 @@ import pytest
 
 from slurm_elastic.base.errors import CheckpointError, SlurmError
 from slurm_elastic.checkpointers.signal import SignalCheckpointer
+from slurm_elastic.ckptman.site import JobList
 from slurm_elastic.config.checkpoint import SignalSettings
 from slurm_elastic.model.checkpoint import Image, JobRun
 from slurm_elastic.model.slurm import SlurmJob
@@ -239,12 +240,67 @@ def test_a_request_from_before_a_crash_is_as_old_as_any_other_after_its_time(
 
 
 def test_a_signal_that_slurm_refused_is_sent_by_the_next_try(clocked: Clocked) -> None:
-    clocked.bed.slurm.fail_next.append(SlurmError(("scancel",), 1, "no answer"))
+    def refuse(job: int, name: str) -> None:
+        raise SlurmError(("scancel",), 1, "no answer")
+
+    clocked.bed.slurm.on_signal = refuse
     with pytest.raises(CheckpointError, match="cannot be signalled"):
         clocked.save()
+    clocked.bed.slurm.on_signal = clocked.bed._caught
     clocked.now += 2.0
     assert clocked.save().seconds < 1.0
     assert clocked.bed.caught == [(7, "USR1"), (7, "STOP")]
+
+
+@pytest.mark.parametrize("stop", [True, False])
+def test_a_queued_save_signals_no_later_run_of_the_job(clocked: Clocked, *, stop: bool) -> None:
+    """Its script may have set no trap yet."""
+    clocked.bed.slurm.set_job(7, "RUNNING", restarts=1, start=clocked.now)
+    with pytest.raises(CheckpointError, match="that run of it is over"):
+        clocked.save(stop=stop)
+    assert clocked.bed.caught == []
+    assert clocked.method.images(clocked.run) == ()
+
+
+@pytest.mark.parametrize("states", [("PENDING",), ("COMPLETED",), ("RUNNING", "CONFIGURING")])
+def test_a_job_without_processes_gets_no_signal(clocked: Clocked, states: tuple[str, ...]) -> None:
+    clocked.bed.slurm.set_job(7, *states)
+    with pytest.raises(CheckpointError, match=f"because it is {' '.join(sorted(states))}"):
+        clocked.save()
+    assert clocked.bed.caught == []
+
+
+def test_nothing_is_sent_while_slurm_does_not_show_the_job(clocked: Clocked) -> None:
+    clocked.bed.slurm.fail_next.append(SlurmError(("squeue",), None, "no answer in 60 s"))
+    with pytest.raises(CheckpointError, match="cannot be signalled: squeue: timed out"):
+        clocked.save()
+    assert clocked.bed.caught == []
+
+
+def test_the_time_for_traps_counts_from_the_start_that_slurm_shows(clocked: Clocked) -> None:
+    """Its nodes had to boot: Slurm sets the start of a run again when they are ready."""
+    clocked.bed.slurm.set_job(7, "RUNNING", start=clocked.now - 1.0)
+    assert clocked.save().taken == pytest.approx(1004.0)
+
+
+def test_a_run_that_begins_after_the_sign_is_not_stopped(clocked: Clocked) -> None:
+    def saves_and_restarts(job: int, name: str) -> None:
+        clocked.bed._caught(job, name)
+        clocked.bed.slurm.set_job(7, "RUNNING", restarts=1)
+
+    clocked.bed.slurm.on_signal = saves_and_restarts
+    with pytest.raises(CheckpointError, match="that run of it is over"):
+        clocked.save()
+    assert clocked.bed.caught == [(7, "USR1")]
+    (image,) = clocked.method.images(clocked.run)
+    clocked.method.verify(image)
+
+
+def test_all_looks_of_one_moment_are_one_question_to_slurm(clocked: Clocked) -> None:
+    slurm = clocked.bed.slurm
+    clocked.method._look = JobList(slurm, lambda: clocked.now).find
+    clocked.save()
+    assert slurm.calls["jobs"] == 2, "before the stop, and until it is seen"
 
 
 def test_a_job_that_waits_for_its_move_goes_on_where_no_sign_comes(bed: SignalBed) -> None:
