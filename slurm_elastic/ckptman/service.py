@@ -199,7 +199,7 @@ class Service:
             self._next_count_at = clock + COUNT_EVERY_S
             site.state.refresh()
             self.reader.count_interruptions(site.now() - HISTORY_S)
-            site.state.prune(site.now() - HISTORY_S)
+            site.state.prune(site.now() - HISTORY_S, site.jobs.last.keys())
         if clock >= self._next_heap_trim_at:
             self._next_heap_trim_at = clock + heap.GIVE_BACK_EVERY_S
             heap.give_back()

@@ -70,7 +70,7 @@ def test_as_old_rows_are_forgotten_a_long_journal_is_begun_anew(
     monkeypatch.setattr(disk, "SEGMENT_BYTES", 0)
     with contextlib.closing(CheckpointState(tmp_path / "checkpoints.db")) as state:
         state.add_suspension(Suspension(job=7, attempt=0, since=1.0))
-        state.prune(100.0)
+        state.prune(100.0, {1})
     assert len(list((tmp_path / "journal").glob("*.jsonl"))) == 2
 
 
@@ -167,7 +167,7 @@ def test_what_was_over_long_ago_is_forgotten(tmp_path: Path) -> None:
         state.close_notice(NOTICE, 60.0)
         state.close_notice(taken, 100.0)
         assert state.interruptions(0.0) == {"spot": 2}
-        state.prune(100.0)
+        state.prune(100.0, {1})
         assert state.migrations(since=0.0) == (MOVE, late)
         assert state.interruptions(0.0) == {"spot": 1}
         assert state.add_notices(NOTICE, taken, now=110.0) == (NOTICE,), "as if it were new"
@@ -214,7 +214,7 @@ WRITES: dict[str, Steps] = {
     "many images": MANY,
     "an image that is not whole": (*SAVED, lambda s: s.forget_image(image(1))),
     "a job without images": (*SAVED, lambda s: s.forget_images_of(7)),
-    "old rows": BEGIN + BACK + WARN + CLOSE + (lambda s: s.prune(100.0),),
+    "old rows": BEGIN + BACK + WARN + CLOSE + (lambda s: s.prune(100.0, {1}),),
     "counts": tuple(lambda s, c=c: s.count(c) for c in COUNTS),
 }
 
@@ -304,6 +304,32 @@ def test_only_runs_that_were_requeued_at_their_time_limit_are_renewals(
             of_run(8, 0, **RENEWED),
         )
         assert [state.renewals(7, restarts) for restarts in (0, 1, 3, 4, 9)] == [0, 1, 1, 2, 2]
+
+
+@pytest.mark.parametrize("remembers", [False, True])
+def test_the_moves_of_a_job_are_kept_for_as_long_as_the_job_is_known(
+    tmp_path: Path, *, remembers: bool
+) -> None:
+    """Else ``limit=3`` would be forgotten with the first of three runs of a fortnight."""
+    with contextlib.closing(CheckpointState(tmp_path / "checkpoints.db")) as state:
+        if remembers:
+            state.refresh()
+        for job in (7, 8, 9):
+            state.put(*(of_run(job, attempt, **RENEWED, changed=9.0) for attempt in range(2)))
+        state.add_image(image(1, job=8))
+
+        def renewals() -> list[int]:
+            return [state.renewals(job, 2) for job in (7, 8, 9)]
+
+        state.prune(100.0, ())
+        assert renewals() == [2, 2, 2], "Slurm has not answered yet"
+        state.prune(100.0, {7})
+        assert renewals() == [2, 2, 0]
+        assert state.was_stopped(7, 0)
+        state.forget_images_of(8)
+        state.prune(100.0, {1})
+        assert renewals() == [0, 0, 0]
+        assert state.migrations(since=0.0) == ()
 
 
 def test_a_move_at_a_time_limit_is_about_the_job_and_any_other_about_its_nodes() -> None:

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from slurm_elastic.base.errors import CheckpointError, SlurmError
 from slurm_elastic.base.periodic import PeriodicTask
@@ -79,6 +80,18 @@ def test_its_limit_is_renewed_as_often_as_the_site_allows_and_no_more(world: Ckp
         str(d.reason) for d in world.ledger.decisions.about("job:7") if d.kind == "ckpt-limit"
     ]
     assert reasons == ["its time limit of 00:02:00 ends, and it was requeued for that 2 times"]
+
+
+def test_a_renewal_of_long_ago_still_counts(world: CkptWorld) -> None:
+    """A fortnight is a usual time limit, and the history of moves has 30 days."""
+    begins(world, 7, comment="ckpt=fake,limit=1")
+    world.until(lambda: world.migrations() != [] and world.migrations()[0].is_over)
+    (moved,) = world.migrations()
+    world.state.put(replace(moved, changed=world.now - 40 * 86400.0))
+    world.restart_ckptman()
+    world.advance(130)
+    assert world.job(7).restarts == 1
+    assert len(world.migrations()) == 1
 
 
 def test_moves_for_other_causes_are_no_renewals(world: CkptWorld) -> None:

@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import sqlite3
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -317,12 +317,21 @@ class CheckpointState(Store):
         rows = self.select("select name, value from counters order by name")
         return {row["name"]: row["value"] for row in rows}
 
-    def prune(self, before: float) -> None:
+    def prune(self, before: float, listed_jobs: Collection[int]) -> None:
         """Delete closed migrations and notices, and interruptions, from before that time (Unix
-        time).
+        time). The migrations of a job stay while it has images or Slurm lists it. If Slurm lists no
+        job at all, it may not have answered yet, and all migrations stay.
         """
         with self.transaction("notices", "runs") as db:
-            db.execute("delete from migrations where over = 1 and changed < ?", (before,))
+            if listed_jobs:
+                # ``renewals`` and ``was_stopped`` count on the moves of a job that still runs: it
+                # may run for months.
+                db.execute(
+                    "delete from migrations where over = 1 and changed < ? "
+                    "and job not in (select value from json_each(?)) "
+                    "and job not in (select job from images)",
+                    (before, to_json(sorted(listed_jobs))),
+                )
             db.execute("delete from notices where closed < ?", (before,))
             db.execute("delete from interruptions where at < ?", (before,))
         self.shorten()
