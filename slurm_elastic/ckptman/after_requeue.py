@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import logging
+import sqlite3
+from collections.abc import Collection, Mapping
+from functools import partial
 
 from msgspec.structs import replace
 
 from slurm_elastic.base.errors import SlurmError
 from slurm_elastic.base.faults import reach
+from slurm_elastic.ckptman.decide import NO_DEADLINE
+from slurm_elastic.ckptman.executor import KeyedExecutor
 from slurm_elastic.ckptman.losses import is_costly, notify_user, start_of
 from slurm_elastic.ckptman.origins import read_started_run
 from slurm_elastic.ckptman.requeueing import ended_for_move, stay_if_late
@@ -31,8 +36,11 @@ from slurm_elastic.model.causes.waits import BeginsLater, CommandHelps, HoldRetu
 from slurm_elastic.model.slurm import ENDED, SlurmJob
 from slurm_elastic.model.slurm_words.rows import Actor, Fate
 from slurm_elastic.policies.checkpoint.threat import OF_MACHINES, ThreatCause
+from slurm_elastic.policies.launch.exclusions import no_spot
 from slurm_elastic.policies.repair.requeue import may_hurry
 from slurm_elastic.state.ckptstate.facts import Migration, MigrationStep
+
+log = logging.getLogger(__name__)
 
 REQUEUE_EFFECT_S = 10.0
 """Seconds in which Slurm may still list a requeued job as before. After that it is requeued again.
@@ -135,6 +143,8 @@ def _help_to_start(site: CheckpointSite, move: Migration, job: SlurmJob) -> Migr
             site.slurm.any_nodes(job.id)
             named = NamedNodesGo(nodes=tuple(job.required))
             record_step(site, move, "ckpt-any-nodes", named)
+        if job.id in site.state.jobs_with_exclusions():
+            _renew_exclusions(site, job)
         # Before the begin time is removed: the job could start on a spot machine at once.
         if move.cause is ThreatCause.UNSAVABLE:
             move = _avoid_spot(site, move, job)
@@ -152,7 +162,7 @@ def _help_to_start(site: CheckpointSite, move: Migration, job: SlurmJob) -> Migr
             record_step(site, move, "ckpt-freed", hold)
             return _count_release(site, move)
     except SlurmError as error:
-        logging.getLogger(__name__).warning(
+        log.warning(
             "a requeued job cannot be changed, it is retried job=%d error=%s", job.id, error
         )
         return move
@@ -178,6 +188,60 @@ def _avoid_spot(site: CheckpointSite, move: Migration, job: SlurmJob) -> Migrati
     site.state.put(move)
     record_step(site, move, "ckpt-no-spot", AvoidsSpotNodes(nodes=tuple(spot_names)))
     return move
+
+
+def renew_exclusions(
+    site: CheckpointSite,
+    jobs: Mapping[int, SlurmJob],
+    moving_jobs: Collection[int],
+    crew: KeyedExecutor,
+) -> None:
+    """Submit new lists of excluded nodes for jobs that were moved to on-demand machines and are
+    pending again. Their old lists name the spot machines at the time of the move. For
+    ``moving_jobs`` the next step of their move renews the list.
+    """
+    for number in site.state.jobs_with_exclusions() - set(moving_jobs):
+        # Slurm refuses to change the list of a running job (measured on 22.05).
+        job = jobs.get(number)
+        if job is not None and _is_pending(job):
+            crew.submit(number, (NO_DEADLINE, 0.0), partial(_renew_exclusions, site, job))
+
+
+def _renew_exclusions(site: CheckpointSite, job: SlurmJob) -> None:
+    moves = site.state.migrations_of(job.id)
+    is_moved_again = any(move.cause is ThreatCause.UNSAVABLE and not move.is_over for move in moves)
+    try:
+        # A new move to on-demand machines reads the user's list from Slurm, so restore it before.
+        keeps_off = not is_moved_again and _may_not_be_on_spot(site, job)
+        for move in moves:
+            if move.has_left_exclusions and keeps_off:
+                _avoid_spot(site, move, job)
+            elif move.has_left_exclusions:
+                _restore_exclusions(site, move, job)
+    except (SlurmError, sqlite3.Error) as error:
+        log.warning(
+            "the excluded nodes of a job cannot be changed, it is retried job=%d error=%s",
+            job.id, error,
+        )  # fmt: skip
+
+
+def _may_not_be_on_spot(site: CheckpointSite, job: SlurmJob) -> bool:
+    """Whether the rule against spot machines for the job stands."""
+    # The rule only prevents purchases. Slurm may still start the job on a spot machine that was
+    # bought for another job, so the job must exclude its node.
+    return no_spot((job.id,), site.ledger.exclusions.all(), site.now()) is not None
+
+
+def _restore_exclusions(site: CheckpointSite, move: Migration, job: SlurmJob) -> None:
+    """Give the job the list of excluded nodes back that it had before its move."""
+    user_excluded = move.avoids or ()
+    # If the list is not ours, the user has set it since.
+    if set(site.slurm.excluded_nodes(job.id)) == set(move.excluded):
+        site.slurm.exclude_nodes(job.id, user_excluded)
+        log.info("a job excludes only its user's nodes again job=%s nodes=%s",
+                 job.label, ",".join(user_excluded))  # fmt: skip
+    # After the command: if we crash before this, the list differs from ours and stays.
+    site.state.put(replace(move, avoids=None, excluded=()))
 
 
 def _count_release(site: CheckpointSite, move: Migration) -> Migration:

@@ -75,6 +75,7 @@ class PlanApplier:
             self._unannounced.report(snapshot, self.crew)
             moving_jobs = frozenset(move.run.job for move in moves)
             suspended.suspend_owed_jobs(self._site, snapshot, self.crew)
+            after_requeue.renew_exclusions(self._site, snapshot.jobs, moving_jobs, self.crew)
             self.saves.probe(snapshot, moving_jobs, self.crew)
             self.saves.lift_requeue_after_others(snapshot)
             self.saves.remove_images(snapshot, moving_jobs, self.crew)

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from unittest.mock import Mock
 
 import pytest
+from msgspec.structs import replace
 
-from slurm_elastic.base.errors import CheckpointError
-from slurm_elastic.ckptman import after_requeue
+from slurm_elastic.base.errors import CheckpointError, SlurmError
+from slurm_elastic.ckptman import after_requeue, verdicts
 from slurm_elastic.ckptman.decide import run_of
+from slurm_elastic.ckptman.executor import KeyedExecutor
 from slurm_elastic.config.job_checkpoint import MethodChoice
 from slurm_elastic.model.causes.threats import GoesOnDemand
 from slurm_elastic.model.checkpoint import Image, JobRun
@@ -228,6 +231,105 @@ def test_it_avoids_the_nodes_with_spot_machines_of_the_moment_and_its_users_own(
         assert world.job(7).excluded == tuple(sorted(["st1", *spot]))
         assert world.job(7).required == ()
     assert [name for name, _ in world.slurm.updates].count("exclude_nodes") == 2
+
+
+def runs_again(world: CkptWorld, attempt: int) -> None:
+    """It is requeued by somebody else."""
+    world.slurm.requeue(7)
+    world.until(lambda: world.back(7, attempt))
+
+
+@pytest.fixture
+def moved(monkeypatch: pytest.MonkeyPatch) -> Iterator[CkptWorld]:
+    """Job 7, whose user excludes st1, runs on demand since pub1 and pub2 had spot machines."""
+    world = made(unsavable="on_demand")
+    world.saver.broken = LOCK
+    has_spot(monkeypatch, "pub1", "pub2")
+    begins(world, 7, excluded=("st1",))
+    world.until(lambda: [m.step for m in world.migrations()] == [MigrationStep.BACK])
+    assert world.job(7).excluded == ("pub1", "pub2", "st1")
+    yield world
+    world.close()
+
+
+def has_spot(monkeypatch: pytest.MonkeyPatch, *nodes: str) -> None:
+    monkeypatch.setattr(after_requeue, "spot_nodes", lambda _: list(nodes))
+
+
+def test_a_later_start_avoids_the_spot_machines_of_that_time(
+    moved: CkptWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else it might wait for ever: the other nodes have machines on demand by then."""
+    moved.restart_ckptman()
+    has_spot(monkeypatch, "pub3")
+    runs_again(moved, 2)
+    assert moved.job(7).excluded == ("pub3", "st1")
+    has_spot(monkeypatch)
+    runs_again(moved, 3)
+    assert moved.job(7).excluded == ("st1",)
+
+
+def test_a_job_that_may_use_spot_machines_again_excludes_its_users_nodes_alone(
+    moved: CkptWorld,
+) -> None:
+    verdicts.forget(moved.ckpt, 7)
+    assert moved.job(7).excluded == ("pub1", "pub2", "st1"), "Slurm refuses it while it runs"
+    runs_again(moved, 2)
+    assert moved.job(7).excluded == ("st1",)
+    asked = [name for name, _ in moved.slurm.updates].count("exclude_nodes")
+    runs_again(moved, 3)
+    assert [name for name, _ in moved.slurm.updates].count("exclude_nodes") == asked, "once"
+
+
+def test_a_list_that_the_user_has_set_since_stays(moved: CkptWorld) -> None:
+    verdicts.forget(moved.ckpt, 7)
+    moved.slurm.set_job(7, excluded=("st2",))
+    runs_again(moved, 2)
+    assert moved.job(7).excluded == ("st2",)
+    assert moved.state.jobs_with_exclusions() == frozenset()
+
+
+def test_a_move_for_another_cause_renews_the_list_before_the_job_starts(
+    moved: CkptWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    has_spot(monkeypatch, "pub3")
+    moved.order("notice", node=moved.job(7).nodes[0], deadline=moved.now + 60.0)
+    moved.saver.broken = None
+    moved.until(lambda: moved.back(7, 2))
+    assert moved.job(7).excluded == ("pub3", "st1")
+    names = [name for name, _ in moved.slurm.updates]
+    last = len(names) - 1 - names[::-1].index("exclude_nodes")
+    assert "start_now" in names[last:]
+
+
+def test_a_list_that_slurm_refuses_is_set_at_the_next_look(moved: CkptWorld) -> None:
+    verdicts.forget(moved.ckpt, 7)
+    moved.slurm.requeue(7)
+    (pending,) = (job for job in moved.slurm.jobs() if job.id == 7)
+    refused = SlurmError(("scontrol",), 1, "Invalid node name specified")
+    monkeypatch = pytest.MonkeyPatch()
+    with monkeypatch.context() as patch:
+        patch.setattr(moved.slurm, "exclude_nodes", Mock(side_effect=refused))
+        after_requeue.renew_exclusions(moved.ckpt, {7: pending}, (), KeyedExecutor(0))
+    assert moved.state.jobs_with_exclusions() == {7}
+    after_requeue.renew_exclusions(moved.ckpt, {7: pending}, (), KeyedExecutor(0))
+    assert moved.job(7).excluded == ("st1",)
+
+
+def test_a_second_move_on_demand_knows_the_users_list(
+    moved: CkptWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It was saved since, and cannot be saved any longer."""
+    verdicts.forget(moved.ckpt, 7)
+    has_spot(monkeypatch, "pub3")
+    (first,) = moved.migrations()
+    run = replace(first.run, attempt=1, nodes=moved.job(7).nodes)
+    moved.state.put(
+        replace(first, run=run, step=MigrationStep.REQUEUEING, avoids=None, excluded=())
+    )
+    moved.until(lambda: moved.back(7, 2))
+    assert moved.job(7).excluded == ("pub3", "st1")
+    assert [move.avoids for move in moved.state.migrations_of(7)] == [None, ("st1",)]
 
 
 def test_a_save_that_comes_late_counts_and_the_next_one_is_waited_for(

@@ -251,6 +251,8 @@ class Contract:
         job = bed.run()
         try:
             self.job(bed, job, lambda j: "RUNNING" in j.states)
+            with pytest.raises(SlurmError, match="no longer pending"):
+                bed.slurm.exclude_nodes(job, ["op1"])
             bed.slurm.requeue(job)
             self.job(bed, job, lambda j: "PENDING" in j.states and not j.nodes)
             bed.slurm.exclude_nodes(job, ["op1", "op2"])

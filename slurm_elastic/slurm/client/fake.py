@@ -222,9 +222,10 @@ class FakeSlurm:
     def exclude_nodes(self, job: int, nodes: Sequence[str]) -> None:
         with self._lock:
             self._command("exclude_nodes", job=job, nodes=tuple(nodes))
-            self._jobs[job] = msgspec.structs.replace(
-                self._existing_job(job), excluded=tuple(nodes)
-            )
+            old = self._existing_job(job)
+            if "RUNNING" in old.states:
+                raise SlurmError(("scontrol", "update"), 1, "Job is no longer pending execution")
+            self._jobs[job] = msgspec.structs.replace(old, excluded=tuple(nodes))
 
     def hold(self, job: int) -> None:
         """Hold the job: the reason says so, and its priority is 0."""

@@ -52,10 +52,13 @@ _Row = Mapping[str, Any] | sqlite3.Row
 
 
 class _PastMove(Struct, frozen=True):
-    """How a run was moved: ``renewed`` at its time limit, or at least ``stopped`` for a move."""
+    """How a run was moved: ``renewed`` at its time limit, or at least ``stopped`` for a move.
+    ``excludes``: the move is over, and its job still has our list of excluded nodes.
+    """
 
     renewed: bool = False
     stopped: bool = False
+    excludes: bool = False
 
 
 _NO_PAST_MOVE = _PastMove()
@@ -232,6 +235,14 @@ class CheckpointState(Store):
                 runs.get((job, attempt), _NO_PAST_MOVE).renewed for attempt in range(restarts)
             )
 
+    def jobs_with_exclusions(self) -> frozenset[int]:
+        """Jobs whose move is over, and whose list of excluded nodes is ours instead of the
+        user's.
+        """
+        with self.lock:
+            runs = self.by_key("runs")
+            return frozenset(job for (job, _), past_move in runs.items() if past_move.excludes)
+
     # images
 
     def add_image(self, image: Image) -> None:
@@ -352,7 +363,9 @@ def _migration_of(row: _Row) -> Migration:
 
 def _past_move_of(row: _Row) -> _PastMove | None:
     move = _migration_of(row)
-    past_move = _PastMove(renewed=move.was_renewed, stopped=move.was_stopped)
+    past_move = _PastMove(
+        renewed=move.was_renewed, stopped=move.was_stopped, excludes=move.has_left_exclusions
+    )
     return None if past_move == _NO_PAST_MOVE else past_move
 
 

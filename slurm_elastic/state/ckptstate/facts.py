@@ -106,6 +106,13 @@ class Migration(Struct, frozen=True, kw_only=True):
         return self.step in ENDS
 
     @property
+    def has_left_exclusions(self) -> bool:
+        """Whether the move is over, and its job still has the list of excluded nodes that we set
+        for it.
+        """
+        return self.is_over and self.avoids is not None
+
+    @property
     def is_hopeless(self) -> bool:
         """Whether the run cannot be saved and is left where it is."""
         return self.step is MigrationStep.WAITING and self.at is None and not self.again
