@@ -9,7 +9,7 @@ import argparse
 import contextlib
 import re
 
-from slurm_elastic.base.errors import SlurmElasticError, SlurmError
+from slurm_elastic.base.errors import ConfigError, SlurmError
 from slurm_elastic.base.hostlist import HostlistError, expand
 from slurm_elastic.cli import forgotten_jobs
 from slurm_elastic.config import Config, domain_pools
@@ -35,7 +35,7 @@ def subjects(config: Config, slurm: Slurm, text: str) -> tuple[str, ...]:
     its pools. A step (``18.batch``), a task of an array (``18_3``), its waiting tasks
     (``18_[3-5]``), a part of a heterogeneous job (``18+1``) and a job's name become the number of
     their job (the newest job of that name).
-    Raises SlurmElasticError for a wrong or too long hostlist.
+    Raises ConfigError for a wrong or too long hostlist.
     """
     own_nodes = {node for pool in domain_pools(config, expand) for node in pool.nodes}
     if text in own_nodes or any(text == pool.name for pool in config.pools):
@@ -113,9 +113,9 @@ def _nodes(text: str) -> tuple[str, ...]:
     try:
         nodes = expand(text)
     except HostlistError as error:
-        raise SlurmElasticError(str(error)) from error
+        raise ConfigError(str(error)) from error
     if len(nodes) > MAX_EXPLAINED_NODES:
-        raise SlurmElasticError(
+        raise ConfigError(
             f"{text!r} is {len(nodes)} nodes, and at most {MAX_EXPLAINED_NODES} are explained at "
             "once; `slurm-elastic status` shows them all"
         )

@@ -15,7 +15,7 @@ from msgspec.structs import replace
 from rich.console import Console
 from status_cases import busy_ledger, busy_slurm, buy, config, config_file, general_pool
 
-from slurm_elastic.base.errors import SlurmElasticError, SlurmError
+from slurm_elastic.base.errors import ConfigError, SlurmElasticError, SlurmError
 from slurm_elastic.base.local_time import clock
 from slurm_elastic.base.units import utc_minute
 from slurm_elastic.cli import explain, forgotten_jobs
@@ -715,7 +715,7 @@ def test_a_task_of_an_array_is_asked_for_by_the_array_while_slurm_is_away(tmp_pa
 def test_a_hostlist_that_is_none_or_too_long_gets_a_sentence(
     tmp_path: Path, asked: str, said: str
 ) -> None:
-    with pytest.raises(SlurmElasticError, match=said):
+    with pytest.raises(ConfigError, match=said):
         subjects(config(tmp_path), FakeSlurm(), asked)
 
 
