@@ -8,9 +8,9 @@ import shlex
 import shutil
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NoReturn
 
-from slurm_elastic.cli.streams import NO_READER, flush_or_discard
+from slurm_elastic.cli.streams import NO_READER, flush_or_discard, visible
 
 if TYPE_CHECKING:
     from _typeshed import SupportsWrite
@@ -53,6 +53,10 @@ class Command(argparse.ArgumentParser):
 
     def _get_formatter(self) -> argparse.HelpFormatter:
         return HelpForm(prog=self.prog)
+
+    def error(self, message: str) -> NoReturn:
+        """End with exit status 2. argparse repeats unknown words in the message as they are."""
+        super().error(visible(message))
 
     def _print_message(self, message: str, file: SupportsWrite[str] | None = None) -> None:
         """Print and flush at once, because a failing flush at the interpreter's exit would print a

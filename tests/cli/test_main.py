@@ -129,6 +129,13 @@ def test_control_characters_reach_no_terminal(
     assert said.err == "slurm-elastic: x\\x1b]0;title\\x07y\nz\n"
 
 
+def test_an_unknown_option_does_not_control_a_terminal(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(["doctor", "--pool\x1b]0;title\x07"])
+    assert ended.value.code == 2
+    assert "unrecognized arguments: --pool\\x1b]0;title\\x07\n" in capsys.readouterr().err
+
+
 def test_an_unknown_key_and_a_file_name_are_shown_without_obeying_them(tmp_path: Path) -> None:
     path = tmp_path / "x.yaml"
     path.write_text('"\\e[31mkey": 1\n')
