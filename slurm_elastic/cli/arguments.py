@@ -45,6 +45,11 @@ def pause(text: str) -> float:
     return _number(text, f"a number of seconds up to {MAX_ARGUMENT}")
 
 
+def speed(text: str) -> float:
+    """Parse how many times as fast as the clock something runs, 0 (it stands) or more."""
+    return _number(text, f"a speed from 0 to {MAX_ARGUMENT}")
+
+
 def _whole(text: str, lowest: int, expected: str) -> int:
     try:
         number = int(text)

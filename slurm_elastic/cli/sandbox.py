@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from slurm_elastic.base.pages import page
 from slurm_elastic.base.service_remedies import SANDBOX_OF_SHELL
-from slurm_elastic.cli.arguments import count, pause
+from slurm_elastic.cli.arguments import count, pause, speed
 from slurm_elastic.cli.helptext import COMMAND_VARIABLE, NAME, command_name, examples
 from slurm_elastic.sandbox.spec import DEFAULT_DIR, SandboxSpec
 
@@ -103,7 +103,7 @@ def _add_up(inner: Subparsers) -> None:
         help="a CSV trace of spot prices (default: the trace that comes with the sandbox)",
     )  # fmt: skip
     parser.add_argument(
-        "--price-speed", type=float, default=default.price_speed, metavar="X",
+        "--price-speed", type=speed, default=default.price_speed, metavar="X",
         help="play X seconds of the trace in one second (default: %(default)g)",
     )  # fmt: skip
     parser.add_argument(

@@ -273,6 +273,19 @@ def test_wrong_use_is_exit_2_with_the_usage(words: list[str], said: str) -> None
     assert "Traceback" not in done.stderr
 
 
+@pytest.mark.parametrize("speed", ["nan", "inf", "-1", "1e400", ""])
+def test_a_speed_that_is_none_begins_no_sandbox(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], speed: str
+) -> None:
+    """JSON has no NaN: with one in its file no command could end the sandbox again."""
+    place = tmp_path / "sandbox"
+    with pytest.raises(SystemExit) as ended:
+        main(["sandbox", "up", "--dir", str(place), f"--price-speed={speed}"])
+    assert ended.value.code == 2
+    assert f"{speed!r} is not a speed from 0 to" in capsys.readouterr().err
+    assert not place.exists()
+
+
 def test_a_wrong_configuration_is_exit_2_without_a_traceback(tmp_path: Path) -> None:
     path = tmp_path / "x.yaml"
     body = (
