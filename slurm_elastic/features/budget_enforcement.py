@@ -83,8 +83,10 @@ def _rows_of_tasks(
 
 
 def _is_reduced(partitions: Sequence[str], row: Deferral, public: set[str]) -> bool:
-    """Whether the list is the saved list without the public partitions, as we have set it."""
-    return bool(row.partitions) and set(partitions) == set(row.partitions) - public
+    """Whether the list may be the saved list without the public partitions, as we have set it. A
+    cloud may have left the configuration since, so any shorter list without a public one counts.
+    """
+    return set(partitions) < set(row.partitions) and public.isdisjoint(partitions)
 
 
 def _is_to_go(job: SlurmJob, public: set[str], limit: Overdrawn, now: float) -> bool:

@@ -312,6 +312,20 @@ def test_a_task_keeps_the_list_that_its_user_has_given_it(make: Callable[..., Wo
     assert world.slurm.queue()[101].partitions == ("other",)
 
 
+def test_a_list_comes_back_though_a_cloud_of_it_has_left_the_configuration(
+    make: Callable[..., World],
+) -> None:
+    world = make()
+    overdraw(world)
+    submit(world, 2, "physics", count=3, partitions=("main", "gone", "pub"))
+    world.advance(30)
+    assert world.slurm.queue()[2].partitions == ("main", "gone")
+    world.slurm.change_pending((2,), partitions=("main",))  # as if gone had been public then
+    restart(world, SitePolicies(poll_interval=5.0))
+    world.advance(60)
+    assert world.slurm.queue()[2].partitions == ("main", "gone", "pub")
+
+
 def test_its_own_begin_time_is_kept(make: Callable[..., World]) -> None:
     world = make()
     overdraw(world)
