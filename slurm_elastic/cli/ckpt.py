@@ -22,7 +22,7 @@ from slurm_elastic.cli.giving_orders import require_trusted, seconds_of
 from slurm_elastic.cli.helptext import examples
 from slurm_elastic.cli.machine_readable import write_json
 from slurm_elastic.cli.shortened import words
-from slurm_elastic.cli.subjects import job_label, job_number
+from slurm_elastic.cli.subjects import job_label, job_number, queued_job_number
 from slurm_elastic.config import Config
 from slurm_elastic.config.configfile import load
 from slurm_elastic.config.job_checkpoint import why_no_method
@@ -169,7 +169,8 @@ def view_of(config: Config, now: float) -> CheckpointsView:
 def _now(args: argparse.Namespace) -> int:
     config = load(Path(args.config))
     slurm = PromptCli(config.slurm)
-    for line in save_job(config, slurm, job_number(config, slurm, args.job), time.time()):
+    number = queued_job_number(config, slurm, args.job)
+    for line in save_job(config, slurm, number, time.time()):
         print(line)
     _warn_if_away(config)
     return 0

@@ -31,7 +31,7 @@ from slurm_elastic.cli.machine_readable import write_json
 from slurm_elastic.cli.service_environment import as_the_services
 from slurm_elastic.cli.shortened import words
 from slurm_elastic.cli.status_screen import NARROW
-from slurm_elastic.cli.subjects import job_label, job_number
+from slurm_elastic.cli.subjects import job_label, queued_job_number
 from slurm_elastic.config import Config
 from slurm_elastic.config.configfile import read
 from slurm_elastic.config.pool_rules import types_of
@@ -133,7 +133,7 @@ def run(args: argparse.Namespace) -> int:
     with as_the_services(args.config, typed):
         with acting_as(typed.slurm.user):
             config = completed(typed, time.time())
-        job = None if args.job is None else job_number(config, slurm, args.job)
+        job = None if args.job is None else queued_job_number(config, slurm, args.job)
         found = gather(config, slurm, time.time(), job, args.pool, args.nodes)
     if args.json:
         write_json(found)

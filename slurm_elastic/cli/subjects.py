@@ -9,7 +9,7 @@ import argparse
 import contextlib
 import re
 
-from slurm_elastic.base.errors import ConfigError, SlurmError
+from slurm_elastic.base.errors import ConfigError, SlurmElasticError, SlurmError
 from slurm_elastic.base.hostlist import HostlistError, expand
 from slurm_elastic.cli import forgotten_jobs
 from slurm_elastic.config import Config, domain_pools
@@ -25,6 +25,7 @@ _JOB = re.compile(
 """A job, with its task of an array, the waiting tasks of an array or its part of a heterogeneous
 job, and with its step.
 """
+_TASKS = re.compile(r"_([0-9]+|\[)")
 _LIST = re.compile(r"[A-Za-z0-9_.,\[\]-]*[,\[][A-Za-z0-9_.,\[\]-]*")
 
 
@@ -70,6 +71,21 @@ def job_number(config: Config, slurm: Slurm, label: str) -> int:
     # Slurm numbers the parts of a heterogeneous job consecutively. The waiting tasks of an array
     # are one job with the array's number.
     return number + int(job["offset"] or 0)
+
+
+def queued_job_number(config: Config, slurm: Slurm, label: str) -> int:
+    """``job_number`` for commands that act on the job.
+
+    The array's number is also the number of the task that starts last. SlurmElasticError if the
+    label names other tasks than that one, because these are over. SlurmError if Slurm does not
+    answer.
+    """
+    number, tasks = job_number(config, slurm, label), _TASKS.search(label)
+    job = next((job for job in slurm.jobs(ended=True) if job.id == number), None)
+    is_other = tasks and job is not None and job.task is not None and tasks[1] != str(job.task)
+    if is_other:
+        raise SlurmElasticError(f"{label} is not in Slurm's queue")
+    return number
 
 
 def is_of_site(slurm: Slurm, name: str) -> str:

@@ -23,6 +23,7 @@ from msgspec.structs import replace
 from slurm_elastic.base.background import in_background
 from slurm_elastic.base.errors import SlurmError
 from slurm_elastic.base.guards import Guarded, GuardedBy
+from slurm_elastic.base.hostlist import compress
 from slurm_elastic.base.report_once import ReportOnce
 from slurm_elastic.config.copying import Data
 from slurm_elastic.controller.context import Site
@@ -224,9 +225,20 @@ class Copies:
     def _refuse(self, files: JobFiles, result: CopyResult) -> str:
         """Hold the job, which Slurm requeues when its prolog fails, and say why."""
         cause = FilesNotSent(directory=files.directory, error=result.reason)
-        for row in self._site.ledger.copies.of(files.job):
-            if row.restarts == files.restarts and not row.state.is_over:
+        rows = [r for r in self._site.ledger.copies.of(files.job) if r.restarts == files.restarts]
+        for row in rows:
+            if not row.state.is_over:
                 self._put(row, CopyState.UNSENT, reason=result.reason)
+        if not rows:
+            # Nothing has been copied yet. After a restart only this row says that the job is to be
+            # held.
+            self._site.ledger.copies.put(
+                JobCopy(
+                    job=files.job, restarts=files.restarts, node=compress(files.nodes), machine="",
+                    uid=files.uid, directory=files.directory, outputs={}, state=CopyState.UNSENT,
+                    since=self._site.now(), reason=result.reason,
+                )
+            )  # fmt: skip
         self._record(files.job, files.nodes, "copy-refused", cause)
         name = f"hold-{files.job}"
         in_background(name, self._hold_when_pending, files.job, cause)

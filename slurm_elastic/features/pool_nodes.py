@@ -142,7 +142,10 @@ class PoolNodes:
         ends = dict.fromkeys(self.busy, now)
         for job in running:
             ends_at = job.ends_at_latest
-            end = int(job.start) + UNLIMITED_JOB_S if ends_at is None else int(ends_at)
+            if ends_at is None:
+                # A suspended job has a limit and no known end: its time stands still.
+                ends_at = job.start + UNLIMITED_JOB_S if job.limit is None else now + job.limit
+            end = int(ends_at)
             ends.update({n: max(ends[n], end) for n in job.nodes if n in ends})
         yield from ends.values()
 

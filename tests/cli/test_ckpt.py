@@ -369,6 +369,20 @@ def test_a_task_of_an_array_is_no_job_of_another_number(
     assert "Job 3_2 is saved: by fake, by policy" in capsys.readouterr().out
 
 
+@pytest.mark.parametrize("tasks", ["6_9", "6_[3-5]"])
+def test_a_task_that_is_over_is_not_the_last_one_of_its_array(
+    config: Path, capsys: pytest.CaptureFixture[str], tasks: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The last task has the number of the array."""
+    last = SlurmJob(id=6, states=frozenset({"RUNNING"}), nodes=("op1",), array=6, task=2)
+    monkeypatch.setattr(ckpt, "PromptCli", lambda _settings: FakeSlurm([], [last]))
+    place = service(config)
+    assert run(config, "now", tasks) == 1
+    assert f"{tasks} is not in Slurm's queue" in capsys.readouterr().err
+    assert DropDirectory(place).read(time.time()) == []
+    assert run(config, "now", "6_2") == 0
+
+
 @pytest.mark.parametrize("word", ["-7", "7,5", "", "seven", "7_", "\u0667", "99999999999"])
 def test_a_word_that_is_no_job_is_wrong_use(
     config: Path, capsys: pytest.CaptureFixture[str], word: str

@@ -176,6 +176,17 @@ def test_a_restarted_daemon_holds_the_job_that_it_has_refused(stage: Stage) -> N
     assert stage.states == ["refused"]
 
 
+def test_a_restarted_daemon_holds_the_job_for_which_no_copy_began(stage: Stage) -> None:
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(copying, "in_background", lambda *_: None)
+        stage.copies.refuse(OUT, "no time is left")
+    stage.world.slurm.requeue(1)
+    stage.world.restart()
+    stage.make().hold_unsent()
+    assert job(stage).reason == "JobHeldUser"
+    assert stage.states == ["refused"]
+
+
 def test_a_look_holds_a_refused_job_once(stage: Stage, part: copy_part.CopyPart) -> None:
     """Its user may release it afterwards."""
     refused(stage)

@@ -235,6 +235,8 @@ def test_when_machines_are_expected_to_be_free_is_told_where_a_policy_asks(make:
     assert group(asks, endless).now.pools[0].free[-1] == NOW - 100 + 10 * 365 * 86400
     resumed = replace(seen, jobs=(replace(runs, limit_ends_at=NOW + 640.0),))
     assert group(asks, resumed).now.pools[0].free[-1] == NOW + 640, "it was suspended for 40 s"
+    suspended = replace(runs, states=frozenset({"SUSPENDED"}), suspended=NOW - 50.0)
+    assert group(asks, replace(seen, jobs=(suspended,))).now.pools[0].free[-1] == NOW + 700
     unknown = replace(seen, machines={})
     assert group(asks, unknown).now.pools[0].free == (NOW + 90, NOW + 600)
     two = replace(seen, jobs=(runs, replace(runs, id=2, limit=900)))

@@ -129,7 +129,8 @@ def present_of(
         place = _place(ask.job)
         waiting = [job for job in waiting if job.id != ask.job.id and _place(job) < place]
     waiting.sort(key=_place)
-    # Slurm lets later jobs overtake the tasks over an array's limit, so those delay nobody.
+    # Of an array only the tasks that may run together count. Each end lets the next task start,
+    # perhaps before the asked job, so a forecast beside such an array may be too early.
     queue = (
         _asked(job, job.cpus, _limit_in(ask, partition, job))
         for job in waiting

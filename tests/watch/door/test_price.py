@@ -62,7 +62,7 @@ def test_who_runs_and_waits_before_it_counts_and_who_is_held_does_not(site: Conf
     )
     assert one(site, *busy, waits).by_limits == 6600
     array = replace(waits, tasks=100, max_running_tasks=1)
-    assert one(site, *busy, array).by_limits == 6600, "Slurm starts only one of its tasks at a time"
+    assert one(site, *busy, array).by_limits == 6600, "only the task that may start now counts"
     assert one(site, *busy, replace(waits, reason="JobHeldUser")).by_limits == 3000
     assert one(site, *busy, replace(waits, partitions=("other",))).by_limits == 3000
 
