@@ -145,11 +145,14 @@ def test_habits_are_learnt_from_jobs_with_a_limit() -> None:
     assert habits_of(rows).jobs == 3
 
 
-def test_everybody_may_ask_and_nonsense_is_refused(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    # A busy machine may take longer to start the process that answers.
+@pytest.fixture
+def patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A busy machine may take longer to start the process that answers."""
     monkeypatch.setattr(bounded_process, "TIMEOUT_S", patience(bounded_process.TIMEOUT_S))
+
+
+@pytest.mark.usefixtures("patient")
+def test_everybody_may_ask_and_nonsense_is_refused(tmp_path: Path) -> None:
     site = config(tmp_path)
     config_file(tmp_path)
     answers = DoorAnswers(site, busy_slurm(), lambda: NOW)
@@ -165,6 +168,7 @@ def test_everybody_may_ask_and_nonsense_is_refused(
     assert "32 partitions" in ask(replace(WISH, partitions=tuple(map(str, range(40))))).error
 
 
+@pytest.mark.usefixtures("patient")
 def test_nobody_learns_by_a_forecast_how_long_anothers_jobs_ran(tmp_path: Path) -> None:
     """As Slurm's configuration cannot be read here, all is private that may be."""
     answers = DoorAnswers(config(tmp_path), busy_slurm(), lambda: NOW)
