@@ -22,7 +22,7 @@ from slurm_elastic.model.causes.misfits import ReservationEnds
 from slurm_elastic.model.cluster import NodeRequest, Offer, Pool
 from slurm_elastic.model.slurm import SlurmJob
 from slurm_elastic.policies.launch.ranking import Scope, ceiling
-from slurm_elastic.policies.launch.reservations import misfit
+from slurm_elastic.policies.launch.reservations import misfit, serves_later
 from slurm_elastic.policies.launch.verdict import could_run
 from slurm_elastic.state.audit_trail import job_subject
 
@@ -113,14 +113,21 @@ def _find_end(
     site: Site, cloud: str, pools: _PoolOffers, count: int, need_s: float
 ) -> ReservationEnds | None:
     """Return the last end of a reservation that leaves fewer than ``count`` machines which stay for
-    ``need_s``; None if there are enough, or if a reservation's end is not the only obstacle.
+    ``need_s``; None if there are enough, now or on a reservation that begins later, or if a
+    reservation's end is not the only obstacle.
     """
     now, boot_s = site.now(), site.config.resume_timeout(site.clouds[cloud])
     ends: list[ReservationEnds] = []
     lasting: list[tuple[Pool, Sequence[Offer]]] = []
     for pool, offers in pools:
         judged = [(offer, misfit(offer, need_s, boot_s, now)) for offer in offers]
-        lasting.append((pool, [offer for offer, cause in judged if cause is None]))
+        lasting_offers = [
+            offer
+            for offer, cause in judged
+            # The job may wait for a reservation that has not begun.
+            if cause is None or serves_later(offer, need_s, boot_s, now)
+        ]
+        lasting.append((pool, lasting_offers))
         ends += [
             cause
             for offer, cause in judged

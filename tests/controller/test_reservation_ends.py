@@ -295,6 +295,43 @@ def test_a_job_is_kept_out_only_if_too_few_machines_last_and_the_end_is_the_caus
     world.close()
 
 
+TOMORROW = T0 + 24 * HOUR
+LATER = replace(
+    BLOCK, name="later", id="cr-2", begins_at=TOMORROW, ends_at=TOMORROW + 4 * HOUR + BLOCK_LEAD_S
+)
+"""A block of the same machines for the four hours of tomorrow in which the cloud lets them run."""
+OPEN_END = replace(LATER, kind=ReservationKind.CAPACITY, ends_at=TOMORROW + HOUR)
+"""Machines of this reservation run on after its end, at another price."""
+
+
+@pytest.mark.parametrize(
+    ("reservations", "limit", "size", "is_kept_out"),
+    [
+        ((BLOCK, LATER), 3 * HOUR, 2, False),
+        ((BLOCK, LATER), 4 * HOUR, 2, True),
+        ((BLOCK, LATER), 3 * HOUR, 3, True),
+        ((BLOCK, OPEN_END), 4 * HOUR, 2, False),
+        ((LATER,), 3 * HOUR, 2, False),
+        ((LATER,), 4 * HOUR, 2, False),
+    ],
+)
+def test_a_job_waits_for_a_reservation_that_begins_later_and_lasts_long_enough(
+    tmp_path: Path,
+    *,
+    reservations: tuple[Reservation, ...],
+    limit: float,
+    size: int,
+    is_kept_out: bool,
+) -> None:
+    """A job of 4 h leaves the later block no time for the boot."""
+    world = only_block(tmp_path, reservations=reservations)
+    object.__setattr__(world.site, "slurm", Queue(job(1, int(limit))))
+    jobs = {1: NODES[:size]}
+    found = find_too_long(world.site, "pub", jobs, jobs, {1: limit})
+    assert set(found) == ({1} if is_kept_out else set())
+    world.close()
+
+
 def test_a_job_that_is_saved_or_not_listed_is_not_judged(tmp_path: Path) -> None:
     world = only_block(tmp_path)
     site, jobs = world.site, {1: NODES[:1]}

@@ -13,6 +13,7 @@ from collections.abc import Collection, Mapping, Sequence
 from slurm_elastic.model.causes.limits import ReservationUsed
 from slurm_elastic.model.causes.misfits import ReservationEnds, ReservationNotRunning
 from slurm_elastic.model.cluster import Offer, Usage
+from slurm_elastic.model.reserved import Held
 
 SLACK_S = 60.0
 """Seconds between the latest end of a job and the end of its machine, for boots that take a little
@@ -37,13 +38,29 @@ def misfit(
             begins_at=held.begins_at,
             ends_at=held.ends_at if machines_end_at is None else machines_end_at,
         )
-    if machines_end_at is None or now + boot_s + needs_s + SLACK_S <= machines_end_at:
+    if machines_end_at is None or _lasts(held, now, boot_s + needs_s):
         return None
     return ReservationEnds(
         reservation=held.name,
         ends_at=machines_end_at,
         needs_s=None if math.isinf(needs_s) else needs_s,
     )
+
+
+def serves_later(offer: Offer, needs_s: float, boot_s: float, now: float) -> bool:
+    """Whether the offer's reservation has not begun, and will then run long enough for a machine
+    that must stay for ``needs_s`` after its boot of at most ``boot_s``.
+    """
+    held = offer.held
+    return (
+        held is not None and held.begins_at > now and _lasts(held, held.begins_at, boot_s + needs_s)
+    )
+
+
+def _lasts(held: Held, start: float, seconds: float) -> bool:
+    """Whether the cloud leaves a machine that starts at ``start`` alone for these ``seconds``."""
+    end = held.machines_end_at
+    return end is None or start + seconds + SLACK_S <= end
 
 
 def room(offer: Offer, usage: Usage) -> tuple[int, ReservationUsed] | None:
