@@ -83,10 +83,11 @@ def start_stopped(
     startable.sort(key=lambda s: (s.offer.price, s.machine.instance.node))
     if not startable:
         return set()
-    with site.spending(request.pool) as scope:
-        whole = gangs_with_room(
-            request, todo, startable, offers, scope, site.now(), site.config.ranking
-        )
+    # Outside of `spending`, in which the purchases of all clouds wait: each start is judged again.
+    scope = site.scope(request.pool)
+    whole = gangs_with_room(
+        request, todo, startable, offers, scope, site.now(), site.config.ranking
+    )
     nodes = {node for gang in whole for node in gang.nodes}
     served_nodes = set()
     for candidate in startable:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 from machine_cases import machine_with
@@ -21,6 +22,7 @@ from slurm_elastic.model.cluster import (
     Usage,
 )
 from slurm_elastic.model.memory import Machine
+from slurm_elastic.policies.growth import stopped
 from slurm_elastic.policies.growth.stopped import (
     Recipes,
     Startable,
@@ -29,6 +31,7 @@ from slurm_elastic.policies.growth.stopped import (
     to_stop,
     unwanted,
 )
+from slurm_elastic.policies.launch import ranking
 from slurm_elastic.policies.launch.gang import gangs
 from slurm_elastic.policies.launch.ranking import Scope
 
@@ -211,9 +214,40 @@ def test_a_gang_that_fits_takes_the_room_of_those_after_it() -> None:
     assert with_room(jobs, 2, 5, scope=at_most(2)) == [1]
 
 
-def test_nodes_that_are_served_alone_fit_alone() -> None:
+def test_nodes_that_are_served_alone_are_judged_when_they_start() -> None:
     job = {1: NODES}
-    assert with_room(job, 1, 2, scope=at_most(1), alone=NODES) == [1]
+    assert with_room(job, 1, 2, scope=at_most(1), alone=NODES) == [1, 1]
+
+
+def test_bought_machines_of_a_gang_leave_fewer_of_an_offer_to_the_next_gang() -> None:
+    jobs = {1: ("a1", "a4"), 2: ("a2", "a5"), 3: ("a3", "a6")}
+    assert with_room(jobs, 1, 2, 3, free=2) == [1, 2]
+    assert with_room(jobs, 1, 2, 3, free=3) == [1, 2, 3]
+
+
+def test_jobs_that_share_a_node_need_one_machine_for_it() -> None:
+    jobs = {1: ("a1", "a2"), 2: ("a2", "a3"), 3: ("a4", "a5")}
+    assert with_room(jobs, 1, 2, scope=at_most(3)) == [1, 2]
+
+
+@pytest.mark.parametrize(
+    ("size", "limit", "fitting", "rankings"),
+    [(1, 100, 400, 0), (4, 400, 100, 401), (4, 360, 90, 800), (4, 0, 0, 600)],
+)
+def test_the_offers_are_ranked_a_few_times_for_each_node_however_many_jobs_wait(
+    monkeypatch: pytest.MonkeyPatch, *, size: int, limit: int, fitting: int, rankings: int
+) -> None:
+    """Four hundred nodes of jobs of ``size`` nodes. Half of them have a stopped machine, or all if
+    each job has one node.
+    """
+    rank = Mock(wraps=ranking.rank)
+    for module in (stopped, ranking):
+        monkeypatch.setattr(module, "rank", rank)
+    names = [f"a{n}" for n in range(400)]
+    jobs = {n: tuple(names[n * size : (n + 1) * size]) for n in range(400 // size)}
+    off_nodes = range(0, 400, 1 if size == 1 else 2)
+    assert len(with_room(jobs, *off_nodes, scope=at_most(limit))) == fitting
+    assert rank.call_count <= rankings
 
 
 def test_a_machine_that_is_too_dear_to_start_is_replaced_by_a_bought_one() -> None:

@@ -206,6 +206,13 @@ class Startable(Struct, frozen=True, kw_only=True):
         return replace(self.offer, free=None), replace(scope, usage=usage)
 
 
+class _Room(Struct, frozen=True, kw_only=True):
+    """The bounds and the offers that some gangs leave to the gangs after them."""
+
+    scope: Scope
+    offers: Sequence[Offer]
+
+
 def gangs_with_room(
     request: NodeRequest,
     todo: Sequence[Gang],
@@ -217,37 +224,61 @@ def gangs_with_room(
 ) -> list[Gang]:
     """Return the gangs of ``todo`` that get machines for all their nodes together: the stopped
     machines of ``startable``, which start in this order, and bought machines for the other nodes.
+
+    A node that is a gang of its own is not judged here if no gang of several nodes could lose the
+    room to it, or if there is room for all: the caller judges each start again.
     """
-    by_node = {s.machine.instance.node: s for s in startable}
+    places = {s.machine.instance.node: (n, s) for n, s in enumerate(startable)}
+    # No machine is started for the other single nodes, and the gangs of several nodes, which could
+    # lose the room to them, come first.
+    gangs = [gang for gang in todo if len(gang.nodes) > 1 or gang.nodes[0] in places]
+    left = _Room(scope=scope, offers=offers)
+    if all(len(gang.nodes) == 1 for gang in gangs):
+        return gangs
+    nodes = tuple(dict.fromkeys(node for gang in gangs for node in gang.nodes))
+    if _take_room(part_of(request, nodes), places, left, now, keys):
+        return gangs
+    # Judge each gang by what the chosen gangs before it leave. To rank all their machines again for
+    # each gang takes too long for hundreds of jobs.
     chosen: list[Gang] = []
-    nodes: dict[str, None] = {}
-    for gang in todo:
-        # No machine is started for this gang, and the gangs of several nodes, which could lose the
-        # room to it, come first.
-        if len(gang.nodes) == 1 and gang.nodes[0] not in by_node:
-            continue
-        nodes_with_gang = {**nodes, **dict.fromkeys(gang.nodes)}
-        if _has_room(part_of(request, tuple(nodes_with_gang)), by_node, offers, scope, now, keys):
+    served: set[str] = set()
+    for gang in gangs:
+        lacking = [node for node in gang.nodes if node not in served]
+        left_after = _take_room(part_of(request, lacking), places, left, now, keys)
+        if left_after is not None:
             chosen.append(gang)
-            nodes = nodes_with_gang
+            served.update(lacking)
+            left = left_after
     return chosen
 
 
-def _has_room(
+def _take_room(
     request: NodeRequest,
-    startable: Mapping[str, Startable],
-    offers: Sequence[Offer],
-    scope: Scope,
+    places: Mapping[str, tuple[int, Startable]],
+    left: _Room,
     now: float,
     keys: Sequence[str],
-) -> bool:
-    """Whether each node of ``request`` gets a machine: a stopped or a bought one."""
-    to_buy = [n for n in request.nodes if n not in startable]
-    for node in (n for n in startable if n in request.nodes):
-        offer, scope_of_start = startable[node].within(scope)
+) -> _Room | None:
+    """Return the room that is left after each node of ``request`` has got a machine, a stopped or
+    a bought one; None if a node gets none. ``places``: the stopped machines by node, each with its
+    place in the order of starts.
+    """
+    scope, offers = left.scope, list(left.offers)
+    to_buy = [n for n in request.nodes if n not in places]
+    starts = sorted((n for n in request.nodes if n in places), key=lambda n: places[n][0])
+    for node in starts:
+        offer, scope_of_start = places[node][1].within(scope)
         if rank(part_of(request, [node]), [offer], scope_of_start, now, keys).ranked:
             scope = counted(scope_of_start, request.pool, offer, 1)
         else:
             to_buy.append(node)
     launches = serving(part_of(request, to_buy), offers, scope, now, keys)
-    return sum(launch.room for launch in launches) >= len(to_buy)
+    if sum(launch.room for launch in launches) < len(to_buy):
+        return None
+    for launch in launches:
+        scope = counted(scope, request.pool, launch.offer, launch.room)
+        # The scope does not count what the cloud itself has free.
+        if launch.offer.free is not None:
+            free = launch.offer.free - launch.room
+            offers[offers.index(launch.offer)] = replace(launch.offer, free=free)
+    return _Room(scope=scope, offers=offers)
