@@ -187,7 +187,7 @@ def _sum_ceilings(site: Site, pools: _PoolOffers) -> tuple[int, AnyCause | None]
 
 def _move_or_hold(site: Site, job: SlurmJob, barred: KeptOutJob) -> None:
     try:
-        outcome = _move(site, job, barred.partition) or _hold(site, job)
+        outcome = _move(site, job, barred.partition) or _hold(site, job, barred.cause)
     except SlurmError as error:
         if error.unanswered:
             raise
@@ -222,13 +222,17 @@ def _move(site: Site, job: SlurmJob, partition: str) -> str:
             error,
         )
         return ""
-    return f"it may start in {', '.join(other_partitions)}"
+    return f"the job may start in {', '.join(other_partitions)}"
 
 
-def _hold(site: Site, job: SlurmJob) -> str:
+def _hold(site: Site, job: SlurmJob, cause: NeverHere) -> str:
     """Hold the job. Returns a sentence about that for its user."""
     # Leave a held job alone: Slurm would turn an administrator's hold into a user's hold, which the
     # user may release.
     if not job.is_held:
         site.slurm.hold(job.id)
-    return f"it is held; once that is changed: scontrol release {job.label}"
+    release = f"scontrol release {job.label}"
+    if isinstance(cause, NeverInTime):
+        shorten = f"scontrol update jobid={job.label} timelimit=MINUTES"
+        return f"the job is held; do: {shorten} && {release}"
+    return f"the job is held; once that is changed: {release}"

@@ -50,7 +50,7 @@ def test_a_job_that_can_never_fit_leaves_the_clouds_partition(small: World) -> N
     (told,) = [d for d in small.ledger.decisions.about("job:1") if d.kind == "never"]
     assert str(told.reason) == (
         "its 4 nodes can never run together in cloud pub, 3 at most: pool many is limited to 3 "
-        "nodes, 0 are in use; it may start in static"
+        "nodes, 0 are in use; the job may start in static"
     )
 
 
@@ -62,7 +62,7 @@ def test_one_that_has_no_other_partition_is_held_and_not_tried_again(small: Worl
     assert small.slurm.queue()[1].reason == "JobHeldUser"
     assert resumes(small) == tries
     (told,) = [d for d in small.ledger.decisions.about("job:1") if d.kind == "never"]
-    assert str(told.reason).endswith("it is held; once that is changed: scontrol release 1")
+    assert str(told.reason).endswith("the job is held; once that is changed: scontrol release 1")
 
 
 def test_one_that_its_other_partitions_refuse_is_held_and_not_tried_again(small: World) -> None:

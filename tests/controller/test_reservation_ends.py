@@ -246,9 +246,8 @@ def test_jobs_too_long_for_the_only_block_do_not_keep_its_machines_from_others(
     (told,) = never(world, 1)
     assert told == (
         "reservation block ends its machines at 2027-01-15T10:00:00Z, too soon for a job of up to"
-        " 3h that cannot be saved, and cloud pub has too few other machines for it: give it a"
-        " shorter time limit (sbatch -t) or let it be saved; it is held; once that is changed:"
-        " scontrol release 1"
+        " 3h that cannot be saved. Cloud pub has too few other machines, so the job is held; do:"
+        " scontrol update jobid=1 timelimit=MINUTES && scontrol release 1"
     )
     world.advance(900)
     assert {world.slurm.queue()[n].restarts for n in (1, 2, 3, 4)} == {1}
@@ -264,7 +263,7 @@ def test_a_job_that_is_too_long_keeps_its_other_partitions(tmp_path: Path) -> No
     assert world.slurm.queue()[1].partitions == ("static",)
     (told,) = never(world, 1)
     assert "a job without a time limit" in told
-    assert told.endswith("; it may start in static")
+    assert told.endswith(". Cloud pub has too few other machines, so the job may start in static")
     world.close()
 
 

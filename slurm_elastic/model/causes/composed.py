@@ -122,9 +122,8 @@ class NeverInTime(Cause, frozen=True, kw_only=True):
     @property
     def words(self) -> str:
         return (
-            f"{self.end}, and cloud {self.cloud} has too few other machines for it: give it a"
-            " shorter time limit (sbatch -t) or let it be saved"
-            f"{f'; {self.consequence}' if self.consequence else ''}"
+            f"{self.end}. Cloud {self.cloud} has too few other machines"
+            f"{f', so {self.consequence}' if self.consequence else ''}"
         )
 
 
