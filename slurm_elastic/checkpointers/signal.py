@@ -29,7 +29,7 @@ from slurm_elastic.checkpointers.save_signs import Completion, ScriptEnded, comp
 from slurm_elastic.config.checkpoint import SignalSettings
 from slurm_elastic.model.checkpoint import Image, JobRun, Origin
 from slurm_elastic.model.protocols import Slurm
-from slurm_elastic.model.slurm import SlurmJob
+from slurm_elastic.model.slurm import ENDED, SlurmJob
 from slurm_elastic.state import statedir
 
 log = logging.getLogger(__name__)
@@ -46,7 +46,9 @@ STOP_TIMEOUT_S = 5.0
 """Seconds that Slurm may take to show a job as stopped."""
 _HAS_PROCESSES = frozenset({"RUNNING", "STOPPED", "SUSPENDED"})
 """States of a job whose processes may get a signal."""
-_NOT_RUNNING = frozenset({"STOPPED", "SUSPENDED", "COMPLETED", "FAILED", "CANCELLED"})
+_OVER = ENDED | {"COMPLETING"}
+"""States of a job whose processes have ended, or are about to."""
+_NOT_RUNNING = _OVER | {"STOPPED", "SUSPENDED"}
 OPTIONS = frozenset({"signal", "stop_signal", "scope", "saved"})
 """The options that a job may give this method: ``--comment=ckpt=signal,saved=file:state``."""
 
@@ -161,9 +163,16 @@ class SignalCheckpointer:
             self._sleep(wait_s)
 
     def _hold(self, run: JobRun, deadline: float) -> None:
-        """Send SIGSTOP, and wait until Slurm shows the job as stopped."""
-        # The run may have ended since it showed the sign, and the job may run again.
-        _require_same_run(run, self._job(run))
+        """Send SIGSTOP, and wait until Slurm shows the job as stopped. A run that has ended needs
+        neither.
+        """
+        job = self._job(run)
+        # A program may end right after its sign. Its save is whole, and the requeue works after the
+        # end.
+        if job is not None and job.restarts == run.attempt and job.states & _OVER:
+            return
+        # The job may run again since the sign.
+        _require_same_run(run, job)
         self._send(run, "STOP", full=True)
         # Wait, or the requeue may overtake the SIGSTOP. The processes would then be stopped while
         # Slurm ends them, and would not react to SIGTERM until KillWait is over (measured on

@@ -296,6 +296,26 @@ def test_a_run_that_begins_after_the_sign_is_not_stopped(clocked: Clocked) -> No
     clocked.method.verify(image)
 
 
+@pytest.mark.parametrize("saved", ["file:state-%j", "line:saved"])
+@pytest.mark.parametrize(
+    "states", [("COMPLETING",), ("COMPLETED",), ("COMPLETING", "FAILED"), ("TIMEOUT",)]
+)
+def test_a_run_that_ends_right_after_its_sign_needs_no_stop(
+    tmp_path: Path, saved: str, states: tuple[str, ...]
+) -> None:
+    bed = SignalBed(tmp_path, saved)
+    clocked = Clocked(bed)
+
+    def saves_and_ends(job: int, name: str) -> None:
+        bed._caught(job, name)
+        bed.slurm.set_job(7, *states)
+
+    bed.slurm.on_signal = saves_and_ends
+    image = clocked.save()
+    assert bed.caught == [(7, "USR1")]
+    assert clocked.method.images(clocked.run) == (image,)
+
+
 def test_all_looks_of_one_moment_are_one_question_to_slurm(clocked: Clocked) -> None:
     slurm = clocked.bed.slurm
     clocked.method._look = JobList(slurm, lambda: clocked.now).find

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from msgspec.structs import replace
 
 from slurm_elastic.base.errors import CheckpointError
+from slurm_elastic.checkpointers.signal import SignalCheckpointer
 from slurm_elastic.ckptman.requeueing import REQUEUE_TIMEOUT_S
 from slurm_elastic.config.checkpoint import SignalSettings
 from slurm_elastic.model.checkpoint import Image, JobRun
@@ -70,6 +73,37 @@ def test_a_job_that_finishes_does_not_run_again_because_its_epilog_is_long(
     world.advance(30, step=1.0)
     assert world.migrations()[0].step is MigrationStep.ENDED
     assert world.job(7).restarts == 0
+
+
+@pytest.mark.parametrize("end", [("COMPLETED",), ("FAILED",), ("COMPLETING", "FAILED")])
+def test_a_job_that_ends_right_after_its_sign_is_requeued(
+    world: CkptWorld, tmp_path: Path, end: tuple[str, ...]
+) -> None:
+    """It has not finished, whatever its exit code."""
+    world.ckpt.checkpointers["signal"] = SignalCheckpointer(  # type: ignore[index]
+        world.ckpt.config.checkpoint.signal, tmp_path / "saves", world.slurm, world.ckpt.jobs.find,
+        lambda: world.now, world.pause,
+    )  # fmt: skip
+    output = tmp_path / "out"
+    output.touch()
+    node = world.runs(
+        7, directory=str(tmp_path), output=str(output), uid=os.getuid(), batch=True
+    ).nodes[0]
+
+    def saves_and_ends(job: int, name: str) -> None:
+        assert name == "USR1", "nothing is left to stop"
+        (tmp_path / "state").write_text("step 1")
+        world.slurm.set_job(job, *end)
+
+    world.slurm.on_signal = saves_and_ends
+    world.interrupt(node)
+    world.until(lambda: world.back(7, 1), 900)
+    world.advance(30)
+    (move,) = world.migrations()
+    assert move.step is MigrationStep.BACK
+    assert move.image is not None
+    assert "ckpt-saved" in world.told(7)
+    assert "ckpt-failed" not in world.told(7)
 
 
 def test_a_stopped_run_that_slurm_ended_is_moved_after_the_longest_epilog(world: CkptWorld) -> None:
