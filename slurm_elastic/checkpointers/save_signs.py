@@ -273,6 +273,11 @@ def completion_of(text: str, run: JobRun, slurm: Slurm) -> Completion:
     raise CheckpointError(f"job {run.label}: its directory is unknown, so {text!r} cannot be read")
 
 
+def is_end_of_script(text: str) -> bool:
+    """Whether ``text`` names the end of the batch script, with or without an exit code."""
+    return text == "exit" or text.startswith("exit:")
+
+
 def _output(run: JobRun, slurm: Slurm) -> str:
     try:
         return slurm.output(run.job)

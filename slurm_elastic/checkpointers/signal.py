@@ -25,7 +25,12 @@ from msgspec.structs import replace
 from slurm_elastic.base import writing
 from slurm_elastic.base.errors import CheckpointError, SlurmError, reason_of
 from slurm_elastic.base.units import brief
-from slurm_elastic.checkpointers.save_signs import Completion, ScriptEnded, completion_of
+from slurm_elastic.checkpointers.save_signs import (
+    Completion,
+    ScriptEnded,
+    completion_of,
+    is_end_of_script,
+)
 from slurm_elastic.config.checkpoint import SignalSettings
 from slurm_elastic.model.checkpoint import Image, JobRun, Origin
 from slurm_elastic.model.protocols import Slurm
@@ -58,6 +63,11 @@ def settings_of(site: SignalSettings, run: JobRun) -> SignalSettings:
     return replace(site, **{k: v for k, v in run.options.items() if k in OPTIONS})
 
 
+def saves_by_ending(site: SignalSettings, run: JobRun) -> bool:
+    """Whether the end of the run's script shows that it has saved itself."""
+    return is_end_of_script(settings_of(site, run).saved)
+
+
 def save_signals(site: SignalSettings, run: JobRun) -> frozenset[int]:
     """Return the numbers of the signals that ask this run to save itself."""
     settings = settings_of(site, run)
@@ -87,8 +97,10 @@ class Save(Struct, frozen=True, kw_only=True):
     def is_awaited(self, run: JobRun, now: float, *, stop: bool) -> bool:
         """Whether this save was requested from that run in the same way, and may still come."""
         # A sign that comes after the time-out is no answer to the next request: the state behind
-        # that sign may be hours old by the time of the next request.
-        return (self.attempt, self.stop) == (run.attempt, stop) and now < self.until
+        # that sign may be hours old by the time of the next request. Exception: a script that has
+        # ended has done nothing since.
+        is_in_time = now < self.until or is_end_of_script(self.sign)
+        return (self.attempt, self.stop) == (run.attempt, stop) and is_in_time
 
 
 class Book(Struct, frozen=True, kw_only=True):
@@ -233,7 +245,10 @@ class SignalCheckpointer:
         self, run: JobRun, sign: Completion, save: Save, book: Book, deadline: float
     ) -> Image:
         longest_save_s = max((i.seconds for i in book.images), default=0.0)
-        resend_at = self._clock() + max(RESEND_AFTER_S, 3 * longest_save_s)
+        now, asked_at = self._clock(), save.asked
+        is_late = now >= save.until
+        # After a time-out the signal may be lost, or the program may have dropped it.
+        resend_at = now if is_late else now + max(RESEND_AFTER_S, 3 * longest_save_s)
         while True:
             job = self._job(run)
             size = sign.shows(save.mark, job, run)
@@ -245,15 +260,19 @@ class SignalCheckpointer:
                 raise CheckpointError(
                     f"job {run.label} showed no {sign} in {brief(now - save.asked)}"
                 )
-            if now >= resend_at:
+            if now >= resend_at and job is not None and job.states & _HAS_PROCESSES:
                 self._send_save(run, settings_of(self._settings, run), stop=save.stop)
-                resend_at = deadline
+                asked_at, resend_at = now if is_late else asked_at, deadline
             self._sleep(POLL_EVERY_S)
         now = self._clock()
+        if isinstance(sign, ScriptEnded) and job is not None and job.end:
+            # The script may have ended long before we looked. Later saves are planned by how long
+            # this save took.
+            now = min(max(job.end, asked_at), now)
         return Image(
             job=run.job, label=run.label, attempt=run.attempt, number=book.number + 1,
             method=self.name, node=run.nodes[0] if run.nodes else "", taken=now,
-            seconds=now - save.asked, size=size,
+            seconds=now - asked_at, size=size,
         )  # fmt: skip
 
     def _job(self, run: JobRun) -> SlurmJob | None:

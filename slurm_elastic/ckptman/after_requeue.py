@@ -11,13 +11,14 @@ from msgspec.structs import replace
 
 from slurm_elastic.base.errors import SlurmError
 from slurm_elastic.base.faults import reach
+from slurm_elastic.checkpointers.signal import saves_by_ending
 from slurm_elastic.ckptman.decide import NO_DEADLINE
 from slurm_elastic.ckptman.executor import KeyedExecutor
 from slurm_elastic.ckptman.losses import is_costly, notify_user, start_of
 from slurm_elastic.ckptman.origins import read_started_run
 from slurm_elastic.ckptman.requeueing import ended_for_move, stay_if_late
 from slurm_elastic.ckptman.site import CheckpointSite
-from slurm_elastic.ckptman.steps import enter_step, finish, record_step
+from slurm_elastic.ckptman.steps import RETRY_AFTER_S, enter_step, finish, record_step
 from slurm_elastic.ckptman.verdicts import spot_nodes
 from slurm_elastic.model.causes.moves import (
     AvoidsSpotNodes,
@@ -72,12 +73,23 @@ def check_job(site: CheckpointSite, move: Migration, job: SlurmJob | None) -> Mi
         return _requeue_again(site, move, job)
     if move.step is not MigrationStep.WAITING or not job.states & ENDED:
         return move
+    if _may_have_saved_late(site, move):
+        return move
     if not ended_for_move(site, move, job):
         return finish(site, move, MigrationStep.ENDED, JobOver(states=tuple(sorted(job.states))))
     # No requeue was planned, so that the run could continue. Now the run is over.
     if move.at is None and job.requeue:
         return enter_step(site, move, MigrationStep.WAITING, at=now)
     return move
+
+
+def _may_have_saved_late(site: CheckpointSite, move: Migration) -> bool:
+    """Whether the end of the run may be its answer to a save that has just timed out. Only the next
+    try, which is seconds away, reads the answer.
+    """
+    is_try_near = move.at is not None and move.at - site.now() <= RETRY_AFTER_S
+    is_requested = move.again and move.newest is not None and move.method == "signal"
+    return is_try_near and is_requested and saves_by_ending(site.config.checkpoint.signal, move.run)
 
 
 def stay_if_waiting(site: CheckpointSite, move: Migration, job: SlurmJob | None) -> None:

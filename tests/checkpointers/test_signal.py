@@ -228,6 +228,57 @@ def test_a_sign_that_came_after_the_time_out_is_no_answer_to_a_later_request(
         assert (7, "STOP") not in clocked.bed.caught
 
 
+def ending(path: Path, saved: str) -> Clocked:
+    """A program whose script ends as its sign; it does not catch the first signal in time."""
+    clocked = Clocked(SignalBed(path, saved))
+    clocked.bed.deaf.add(7)
+    with pytest.raises(CheckpointError, match="showed no"):
+        clocked.save()
+    assert [name for _, name in clocked.bed.caught] == ["USR1", "USR1"]
+    clocked.bed.caught.clear()
+    return clocked
+
+
+@pytest.mark.parametrize("later_s", [2.0, 5 * 3600.0])
+@pytest.mark.parametrize("saved", ["exit", "exit:85"])
+def test_the_end_of_the_script_counts_also_after_the_time_out(
+    tmp_path: Path, saved: str, later_s: float
+) -> None:
+    """It has done nothing since, however long ago it ended."""
+    clocked = ending(tmp_path, saved)
+    clocked.bed.slurm.set_job(7, "FAILED", exit_code=85, end=clocked.now + 1.0)
+    clocked.now += later_s
+    image = clocked.save()
+    assert clocked.bed.caught == []
+    assert image.seconds == pytest.approx(111.0, abs=0.5), "not until we looked"
+
+
+def test_a_script_that_still_runs_after_the_time_out_is_asked_again_at_once(
+    tmp_path: Path,
+) -> None:
+    clocked = ending(tmp_path, "exit")
+    clocked.now += 3600.0
+    clocked.bed.deaf.clear()
+    image = clocked.save(10.0)
+    assert clocked.bed.caught == [(7, "USR1")]
+    assert image.seconds < 1.0
+
+
+def test_a_script_that_is_ending_after_the_time_out_gets_no_signal(tmp_path: Path) -> None:
+    clocked = ending(tmp_path, "exit")
+    clocked.bed.slurm.set_job(7, "COMPLETING")
+    with pytest.raises(CheckpointError, match="showed no end of its script"):
+        clocked.save(10.0)
+    assert clocked.bed.caught == []
+
+
+def test_another_end_after_the_time_out_is_no_sign(tmp_path: Path) -> None:
+    clocked = ending(tmp_path, "exit:85")
+    clocked.bed.slurm.set_job(7, "FAILED", exit_code=1)
+    with pytest.raises(CheckpointError, match="ended without having saved itself"):
+        clocked.save()
+
+
 def test_a_request_from_before_a_crash_is_as_old_as_any_other_after_its_time(
     clocked: Clocked,
 ) -> None:

@@ -75,20 +75,21 @@ def test_a_job_that_finishes_does_not_run_again_because_its_epilog_is_long(
     assert world.job(7).restarts == 0
 
 
+def saves_by_signal(world: CkptWorld, path: Path) -> str:
+    """The real method. Return the node on which job 7 runs."""
+    world.ckpt.checkpointers["signal"] = SignalCheckpointer(  # type: ignore[index]
+        world.ckpt.config.checkpoint.signal, path / "saves", world.slurm, world.ckpt.jobs.find,
+        lambda: world.now, world.pause,
+    )  # fmt: skip
+    return world.runs(7, directory=str(path), uid=os.getuid(), batch=True).nodes[0]
+
+
 @pytest.mark.parametrize("end", [("COMPLETED",), ("FAILED",), ("COMPLETING", "FAILED")])
 def test_a_job_that_ends_right_after_its_sign_is_requeued(
     world: CkptWorld, tmp_path: Path, end: tuple[str, ...]
 ) -> None:
     """It has not finished, whatever its exit code."""
-    world.ckpt.checkpointers["signal"] = SignalCheckpointer(  # type: ignore[index]
-        world.ckpt.config.checkpoint.signal, tmp_path / "saves", world.slurm, world.ckpt.jobs.find,
-        lambda: world.now, world.pause,
-    )  # fmt: skip
-    output = tmp_path / "out"
-    output.touch()
-    node = world.runs(
-        7, directory=str(tmp_path), output=str(output), uid=os.getuid(), batch=True
-    ).nodes[0]
+    node = saves_by_signal(world, tmp_path)
 
     def saves_and_ends(job: int, name: str) -> None:
         assert name == "USR1", "nothing is left to stop"
@@ -104,6 +105,27 @@ def test_a_job_that_ends_right_after_its_sign_is_requeued(
     assert move.image is not None
     assert "ckpt-saved" in world.told(7)
     assert "ckpt-failed" not in world.told(7)
+
+
+@pytest.mark.parametrize("code", [85, 1])
+def test_a_script_that_ends_as_its_sign_before_the_next_try_is_requeued(
+    tmp_path: Path, code: int
+) -> None:
+    world = CkptWorld(method="signal", signal=SignalSettings(saved="exit:85"))
+    try:
+        node = saves_by_signal(world, tmp_path)
+        world.order("notice", node=node)
+        world.until(lambda: "ckpt-failed" in world.told(7), 3600)
+        assert "RUNNING" in world.job(7).states
+        world.slurm.set_job(7, "FAILED", exit_code=code)
+        if code == 85:
+            world.until(lambda: world.back(7, 1), 900)
+        world.advance(30)
+        (move,) = world.migrations()
+        assert move.step is (MigrationStep.BACK if code == 85 else MigrationStep.ENDED)
+        assert world.job(7).restarts == (code == 85)
+    finally:
+        world.close()
 
 
 def test_a_stopped_run_that_slurm_ended_is_moved_after_the_longest_epilog(world: CkptWorld) -> None:
