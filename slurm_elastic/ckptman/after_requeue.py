@@ -147,37 +147,48 @@ def _requeue_again(site: CheckpointSite, move: Migration, job: SlurmJob) -> Migr
 
 
 def _help_to_start(site: CheckpointSite, move: Migration, job: SlurmJob) -> Migration:
-    """Remove obstacles to the start: the begin time that Slurm gives a requeued job, a list of
-    nodes that its user named if some of them go away, and a hold that Slurm itself has set.
-    """
-    try:
-        if job.required and not set(move.threatened).isdisjoint(job.required):
-            site.slurm.any_nodes(job.id)
-            named = NamedNodesGo(nodes=tuple(job.required))
-            record_step(site, move, "ckpt-any-nodes", named)
-        if job.id in site.state.jobs_with_exclusions():
-            _renew_exclusions(site, job)
-        # Before the begin time is removed: the job could start on a spot machine at once.
-        if move.cause is ThreatCause.UNSAVABLE:
-            move = _avoid_spot(site, move, job)
-        # Other people's drains may end at any moment, so only our own drained nodes count.
-        drained = move.threatened if move.cause in OF_MACHINES else ()
-        if not may_hurry(move.run.nodes, drained, move.changed, site.now()):
-            return move
-        if job.is_requeue_hold(site.now()) and move.helped < MAX_HOLD_RELEASES:
-            site.slurm.start_now(job.id)
-            reach("migration.hurried")
-            return _count_release(site, move)
-        if _is_slurms_hold(job) and move.helped < MAX_HOLD_RELEASES:
-            site.slurm.release(job.id)
-            hold = HoldOfSlurmReleased(reason=job.description or job.reason)
-            record_step(site, move, "ckpt-freed", hold)
-            return _count_release(site, move)
-    except SlurmError as error:
-        log.warning(
-            "a requeued job cannot be changed, it is retried job=%d error=%s", job.id, error
-        )
+    """Remove what prevents the start, unless Slurm has just refused that."""
+    if not site.refused_starts.may_ask(job.id, site.monotonic()):
         return move
+    try:
+        helped_move = _remove_obstacles(site, move, job)
+    except SlurmError as error:
+        if site.refused_starts.put_off(job.id, str(error), site.monotonic()):
+            log.warning(
+                "a requeued job cannot be changed, it is retried job=%d error=%s", job.id, error
+            )
+        return move
+    site.refused_starts.clear(job.id)
+    return helped_move
+
+
+def _remove_obstacles(site: CheckpointSite, move: Migration, job: SlurmJob) -> Migration:
+    """Remove obstacles to the start: the begin time that Slurm gives a requeued job, a list of
+    nodes that its user named if some of them go away, and a hold that Slurm itself has set. Raises
+    SlurmError.
+    """
+    if job.required and not set(move.threatened).isdisjoint(job.required):
+        site.slurm.any_nodes(job.id)
+        named = NamedNodesGo(nodes=tuple(job.required))
+        record_step(site, move, "ckpt-any-nodes", named)
+    if job.id in site.state.jobs_with_exclusions():
+        _renew_exclusions(site, job)
+    # Before the begin time is removed: the job could start on a spot machine at once.
+    if move.cause is ThreatCause.UNSAVABLE:
+        move = _avoid_spot(site, move, job)
+    # Other people's drains may end at any moment, so only our own drained nodes count.
+    drained = move.threatened if move.cause in OF_MACHINES else ()
+    if not may_hurry(move.run.nodes, drained, move.changed, site.now()):
+        return move
+    if job.is_requeue_hold(site.now()) and move.helped < MAX_HOLD_RELEASES:
+        site.slurm.start_now(job.id)
+        reach("migration.hurried")
+        return _count_release(site, move)
+    if _is_slurms_hold(job) and move.helped < MAX_HOLD_RELEASES:
+        site.slurm.release(job.id)
+        hold = HoldOfSlurmReleased(reason=job.description or job.reason)
+        record_step(site, move, "ckpt-freed", hold)
+        return _count_release(site, move)
     return _report_wait(site, move, job)
 
 
@@ -190,9 +201,10 @@ def _avoid_spot(site: CheckpointSite, move: Migration, job: SlurmJob) -> Migrati
     excluded = tuple(sorted({*user_excluded, *spot_names}))
     if move.avoids is not None and excluded == move.excluded:
         return move
-    move = replace(move, avoids=user_excluded)
-    # Before the change, because afterwards Slurm's list is no longer the user's alone.
-    site.state.put(move)
+    if move.avoids is None:
+        move = replace(move, avoids=user_excluded)
+        # Before the change, because afterwards Slurm's list is no longer the user's alone.
+        site.state.put(move)
     if not set(excluded).isdisjoint(job.required):
         site.slurm.any_nodes(job.id)
     site.slurm.exclude_nodes(job.id, excluded)
@@ -220,6 +232,8 @@ def renew_exclusions(
 
 
 def _renew_exclusions(site: CheckpointSite, job: SlurmJob) -> None:
+    if not site.refused_exclusions.may_ask(job.id, site.monotonic()):
+        return
     moves = site.state.migrations_of(job.id)
     is_moved_again = any(move.cause is ThreatCause.UNSAVABLE and not move.is_over for move in moves)
     try:
@@ -231,10 +245,13 @@ def _renew_exclusions(site: CheckpointSite, job: SlurmJob) -> None:
             elif move.has_left_exclusions:
                 _restore_exclusions(site, move, job)
     except (SlurmError, sqlite3.Error) as error:
-        log.warning(
-            "the excluded nodes of a job cannot be changed, it is retried job=%d error=%s",
-            job.id, error,
-        )  # fmt: skip
+        if site.refused_exclusions.put_off(job.id, str(error), site.monotonic()):
+            log.warning(
+                "the excluded nodes of a job cannot be changed, it is retried job=%d error=%s",
+                job.id, error,
+            )  # fmt: skip
+        return
+    site.refused_exclusions.clear(job.id)
 
 
 def _may_not_be_on_spot(site: CheckpointSite, job: SlurmJob) -> bool:

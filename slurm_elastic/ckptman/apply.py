@@ -104,6 +104,8 @@ class PlanApplier:
         """Forget jobs that Slurm no longer lists."""
         self._reports.forget_unless(snapshot.jobs.__contains__)
         self._helped_at.keep(snapshot.jobs.keys())
+        self._site.refused_starts.keep(snapshot.jobs.keys())
+        self._site.refused_exclusions.keep(snapshot.jobs.keys())
         self.saves.forget(snapshot, self.crew)
 
     def _begin_moves(self, plans: Sequence[JobPlan], snapshot: Snapshot) -> list[Migration]:

@@ -14,6 +14,7 @@ from slurm_elastic.base.errors import SlurmError
 from slurm_elastic.base.hostlist import expand
 from slurm_elastic.base.ttl_cache import TtlCache
 from slurm_elastic.ckptman.executor import KeyedExecutor
+from slurm_elastic.ckptman.job_refusals import JobRefusals
 from slurm_elastic.ckptman.recorder import BufferedRecorder
 from slurm_elastic.config import Config, PoolSettings, domain_pools, max_age
 from slurm_elastic.config.pool_rules import bid_of, rules_of
@@ -91,7 +92,8 @@ class JobList:
 @dataclass(frozen=True)
 class CheckpointSite:
     """One cluster as ckptman knows it. ``now`` gives Unix time (s); ``monotonic`` is the clock for
-    pauses (s).
+    pauses (s). ``refused_starts``, ``refused_exclusions``: the pending jobs whose start we cannot
+    help, and whose excluded nodes we cannot change, because Slurm refuses.
     """
 
     config: Config
@@ -106,6 +108,8 @@ class CheckpointSite:
     now: Callable[[], float]
     monotonic: Callable[[], float] = time.monotonic
     stop: threading.Event = field(default_factory=threading.Event)
+    refused_starts: JobRefusals = field(default_factory=JobRefusals)
+    refused_exclusions: JobRefusals = field(default_factory=JobRefusals)
     # Threads of their own: a line to a user may take seconds, for which no save may wait.
     output_writers: KeyedExecutor = field(default_factory=lambda: KeyedExecutor(0))
 

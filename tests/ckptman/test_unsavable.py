@@ -312,8 +312,62 @@ def test_a_list_that_slurm_refuses_is_set_at_the_next_look(moved: CkptWorld) -> 
         patch.setattr(moved.slurm, "exclude_nodes", Mock(side_effect=refused))
         after_requeue.renew_exclusions(moved.ckpt, {7: pending}, (), KeyedExecutor(0))
     assert moved.state.jobs_with_exclusions() == {7}
+    moved.now += 2.0
     after_requeue.renew_exclusions(moved.ckpt, {7: pending}, (), KeyedExecutor(0))
     assert moved.job(7).excluded == ("st1",)
+
+
+REFUSED = SlurmError(("scontrol",), 1, "Invalid node name specified")
+"""A node of the user's list has left slurm.conf."""
+
+
+def lines_about(caplog: pytest.LogCaptureFixture, text: str) -> int:
+    return sum(text in record.getMessage() for record in caplog.records)
+
+
+def test_a_list_that_slurm_refuses_for_good_is_tried_more_and_more_rarely(
+    moved: CkptWorld, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    has_spot(monkeypatch, "pub3")
+    refusing = Mock(side_effect=REFUSED)
+    monkeypatch.setattr(moved.slurm, "exclude_nodes", refusing)
+    writes = Mock(wraps=moved.state.put)
+    monkeypatch.setattr(moved.state, "put", writes)
+    monkeypatch.setattr(moved.slurm, "step", lambda: None)  # it cannot start
+    moved.slurm.requeue(7)
+    moved.advance(3600, step=1.0)
+    assert 10 <= refusing.call_count <= 25
+    assert lines_about(caplog, "the excluded nodes of a job cannot be changed") == 1
+    assert writes.call_count == 0
+    monkeypatch.setattr(moved.slurm, "exclude_nodes", Mock())
+    moved.advance(300, step=1.0)
+    assert not moved.ckpt.refused_exclusions._changes.snapshot()
+
+
+def test_a_move_whose_list_slurm_refuses_for_good_is_tried_more_and_more_rarely(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    world = made(unsavable="on_demand")
+    try:
+        world.saver.broken = LOCK
+        has_spot(monkeypatch, "pub1", "pub2")
+        begins(world, 7)
+        refusing = Mock(side_effect=REFUSED)
+        monkeypatch.setattr(world.slurm, "exclude_nodes", refusing)
+        monkeypatch.setattr(world.slurm, "step", lambda: None)
+        world.until(lambda: refusing.called)
+        writes = Mock(wraps=world.state.put)
+        monkeypatch.setattr(world.state, "put", writes)
+        world.advance(3600, step=1.0)
+        assert 10 <= refusing.call_count <= 25
+        assert lines_about(caplog, "a requeued job cannot be changed") == 1
+        assert writes.call_count == 0
+        world.slurm.set_job(8, "RUNNING")
+        world.slurm.remove_job(7)
+        world.advance(10)
+        assert not world.ckpt.refused_starts._changes.snapshot()
+    finally:
+        world.close()
 
 
 def test_a_second_move_on_demand_knows_the_users_list(
