@@ -65,11 +65,15 @@ def refuse_jobs(
     forced = turn_away_jobs(
         site, cloud, correlation, never, jobs, never_nodes.intersection(result.refused)
     )
+    spare_by_pool = _count_spare(shortfalls)
     for (name, place), pool_nodes in refused.items():
-        request = request_for(correlation, site.pools[name], pool_nodes, jobs)
+        pool = site.pools[name]
+        request = request_for(correlation, pool, pool_nodes, jobs)
         if place is not None:
-            short = shortfalls[place]
-            forced |= reject_nodes(site, request, pool_nodes, short.cause, spare=short.spare_nodes)
+            # Only the first part of a pool also holds the pool's other nodes. A later part would
+            # replace the causes of the earlier parts, and hold the spare nodes.
+            spare = spare_by_pool.pop(name, len(pool.nodes))
+            forced |= reject_nodes(site, request, pool_nodes, shortfalls[place].cause, spare=spare)
         else:
             site.record(
                 correlation,
@@ -88,8 +92,7 @@ def refuse_jobs(
 
 def _find_parts(site: Site, shortfalls: Sequence[Shortfall], jobs: Jobs) -> dict[str, int]:
     """Return by node the place in ``shortfalls`` of its part of the request. Each part of a pool
-    has a cause and a number of spare nodes of its own. Nodes that jobs of the part have had before
-    belong to it, too.
+    has a cause of its own. Nodes that jobs of the part have had before belong to it, too.
     """
     place_of_node: dict[str, int] = {}
     for place, shortfall in enumerate(shortfalls):
@@ -99,6 +102,17 @@ def _find_parts(site: Site, shortfalls: Sequence[Shortfall], jobs: Jobs) -> dict
             if node in site.pool_of and site.pool_of[node].name == request.pool.name:
                 place_of_node.setdefault(node, place)
     return place_of_node
+
+
+def _count_spare(shortfalls: Sequence[Shortfall]) -> dict[str, int]:
+    """Return by pool how many nodes we could still buy: for the part of the request that leaves the
+    most. Jobs of the other parts may need machines that are not available.
+    """
+    spare: dict[str, int] = {}
+    for shortfall in shortfalls:
+        name = shortfall.request.pool.name
+        spare[name] = max(spare.get(name, 0), shortfall.spare_nodes)
+    return spare
 
 
 def _find_nodes_only_of(selected_jobs: Collection[int], jobs: Jobs) -> set[str]:

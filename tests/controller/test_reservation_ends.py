@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +14,7 @@ from slurm_elastic.base.errors import SlurmError
 from slurm_elastic.config import PoolSettings
 from slurm_elastic.config.policies import Budget, CloudPolicies, SitePolicies
 from slurm_elastic.config.reservations import Reservation
-from slurm_elastic.controller import shortfall
+from slurm_elastic.controller import giving_back
 from slurm_elastic.controller.budget import read_spending
 from slurm_elastic.controller.oversized import find_too_long
 from slurm_elastic.controller.shortfall import Shortfall, refuse_jobs
@@ -30,6 +30,7 @@ from slurm_elastic.policies.checkpoint.threat import Response, ThreatCause, of_e
 from slurm_elastic.policies.launch.gang import request_for
 from slurm_elastic.providers.fake.settings import FakeCloud
 from slurm_elastic.slurm.client.fake import FakeSlurm
+from slurm_elastic.slurm.client.fake_timed import POWER_DOWN_LAG_S
 from tests.controller.world import SHAPE, T0, World
 
 HOUR = 3600.0
@@ -388,31 +389,59 @@ def test_of_two_jobs_on_a_node_only_the_long_one_is_kept_out(tmp_path: Path) -> 
     world.close()
 
 
-def test_each_part_of_a_pool_is_refused_with_its_own_cause_and_spare_nodes(
-    world: World, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("spare", "held"),
+    [
+        ((1, 0), {"m1": "a", "m2": "b", "m4": "a"}),
+        ((0, 1), {"m1": "a", "m2": "b", "m4": "a"}),
+        ((2, 1), {"m1": "a", "m2": "b"}),
+        ((0, 0), {"m1": "a", "m2": "b", "m3": "a", "m4": "a"}),
+    ],
+)
+def test_each_part_of_a_pool_is_refused_with_its_own_cause_and_leaves_the_spare_nodes(
+    world: World, monkeypatch: pytest.MonkeyPatch, *, spare: tuple[int, int], held: dict[str, str]
 ) -> None:
-    """The last node has a machine, which an earlier round has launched."""
-    seen: list[tuple[Sequence[str], str, int]] = []
+    """The node of the first part is POWERING_DOWN already when the second part is refused."""
 
-    def reject(
-        _: object, _request: object, nodes: Sequence[str], cause: object, *, spare: int
-    ) -> set[str]:
-        seen.append((nodes, str(cause), spare))
-        return set()
+    def reach(point: str) -> None:
+        if point == "refuse.after-force":
+            world.now += POWER_DOWN_LAG_S
+            world.slurm.step()
 
-    monkeypatch.setattr(shortfall, "reject_nodes", reject)
+    monkeypatch.setattr(giving_back, "reach", reach)
+    jobs = {1: ("m1",), 2: ("m2",)}
+    for name in ("m1", "m2"):
+        world.slurm.set_node(name, "IDLE", "CLOUD", "POWERING_UP")
+    pool = world.site.pools["many"]
+    parts = [
+        Shortfall(
+            request=request_for("r", pool, jobs[number], jobs), nodes=jobs[number],
+            cause=Quoted(text=cause), spare_nodes=count,
+        )
+        for (number, cause), count in zip(((1, "a"), (2, "b")), spare, strict=True)
+    ]  # fmt: skip
+    refuse_jobs(world.site, "pub", parts, ("m1", "m2"), jobs)
+    assert all("POWERING_DOWN" in world.slurm.node(name).states for name in ("m1", "m2"))
+    assert {row.scope: str(row.cause) for row in world.ledger.exclusions.holds()} == held
+
+
+def test_nodes_that_a_job_has_had_before_belong_to_its_part(world: World) -> None:
+    """Node m4 has a machine, which an earlier round has launched."""
     _machine(world, "m4")
     jobs = {1: ("m1", "m2"), 2: ("m3", "m4")}
+    for name in NODES:
+        world.slurm.set_node(name, "IDLE", "CLOUD", "POWERING_UP")
     pool = world.site.pools["many"]
     parts = [
         Shortfall(
             request=request_for("r", pool, nodes, jobs), nodes=nodes,
-            cause=Quoted(text=nodes[0]), spare_nodes=spare,
+            cause=Quoted(text=nodes[0]), spare_nodes=0,
         )
-        for nodes, spare in ((("m1", "m2"), 2), (("m3",), 0))
+        for nodes in (("m1", "m2"), ("m3",))
     ]  # fmt: skip
     refuse_jobs(world.site, "pub", parts, ("m1", "m2", "m3"), jobs)
-    assert seen == [(["m1", "m2"], "m1", 2), (["m3", "m4"], "m3", 0)]
+    held = {row.scope: str(row.cause) for row in world.ledger.exclusions.holds()}
+    assert held == {"m1": "m1", "m2": "m1", "m3": "m3", "m4": "m3"}
 
 
 def test_machines_of_a_block_are_counted_and_the_rest_is_bought(world: World) -> None:
