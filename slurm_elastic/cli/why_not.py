@@ -15,7 +15,6 @@ from rich.text import Text
 from slurm_elastic.base.errors import ConfigError
 from slurm_elastic.cli.shortened import words
 from slurm_elastic.config import Config
-from slurm_elastic.features.covered_jobs import counted_id
 from slurm_elastic.features.pool_cases import WaitFacts, pool_cases
 from slurm_elastic.model.slurm import SlurmJob
 from slurm_elastic.policies.launch.grouping import shortened
@@ -45,7 +44,7 @@ def judge(config: Config, job: SlurmJob, chain: Chain, facts: Facts) -> tuple[Ve
         default=default_partition(site),
         ours=frozenset(cloud.partition_name for cloud in config.clouds),
         drain_terms=config.slurm.drain_terms,
-        unhelped=next((row for row in chain.unhelped if row.job == counted_id(job)), None),
+        unhelped=next((row for row in chain.unhelped if row.job == job.id), None),
         fixed_arrays=fixed_arrays(facts.jobs),
     )
     wait_facts = WaitFacts(

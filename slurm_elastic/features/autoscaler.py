@@ -31,7 +31,7 @@ from slurm_elastic.controller.context import Site
 from slurm_elastic.controller.extensions import Extensions, Part
 from slurm_elastic.controller.periodic import SiteTask
 from slurm_elastic.features import budget_enforcement, growth_stays
-from slurm_elastic.features.covered_jobs import CoveredJobs, counted_id
+from slurm_elastic.features.covered_jobs import CoveredJobs
 from slurm_elastic.features.observe import PoolGroup, observe, pool_groups
 from slurm_elastic.features.pool_nodes import Observation
 from slurm_elastic.features.purchase_guard import PurchaseGuard
@@ -162,7 +162,7 @@ class Autoscaler(Part):
         """
         dealt = self._without_kept(self._decide(group))
         plans = [plan for _, plan in dealt]
-        payers = {counted_id(job): payer(job.account, job.user) for job in view.jobs}
+        payers = {job.id: payer(job.account, job.user) for job in view.jobs}
         # Journal before acting. After a crash the new daemon reads from the journal which jobs
         # already have machines (`recalled`). It would otherwise start machines for them twice.
         nodes = self._journal(group, dealt, payers, view)

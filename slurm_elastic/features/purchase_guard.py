@@ -11,7 +11,6 @@ from msgspec.structs import replace
 
 from slurm_elastic.base.hostlist import compress, expand
 from slurm_elastic.controller.context import Site
-from slurm_elastic.features.covered_jobs import counted_id
 from slurm_elastic.features.pool_nodes import Observation, PoolNodes
 from slurm_elastic.features.waiting_jobs import pending
 from slurm_elastic.model.causes.purchases import NeverUsed
@@ -50,7 +49,7 @@ class PurchaseGuard:
         purchases, rows = memory.purchases(), memory.rows()
         if not (purchases or rows):
             return frozenset()
-        waiting = {counted_id(job): job for job in view.jobs if "PENDING" in job.states}
+        waiting = {job.id: job for job in view.jobs if "PENDING" in job.states}
         for purchase in purchases:
             self._watch(purchase, view, waiting, {row.job: row for row in rows})
         rows = memory.rows()
@@ -64,9 +63,9 @@ class PurchaseGuard:
         """Watch these nodes, which are started for the first jobs of ``queue``."""
         first_jobs = {job.id for job in queue[:MOST_JOBS]}
         jobs = {
-            counted_id(job): self._watched_job(job, view).asks
+            job.id: self._watched_job(job, view).asks
             for job in view.jobs
-            if "PENDING" in job.states and counted_id(job) in first_jobs
+            if "PENDING" in job.states and job.id in first_jobs
         }
         if nodes and jobs:
             now, started = self._site.now(), frozenset(nodes)

@@ -16,7 +16,6 @@ from slurm_elastic.base.ttl_cache import TtlCache
 from slurm_elastic.controller.budget import find_barred_payers
 from slurm_elastic.controller.context import Site
 from slurm_elastic.features.closed_pools import bars, retry_times
-from slurm_elastic.features.covered_jobs import counted_id
 from slurm_elastic.features.pool_cases import WaitFacts, pool_cases
 from slurm_elastic.features.waiting_jobs import in_order
 from slurm_elastic.model.memory import UnhelpedJob
@@ -143,7 +142,7 @@ class _Look(NamedTuple):
             return ""
         overdrawn = barring(self.payers, job.account, job.user)
         barred = overdrawn.reason if overdrawn else ""
-        unhelped = self.unhelped.get(counted_id(job))
+        unhelped = self.unhelped.get(job.id)
         # Tens of thousands of jobs have few different requests. The fields that no predicate reads
         # are left out, so that equal requests are equal keys.
         request = SlurmJob(

@@ -7,7 +7,6 @@ from collections.abc import Iterable, Mapping, MutableMapping, Sequence, Set
 
 from slurm_elastic.base.hostlist import compress, expand
 from slurm_elastic.controller.context import Site
-from slurm_elastic.features.covered_jobs import counted_id
 from slurm_elastic.features.pool_nodes import START_GRACE_S, Observation, PoolNodes, QueueFacts
 from slurm_elastic.model.cluster import Pool
 from slurm_elastic.model.slurm import SlurmJob
@@ -69,7 +68,7 @@ def untried_jobs(site: Site, view: Observation) -> frozenset[int]:
     """
     grown = _grown_partitions(site)
     return frozenset(
-        counted_id(job)
+        job.id
         for job in view.jobs
         if "PENDING" in job.states
         and job.wait_reason.is_unseen
@@ -136,7 +135,7 @@ def pending(
     # A cache: thousands of waiting jobs usually have only a few different requests.
     rows_by_request: dict[tuple[object, ...], Sequence[PendingJob]] = {}
     for job in in_order(view.jobs):
-        if _is_counted_now(job, view.at) and counted_id(job) not in unhelped:
+        if _is_counted_now(job, view.at) and job.id not in unhelped:
             bar = barring(view.over, job.account, job.user)
             candidates = [
                 candidate
@@ -312,7 +311,7 @@ def _hostlist(nodes: frozenset[str]) -> str:
 def _pending_job(site: Site, job: SlurmJob, pool: Pool, pool_names: tuple[str, ...]) -> PendingJob:
     accounting = site.config.who_of(site.clouds[pool.cloud])
     limit = job.limit or accounting.default_time or accounting.max_time or DEFAULT_LIMIT_S
-    job_id = counted_id(job)
+    job_id = job.id
     times = min(job.tasks_at_a_time, MAX_TASKS)
     return PendingJob(job_id, need(job, pool), int(limit), int(job.submit), pool_names, times)
 
