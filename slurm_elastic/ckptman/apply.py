@@ -59,15 +59,16 @@ class PlanApplier:
         new_moves = self._begin_moves(plans, snapshot)
         moves = [*snapshot.migrations.values(), *new_moves]
         self.advance_migrations(moves, snapshot)
+        # With a stale list of machines a notice's machine might look gone although it runs.
+        released_nodes = (
+            frozenset[str]() if snapshot.blind else nodes.close_ended_notices(self._site, snapshot)
+        )
         # After a new move this view of the nodes is out of date: _begin_moves has drained some.
         if snapshot.nodes is not None and not new_moves:
             nodes_to_empty = frozenset(
                 n for move in moves for n in move.threatened if not move.is_over
             )
-            nodes.apply_threats(self._site, snapshot, nodes_to_empty)
-        # With a stale list of machines a notice's machine might look gone although it runs.
-        if not snapshot.blind:
-            nodes.close_ended_notices(self._site, snapshot)
+            nodes.apply_threats(self._site, snapshot, nodes_to_empty, released_nodes)
         self._releases.release_due(snapshot.machines)
         if snapshot.answered:
             self._forget_jobs(snapshot)

@@ -13,6 +13,8 @@ import sqlite3
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
+from msgspec.structs import replace
+
 from slurm_elastic.base.backoff import Backoff
 from slurm_elastic.base.errors import SlurmError
 from slurm_elastic.ckptman.site import CheckpointSite
@@ -23,7 +25,10 @@ from slurm_elastic.model.causes.checkpoints import (
     NodeThreatened,
     NoJobLeft,
     NoticedMachineGone,
+    NoticedNodeBack,
     NoticedNodeDown,
+    NoticedNodeGone,
+    NoticedNodeResumed,
     NoticeProvedWrong,
     NoticeWithdrawn,
 )
@@ -40,6 +45,7 @@ from slurm_elastic.policies.nodes.node_state import (
     is_busy,
     is_down,
     is_drained,
+    is_rebooting,
     may_take_jobs,
     phase,
 )
@@ -60,6 +66,8 @@ RELEASE_BACKOFF = Backoff(2.0, 30.0)
 """Seconds until a refused release is tried again; at most 30, so that a healthy node is not idle
 for long.
 """
+_RELEASING = (NoticeProvedWrong, NoticedNodeBack, NoticedNodeResumed)
+"""The ends of a notice after which its node takes jobs again."""
 ALL_NODES = ""
 """The key of a refusal that concerns all nodes: Slurm's nodes could not be read."""
 
@@ -74,17 +82,24 @@ def newest_machine_of(node: str, machines: Mapping[str, Machine]) -> Machine | N
     return max(machines_of_node, key=lambda machine: machine.instance.launched, default=None)
 
 
-def apply_threats(site: CheckpointSite, snapshot: Snapshot, nodes_to_empty: frozenset[str]) -> None:
+def apply_threats(
+    site: CheckpointSite,
+    snapshot: Snapshot,
+    nodes_to_empty: frozenset[str],
+    released_nodes: Collection[str] = (),
+) -> None:
     """Drain nodes that will be taken away, set lost nodes down, power empty nodes down.
 
-    ``nodes_to_empty``: nodes that jobs must still be moved off.
+    ``nodes_to_empty``: nodes that jobs must still be moved off. ``released_nodes``: nodes whose
+    notice has ended since the snapshot was read.
     """
     view = snapshot.nodes or {}
     now = site.now()
     leaving = {
         name: threat
         for name in view
-        if (
+        if name not in released_nodes
+        and (
             threat := _threat_to_drain_for(
                 snapshot.threats.get(name, ()), view[name], nodes_to_empty
             )
@@ -218,22 +233,42 @@ def cool_down(site: CheckpointSite, new_notices: Sequence[RecordedNotice]) -> No
             )
 
 
-def close_ended_notices(site: CheckpointSite, snapshot: Snapshot) -> None:
-    """Close notices whose machine is gone, and notices that proved wrong. The node is then
-    released.
+def close_ended_notices(site: CheckpointSite, snapshot: Snapshot) -> frozenset[str]:
+    """Close notices whose machine is gone, whose node is back, and notices that proved wrong.
+    Returns the nodes that it releases.
     """
-    causes = {
-        recorded.key: cause
-        for recorded in snapshot.notices
-        if (cause := _why_ended(site, recorded, snapshot)) is not None
-    }
-    for recorded in (recorded for recorded in snapshot.notices if recorded.key in causes):
+    released_nodes = set[str]()
+    for recorded in [_note_node(site, recorded, snapshot) for recorded in snapshot.notices]:
+        cause = _why_ended(site, recorded, snapshot)
+        if cause is None:
+            continue
         machine = snapshot.machines.get(recorded.notice.instance)
         node = machine.instance.node if machine else recorded.notice.node
-        is_wrong = isinstance(causes[recorded.key], NoticeProvedWrong)
-        site.state.close_notice(recorded, site.now(), release=node if is_wrong else "")
+        is_released = isinstance(cause, _RELEASING)
+        site.state.close_notice(recorded, site.now(), release=node if is_released else "")
+        if is_released:
+            released_nodes.add(node)
         subject = recorded.notice.node or recorded.notice.instance
-        site.recorder.record(CORRELATION, "ckpt-notice-over", (subject,), causes[recorded.key])
+        site.recorder.record(CORRELATION, "ckpt-notice-over", (subject,), cause)
+    return frozenset(released_nodes)
+
+
+def _note_node(
+    site: CheckpointSite, recorded: RecordedNotice, snapshot: Snapshot
+) -> RecordedNotice:
+    """Remember whether the node that the notice names was drained, and whether it was away."""
+    node = (snapshot.nodes or {}).get(recorded.notice.node)
+    if node is None or recorded.notice.instance:
+        return recorded
+    noted = replace(
+        recorded,
+        was_drained=recorded.was_drained or is_drained(node),
+        was_away=recorded.was_away or not is_answering(node),
+    )
+    # On the disk: the node may come back while no service runs.
+    if noted != recorded:
+        site.state.update_notice(noted)
+    return noted
 
 
 def _why_ended(
@@ -252,11 +287,17 @@ def _why_ended(
     if snapshot.nodes is None:
         return None
     node = snapshot.nodes.get(notice.node)
-    if node is not None and phase(node) is Phase.POWERED_DOWN:
+    if node is None:
+        return NoticedNodeGone() if is_false(notice, now) else None
+    if phase(node) is Phase.POWERED_DOWN:
         return NoticedNodeDown()
-    # A node that does not answer is away, as the notice said. It is released when it is back.
-    is_back = node is None or is_answering(node)
-    return NoticeProvedWrong() if is_back and is_false(notice, now) else None
+    is_late = notice.deadline is not None and now > notice.deadline
+    if is_late and recorded.was_drained and may_take_jobs(node):
+        return NoticedNodeResumed()
+    # A node that still answers does not prove the notice wrong, because the person may be late with
+    # the announced work. Jobs that started on it would then be lost.
+    is_back = recorded.was_away and is_answering(node) and not is_rebooting(node)
+    return NoticedNodeBack() if is_back and is_false(notice, now) else None
 
 
 def withdraw_notices(site: CheckpointSite, node: str, machines: Mapping[str, Machine]) -> None:

@@ -187,26 +187,91 @@ def test_a_warning_that_was_wrong_does_not_let_go_a_node_that_another_keeps(
     assert "DRAIN" in world.slurm.nodes()[node].states
 
 
-@pytest.mark.parametrize("away_s", [0, 900])
-def test_a_node_of_the_site_that_is_back_after_its_deadline_is_released(
-    world: CkptWorld, away_s: int
-) -> None:
-    """It boots a new kernel. An administrator who resumes it before that finds it drained again."""
+def drained_for_kernel(world: CkptWorld, wait_s: float = 130.0) -> float:
+    """Node st1 of the site gets a notice of two minutes. Return its deadline."""
     world.slurm.set_node("st1", "MIXED")
     deadline = world.now + 120
     world.order("notice", node="st1", deadline=deadline, reason="new kernel")
-    world.advance(130, step=10.0)
+    world.advance(wait_s, step=10.0)
     assert world.slurm.node("st1").states == {"MIXED", "DRAIN"}
+    return deadline
+
+
+def reboots(world: CkptWorld, away_s: float) -> None:
     reason = world.slurm.node("st1").reason
-    if away_s:
-        world.slurm.set_node("st1", "DOWN", "DRAIN", "NOT_RESPONDING", reason=reason)
-        world.advance(away_s, step=10.0)
-        assert "DOWN" in world.slurm.node("st1").states
-        world.slurm.set_node("st1", "MIXED", "DRAIN", reason=reason)
-    world.until(lambda: world.now > deadline + FALSE_AFTER)
-    world.advance(10)
+    world.slurm.set_node("st1", "DOWN", "DRAIN", "NOT_RESPONDING", reason=reason)
+    world.advance(away_s, step=10.0)
+    assert "DOWN" in world.slurm.node("st1").states
+    world.slurm.set_node("st1", "MIXED", "DRAIN", reason=reason)
+
+
+def serves_again(world: CkptWorld, why: str) -> None:
     assert world.slurm.node("st1").states == {"MIXED"}
     assert world.state.notices() == ()
-    assert world.kinds("st1").count("ckpt-notice-over") == 1
-    world.advance(60, step=10.0)
+    told = [
+        str(one.cause)
+        for one in world.ledger.decisions.about("st1")
+        if one.kind == "ckpt-notice-over"
+    ]
+    assert told == [why]
+    drains = world.kinds("st1").count("ckpt-drained")
+    world.advance(3600, step=10.0)
     assert world.slurm.node("st1").states == {"MIXED"}
+    assert world.kinds("st1").count("ckpt-drained") == drains
+
+
+@pytest.mark.parametrize(("works_s", "away_s"), [(0, 60), (0, 900), (900, 300)])
+def test_a_node_of_the_site_that_is_back_after_its_deadline_is_released(
+    world: CkptWorld, works_s: float, away_s: float
+) -> None:
+    """It boots a new kernel. An administrator may work on it before that."""
+    deadline = drained_for_kernel(world)
+    world.advance(works_s, step=10.0)
+    assert world.slurm.node("st1").states == {"MIXED", "DRAIN"}
+    reboots(world, away_s)
+    world.restart_ckptman()
+    world.until(lambda: world.now > deadline + FALSE_AFTER)
+    world.advance(10)
+    serves_again(world, "its node did not answer for a while, and is back")
+
+
+def test_a_node_of_the_site_that_was_not_away_stays_drained_until_a_person_says_so(
+    world: CkptWorld,
+) -> None:
+    drained_for_kernel(world, 4 * 3600.0)
+    assert len(world.state.notices()) == 1
+    world.order("withdraw", node="st1")
+    world.advance(10)
+    assert world.slurm.node("st1").states == {"MIXED"}
+
+
+@pytest.mark.parametrize("away_s", [0.0, 60.0])
+def test_a_node_of_the_site_that_a_person_resumes_after_its_deadline_is_not_drained_again(
+    world: CkptWorld, away_s: float
+) -> None:
+    drained_for_kernel(world)
+    drains = world.kinds("st1").count("ckpt-drained")
+    if away_s:
+        reboots(world, away_s)
+        world.advance(10)
+    world.slurm.set_node("st1", "MIXED", reason="")
+    world.advance(10, step=1.0)
+    serves_again(world, "a person has resumed its node")
+    assert world.kinds("st1").count("ckpt-drained") == drains
+
+
+def test_a_node_of_the_site_that_is_resumed_before_its_deadline_is_drained_again(
+    world: CkptWorld,
+) -> None:
+    drained_for_kernel(world, 60.0)
+    world.slurm.set_node("st1", "MIXED", reason="")
+    world.advance(30, step=1.0)
+    assert world.slurm.node("st1").states == {"MIXED", "DRAIN"}
+
+
+def test_the_notice_of_a_node_that_slurm_no_longer_knows_ends(world: CkptWorld) -> None:
+    drained_for_kernel(world)
+    del world.slurm._nodes["st1"]
+    world.advance(FALSE_AFTER + 30, step=10.0)
+    assert world.state.notices() == ()
+    assert world.state.releases() == ()

@@ -106,6 +106,30 @@ class NoticedNodeDown(Cause, frozen=True, kw_only=True):
         return "its node is powered down"
 
 
+class NoticedNodeBack(Cause, frozen=True, kw_only=True):
+    """The node that the notice named was away, as announced, and is back."""
+
+    @property
+    def words(self) -> str:
+        return "its node did not answer for a while, and is back"
+
+
+class NoticedNodeResumed(Cause, frozen=True, kw_only=True):
+    """After the deadline a person has resumed the node that the notice named."""
+
+    @property
+    def words(self) -> str:
+        return "a person has resumed its node"
+
+
+class NoticedNodeGone(Cause, frozen=True, kw_only=True):
+    """Slurm no longer has the node that the notice named."""
+
+    @property
+    def words(self) -> str:
+        return "Slurm no longer has its node"
+
+
 class NoticeWithdrawn(Cause, frozen=True, kw_only=True):
     """A person withdrew the notice."""
 
@@ -269,6 +293,9 @@ CheckpointStep = (
     | NoticedMachineGone
     | NoticeProvedWrong
     | NoticedNodeDown
+    | NoticedNodeBack
+    | NoticedNodeResumed
+    | NoticedNodeGone
     | NoticeWithdrawn
     | StartDanger
     | MayBeRequeued

@@ -160,6 +160,10 @@ class CheckpointState(Store):
         self._write(Fact(put="notices", rows=notice_rows), Fact(put="interruptions", rows=rows))
         return tuple(new_notices.values())
 
+    def update_notice(self, recorded: RecordedNotice) -> None:
+        """Write what was seen of an open notice's node."""
+        self._write(Fact(put="notices", rows=[_notice_row(recorded, None)]))
+
     def close_notice(self, recorded: RecordedNotice, now: float, *, release: str = "") -> None:
         """Record that the notice is over, and that the node ``release`` must be released
         for that.

@@ -151,7 +151,8 @@ class Suspension(Struct, frozen=True, kw_only=True):
 
 class RecordedNotice(Struct, frozen=True, kw_only=True):
     """A notice as it was taken in. ``source``: where it came from. ``closed``: when it was over
-    (Unix time). ``offer``: the Offer.key of its machine, if it is known.
+    (Unix time). ``offer``: the Offer.key of its machine, if it is known. ``was_drained``,
+    ``was_away``: since the notice its node was seen drained, and was seen not answering.
     """
 
     key: str
@@ -159,6 +160,8 @@ class RecordedNotice(Struct, frozen=True, kw_only=True):
     source: str
     offer: str = ""
     closed: float | None = None
+    was_drained: bool = False
+    was_away: bool = False
 
     @property
     def takes(self) -> bool:
