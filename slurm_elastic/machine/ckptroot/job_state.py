@@ -30,7 +30,7 @@ class JobState:
     ``state``: its base state, such as RUNNING; COMPLETING hides the state that follows.
     ``restarts``: how often Slurm has restarted it. ``preempted``: it must soon make room for
     another job. ``nodes``: its ``node_count`` nodes as Slurm writes a list; ``batch_host``: the
-    node that runs its script. ``reason``: why it waits or was ended, in Slurm's words.
+    node that runs its script. ``hit_limit``: Slurm gives its time limit as the reason of its state.
     """
 
     state: str
@@ -42,7 +42,7 @@ class JobState:
     nodes: str = ""
     batch_host: str = ""
     node_count: int = 1
-    reason: str = ""
+    hit_limit: bool = False
 
     def is_over(self) -> bool:
         """Return whether the job has ended for good."""
@@ -64,7 +64,7 @@ class JobState:
         may requeue such a job, which then continues from its newest image.
         """
         if self.state == "COMPLETING":
-            return self.reason == "TimeLimit" or self.preempted
+            return self.hit_limit or self.preempted
         return self.state in _CUT_OFF
 
     def runs(self, attempt: int) -> bool:
@@ -149,7 +149,7 @@ def parse(text: str, job: int) -> JobState | None:
             nodes=nodes[1] if nodes else "",
             batch_host=nodes[2] if nodes else "",
             node_count=int(nodes[3]) if nodes else 1,
-            reason=fields.get("Reason", ""),
+            hit_limit=fields.get("Reason") == "TimeLimit",
         )
     return None
 

@@ -210,7 +210,7 @@ def test_one_that_was_ended_stays_for_the_next_unless_slurm_says_that_the_job_is
         says("TIMEOUT"),
         says("PREEMPTED"),
         # COMPLETING hides why Slurm has ended the run.
-        replace(says("COMPLETING"), reason="TimeLimit"),
+        replace(says("COMPLETING"), hit_limit=True),
         replace(says("COMPLETING"), preempted=True),
     ],
 )

@@ -28,9 +28,7 @@ FALSE = "x JobState=COMPLETED Restarts=9 UserId=bob(1002) JobId=9"
 )
 def test_a_users_own_texts_stand_for_no_field(name: str, comment: str) -> None:
     found = parse(LINE.format(name=name, comment=comment), 8)
-    assert found == JobState(
-        state="RUNNING", uid=1001, restarts=2, array_job=7, array_task=1, reason="None"
-    )
+    assert found == JobState(state="RUNNING", uid=1001, restarts=2, array_job=7, array_task=1)
 
 
 @pytest.mark.parametrize(("time", "preempted"), [("None", False), ("2026-11-21T22:37:49", True)])
@@ -56,7 +54,7 @@ def test_why_slurm_has_ended_it_is_read_while_its_state_is_hidden() -> None:
 def test_a_name_makes_no_job_a_task_of_anothers_array(name: str) -> None:
     alone = LINE.replace(" ArrayJobId=7 ArrayTaskId=1", "").format(name=name, comment=name)
     found = parse(alone, 8)
-    assert found == JobState(state="RUNNING", uid=1001, restarts=2, reason="None")
+    assert found == JobState(state="RUNNING", uid=1001, restarts=2)
     assert found.label(8) == "8"
 
 
