@@ -26,10 +26,12 @@ from slurm_elastic.model.slurm import SlurmJob, SlurmNode
 from slurm_elastic.policies.checkpoint.checkpoint import observed_mtti, save_seconds
 from slurm_elastic.policies.checkpoint.threat import (
     OF_MACHINES,
+    SavesByNode,
     Threat,
     Threats,
     age_threat,
     by_subject,
+    longest_saves,
     moving,
     of_end,
     of_limit,
@@ -183,10 +185,13 @@ class SnapshotReader:
         now = site.now()  # after the images, so that no image is from the future
         settings = site.config.checkpoint
         prices = self._prices.prices() if self._prices else {}
+        saves = {number: save_seconds([i.seconds for i in job_images], settings.expected_duration)
+                 for number, job_images in images.items()}  # fmt: skip
+        saves_by_node = longest_saves(last_jobs.values(), saves, settings.expected_duration)
         node_threats = [
             *threats_of_notices(notices, machines),
             *self._plans(),
-            *self._threats_of_machines(machines, prices, now),
+            *self._threats_of_machines(machines, prices, now, saves_by_node),
         ]
         threatened = {threat.target for threat in node_threats}
         choices = {
@@ -194,8 +199,6 @@ class SnapshotReader:
             for job in last_jobs.values()
             if self._needs_method(job, threatened)
         }
-        saves = {number: save_seconds([i.seconds for i in job_images], settings.expected_duration)
-                 for number, job_images in images.items()}  # fmt: skip
         job_threats = self._threats_of_jobs(last_jobs, choices, saves, now)
         threats = by_subject([*node_threats, *job_threats])
         return Snapshot(
@@ -233,23 +236,22 @@ class SnapshotReader:
         return images
 
     def _threats_of_machines(
-        self, machines: Mapping[str, Machine], prices: Prices, now: float
+        self, machines: Mapping[str, Machine], prices: Prices, now: float, saves: SavesByNode
     ) -> list[Threat]:
         """Threats of machines that reach their maximum age or cost more than the bid."""
         threats = list[Threat | None]()
         for machine in machines.values():
             instance = machine.instance
-            if instance.node:
-                age = self._site.max_ages.get(machine.pool)
-                if age is not None:
-                    # We use this head's clock, as slurm-elasticd does: another clock may differ by
-                    # more.
-                    threats.append(age_threat(instance.node, born(machine), age, now))
+            if node := instance.node:
+                save_s = saves.get(node, 0.0)
+                max_age = self._site.max_ages.get(machine.pool)
+                # We use this head's clock, as slurm-elasticd does: another may differ by more.
+                threats.append(age_threat(node, born(machine), max_age, now, save_s))
                 if reservation := instance.reservation:
                     ends_at = self._site.reservation_ends.get((instance.cloud, reservation))
-                    threats.append(of_end(instance.node, reservation, ends_at, now))
+                    threats.append(of_end(node, reservation, ends_at, now, save_s))
                 if steps := prices.get(price_key(machine)):
-                    threats.append(of_price(instance.node, steps, self._site.bid(machine)))
+                    threats.append(of_price(node, steps, self._site.bid(machine)))
         return [threat for threat in threats if threat is not None]
 
     def _threats_of_jobs(
@@ -262,7 +264,6 @@ class SnapshotReader:
         """Threats of jobs: a time limit that ends soon, for jobs that may continue after it, and
         preemption, for jobs that can be saved.
         """
-        state = self._site.state
         expected_s = self._site.config.checkpoint.expected_duration
         threats = list[Threat | None]()
         for number, choice in choices.items():
@@ -270,7 +271,7 @@ class SnapshotReader:
             if job.is_suspended:  # Slurm also stops the clock of its time limit.
                 continue
             if choice.renewals and job.batch:
-                renewed = state.renewals(number, job.restarts)
+                renewed = self._site.state.renewals(number, job.restarts)
                 save_s = saves.get(number, expected_s)
                 threats.append(of_limit(job, save_s, choice.renewals, renewed, now))
             if job.preempted and choice.method != "none" and job.batch:

@@ -537,6 +537,26 @@ def test_a_machine_is_left_before_its_maximum_age_and_powered_down_empty() -> No
         world.close()
 
 
+def test_a_long_save_begins_early_enough_before_the_maximum_age(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    world = CkptWorld(expected_duration=1500.0)
+    try:
+        begins(world, 7, limit=90_000)
+        world.saver.seconds = 1500.0
+        world.save_before(7)
+        world.advance(20)
+        (node,) = world.job(7).nodes
+        (machine,) = (m for m in world.ckpt.ledger.machines.live() if m.instance.node == node)
+        ends_at = world.now + 3000
+        ages = {pool.name: ends_at - machine.instance.launched for pool in world.config.pools}
+        monkeypatch.setitem(world.ckpt.__dict__, "max_ages", ages)
+        world.until(lambda: world.job(7).restarts == 1, 3000)
+        assert world.now < ends_at
+    finally:
+        world.close()
+
+
 @pytest.mark.parametrize("clock_of_cloud", [-7200.0, 0.0, 7200.0])
 def test_a_machines_age_is_that_by_the_clock_of_the_head(clock_of_cloud: float) -> None:
     """Else each machine of a cloud whose clock is behind is too old at once, and jobs move on for

@@ -22,8 +22,10 @@ from slurm_elastic.policies.checkpoint.threat import (
     age_threat,
     by_subject,
     due,
+    longest_saves,
     moving,
     notices,
+    of_end,
     of_limit,
     of_node,
     of_notice,
@@ -317,6 +319,28 @@ def test_what_is_planned_counts_from_a_quarter_of_an_hour_before_it_comes() -> N
     assert of_limit(job(limit=901), 300.0, 2, 0, NOW) is None
     assert of_limit(job(limit=2100), 700.0, 2, 0, NOW) is not None, "three saves"
     assert of_limit(job(limit=2101), 700.0, 2, 0, NOW) is None
+
+
+def test_a_planned_end_counts_early_enough_for_a_long_save_and_its_verification() -> None:
+    dump = 500.0
+    age = 2000.0
+    found = age_threat("n1", NOW - age + 3 * dump, age, NOW, dump)
+    assert found is not None
+    assert found.answer_at(job(), dump, 5.0, dump) > NOW
+    assert age_threat("n1", NOW - age + 3 * dump + 1, age, NOW, dump) is None
+    assert of_end("n1", "block", NOW + 3 * dump, NOW, dump) is not None
+    assert of_end("n1", "block", NOW + 3 * dump + 1, NOW, dump) is None
+    assert of_end("n1", "block", NOW + 901, NOW) is None
+
+
+def test_the_longest_save_of_the_jobs_on_a_node_counts() -> None:
+    jobs = [
+        replace(job(), id=number, nodes=nodes)
+        for number, nodes in ((1, ("n1", "n2")), (2, ("n1",)), (3, ("n3",)), (4, ()))
+    ]
+    assert longest_saves(jobs, {1: 5.0, 2: 700.0, 5: 9.0}, 60.0) == {
+        "n1": 700.0, "n2": 5.0, "n3": 60.0,
+    }  # fmt: skip
 
 
 def test_fifteen_seconds_are_kept_beside_a_save_and_the_slack() -> None:

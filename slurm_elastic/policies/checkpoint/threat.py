@@ -161,6 +161,8 @@ class Threat(Struct, frozen=True, kw_only=True):
 
 Threats = Mapping[str, tuple[Threat, ...]]
 """The threats by node or job, the earliest end first."""
+SavesByNode = Mapping[str, float]
+"""The longest save (s) of the jobs on each node."""
 
 
 # the sources
@@ -194,11 +196,13 @@ def is_false(notice: Notice, now: float) -> bool:
     return notice.deadline is not None and now > notice.deadline + FALSE_AFTER
 
 
-def age_threat(node: str, launched: float, max_age: float | None, now: float) -> Threat | None:
+def age_threat(
+    node: str, launched: float, max_age: float | None, now: float, dump: float = 0.0
+) -> Threat | None:
     """Return the threat to a machine that has reached its pool's maximum age (s), or soon will;
-    None before that.
+    None before that. ``dump``: the longest save (s) of its jobs.
     """
-    if max_age is None or launched + max_age - now > HORIZON:
+    if max_age is None or launched + max_age - now > _horizon(dump):
         return None
     ends = launched + max_age
     # No rule ends a machine with jobs, so one over its age has no deadline.
@@ -209,15 +213,32 @@ def age_threat(node: str, launched: float, max_age: float | None, now: float) ->
     )  # fmt: skip
 
 
-def of_end(node: str, reservation: str, ends_at: float | None, now: float) -> Threat | None:
-    """Return the threat to a machine whose cloud ends it with its reservation; None if not soon."""
-    if ends_at is None or ends_at - now > HORIZON:
+def of_end(
+    node: str, reservation: str, ends_at: float | None, now: float, dump: float = 0.0
+) -> Threat | None:
+    """Return the threat to a machine whose cloud ends it with its reservation; None if not soon.
+    ``dump``: the longest save (s) of its jobs.
+    """
+    if ends_at is None or ends_at - now > _horizon(dump):
         return None
     return Threat(
         target=node, cause=ThreatCause.RESERVATION_END, answer=Response.MOVE, since=now,
         reason=EndsWithReservation(reservation=reservation),
         until=ends_at if ends_at > now else None,
     )  # fmt: skip
+
+
+def longest_saves(
+    jobs: Iterable[SlurmJob], saves: Mapping[int, float], expected: float
+) -> SavesByNode:
+    """Return the longest save of the jobs on each node. ``saves``: seconds by job; ``expected``:
+    the seconds for other jobs.
+    """
+    saves_by_node: dict[str, float] = {}
+    for job in jobs:
+        for node in job.nodes:
+            saves_by_node[node] = max(saves_by_node.get(node, 0.0), saves.get(job.id, expected))
+    return saves_by_node
 
 
 def of_reservations(reservations: Iterable[Reservation], now: float) -> list[Threat]:
@@ -287,7 +308,7 @@ def of_limit(job: SlurmJob, dump: float, times: int, renewed: int, now: float) -
     # Slurm does not end a preempted run later than by its limit, so that threat is enough.
     if job.preempted or not times:
         return None
-    if job.limit is None or until is None or until - now > max(HORIZON, 3 * dump):
+    if job.limit is None or until is None or until - now > _horizon(dump):
         return None
     is_last = renewed >= times
     return Threat(
@@ -372,6 +393,10 @@ def notices(threats: Iterable[Threat], now: float) -> tuple[Notice, ...]:
         for threat in threats
         if threat.answer is not Response.END
     )
+
+
+def _horizon(dump: float) -> float:
+    return max(HORIZON, 3 * dump)
 
 
 def _end(threat: Threat) -> float:
