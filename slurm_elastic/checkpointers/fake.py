@@ -21,7 +21,8 @@ class FakeCheckpointer:
     while ``broken`` is not None, each save raises ``broken``. Images in ``spoilt`` (job, number)
     fail ``verify``. ``origins``: per job the image from which it was restarted, if that is not the
     newest. ``hindrances``: per job why it cannot be saved now. ``held``: the stopped runs (job,
-    attempt). ``calls``: all calls, each as (method, job).
+    attempt), each with the time at which it continues by itself, ``hold_s`` after its save.
+    ``calls``: all calls, each as (method, job).
     """
 
     guarded_by: ClassVar[GuardedBy] = {"_lock": Guarded("_images", "_number", "calls", "held")}
@@ -35,18 +36,19 @@ class FakeCheckpointer:
         *,
         seconds: float = 0.0,
         keep: int = 2,
+        hold_s: float = 600.0,
     ) -> None:
         self._clock, self._sleep, self._keep = clock, sleep, keep
         self._lock = threading.Lock()
         self._images: dict[int, list[Image]] = defaultdict(list)
         self._number = 0
-        self.seconds = seconds
+        self.seconds, self.hold_s = seconds, hold_s
         self.fail_next: deque[Exception] = deque()
         self.broken: Exception | None = None
         self.origins: dict[int, Origin | None] = {}
         self.hindrances: dict[int, str] = {}
         self.spoilt: set[tuple[int, int]] = set()
-        self.held: set[tuple[int, int]] = set()
+        self.held: dict[tuple[int, int], float] = {}
         self.calls: list[tuple[str, int]] = []
 
     def checkpoint(self, run: JobRun, *, deadline: float, stop: bool) -> Image:
@@ -78,14 +80,14 @@ class FakeCheckpointer:
             images.insert(0, image)
             del images[self._keep :]
             if stop:
-                self.held.add((run.job, run.attempt))
+                self.held[run.job, run.attempt] = now + self.hold_s
             return image
 
     def release(self, run: JobRun) -> None:
         """Continue the run."""
         with self._lock:
             self.calls.append(("release", run.job))
-            self.held.discard((run.job, run.attempt))
+            self.held.pop((run.job, run.attempt), None)
 
     def images(self, run: JobRun) -> Sequence[Image]:
         with self._lock:
@@ -102,7 +104,14 @@ class FakeCheckpointer:
         return self.hindrances.get(run.job, "")
 
     def is_at_work(self, run: JobRun) -> bool:
+        """Return False for stopped runs, and for runs without an image."""
         with self._lock:
+            # As of a launcher: the next run of the job replaces the report about this one.
+            newest_image = next(iter(self._images[run.job]), None)
+            if newest_image is None or newest_image.attempt != run.attempt:
+                return False
+            if self.held.get((run.job, run.attempt), 0.0) <= self._clock():
+                self.held.pop((run.job, run.attempt), None)
             return (run.job, run.attempt) not in self.held
 
     def verify(self, image: Image) -> None:

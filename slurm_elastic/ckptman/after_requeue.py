@@ -143,7 +143,8 @@ def _requeue_again(site: CheckpointSite, move: Migration, job: SlurmJob) -> Migr
     if (stayed := stay_if_late(site, move, RequeueIgnored())) is not None:
         return stayed
     record_step(site, move, "ckpt-not-yet", RequeueRepeated())
-    return enter_step(site, move, MigrationStep.REQUEUEING)
+    # With the note: if the run continues before our next look, it must not be stopped once more.
+    return enter_step(site, move, MigrationStep.REQUEUEING, note=RequeueIgnored())
 
 
 def _help_to_start(site: CheckpointSite, move: Migration, job: SlurmJob) -> Migration:

@@ -8,12 +8,12 @@ planned      nothing was done to the job                          drain its node
 saving       a save may be under way, done, or never begun        take a good image with a number
                                                                   above what there was before it was
                                                                   asked for, else save again
-waiting      no new image; it continues from an older one or     the same
-             from its start, when its time comes or its node
-             is lost
+waiting      no new image; when its time comes it is saved, or   the same
+             continues from an older image or from its start;
+             or it waits until its node is lost
 saved        the image was verified, the run is stopped; Slurm    by its restart count: done, or
-             may have requeued it                                 requeue; planned if the run has
-                                                                  continued since
+             may have requeued it                                 requeue; planned or stayed if
+                                                                  the run has continued since
 requeueing   the same, after a requeue that had no effect         the same
 requeued     Slurm has taken the command                          watch it (``after_requeue``)
 ===========  ===================================================  ==============================
@@ -27,6 +27,7 @@ from operator import itemgetter
 
 from msgspec.structs import replace
 
+from slurm_elastic.base.backoff import Backoff
 from slurm_elastic.base.errors import CheckpointError, SlurmError
 from slurm_elastic.base.faults import reach
 from slurm_elastic.checkpointers.signal import taken_at
@@ -59,28 +60,26 @@ from slurm_elastic.model.causes.moves import (
 from slurm_elastic.model.checkpoint import Image, JobRun
 from slurm_elastic.model.slurm import ENDED, SlurmJob
 from slurm_elastic.policies.checkpoint.checkpoint import fits
-from slurm_elastic.policies.checkpoint.threat import OF_JOBS, Threat, ThreatCause
+from slurm_elastic.policies.checkpoint.threat import LEAD, OF_JOBS, Threat, ThreatCause
 from slurm_elastic.policies.policy_text import text_of
 from slurm_elastic.state.ckptstate.facts import Migration, MigrationStep
 
 MIN_POSTPONEMENT_S = 30.0
 """Seconds by which a deadline must move to count as later, because clouds round their deadlines."""
 LAUNCHER_START_S = 30.0
-"""Seconds for which a new run may not be under its launcher yet. Its first save is retried during
-that time.
+"""Seconds in which a new run may lack its launcher. Its first save is retried in that time."""
+STOP_BACKOFF = Backoff(1800.0, 43_200.0)
+"""Seconds for which a run works that was stopped in vain, before a move without a deadline stops it
+again. Each stop may take REQUEUE_TIMEOUT_S, and Slurm may refuse requeues for hours.
 """
 UNBOUND_SAVE_S = 600.0
-"""The shortest time-out (s) of a save if the notice has no deadline. It is three times the expected
-duration if that is longer.
-"""
+"""The shortest time-out (s) of a save without a deadline; three times the save if longer."""
 
 
 def plan_migration(site: CheckpointSite, plan: JobPlan) -> Migration:
     """A move at its first step. It is not on the disk yet."""
     facts, now = plan.facts, site.now()
-    # If the run was already stopped in vain for a move, do not stop it again: it works until the
-    # last moment. Exception: the end of a time limit and a preemption are certain.
-    stopped = site.state.was_stopped(facts.run.job, facts.run.attempt)
+    last_stop = _last_stop(site, facts.run)
     job = site.jobs.last.get(facts.run.job)
     return Migration(
         run=facts.run,
@@ -93,11 +92,26 @@ def plan_migration(site: CheckpointSite, plan: JobPlan) -> Migration:
         changed=now,
         deadline=facts.deadline,
         dump=max((situation.dump for situation in facts.situations), default=0.0),
-        saves=plan.saves and (facts.cause in OF_JOBS or not stopped),
-        stopped=stopped,
+        saves=plan.saves,
+        image=None if last_stop is None else last_stop.image,
+        stopped=last_stop is not None,
+        pause=0.0 if last_stop is None else _pause_after(last_stop),
         suspended=0.0 if job is None else job.suspended,
         reached={str(MigrationStep.PLANNED): now},
     )
+
+
+def _last_stop(site: CheckpointSite, run: JobRun) -> Migration | None:
+    """The run's last move, if it or an earlier move has stopped the run in vain."""
+    if not site.state.was_stopped(run.job, run.attempt):
+        return None
+    return next(m for m in site.state.migrations_of(run.job) if m.run.attempt == run.attempt)
+
+
+def _pause_after(last_move: Migration) -> float:
+    # A move that ended before it stopped the run does not make the pause longer.
+    has_stopped = MigrationStep.SAVED in last_move.reached
+    return STOP_BACKOFF.longer(last_move.pause) if has_stopped else last_move.pause
 
 
 def reschedule(site: CheckpointSite, move: Migration, leaving: Mapping[str, Threat]) -> Migration:
@@ -125,7 +139,9 @@ def reschedule(site: CheckpointSite, move: Migration, leaving: Mapping[str, Thre
 def _bring_forward(site: CheckpointSite, move: Migration, deadline: float) -> Migration:
     act_at, now = move.at, site.now()
     if move.step is MigrationStep.WAITING and act_at is not None:
-        act_at = min(act_at, max(deadline - site.config.checkpoint.deadline_margin, now))
+        slack = site.config.checkpoint.deadline_margin
+        latest = _latest_save_at(site, move, deadline) if move.again else deadline - slack
+        act_at = min(act_at, max(latest, now))
     changed_move = replace(move, deadline=deadline, at=act_at)
     site.state.put(changed_move)
     record_step(site, changed_move, "ckpt-sooner", DeadlineSooner(left_s=deadline - now))
@@ -155,6 +171,9 @@ def continue_migration(site: CheckpointSite, move: Migration) -> Migration:
     match move.step:
         case MigrationStep.PLANNED if not move.saves:
             return fall_back(site, move, _why_no_save(site, move))
+        # After the first try the run has worked, so only the first save of the move waits.
+        case MigrationStep.PLANNED if move.stopped and not move.tries:
+            return _save_later(site, move)
         case MigrationStep.PLANNED:
             return _save(site, move)
         case MigrationStep.SAVING:
@@ -164,6 +183,25 @@ def continue_migration(site: CheckpointSite, move: Migration) -> Migration:
         case MigrationStep.WAITING | MigrationStep.SAVED | MigrationStep.REQUEUEING:
             return requeue(site, move)
     return move
+
+
+def _save_later(site: CheckpointSite, move: Migration) -> Migration:
+    """Let a run that was stopped in vain work before its next save: until the last moment, or for
+    ``pause`` if there is no deadline.
+    """
+    now, deadline = site.now(), move.deadline
+    act_at = now + move.pause if deadline is None else _latest_save_at(site, move, deadline)
+    if act_at <= now:
+        return _save(site, move)
+    cause = StoppedInVain()
+    record_step(site, move, "ckpt-paused", cause)
+    return enter_step(site, move, MigrationStep.WAITING, at=act_at, again=True, note=cause)
+
+
+def _latest_save_at(site: CheckpointSite, move: Migration, deadline: float) -> float:
+    """When a save and its verification must begin to be over before the deadline (Unix time)."""
+    check_s = verification_seconds(move.method, move.dump)
+    return deadline - move.dump - check_s - site.config.checkpoint.deadline_margin - LEAD
 
 
 def _find_or_save(site: CheckpointSite, move: Migration) -> Migration:
@@ -219,8 +257,6 @@ def _why_no_save(site: CheckpointSite, move: Migration) -> SaveObstacle:
     if move.deadline is not None and not fits(move.deadline, move.began, move.dump, slack):
         left_s = max(move.deadline - move.began - slack, 0.0)
         return SaveTooLong(save_s=move.dump, left_s=left_s)
-    if move.stopped:
-        return StoppedInVain()
     return PolicyWantsNoSave(policy="" if choice is None else text_of(choice.policy))
 
 

@@ -1,6 +1,6 @@
 """The requeue of a saved job. If Slurm refuses it, does not answer, or accepts it without effect
-for REQUEUE_TIMEOUT_S, the job continues where it is. If its method cannot let it continue, both are
-tried again until one works.
+for REQUEUE_TIMEOUT_S, the job continues where it is. Its launcher may let it continue a little
+sooner. If its method cannot let it continue, both are tried again until one works.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from slurm_elastic.model.causes.moves import (
     JobUnlisted,
     MayNotBeRequeued,
     MethodUnusable,
+    RequeueIgnored,
     RequeueNotYet,
     RequeueObstacle,
     RequeueTooLate,
@@ -44,9 +45,10 @@ RELEASE_BACKOFF = Backoff(30.0, 300.0)
 all its images for that.
 """
 REQUEUE_TIMEOUT_S = 600.0
-"""If the requeue of a stopped job takes longer, the job continues where it is. There is no
-configuration key, because Slurm requeues within seconds: more is an outage, and a running job is
-worth more than a stopped one.
+"""If the requeue of a stopped job takes longer after the verification, the job continues where it
+is. The launchers of criu and dmtcp wait as long, but from the image on, so they may be first. There
+is no configuration key, because Slurm requeues within seconds: more is an outage, and a running job
+is worth more than a stopped one.
 """
 _CUT_OFF = {ThreatCause.LIMIT: "TIMEOUT", ThreatCause.PREEMPTION: "PREEMPTED"}
 """The state that Slurm shows for a job that it ended for the cause that the job was saved for."""
@@ -56,21 +58,21 @@ def requeue(site: CheckpointSite, move: Migration) -> Migration:
     """Make Slurm requeue the job, unless its next run has begun or it ended by itself."""
     run = move.run
     try:
+        # Before the job is read: a shared directory may hang here while the run ends.
+        has_worked = _has_worked_since(site, move)
         # Read a new list: with an older one we could end a run that Slurm has begun since.
         job = site.jobs.read_new(run.job)
-        if (advanced_move := _advanced_by_itself(site, move, job)) is not None:
+        if (advanced_move := _advance_or_wait(site, move, job)) is not None:
             return advanced_move
-        if _is_end_unknown(job):
-            return _retry_later(site, move, RunStillEnds())
-        if (working_move := _save_again(site, move)) is not None:
-            return working_move
+        # A launcher that was killed with its run has left its last report.
+        if has_worked and job is not None and not job.states & ENDED:
+            return _stay_or_save_again(site, move)
         if job is not None and not job.requeue:
             if not _may_be_requeued(site, move):
                 return enter_step(site, move, MigrationStep.WAITING, at=None, again=False)
             # Lifting --no-requeue took time, so read a new list again.
-            if (
-                advanced_move := _advanced_by_itself(site, move, site.jobs.read_new(run.job))
-            ) is not None:
+            job = site.jobs.read_new(run.job)
+            if (advanced_move := _advance_or_wait(site, move, job)) is not None:
                 return advanced_move
         if suspended.resumable_at(site, run):
             return _retry_later(site, move, SuspendedJustNow())
@@ -113,11 +115,12 @@ def _ends_in_grace(move: Migration, job: SlurmJob | None) -> bool:
     return bool(job.preempted) and "RUNNING" in job.states
 
 
-def _advanced_by_itself(
+def _advance_or_wait(
     site: CheckpointSite, move: Migration, job: SlurmJob | None
 ) -> Migration | None:
-    """If the run has ended or was requeued without us, the move at the step that follows. None if
-    we must requeue the job.
+    """If the run has ended or was requeued without us, the move at the step that follows. While
+    Slurm does not show how the run ended, the move is retried later. None if we must requeue the
+    job.
     """
     if job is None:
         return finish(site, move, MigrationStep.ENDED, JobUnlisted())
@@ -125,7 +128,7 @@ def _advanced_by_itself(
         return enter_step(site, move, MigrationStep.REQUEUED)
     if job.states & ENDED and not ended_for_move(site, move, job):
         return finish(site, move, MigrationStep.ENDED, JobOver(states=tuple(sorted(job.states))))
-    return None
+    return _retry_later(site, move, RunStillEnds()) if _is_end_unknown(job) else None
 
 
 def is_at_work(site: CheckpointSite, move: Migration) -> bool:
@@ -134,25 +137,34 @@ def is_at_work(site: CheckpointSite, move: Migration) -> bool:
     return method is not None and method.is_at_work(move.run)
 
 
-def _save_again(site: CheckpointSite, move: Migration) -> Migration | None:
-    """If the saved run has continued without us, plan another save: a requeue would lose its work.
-    None if the run is still stopped, or if another save would take longer than that work.
+def _has_worked_since(site: CheckpointSite, move: Migration) -> bool:
+    """Whether the saved run has continued without us. False if it is still stopped, or if another
+    save would take longer than the run has worked.
     """
     saved_at, image = move.reached.get(str(MigrationStep.SAVED)), move.image
     if saved_at is None or image is None or move.step is MigrationStep.WAITING:
-        return None
+        return False
     # A verification may take longer than the launcher holds the run. Another save would have to be
     # verified as long, so we would never requeue the job.
     save_s = image.seconds + max(saved_at - image.taken, 0.0)
-    if site.now() - saved_at <= save_s or not is_at_work(site, move):
-        return None
-    cause = RunContinued(number=image.number)
+    return site.now() - saved_at > save_s and is_at_work(site, move)
+
+
+def _stay_or_save_again(site: CheckpointSite, move: Migration) -> Migration:
+    """A requeue would lose the work of the run, which has continued without us. If Slurm has
+    refused the requeue, the run stays, because it would only be stopped again. If we were away,
+    plan another save.
+    """
+    if isinstance(move.note, SlurmRefused | RequeueIgnored):
+        late = RequeueTooLate(late_s=_lateness_s(move, site.now()), cause=move.note)
+        return finish(site, move, MigrationStep.STAYED, late)
+    cause = RunContinued(number=0 if move.image is None else move.image.number)
     if move.tries + 1 >= MAX_TRIES:
         return finish(site, move, MigrationStep.STAYED, cause)
     record_step(site, move, "ckpt-again", cause)
     # Without the step of the save that no longer counts: it means that the run is stopped.
     reached = {step: at for step, at in move.reached.items() if step != MigrationStep.SAVED}
-    move = replace(move, reached=reached, tries=move.tries + 1, held=None)
+    move = replace(move, reached=reached, saves=True, tries=move.tries + 1, held=None)
     return enter_step(site, move, MigrationStep.PLANNED, at=None)
 
 

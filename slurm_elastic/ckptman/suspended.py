@@ -102,9 +102,13 @@ def suspend_owed_jobs(site: CheckpointSite, snapshot: Snapshot, crew: KeyedExecu
 
 
 def _is_moved(site: CheckpointSite, job: int) -> bool:
-    """Whether a move needs the job running. A move that waits for its last moment does not."""
+    """Whether a move needs the job running. A move that waits for its last moment, or pauses before
+    it stops the run again, does not.
+    """
     moves = (move for move in site.state.migrations() if move.run.job == job)
-    return any(move.step is not MigrationStep.WAITING or move.again for move in moves)
+    return any(
+        move.step is not MigrationStep.WAITING or (move.again and not move.pause) for move in moves
+    )
 
 
 def _submit_suspension(site: CheckpointSite, job: SlurmJob, crew: KeyedExecutor) -> None:

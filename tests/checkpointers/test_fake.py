@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 import pytest
 
 from slurm_elastic.checkpointers.fake import FakeCheckpointer
@@ -42,3 +44,23 @@ def bed() -> FakeBed:
 
 class TestFake(SaveContract, Spoils, Deadlines, Holds):
     pass
+
+
+def test_it_reports_only_about_the_run_that_it_saved_last(bed: FakeBed) -> None:
+    saver, run, next_run = bed.checkpointer, bed.run(), bed.run(attempt=1)
+    assert saver.is_at_work(run) is False
+    saver.checkpoint(run, deadline=time.time() + 60, stop=False)
+    assert saver.is_at_work(run) is True
+    assert saver.is_at_work(next_run) is False
+    saver.checkpoint(next_run, deadline=time.time() + 60, stop=False)
+    assert saver.is_at_work(run) is False, "that run has ended"
+
+
+def test_a_stopped_run_continues_by_itself_after_its_hold(bed: FakeBed) -> None:
+    now = 1000.0
+    saver, run = FakeCheckpointer(lambda: now, hold_s=600.0), bed.run()
+    saver.checkpoint(run, deadline=now + 60, stop=True)
+    now += 599
+    assert saver.is_at_work(run) is False
+    now += 1
+    assert saver.is_at_work(run) is True

@@ -19,6 +19,7 @@ from slurm_elastic.ckptman.executor import KeyedExecutor, Urgency, WorkKind
 from slurm_elastic.ckptman.nodes import MARK, apply_threats
 from slurm_elastic.ckptman.origins import ORIGIN_TIMEOUT_S
 from slurm_elastic.ckptman.recorder import lost_node_seconds
+from slurm_elastic.ckptman.requeueing import REQUEUE_TIMEOUT_S
 from slurm_elastic.ckptman.site import JOBS_TTL_S, JobList
 from slurm_elastic.model.causes import Quoted
 from slurm_elastic.model.causes.moves import StoppedInVain
@@ -697,6 +698,7 @@ def test_a_stopped_run_whose_no_requeue_cannot_be_lifted_is_not_left_stopped(
     world: CkptWorld, monkeypatch: pytest.MonkeyPatch, *, answers_again: bool
 ) -> None:
     """It is tried again, and at last the run continues in place."""
+    world.saver.hold_s = 2 * REQUEUE_TIMEOUT_S
     saved_move(world)
     world.slurm.set_job(7, requeue=False)
 

@@ -51,7 +51,7 @@ def test_a_run_of_which_no_save_is_whole_works_until_its_node_is_lost(world: Ckp
     world.saver.spoilt |= ALL
     world.interrupt(node)
     world.until(lambda: "ckpt-no-image" in world.told(7))
-    assert world.saver.held == set(), "nothing keeps it from its work"
+    assert world.saver.held == {}, "nothing keeps it from its work"
     world.until(lambda: world.now > world.migrations()[0].deadline)
     assert world.job(7).restarts == 0
     world.take(node)
@@ -67,7 +67,7 @@ def test_a_run_of_which_no_new_save_is_whole_goes_on_from_an_older_one(world: Ck
     world.saver.spoilt |= ALL - {(7, 1)}
     world.interrupt(node, notice=10.0)
     world.until(lambda: "ckpt-older-image" in world.told(7))
-    assert world.saver.held == set(), "it works until the last moment"
+    assert world.saver.held == {}, "it works until the last moment"
     world.until(lambda: world.back(7, 1))
     world.tick()
     (moved,) = world.migrations()

@@ -122,7 +122,9 @@ class SaveTooLong(Cause, frozen=True, kw_only=True):
 
 
 class StoppedInVain(Cause, frozen=True, kw_only=True):
-    """The run was stopped for an earlier move and continued, so it is not stopped again."""
+    """The run was stopped for an earlier move and continued, so it works for a while before it is
+    stopped again.
+    """
 
     @property
     def words(self) -> str:

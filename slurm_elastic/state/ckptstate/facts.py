@@ -53,7 +53,8 @@ class Migration(Struct, frozen=True, kw_only=True):
 
     ``newest``: the number of the job's newest image when the save of this move was requested (None:
     not requested). ``reached``: when each step was reached (Unix time). ``stopped``: the run was
-    stopped for an earlier move, and continued. ``helped``: how often we released a hold of the
+    stopped for an earlier move, and continued. ``pause``: for how long it then works before a save
+    without a deadline (s; 0: it was not stopped). ``helped``: how often we released a hold of the
     requeued job. ``suspended``: since when the run was suspended as the move was planned (Unix
     time; 0: it was not). ``held``: the run is stopped and could be neither moved nor released.
     ``avoids``: the nodes that the user excluded; ``excluded``: these and the nodes that we exclude
@@ -79,6 +80,7 @@ class Migration(Struct, frozen=True, kw_only=True):
     helped: int = 0
     note: AnyCause | None = None
     stopped: bool = False
+    pause: float = 0.0
     suspended: float = 0.0
     held: FailedRelease | None = None
     avoids: tuple[str, ...] | None = None
