@@ -28,11 +28,10 @@ from slurm_elastic.model.causes.moves import (
     JobUnlisted,
     NamedNodesGo,
     NoLongerThreatened,
-    RequeueIgnored,
-    RequeueRepeated,
     RequeueSeen,
     StillPending,
 )
+from slurm_elastic.model.causes.requeues import RequeueIgnored, RequeueRepeated
 from slurm_elastic.model.causes.waits import BeginsLater, CommandHelps, HoldReturns, WaitHint
 from slurm_elastic.model.slurm import ENDED, SlurmJob
 from slurm_elastic.model.slurm_words.rows import Actor, Fate

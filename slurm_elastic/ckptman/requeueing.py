@@ -18,17 +18,14 @@ from slurm_elastic.ckptman.origins import STAYING
 from slurm_elastic.ckptman.site import CheckpointSite
 from slurm_elastic.ckptman.steps import MAX_TRIES, RETRY_AFTER_S, enter_step, finish, record_step
 from slurm_elastic.model.causes.checkpoints import ImageMakesSafe, SlurmRefused
-from slurm_elastic.model.causes.moves import (
-    JobOver,
-    JobUnlisted,
+from slurm_elastic.model.causes.moves import JobOver, JobUnlisted, MethodUnusable, RunNotReleased
+from slurm_elastic.model.causes.requeues import (
     MayNotBeRequeued,
-    MethodUnusable,
     RequeueIgnored,
     RequeueNotYet,
     RequeueObstacle,
     RequeueTooLate,
     RunContinued,
-    RunNotReleased,
     RunStillEnds,
     SuspendedJustNow,
     WillContinue,

@@ -8,12 +8,14 @@ from __future__ import annotations
 import argparse
 import contextlib
 import re
+from collections.abc import Sequence
 
 from slurm_elastic.base.errors import ConfigError, SlurmElasticError, SlurmError
 from slurm_elastic.base.hostlist import HostlistError, expand
 from slurm_elastic.cli import forgotten_jobs
 from slurm_elastic.config import Config, domain_pools
 from slurm_elastic.model.protocols import Slurm
+from slurm_elastic.model.slurm import SlurmJob
 
 MAX_EXPLAINED_NODES = 16  # nodes that are explained at once
 _NUMBER = re.compile(r"(job:)?[0-9]{1,10}")
@@ -77,13 +79,14 @@ def queued_job_number(config: Config, slurm: Slurm, label: str) -> int:
     """``job_number`` for commands that act on the job.
 
     The array's number is also the number of the task that starts last. SlurmElasticError if the
-    label names other tasks than that one, because these are over. SlurmError if Slurm does not
-    answer.
+    label names other tasks, because these are over.
     """
     number, tasks = job_number(config, slurm, label), _TASKS.search(label)
-    job = next((job for job in slurm.jobs(ended=True) if job.id == number), None)
-    is_other = tasks and job is not None and job.task is not None and tasks[1] != str(job.task)
-    if is_other:
+    queue: Sequence[SlurmJob] = ()
+    with contextlib.suppress(SlurmError):  # the command itself reports that Slurm does not answer
+        queue = slurm.jobs(ended=True) if tasks else ()
+    job = next((job for job in queue if job.id == number), None)
+    if tasks and job is not None and job.task is not None and tasks[1] != str(job.task):
         raise SlurmElasticError(f"{label} is not in Slurm's queue")
     return number
 

@@ -437,9 +437,7 @@ class Checkpointer(Protocol):
         ...
 
     def is_at_work(self, run: JobRun) -> bool:
-        """Whether the run's launcher reports that the run is not held. False if there is no report
-        about this run.
-        """
+        """Whether the run's launcher reports that it is not held. False without a report of it."""
         ...
 
     def verify(self, image: Image) -> None:

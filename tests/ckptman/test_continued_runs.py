@@ -11,7 +11,8 @@ from msgspec.structs import replace
 
 from slurm_elastic.base.errors import SlurmError
 from slurm_elastic.ckptman import migration
-from slurm_elastic.model.causes.moves import RequeueTooLate, StoppedInVain
+from slurm_elastic.model.causes.moves import StoppedInVain
+from slurm_elastic.model.causes.requeues import RequeueTooLate
 from slurm_elastic.model.checkpoint import Image, JobRun
 from slurm_elastic.state.ckptstate.facts import Migration, MigrationStep
 from tests.ckptman.world import CkptWorld

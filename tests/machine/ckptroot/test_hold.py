@@ -219,7 +219,7 @@ def test_a_run_that_slurm_cut_off_leaves_its_images_for_the_requeue_of_the_head(
 ) -> None:
     held.session.hold.end()
     assert remains(held, 0, found, terminated=True)
-    assert not remains(held, 0, replace(says("COMPLETING"), reason="None"), terminated=True)
+    assert not remains(held, 0, says("COMPLETING"), terminated=True)
 
 
 @pytest.mark.parametrize("state", ["TIMEOUT", "COMPLETING", "PREEMPTED", "CANCELLED", "GONE"])

@@ -654,7 +654,7 @@ def test_a_user_is_told_the_cost_of_the_own_jobs_alone(
 
     def told(*words: str) -> subprocess.CompletedProcess[str]:
         return subprocess.run(
-            [*command, "--since", "2027-01-15", *words], user=NOBODY, group=NOBODY,
+            [*command, "--since", "2027-01-15", "--until", "2027-01-16", *words], user=NOBODY, group=NOBODY,
             extra_groups=[], cwd="/", capture_output=True, text=True, timeout=120, check=False,
         )  # fmt: skip
 
