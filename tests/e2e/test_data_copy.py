@@ -158,6 +158,7 @@ def test_too_large_a_directory_holds_the_job_and_says_so(site: Sandbox) -> None:
     os.truncate(place / "data", 11 << 30)
     job = submit(site, place, "true")
     site.wait_for(lambda: site.job(job)["Reason"] == "JobHeldUser", 120, "it is held")
+    site.wait_for(lambda: "AdminComment" in site.job(job), 120, "the hold has its note")
     comment = site.job(job)["AdminComment"]
     assert "[slurm-elastic data: held: the files of" in comment
     assert "copy.size_limit: submit the job from a smaller directory" in comment
