@@ -46,8 +46,8 @@ def terminate(
     reach("suspend.after-intent")
     try:
         site.providers[cloud].terminate(ids)
-    # With another account's credentials a running machine would seem gone, too. When the right ones
-    # are back, a list shows it, a round adopts it and ends it by the state of its node.
+    # A running machine seems gone, too, under another account's credentials. When ours are back, a
+    # list shows the machine, and a round adopts it and ends it by the state of its node.
     except InstanceNotFound:
         log.info("already gone cloud=%s nodes=%s", cloud, compress(nodes))
     except ProviderError as error:

@@ -149,7 +149,7 @@ class Watchdog:
         """
         paths = [self._state / MARK, *self._others()]
         mark = read_mark(self._state)
-        # Also on a head that stands by, slurm-elasticd renews its mark. It then ends no machine.
+        # slurm-elasticd renews its mark also on a head that stands by, and ends no machine there.
         if mark is not None and not mark.acts:
             del paths[0]
         return frozenset(beat for path in paths if (beat := _file_state(path)))

@@ -225,8 +225,8 @@ def gangs_with_room(
     """Return the gangs of ``todo`` that get machines for all their nodes together: the stopped
     machines of ``startable``, which start in this order, and bought machines for the other nodes.
 
-    A node that is a gang of its own is not judged here if no gang of several nodes could lose the
-    room to it, or if there is room for all: the caller judges each start again.
+    Gangs of one node are returned unjudged if there are no other gangs, or if there is room for
+    all: the caller judges each start again.
     """
     places = {s.machine.instance.node: (n, s) for n, s in enumerate(startable)}
     # No machine is started for the other single nodes, and the gangs of several nodes, which could
@@ -238,8 +238,8 @@ def gangs_with_room(
     nodes = tuple(dict.fromkeys(node for gang in gangs for node in gang.nodes))
     if _take_room(part_of(request, nodes), places, left, now, keys):
         return gangs
-    # Judge each gang by what the chosen gangs before it leave. To rank all their machines again for
-    # each gang takes too long for hundreds of jobs.
+    # Count down the room from gang to gang. Ranking all earlier machines again for each gang would
+    # take too long with hundreds of jobs.
     chosen: list[Gang] = []
     served: set[str] = set()
     for gang in gangs:
@@ -259,8 +259,8 @@ def _take_room(
     now: float,
     keys: Sequence[str],
 ) -> _Room | None:
-    """Return the room that is left after each node of ``request`` has got a machine, a stopped or
-    a bought one; None if a node gets none. ``places``: the stopped machines by node, each with its
+    """Return the room that is left after each node of ``request`` has got a stopped or a bought
+    machine; None if a node gets none. ``places``: the stopped machines by node, each with its
     place in the order of starts.
     """
     scope, offers = left.scope, list(left.offers)

@@ -14,8 +14,8 @@ from slurm_elastic.slurm.client import answers
 T = TypeVar("T")
 
 FLAGS = frozenset({"IGNORE_JOBS", "OVERLAP"})
-"""The flags of our reservations. slurmctld refuses a request without OVERLAP for all its nodes if
-another reservation has a single one of them at that time.
+"""The flags of our reservations. Without OVERLAP slurmctld refuses the whole request if another
+reservation has any of its nodes at that time.
 """
 
 

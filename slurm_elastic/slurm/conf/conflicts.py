@@ -31,7 +31,7 @@ NODE_RESETS = {
 """Slurm's defaults of options that NodeName=DEFAULT may set and our nodes must not inherit."""
 
 SOCKET_KEYS = frozenset({"boards", "sockets", "socketsperboard"})
-"""With one of these options in NodeName=DEFAULT, our nodes need CoresPerSocket, too."""
+"""Our nodes need CoresPerSocket, too, if NodeName=DEFAULT sets any of these options."""
 
 _NODE_SET_BY_US = frozenset(
     {

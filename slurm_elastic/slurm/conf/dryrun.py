@@ -141,7 +141,7 @@ def submit_job(
             with (directory / "slurm.conf").open("a") as conf:
                 conf.write("JobSubmitPlugins=lua\n")
         command = _command(settings, site, directory, wrapper)
-        # With "=", because argparse takes a separate --account=x for an option of its own.
+        # argparse would take a separate --account=x for an option of its own, so we write "=".
         command += ["--submit", *(f"--submit-option={option}" for option in options)]
         command += [f"--user={user}"] if user else []
         if failure := _failure_of(command, directory, site):
