@@ -61,6 +61,10 @@ def _of_site(ask: PriceAsk, moment: Moment, partition: str) -> Iterator[Partitio
     if len(nodes) < ask.job.node_count:
         yield replace(named, why=f"{len(nodes)} nodes of it are in service")
         return
+    if ask.job.gres or ask.job.job_gres:
+        # What slurmctld tells of a node has no gres: all GPUs may be busy beside free processors.
+        yield replace(named, why="whether its GPUs (or other gres) are free is not known")
+        return
     yield _started(named, ask, moment, present_of(ask, moment, partition, nodes), ())
 
 

@@ -77,6 +77,15 @@ def test_a_partition_without_enough_nodes_says_so(site: Config) -> None:
     assert (found.start, found.why) == ((), "2 nodes of it are in service")
 
 
+@pytest.mark.parametrize("asked", ["gres", "job_gres"])
+def test_free_processors_promise_no_gpu(site: Config, asked: str) -> None:
+    found = one(site, wish=replace(WISH, **{asked: "gres/gpu:a100:4"}))
+    assert (found.start, found.why) == (
+        (),
+        "whether its GPUs (or other gres) are free is not known",
+    )
+
+
 def test_a_cloud_costs_from_its_last_spot_price_to_its_dearest_at_the_limit(
     site: Config,
 ) -> None:
