@@ -50,5 +50,6 @@ def _kept(node: str, fate: str) -> Finding:
         f"node {node}",
         fate,
         expected="its jobs are saved and continue elsewhere",
-        advice="slurm-elastic ckpt list shows how far they are",
+        advice="slurm-elastic ckpt list shows how far they are; "
+        f"if the machine stays: slurm-elastic ckpt notice {node} --withdraw",
     )
