@@ -19,6 +19,6 @@ def missing_module(error: ImportError, extra: str) -> str:
             f"do: use a Python that every user may read, not {sys.prefix}"
         )
     return (
-        f"Python module {error.name!r} is missing; "
-        f"do: pip install '.[{extra}]' in a clone of slurm-elastic"
+        f"Python module {error.name!r} is missing; do: "
+        f"{sys.executable} -m pip install '.[{extra}]' in a clone of slurm-elastic"
     )

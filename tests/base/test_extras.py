@@ -15,7 +15,8 @@ REPOSITORY = Path(__file__).parents[2]
 def test_a_missing_module_names_the_extra_that_brings_it() -> None:
     error = ModuleNotFoundError("No module named 'boto3'", name="boto3")
     assert missing_module(error, "aws") == (
-        "Python module 'boto3' is missing; do: pip install '.[aws]' in a clone of slurm-elastic"
+        f"Python module 'boto3' is missing; do: {sys.executable} -m pip install '.[aws]'"
+        " in a clone of slurm-elastic"
     )
 
 

@@ -494,7 +494,7 @@ def test_without_its_libraries_it_says_what_to_install(
     monkeypatch.delitem(sys.modules, "slurm_elastic.watch.web.server", raising=False)
     monkeypatch.setitem(sys.modules, "uvicorn", None)
     assert main(["--config", str(config_file(tmp_path)), "web"]) == 1
-    assert "do: pip install '.[dashboard]'" in capsys.readouterr().err
+    assert "-m pip install '.[dashboard]'" in capsys.readouterr().err
 
 
 def test_a_port_that_is_taken_and_a_group_without_a_socket(
