@@ -175,6 +175,13 @@ class AuthError(ProviderError):
     """Credentials are missing, wrong or expired, or do not permit the call."""
 
 
+class UnopenedError(AuthError):
+    """The cloud cannot be opened on this host: a Python module or a setting cannot be read.
+
+    An AuthError, because only an administrator can mend it, and the cloud's machines are not lost.
+    """
+
+
 class DeniedError(AuthError):
     """The credentials are valid but do not permit this launch. Another offer may be permitted.
 

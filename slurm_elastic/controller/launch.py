@@ -32,7 +32,7 @@ from slurm_elastic.controller.context import Site
 from slurm_elastic.model.causes import AnyCause
 from slurm_elastic.model.cluster import Instance, LaunchSpec, Offer
 from slurm_elastic.model.exclusion import COOL_DOWN, TIMED, Exclusion
-from slurm_elastic.model.memory import REFUSED
+from slurm_elastic.model.memory import code_of
 from slurm_elastic.model.protocols import Chooser
 from slurm_elastic.model.slurm import NOWHERE
 from slurm_elastic.policies.launch.exclusions import (
@@ -287,10 +287,10 @@ def _refused_offers(
 
 
 def report_auth(site: Site, error: AuthError) -> None:
-    """Report in the log and in ``status`` that the cloud refuses our credentials."""
-    log.error("cloud refuses our credentials cloud=%s error=%s", error.cloud, error)
+    """Report in the log and in ``status`` that the cloud refuses us, or cannot be opened."""
+    log.error("cloud cannot be used cloud=%s error=%s", error.cloud, error)
     site.ledger.health.report(
-        Health(name=error.cloud, checked=site.now(), error=str(error), code=REFUSED)
+        Health(name=error.cloud, checked=site.now(), error=str(error), code=code_of(error))
     )
 
 

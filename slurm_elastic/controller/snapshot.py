@@ -13,11 +13,11 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 
 from msgspec.structs import replace
 
-from slurm_elastic.base.errors import AuthError, ProviderError, SlurmError, bounded
+from slurm_elastic.base.errors import ProviderError, SlurmError, bounded
 from slurm_elastic.controller.context import Site
 from slurm_elastic.model.cluster import Instance, Offer, Pool
 from slurm_elastic.model.exclusion import BREAKER, CAPACITY, Exclusion
-from slurm_elastic.model.memory import REFUSED, UNREADABLE, Machine
+from slurm_elastic.model.memory import UNREADABLE, Machine, code_of
 from slurm_elastic.model.protocols import NO_NODE
 from slurm_elastic.model.slurm import Request, SlurmNode
 from slurm_elastic.policies.actions import OnMachine
@@ -152,7 +152,7 @@ class CloudReader:
                 self._site.providers[cloud].instances(), self.listed_price, self._site.now()
             )
         except ProviderError as error:
-            self._unreadable(str(error), REFUSED if isinstance(error, AuthError) else UNREADABLE)
+            self._unreadable(str(error), code_of(error))
             log.warning("cloud cannot be read cloud=%s error=%s", cloud, error)
             return None
         # A provider may raise errors of its SDK. They must not end the round: Slurm's side of the

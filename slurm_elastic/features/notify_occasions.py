@@ -12,7 +12,7 @@ from slurm_elastic.config.policies import Budget
 from slurm_elastic.config.telling import NotifyEvent
 from slurm_elastic.model.cluster import Usage
 from slurm_elastic.model.exclusion import Exclusion
-from slurm_elastic.model.memory import REFUSED, Health
+from slurm_elastic.model.memory import REFUSED, UNOPENED, Health
 from slurm_elastic.policies.launch.exclusions import DENIED
 from slurm_elastic.policies.launch.grouping import braces
 from slurm_elastic.policies.money.bounds import Spent
@@ -109,13 +109,16 @@ def of_denials(cool_downs: Iterable[Exclusion]) -> Iterator[Occasion]:
 
 
 def of_health(health: Iterable[Health]) -> Iterator[Occasion]:
-    """Yield occasions for refused credentials, and for paid machines that serve no node."""
+    """Yield occasions for clouds that refuse the credentials or cannot be opened, and for paid
+    machines that serve no node.
+    """
     for row in health:
-        if row.error is not None and row.code == REFUSED:
+        if row.error is not None and row.code in (REFUSED, UNOPENED):
+            how = "refuses the credentials" if row.code == REFUSED else "cannot be opened"
             yield Occasion(
                 event=NotifyEvent.CREDENTIALS,
                 key=f"credentials/{row.name}",
-                text=f"cloud {row.name} refuses the credentials: {row.error}",
+                text=f"cloud {row.name} {how}: {row.error}",
                 values={"cloud": row.name},
             )
         elif row.error is not None and count_of(row.code):

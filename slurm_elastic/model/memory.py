@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from msgspec import Struct, field
 
 from slurm_elastic.base.backoff import Backoff
+from slurm_elastic.base.errors import AuthError, ProviderError, UnopenedError
 from slurm_elastic.base.sentence import Sentence
 from slurm_elastic.base.units import brief
 from slurm_elastic.model.causes import AnyCause
@@ -199,8 +200,17 @@ after which it is read again at the latest.
 """
 _PLAIN_NAMES = {PLANS: "Slurm's reservations and drains", "slurm (ckptman)": "slurm"}
 """The names for people of entries that have other names in the ledger."""
-REFUSED, UNREADABLE = "auth", "unreadable"
-"""REFUSED: the cloud refuses the credentials. UNREADABLE: its list fails for another reason."""
+REFUSED, UNOPENED, UNREADABLE = "auth", "unopened", "unreadable"
+"""REFUSED: the cloud refuses the credentials. UNOPENED: this host cannot open the cloud.
+UNREADABLE: its list fails for another reason.
+"""
+
+
+def code_of(error: ProviderError) -> str:
+    """The code of a cloud's health after this error."""
+    if isinstance(error, UnopenedError):
+        return UNOPENED
+    return REFUSED if isinstance(error, AuthError) else UNREADABLE
 
 
 class Health(Struct, frozen=True, kw_only=True):

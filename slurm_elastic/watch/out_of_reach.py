@@ -1,6 +1,6 @@
 """Sentences about paid machines that cannot be ended.
 
-Their cloud refuses the credentials or does not answer. Pure functions.
+Their cloud refuses the credentials, cannot be opened here, or does not answer. Pure functions.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from collections.abc import Iterable, Sequence
 
 from slurm_elastic.base.pages import page
 from slurm_elastic.base.units import counted, money
-from slurm_elastic.model.memory import REFUSED, UNREADABLE, Health, Machine
+from slurm_elastic.model.memory import REFUSED, UNOPENED, UNREADABLE, Health, Machine
 
 RENEW = (
     f"renew the credentials, or give SlurmUser a copy ({page('install')}); slurm-elasticd reads "
@@ -23,12 +23,14 @@ def advice(health: Health | None, machines: Sequence[Machine], reach: str) -> st
 
     ``reach``: how to find out why the cloud does not answer.
     """
-    if health is None or health.code not in (REFUSED, UNREADABLE):
+    if health is None or health.code not in (REFUSED, UNOPENED, UNREADABLE):
         return ""
     if health.code == UNREADABLE:
         return reach
-    console = "; until then end machines in the cloud's console" if machines else ""
-    return f"{RENEW}{console}"
+    remedies = [RENEW] if health.code == REFUSED else []  # why a cloud cannot be opened has its own
+    if machines:
+        remedies.append("until then end machines in the cloud's console")
+    return "; ".join(remedies)
 
 
 def unendable(health: Health | None, machines: Sequence[Machine]) -> str:
@@ -42,6 +44,8 @@ def unendable(health: Health | None, machines: Sequence[Machine]) -> str:
     names = _named(machines)
     if health.code == REFUSED:
         return f"{subject} cannot be ended until the credentials work: {names}"
+    if health.code == UNOPENED:
+        return f"{subject} cannot be ended until the cloud can be opened: {names}"
     if health.code == UNREADABLE:
         return f"{subject} may not end until the cloud answers: {names}"
     return ""

@@ -257,7 +257,7 @@ def test_a_held_pool_whose_cloud_has_no_offers(
 def test_refused_credentials(world: World, said: Callable[[str], list[str]]) -> None:
     world.clouds["pub"].fail_next(AuthError, 1, "launch")
     launch(world.site, spec(world), "r1")
-    assert said("cloud refuses our credentials cloud=pub error=") == ["ERROR"]
+    assert said("cloud cannot be used cloud=pub error=") == ["ERROR"]
 
 
 def test_a_launch_in_doubt_and_one_that_is_repeated(

@@ -13,6 +13,7 @@ from msgspec.structs import replace
 from rich.console import Console
 from status_cases import NOW, busy_ledger, busy_slurm, config, job, node
 
+from slurm_elastic.base.errors import UnopenedError
 from slurm_elastic.base.units import money
 from slurm_elastic.cli.status_tables import render
 from slurm_elastic.config.policies import Budget, CloudPolicies, SitePolicies
@@ -21,7 +22,7 @@ from slurm_elastic.model.causes.refusals import CloudSilent
 from slurm_elastic.model.cluster import InstanceState, Market
 from slurm_elastic.model.directive import Directive, Pause, stop_reason
 from slurm_elastic.model.exclusion import BREAKER, CAPACITY, OPERATOR, POLICY, Exclusion
-from slurm_elastic.model.memory import REFUSED, UNREADABLE, UnhelpedJob
+from slurm_elastic.model.memory import REFUSED, UNREADABLE, UnhelpedJob, code_of
 from slurm_elastic.model.slurm import SlurmJob, SlurmNode
 from slurm_elastic.policies.money.bounds import Spent
 from slurm_elastic.policies.nodes.node_reasons import HOLD_MARK
@@ -296,6 +297,26 @@ def test_refused_credentials_of_a_cloud_without_machines_have_their_remedy(tmp_p
     assert problem.text == "Cloud aws refuses the credentials (0s ago): ExpiredToken: no"
     assert problem.do.startswith("renew the credentials")
     assert "console" not in problem.do
+
+
+@pytest.mark.parametrize("count", [0, 2])
+def test_a_cloud_that_cannot_be_opened_is_no_matter_of_credentials(
+    tmp_path: Path, count: int
+) -> None:
+    missing = "aws: Unusable: Python module 'boto3' is missing; do: install it"
+    error = UnopenedError("aws", "Unusable", "Python module 'boto3' is missing; do: install it")
+    health = [Health(name="aws", checked=NOW, error=missing, code=code_of(error))]
+    machines = [
+        Machine(instance=instance(f"i-{n}", f"pub{n}"), pool="x") for n in range(1, count + 1)
+    ]
+    facts = Facts(now=NOW, nodes={}, machines=machines, health=health)
+    view = status_view(config(tmp_path), facts)
+    (problem,) = (one for one in view.attention if one.cause == "cloud:aws")
+    how = "cannot be opened on this host (0s ago): Unusable: Python module 'boto3' is missing"
+    assert f"loud aws {how}" in problem.text
+    assert "credentials" not in f"{problem.text} {problem.do}"
+    assert ("cannot be ended until the cloud can be opened" in problem.text) == bool(count)
+    assert ("console" in problem.do) == bool(count)
 
 
 def test_two_machines_of_one_node_are_told_apart(tmp_path: Path) -> None:

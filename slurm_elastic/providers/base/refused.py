@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NoReturn
 
-from slurm_elastic.base.errors import AuthError
+from slurm_elastic.base.errors import UnopenedError
 from slurm_elastic.model.cluster import Instance, LaunchSpec, Notice, Offer, Pool
 
 
 class RefusedProvider:
-    """Stands for a cloud that cannot be opened. Each call raises AuthError with the reason, so the
-    cloud is skipped and reported, and its machines do not count as lost.
+    """Stands for a cloud that cannot be opened. Each call raises UnopenedError with the reason, so
+    the cloud is skipped and reported, and its machines do not count as lost.
     """
 
     def __init__(self, name: str, reason: str) -> None:
@@ -19,33 +19,31 @@ class RefusedProvider:
         self._reason = reason
 
     def offers(self, pool: Pool) -> Sequence[Offer]:
-        """Raise AuthError."""
+        """Raise UnopenedError."""
         del pool
         self._refuse()
 
     def launch(self, spec: LaunchSpec) -> Sequence[Instance]:
-        """Raise AuthError."""
+        """Raise UnopenedError."""
         del spec
         self._refuse()
 
     def instances(self) -> Sequence[Instance]:
-        """Raise AuthError."""
+        """Raise UnopenedError."""
         self._refuse()
 
     def terminate(self, ids: Sequence[str]) -> None:
-        """Raise AuthError."""
+        """Raise UnopenedError."""
         del ids
         self._refuse()
 
     def notices(self) -> Sequence[Notice]:
-        """Raise AuthError."""
+        """Raise UnopenedError."""
         self._refuse()
 
     def check(self) -> None:
-        """Raise AuthError."""
+        """Raise UnopenedError."""
         self._refuse()
 
     def _refuse(self) -> NoReturn:
-        # AuthError: callers report it as a thing that only an administrator can mend, and never
-        # take this cloud's machines for lost.
-        raise AuthError(self.name, "Unusable", self._reason)
+        raise UnopenedError(self.name, "Unusable", self._reason)

@@ -15,7 +15,7 @@ from slurm_elastic.config.pool_rules import paid_reservations
 from slurm_elastic.model.causes.stops import CloudBlocked
 from slurm_elastic.model.cluster import Pool, Usage
 from slurm_elastic.model.directive import Directive, describe, limit_changes
-from slurm_elastic.model.memory import REFUSED, Launch, Machine
+from slurm_elastic.model.memory import REFUSED, UNOPENED, Launch, Machine
 from slurm_elastic.model.slurm import SlurmJob, SlurmNode
 from slurm_elastic.policies.clock_guard import set_back
 from slurm_elastic.policies.launch.waiting import is_counted
@@ -313,6 +313,7 @@ def _cloud(join: _Join, cloud: CloudSettings, blocked: CloudBlocked | None) -> C
         unendable=unendable(health, machines),
         do=advice(health, machines, cloud.reach_advice) if health and health.error else "",
         refused=health is not None and health.code == REFUSED,
+        unopened=health is not None and health.code == UNOPENED,
     )
 
 

@@ -193,13 +193,15 @@ def other_clouds(view: StatusView) -> Iterable[StatusNotice]:
 
 
 def _is_unendable(cloud: CloudRow) -> bool:
-    return cloud.refused and bool(cloud.unendable)
+    return (cloud.refused or cloud.unopened) and bool(cloud.unendable)
 
 
 def _problem(cloud: CloudRow, now: float) -> StatusNotice:
     """Report the error of a cloud; machines that cannot be ended come first in the text."""
     ago = f" ({brief(now - cloud.checked)} ago)" if cloud.checked else ""
     how = "refuses the credentials" if cloud.refused else "answers with an error"
+    if cloud.unopened:
+        how = "cannot be opened on this host"
     text = f"cloud {cloud.name} {how}{ago}: {cloud.problem}"
     unendable = f"{cloud.unendable}; " if cloud.unendable else ""
     return StatusNotice(

@@ -168,7 +168,7 @@ class CloudRow(
     launches; ``limit``: how many nodes it may have. Dollars an hour: ``price_now`` at today's
     prices, ``price_worst`` as the limits count. ``unendable``: a sentence about machines that
     cannot be ended because of the ``problem``; ``do``: the remedy. ``refused``: the cloud refuses
-    the credentials.
+    the credentials. ``unopened``: this host cannot open the cloud.
     """
 
     name: str
@@ -188,6 +188,7 @@ class CloudRow(
     unendable: str = ""
     do: str = ""
     refused: bool = False
+    unopened: bool = False
 
 
 class SiteView(Struct, frozen=True, kw_only=True):
