@@ -28,7 +28,7 @@ from slurm_elastic.features.books import CostRows, Costs, charges, read_books, r
 from slurm_elastic.features.cost_keys import By
 from slurm_elastic.features.cost_sums import CostLine
 from slurm_elastic.model.causes import Quoted
-from slurm_elastic.model.cluster import Market
+from slurm_elastic.model.cluster import Location, Market
 from slurm_elastic.model.memory import ChargedRun, part_id, whole_id
 from slurm_elastic.slurm.client.prompt import PromptCli
 from slurm_elastic.state.ledger import Ledger
@@ -367,6 +367,19 @@ def test_how_much_unused_time_is_normal_and_which_key_lowers_it(
     assert "unused_advice" not in cost.document(report(books, By.DAY), config)
     cost.render(costs, plain(), config)
     assert "idle: machines waited for another job" in capsys.readouterr().out
+
+
+def test_the_key_that_lowers_idle_time_is_the_one_in_force(books: CostRows, tmp_path: Path) -> None:
+    """A cloud's own suspend_time replaces that of ``timings``."""
+    config = configfile.load(config_file(tmp_path))
+    public = next(cloud for cloud in config.clouds if cloud.location is Location.PUBLIC)
+    clouds = tuple(
+        replace(cloud, suspend_time=1800.0) if cloud is public else cloud for cloud in config.clouds
+    )
+    shares = unused_shares(replace(config, clouds=clouds), report(books, By.ACCOUNT))
+    (idle,) = (share for share in shares if share.reason == "idle")
+    assert idle.keys == ("suspend_time",)
+    assert f"A shorter suspend_time of cloud {public.name} (now 30m)" in idle.advice
 
 
 def test_json_and_csv_have_the_same_money(site: Path, capsys: pytest.CaptureFixture[str]) -> None:

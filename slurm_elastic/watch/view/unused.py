@@ -139,8 +139,14 @@ def _idle_advice(config: Config) -> tuple[tuple[str, ...], str]:
             "machines waited for another job. A shorter idle time in policies.release lowers this "
             "part, but more jobs then wait for a boot."
         )
-    wait_s = max((_wait_s(config, pool) for pool in pools), default=0.0)
-    return ("timings.suspend_time",), (
-        f"machines waited for another job. A shorter timings.suspend_time (now {brief(wait_s)}) "
+    longest = max(pools, key=lambda pool: _wait_s(config, pool), default=None)
+    key, of_cloud = "timings.suspend_time", ""
+    wait_s = config.timings.suspend_time
+    if longest is not None:
+        cloud, wait_s = config.cloud(longest.cloud), _wait_s(config, longest)
+        if cloud.suspend_time is not None:  # timings.suspend_time has no effect there
+            key, of_cloud = "suspend_time", f" of cloud {cloud.name}"
+    return (key,), (
+        f"machines waited for another job. A shorter {key}{of_cloud} (now {brief(wait_s)}) "
         "lowers this part, but more jobs then wait for a boot."
     )
