@@ -81,7 +81,7 @@ def test_a_job_that_slurm_has_not_asked_for_is_told_slurms_reason(site: Config) 
 
 def test_the_allow_list_of_the_configuration_is_asked(site: Config) -> None:
     found = told(site, partitions=("static",), account="arts")
-    assert found.startswith("account: account arts may not use it; only physics may")
+    assert found.startswith("account: account arts is not in allow.accounts of slurm-elastic.yaml")
     grouped = replace(site, allow=Who(groups=("no-such-group",)))
     assert told(grouped, partitions=("static",), user="root").startswith("group: root is in none")
 

@@ -67,7 +67,7 @@ def test_each_job_is_told_what_is_in_its_way(site: SubmissionSite) -> None:
 
     told = explained(site, refused)
     assert set(told.values()) == {
-        "account: account arts may not use it; only physics may (who in slurm-elastic.yaml)"
+        "account: account arts is not in allow.accounts of slurm-elastic.yaml, which names physics"
     }
     told = explained(site, large)
     assert told["pub"].startswith("size: the job asks for 9 nodes, and 4 such can be up together")

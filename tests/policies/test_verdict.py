@@ -91,14 +91,23 @@ def changed(job: SlurmJob = JOB, **fields: Any) -> SlurmJob:
         (changed(UNLISTED, reservation="beam"), "partition", "names a reservation"),
         (
             changed(UNLISTED, account="arts"), "account",
-            "account arts may not use it; only bio, physics may (who in slurm-elastic.yaml)",
+            "account arts is not in allow.accounts of slurm-elastic.yaml, which names bio, physics",
         ),
         (changed(UNLISTED, account=""), "account", "Slurm knows none for the job"),
         (
             changed(account="arts", reason="AccountNotAllowed"), "account",
-            "account arts may not use it",
+            "account arts is not in allow.accounts",
         ),
-        (changed(UNLISTED, qos="long"), "qos", "QOS long may not use it; only normal may"),
+        (changed(UNLISTED, qos="long"), "qos", "QOS long is not in allow.qos"),
+        # Slurm admits accounts below an allowed one, and these limits refuse no account.
+        (
+            changed(account="bio-sub", reason="AssocGrpCpuLimit"), "kept",
+            "AssocGrpCpuLimit: a limit of its account or user is reached",
+        ),
+        (
+            changed(account="bio-sub", qos="long", reason="QOSNotAllowed"), "qos",
+            "QOS long is not in allow.qos",
+        ),
         (changed(UNLISTED, batch=False), "interactive", "use sbatch"),
         (changed(UNLISTED, requeue=False), "requeue", "may not be requeued"),
         (changed(UNLISTED, limit=9000), "time", "time limit is 2h 30m, the partition's 2h"),
@@ -331,8 +340,9 @@ def test_a_cap_that_is_a_whole_number_of_nodes_allows_them() -> None:
     [
         (changed(UNLISTED, account="Physics"), "filter"),
         (changed(UNLISTED, qos="NORMAL"), "filter"),
-        (changed(account="arts", reason="AssocGrpCpuLimit"), "account"),
-        (changed(account="arts", reason="InvalidAccount"), "account"),
+        (changed(account="arts", reason="AccountNotAllowed"), "account"),
+        (changed(account="arts", reason="AssocGrpCpuLimit"), "kept"),
+        (changed(account="arts", reason="InvalidAccount"), "kept"),
         (changed(account="arts", reason="BadConstraints"), "kept"),
         (changed(qos="long", reason="QOSNotAllowed"), "qos"),
         (changed(qos="long", reason="QOSMaxJobsPerUserLimit"), "kept"),

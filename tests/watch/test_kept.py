@@ -193,9 +193,9 @@ def test_never_is_said_only_of_jobs_of_which_it_is_proven(site: Config, job: Slu
          SMALLER),
         # Slurm would refuse the job in our partitions, which are for account physics.
         (waiting(reason="PartitionConfig", partitions=("batch",), node_count=4, account="arts"),
-         "; its account and QOS may use no other cloud", SMALLER),
+         "; no other cloud's allow list names its account and QOS", SMALLER),
         (waiting(reason="AccountNotAllowed", partitions=("burst",), account="arts"),
-         "may not use the partition; its account and QOS may use no other cloud",
+         "may not use the partition; no other cloud's allow list names its account and QOS",
          "scontrol update jobid=7 account=ACCOUNT"),
     ],
 )  # fmt: skip

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import functools
 import re
+from typing import Literal
 
 from msgspec import Struct
 
@@ -24,12 +25,12 @@ _WHAT = r"(?:BB|Billing|C[Pp][Uu]|Energy|GRES|License|Mem|Memory|Node|Unknown)"
 
 def _passes(
     pattern: str, meaning: str, *, actor: Actor = Actor.SLURM, advice: str = "",
-    counted: bool = False, refusal: bool = False, waits_for: str = "",
+    counted: bool = False, waits_for: str = "",
 ) -> ReasonRow:  # fmt: skip
     """A reason that ends by itself; ``actor`` may end it earlier."""
     return ReasonRow(
         pattern=pattern, fate=Fate.STARTS, actor=actor, meaning=meaning, advice=advice,
-        is_counted=counted, is_refusal=refusal, waits_for=waits_for,
+        is_counted=counted, waits_for=waits_for,
     )  # fmt: skip
 
 
@@ -54,13 +55,13 @@ def _never(
     advice: str,
     *,
     may_free: bool = False,
-    refusal: bool = False,
+    refuses: Literal["", "account", "QOS"] = "",
     partition: bool = False,
     elsewhere: bool = False,
 ) -> ReasonRow:
     return ReasonRow(
         pattern=pattern, fate=Fate.NEVER, actor=Actor.USER, meaning=meaning, advice=advice,
-        may_free=may_free, is_refusal=refusal, is_of_partition=partition,
+        may_free=may_free, refuses=refuses, is_of_partition=partition,
         may_fit_elsewhere=elsewhere,
     )  # fmt: skip
 
@@ -164,7 +165,7 @@ _PARTITIONS = (
     ),
     _never(
         "AccountNotAllowed", "its account may not use the partition",
-        "scontrol update jobid={job} account=ACCOUNT", refusal=True,
+        "scontrol update jobid={job} account=ACCOUNT", refuses="account",
         partition=True, elsewhere=True,
     ),
 )  # fmt: skip
@@ -181,11 +182,10 @@ _REQUESTS = (
     _never("DeadLine", "its deadline has passed", "scancel {job}"),
     _never(
         "InvalidAccount", "Slurm does not know its account",
-        "scontrol update jobid={job} account=ACCOUNT", refusal=True,
+        "scontrol update jobid={job} account=ACCOUNT",
     ),
     _never(
         "InvalidQOS", "Slurm does not know its QOS", "scontrol update jobid={job} qos=QOS",
-        refusal=True,
     ),
     _never(
         "ReservationInvalid", "its reservation does not exist, or is not for it",
@@ -259,23 +259,20 @@ _LIMITS = (
         rf"AssocGrp(?:{_WHAT}(?:(?:Run)?Minutes)?|CPU(?:Run)?Minutes|Jobs|SubmitJobs|Wall|Cpu)"
         r"(?:Limit)?",
         "a limit of its account or user is reached", actor=Actor.SITE, advice=_OF_ASSOC,
-        refusal=True,
     ),
     _passes(
         r"AssocMax(?:SubmitJob|Jobs)Limit|Association(?:Job|Resource)Limit",
         "a limit of its account or user is reached", actor=Actor.SITE, advice=_OF_ASSOC,
-        refusal=True,
     ),
     _never(
         rf"AssocMax(?:{_WHAT}(?:Minutes)?Per(?:Job|Node)|WallDurationPerJob)(?:Limit)?"
         r"|AssociationTimeLimit",
         "it asks for more than its account or user may have in one job",
-        f"submit again within the limits ({_OF_ASSOC}), after scancel {{job}}", refusal=True,
+        f"submit again within the limits ({_OF_ASSOC}), after scancel {{job}}",
     ),
     _passes(
         r"AccountingPolicy|Job is at or exceeds association .*",
         "a limit of its account or user is reached", actor=Actor.SITE, advice=_OF_ASSOC,
-        refusal=True,
     ),
     _passes(
         rf"QOSGrp(?:{_WHAT}(?:(?:Run)?Minutes)?|CPU(?:Run)?Minutes|Jobs|SubmitJobs|Wall|Cpu)"
@@ -298,7 +295,7 @@ _LIMITS = (
     ),
     _never(
         "QOSNotAllowed", "its QOS may not use the partition",
-        "scontrol update jobid={job} qos=QOS", refusal=True, partition=True,
+        "scontrol update jobid={job} qos=QOS", refuses="QOS", partition=True,
     ),
     _passes(
         "QOSUsageThreshold", "its account has used too much for its QOS", actor=Actor.SITE,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from enum import Enum
+from typing import Literal
 
 from msgspec import Struct
 
@@ -32,12 +33,12 @@ class ReasonRow(Struct, frozen=True, kw_only=True):
     command that helps. Both may contain the pattern's groups, and ``advice`` the ``{job}``.
     ``is_counted``: a new machine may start the job, so growth policies and forecasts count it.
     ``is_leftover``: the reason is from the job's last run and stays until Slurm examines the queue.
-    ``is_refusal``: Slurm rejects the job's account or QOS. ``is_of_partition``: the reason concerns
-    one of the job's partitions. ``may_fit_elsewhere``: another partition may start the job, so
-    ``advice`` is for jobs that no other partition can hold. ``is_persons``: a person holds the job
-    on purpose. ``may_free``: other nodes may start the job, so ckptman releases it after it has
-    moved the job. ``waits_for``: the phrase by which ``status`` counts such jobs, "" if it has none
-    of its own.
+    ``refuses``: which of the job's names a partition does not admit. ``is_of_partition``: the
+    reason concerns one of the job's partitions. ``may_fit_elsewhere``: another partition may start
+    the job, so ``advice`` is for jobs that no other partition can hold. ``is_persons``: a person
+    holds the job on purpose. ``may_free``: other nodes may start the job, so ckptman releases it
+    after it has moved the job. ``waits_for``: the phrase by which ``status`` counts such jobs, ""
+    if it has none of its own.
     """
 
     pattern: str
@@ -48,7 +49,7 @@ class ReasonRow(Struct, frozen=True, kw_only=True):
     is_counted: bool = False
     is_leftover: bool = False
     may_free: bool = False
-    is_refusal: bool = False
+    refuses: Literal["", "account", "QOS"] = ""
     is_of_partition: bool = False
     may_fit_elsewhere: bool = False
     is_persons: bool = False

@@ -94,7 +94,7 @@ def _elsewhere(
     if not other_cases:
         return reason
     if not admitting:
-        return f"{text}; its account and QOS may use no other cloud", command
+        return f"{text}; no other cloud's allow list names its account and QOS", command
     # A job that names another partition would be rejected for its choice, not for its size.
     judged = {
         name: verdicts(

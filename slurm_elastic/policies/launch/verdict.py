@@ -253,15 +253,16 @@ def _qos(question: _Question) -> str:
 
 def _not_in(kind: str, value: str, allowed: Collection[str], question: _Question) -> str:
     """Return why ``value`` is not among the names that the cloud admits; "" if it is."""
-    # If the job is listed, Slurm itself has admitted it, perhaps by its account's parent, unless
-    # the reason for its wait is a refusal.
-    let_in = question.listed and not question.job.wait_reason.row.is_refusal
+    # Slurm has admitted a listed job, also by its account's parent, unless it refuses this name.
+    let_in = question.listed and question.job.wait_reason.row.refuses != kind
     if let_in or not allowed or value.lower() in {name.lower() for name in allowed}:
         return ""
     names = ", ".join(sorted(allowed))
     if not value:
         return f"only {kind} {names} may use it, and Slurm knows none for the job"
-    return f"{kind} {value} may not use it; only {names} may (who in slurm-elastic.yaml)"
+    # Not "may not use it": since 23.02 Slurm admits accounts below a named account, too.
+    key = "accounts" if kind == "account" else "qos"
+    return f"{kind} {value} is not in allow.{key} of slurm-elastic.yaml, which names {names}"
 
 
 def _group(question: _Question) -> str:
