@@ -135,7 +135,11 @@ def _table(document: OwnJobs) -> Rows:
     )  # fmt: skip
     for job in document.jobs:
         style = _WARN if job.stuck else ""
-        table.add(*_cells(job, document), words(why_text(job), style), words(saved_text(job.save)))
+        table.add(
+            *_cells(job, document),
+            words(why_text(job), style),
+            words(saved_text(job.save, document.at)),
+        )
     return table
 
 
@@ -153,7 +157,7 @@ def _narrow(document: OwnJobs) -> RenderableType:
         otherwise=lambda: _cards(document),
     )  # fmt: skip
     for job in document.jobs:
-        table.add(*_cells(job, document), Text(_saved_word(job.save)))
+        table.add(*_cells(job, document), Text(_saved_word(job.save, document.at)))
     return Group(table, *_reasons(document.jobs))
 
 
@@ -164,17 +168,18 @@ def _reasons(jobs: Sequence[OwnJob]) -> Iterator[Text]:
         if reason := why_text(job):
             labels.setdefault((reason, _WARN if job.stuck else ""), []).append(job.label)
         if job.save and job.save.reason:
-            labels.setdefault((f"not saved: {job.save.reason}", ""), []).append(job.label)
+            what = "not saved" if job.save.at is None else "no new save"
+            labels.setdefault((f"{what}: {job.save.reason}", ""), []).append(job.label)
     for (text, style), named in labels.items():
         others = f" and {len(named) - _MAX_LABELS} more" if len(named) > _MAX_LABELS else ""
         yield words(f"{', '.join(named[:_MAX_LABELS])}{others}: {text}", style)
 
 
-def _saved_word(save: JobSave | None) -> str:
+def _saved_word(save: JobSave | None, now: float) -> str:
     if save is None:
         return ""
     if save.at is not None:
-        return time.strftime("%H:%M", time.localtime(save.at))
+        return _saved_at(save.at, now)
     return "no" if save.reason else "not yet"
 
 
@@ -187,7 +192,7 @@ def _cards(document: OwnJobs) -> RenderableType:
         bound = at_most(job)
         limit = bound if bound in ("", _NO_LIMIT) else f"at most {bound}"
         lines.append(Text(f"  {money(job.micro / 1e6)}{', ' if limit else ''}{limit}"))
-        if saved := _saved_word(job.save):
+        if saved := _saved_word(job.save, document.at):
             lines.append(Text(f"  saved: {saved}"))
     return Group(Text(title(document), style="bold"), *lines)
 
@@ -278,17 +283,24 @@ def why_text(job: OwnJob) -> str:
     return text
 
 
-def saved_text(save: JobSave | None) -> str:
+def saved_text(save: JobSave | None, now: float) -> str:
     """The newest save as text: ``20:14 (criu)``, ``not yet (criu)`` or ``no: REASON``. "" if
-    nothing is known.
+    nothing is known. A save of another day has its date.
     """
     if save is None:
         return ""
     move = f", {save.move}" if save.move else ""
     if save.at is not None:
         warning = f"; no new save: {save.reason}" if save.reason else ""
-        return f"{time.strftime('%H:%M', time.localtime(save.at))} ({save.method}){move}{warning}"
+        return f"{_saved_at(save.at, now)} ({save.method}){move}{warning}"
     return f"no: {save.reason}" if save.reason else f"not yet ({save.method}){move}"
+
+
+def _saved_at(at: float, now: float) -> str:
+    # A time alone would read as one of today, although all work since that day is at risk.
+    local = time.localtime(at)
+    is_today = local[:3] == time.localtime(now)[:3]
+    return time.strftime("%H:%M" if is_today else "%m-%d %H:%M", local)
 
 
 def _notes(jobs: Sequence[OwnJob]) -> Sequence[str]:

@@ -127,7 +127,15 @@ def test_a_forecast_that_rests_on_enough_jobs_has_no_tilde() -> None:
 
 def test_a_job_that_was_saved_and_cannot_be_any_more_says_both() -> None:
     save = JobSave(method="criu", number=3, at=NOW, reason="it holds a lock", move="saving")
-    assert mine.saved_text(save) == "08:00 (criu), saving; no new save: it holds a lock"
+    assert mine.saved_text(save, NOW) == "08:00 (criu), saving; no new save: it holds a lock"
+    others = tuple(replace(job, save=save) if job.id == 41 else job for job in JOBS)
+    assert "41: no new save: it holds a lock" in printed(replace(DOCUMENT, jobs=others), 80)
+
+
+@pytest.mark.parametrize("width", [36, 80, 200])
+def test_a_save_of_another_day_has_its_date(width: int) -> None:
+    job = replace(JOBS[0], save=JobSave(method="criu", number=3, at=NOW - 3 * 86400))
+    assert "01-12 08:00" in printed(replace(DOCUMENT, jobs=(job,)), width)
 
 
 @pytest.mark.parametrize("since", ["0001-01-01", "99999999999d", "9999-12-31T23:59-02:00"])

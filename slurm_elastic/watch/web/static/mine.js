@@ -83,7 +83,7 @@ function row(found, one) {
     one.nodes ? `${one.nodes}${one.clouds.length ? ` (${one.clouds.join(", ")})` : ""}` : one.partitions.join(", "),
     when(found, one), `$${dollars(one.micro_dollars / 1e6)}`, bound(one),
     one.state === "ended" ? one.slurm_state : one.stuck ? h("span", { class: "alarm" }, reason(one)) : reason(one),
-    saved(one.save),
+    saved(found, one.save),
   ];
 }
 
@@ -123,9 +123,11 @@ function reason(one) {
   return one.retry_at ? `${one.reason}; asked again at ${clock(one.retry_at, false)}` : one.reason;
 }
 
-function saved(save) {
+// A time alone would read as one of today.
+function saved(found, save) {
   if (!save) return "";
   const move = save.move_step ? `, ${save.move_step}` : "";
-  if (save.at !== null) return `${clock(save.at, false)} (${save.method})${move}${save.reason ? `; not any more: ${save.reason}` : ""}`;
+  const other = save.at !== null && day(save.at) !== day(found.at) ? `${date(save.at)} ` : "";
+  if (save.at !== null) return `${other}${clock(save.at, false)} (${save.method})${move}${save.reason ? `; no new save: ${save.reason}` : ""}`;
   return save.reason ? `no: ${save.reason}` : `not yet (${save.method})${move}`;
 }
