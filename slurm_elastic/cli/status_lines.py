@@ -29,7 +29,7 @@ def sums(view: StatusView, *, wide: bool) -> Iterable[Text]:
 
 
 def _machines(site: SiteView, view: StatusView) -> Text:
-    count = f"{site.machines} of at most {site.limit}" if site.limit else f"{site.machines}"
+    count = f"{site.machines}" if site.limit is None else f"{site.machines} of at most {site.limit}"
     worst = f"at worst {money(site.price_worst)}/h"
     if site.price_limit is not None:
         worst += f" of at most {money(site.price_limit)}/h"

@@ -210,3 +210,15 @@ def test_jobs_whose_nodes_boot_are_not_counted_as_running(ledger: Ledger, tmp_pa
     boots = replace(job(42, "alice", "pub1"), states=frozenset({"RUNNING", "CONFIGURING"}))
     slurm = FakeSlurm(nodes=NODES, jobs=[job(41, "alice", "op1"), boots])
     assert "Jobs: 1 runs, 1 boots, none waits" in text_of(seen(tmp_path, slurm), 80)
+
+
+@pytest.mark.parametrize(
+    ("limit", "words"), [(None, "Machines: 5;"), (0, "Machines: 5 of at most 0;")]
+)
+def test_a_cap_of_zero_is_shown_as_a_cap(
+    tmp_path: Path, ledger: Ledger, limit: int | None, words: str
+) -> None:
+    view = seen(tmp_path, busy_slurm())
+    assert view.site is not None
+    capped = replace(view, site=replace(view.site, machines=5, limit=limit))
+    assert words in text_of(capped, 120)

@@ -753,3 +753,16 @@ def test_costs_are_told_beside_on_demand_the_budget_and_the_days_before(
     page.wait(lambda: "Dollars a day" in page.text("figure"))
     assert page.js("return document.querySelectorAll('svg.trend rect.used').length") >= 1
     assert "dearest" not in page.text("main")
+
+
+def test_a_cap_of_zero_is_shown_as_a_cap(page: Page, site: Site) -> None:
+    """An operator stops all starts by ``limit cluster nodes 0``."""
+
+    def closed(document: dict[str, Any]) -> None:
+        document["site"] |= {"limit": 0, "price_limit": 0.0}
+
+    site.changes["status"] = closed
+    figures = " ".join(page.go().text(".figures").split())
+    assert "of at most 0" in figures
+    assert "of at most $0.00" in figures
+    assert "no cap" not in figures

@@ -53,11 +53,11 @@ function figures(status) {
   const known = site && !status.ledger_error;
   const shown = [];
   if (known) {
-    shown.push(figure("Machines paid", count(site.machines), site.limit ? `of at most ${count(site.limit)}` : "no cap",
-      site.limit ? site.machines / site.limit : undefined));
+    shown.push(figure("Machines paid", count(site.machines), site.limit === null ? "no cap" : `of at most ${count(site.limit)}`,
+      usedPart(site.machines, site.limit)));
     shown.push(figure("Dollars an hour", `$${dollars(site.price_now)}`,
-      `at worst $${dollars(site.price_worst)}` + (site.price_limit ? ` of at most $${dollars(site.price_limit)}` : ""),
-      site.price_limit ? site.price_worst / site.price_limit : undefined));
+      `at worst $${dollars(site.price_worst)}` + (site.price_limit === null ? "" : ` of at most $${dollars(site.price_limit)}`),
+      usedPart(site.price_worst, site.price_limit)));
   }
   if (queue) {
     shown.push(figure("Jobs", count(queue.running), "have nodes"));
@@ -66,6 +66,9 @@ function figures(status) {
   for (const one of status.budgets) shown.push(budget(one));
   return h("dl", { class: "figures" }, shown);
 }
+
+// The used part of a cap. A cap of 0, by which an operator stops all starts, is used up.
+const usedPart = (used, cap) => cap === null ? undefined : cap ? used / cap : 1;
 
 function reasons(queue) {
   const phrases = Object.entries(queue.waits_for ?? {}).map(([phrase, number]) => `${count(number)} ${phrase}`);
