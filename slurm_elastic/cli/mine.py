@@ -169,6 +169,7 @@ def _reasons(jobs: Sequence[OwnJob]) -> Iterator[Text]:
             labels.setdefault((reason, _WARN if job.stuck else ""), []).append(job.label)
         if job.save and job.save.reason:
             what = "not saved" if job.save.at is None else "no new save"
+            what = what if job.save.is_known else "saves not known"
             labels.setdefault((f"{what}: {job.save.reason}", ""), []).append(job.label)
     for (text, style), named in labels.items():
         others = f" and {len(named) - _MAX_LABELS} more" if len(named) > _MAX_LABELS else ""
@@ -180,6 +181,8 @@ def _saved_word(save: JobSave | None, now: float) -> str:
         return ""
     if save.at is not None:
         return _saved_at(save.at, now)
+    if not save.is_known:
+        return "not known"
     return "no" if save.reason else "not yet"
 
 
@@ -284,8 +287,8 @@ def why_text(job: OwnJob) -> str:
 
 
 def saved_text(save: JobSave | None, now: float) -> str:
-    """The newest save as text: ``20:14 (criu)``, ``not yet (criu)`` or ``no: REASON``. "" if
-    nothing is known. A save of another day has its date.
+    """The newest save as text: ``20:14 (criu)``, ``not yet (criu)``, ``no: REASON`` or
+    ``not known: REASON``. "" if there is nothing to say. A save of another day has its date.
     """
     if save is None:
         return ""
@@ -293,6 +296,8 @@ def saved_text(save: JobSave | None, now: float) -> str:
     if save.at is not None:
         warning = f"; no new save: {save.reason}" if save.reason else ""
         return f"{_saved_at(save.at, now)} ({save.method}){move}{warning}"
+    if not save.is_known:
+        return f"not known: {save.reason}"
     return f"no: {save.reason}" if save.reason else f"not yet ({save.method}){move}"
 
 

@@ -40,10 +40,14 @@ def how(choice: MethodChoice, be: str = "is") -> str:
 
 
 class JobSaves:
-    """The saves of many jobs. ``view``: None if slurm-elastic-ckptman has never run."""
+    """The saves of many jobs. ``view``: None if slurm-elastic-ckptman has never run, or if its
+    records cannot be read (``has_error``).
+    """
 
-    def __init__(self, config: Config, view: CheckpointsView | None, now: float) -> None:
-        self._config, self._now, self._view = config, now, view
+    def __init__(
+        self, config: Config, view: CheckpointsView | None, now: float, *, has_error: bool = False
+    ) -> None:
+        self._config, self._now, self._view, self._has_error = config, now, view, has_error
         self._pools = pools_by_node(config)
         self._saved: dict[int, SavedView] = {}
         self._unsavable: dict[int, UnsavableView] = {}
@@ -62,6 +66,7 @@ class JobSaves:
             number=image.number if image else None,
             at=self._now - image.age if image else None,
             reason=self._reason(job, choice),
+            is_known=choice.method == "none" or not self._has_error,
             move=move.step if move else "",
         )
 
@@ -71,6 +76,8 @@ class JobSaves:
         if (verdict := self._unsavable.get(job.id)) is not None:
             remedy = f". It would help to {verdict.remedy}" if verdict.remedy else ""
             return f"{verdict.why}{remedy}"
+        if self._has_error:
+            return "the records of saves cannot be read"
         if self._view is None or not self._view.alive:
             return "slurm-elastic-ckptman does not run"
         return ""

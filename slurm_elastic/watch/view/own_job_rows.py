@@ -62,7 +62,8 @@ class _Rows:
     def __init__(self, config: Config, reading: OwnJobsReading, view: StatusView) -> None:
         self._config, self._reading = config, reading
         self._cloud_of = {n: p.cloud for p in domain_pools(config, expand) for n in p.nodes}
-        self._saves = JobSaves(config, view.checkpoints, reading.now)
+        has_error = view.checkpoints_error is not None
+        self._saves = JobSaves(config, view.checkpoints, reading.now, has_error=has_error)
         self._waits = Waits(config, reading.now)
         self._shut: defaultdict[str, list[tuple[str, str]]] = defaultdict(list)
         partition_of = {cloud.name: cloud.partition_name for cloud in config.clouds}

@@ -12,14 +12,16 @@ class JobSave(Struct, frozen=True, kw_only=True, rename={"move": "move_step"}):
     """The saves of a job.
 
     ``number``: of its newest image, which was saved ``at`` (Unix time); None if it has none.
-    ``reason``: why it has none, or why no new one can be made. ``move``: the step of its move to
-    other nodes, if it is being moved.
+    ``reason``: why it has none, or why no new one can be made. ``is_known``: False if the records
+    of saves cannot be read, so that it may have one. ``move``: the step of its move to other nodes,
+    if it is being moved.
     """
 
     method: str = ""
     number: int | None = None
     at: float | None = None
     reason: str = ""
+    is_known: bool = True
     move: str = ""
 
 

@@ -269,6 +269,17 @@ def test_what_is_saved_of_a_job_or_why_not(site: Site) -> None:
     assert site.jobs()[26].save is not None
 
 
+def test_saves_are_unknown_if_their_records_cannot_be_read(site: Site) -> None:
+    """The service may run, and the job may have a save of a minute ago."""
+    (site.config.state / "checkpoints.db").write_bytes(b"no database" * 1000)
+    _with(site, job(20, nodes=("pub4",), start=T, comment="ckpt=signal,saved=file:state"))
+    save = site.jobs()[20].save
+    assert save is not None
+    assert not save.is_known
+    text = "not known: the records of saves cannot be read"
+    assert mine.saved_text(save, NOW) == text
+
+
 @pytest.mark.parametrize("words", [(), ("jobs",), ("jobs", "nodes", "usage", "accounts")])
 def test_a_user_sees_the_own_jobs_alone_and_no_names_of_others(
     site: Site, words: tuple[str, ...]

@@ -766,3 +766,12 @@ def test_a_cap_of_zero_is_shown_as_a_cap(page: Page, site: Site) -> None:
     assert "of at most 0" in figures
     assert "of at most $0.00" in figures
     assert "no cap" not in figures
+
+
+def test_records_of_saves_that_cannot_be_read_are_no_proof_that_nothing_is_saved(
+    page: Page, tmp_path: Path
+) -> None:
+    (tmp_path / "checkpoints.db").write_bytes(b"no database" * 1000)
+    text = page.go("#/migrations").text("main")
+    assert "Saves and moves are not known, as their records cannot be read: " in text
+    assert "has never run" not in text

@@ -7,9 +7,10 @@ import { brief, bytes, clock, plural } from "./words.js";
 export const ofStatus = true;
 
 export function render(shell) {
-  const found = shell.status().checkpoints;
-  shell.show(h("h1", {}, "Checkpoints and migrations"), ...(found ? parts(found) : [
-    h("p", { class: "quiet" }, "slurm-elastic-ckptman has never run here: no job is saved, and none is moved.")]));
+  const { checkpoints: found, checkpoints_error: error } = shell.status();
+  shell.show(h("h1", {}, "Checkpoints and migrations"), ...(found ? parts(found) : [error
+    ? told([{ level: "bad", text: `Saves and moves are not known, as their records cannot be read: ${error}` }])
+    : h("p", { class: "quiet" }, "slurm-elastic-ckptman has never run here: no job is saved, and none is moved.")]));
 }
 
 function parts(found) {

@@ -129,5 +129,6 @@ function saved(found, save) {
   const move = save.move_step ? `, ${save.move_step}` : "";
   const other = save.at !== null && day(save.at) !== day(found.at) ? `${date(save.at)} ` : "";
   if (save.at !== null) return `${other}${clock(save.at, false)} (${save.method})${move}${save.reason ? `; no new save: ${save.reason}` : ""}`;
+  if (save.is_known === false) return `not known: ${save.reason}`;
   return save.reason ? `no: ${save.reason}` : `not yet (${save.method})${move}`;
 }
