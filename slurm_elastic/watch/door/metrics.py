@@ -33,7 +33,7 @@ from slurm_elastic.state.credentials import ends_of
 from slurm_elastic.state.heartbeat import CKPTMAN, DAEMON, latest
 from slurm_elastic.state.ledger.histograms import BUCKETS
 from slurm_elastic.state.spool import Spool
-from slurm_elastic.watch.door.records import opened, read_facts
+from slurm_elastic.watch.door.records import ckptman_beat, opened, read_facts
 from slurm_elastic.watch.view import Facts, status_view
 from slurm_elastic.watch.view.rows import HeadView
 
@@ -143,6 +143,10 @@ def _health(config: Config, facts: Facts, states: States | None) -> Iterator[Met
     beats = {DAEMON: beat and beat[0]}
     if facts.checkpoints is not None:
         beats[CKPTMAN] = facts.checkpoints.heartbeat and facts.checkpoints.heartbeat[0]
+    elif facts.checkpoints_error is not None:
+        # The records may be damaged because the service died. Its alert needs the last heartbeat.
+        ckptman = ckptman_beat(config)
+        beats[CKPTMAN] = ckptman and ckptman[0]
     known_beats = [({"service": name}, beat_at) for name, beat_at in beats.items() if beat_at]
     yield _gauge("service_heartbeat_timestamp_seconds", "Last sign of life.", known_beats)
     yield _gauge("ledger_usable", "Whether the ledger can be read and written.", [(

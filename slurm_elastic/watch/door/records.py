@@ -173,6 +173,17 @@ def _checkpoints(config: Config, now: float) -> CheckpointFacts | None:
     )
 
 
+def ckptman_beat(config: Config) -> tuple[float, int] | None:
+    """The last heartbeat of slurm-elastic-ckptman and its process, if its own records cannot be
+    read; None if it has never run.
+    """
+    mark = read_mark(config.state, CKPTMAN_MARK)
+    beat = mark.beat if mark else None
+    with contextlib.suppress(SlurmElasticError), opened(config) as ledger:
+        return latest(beat, ledger.health.heartbeat(CKPTMAN))
+    return beat
+
+
 def read_costs(config: Config, ask: CostAsk, now: float, uid: int | None = None) -> Costs:
     """The costs of one user's jobs (``uid``), or of all. SlurmElasticError if the ledger cannot be
     read, or for impossible times.

@@ -95,6 +95,16 @@ def test_they_say_what_status_says(site: Config, ledger: Ledger) -> None:
     assert not any("job=" in name or "user=" in name for name in found)
 
 
+def test_records_of_saves_that_cannot_be_read_do_not_silence_the_alert_on_their_service(
+    site: Config, ledger: Ledger
+) -> None:
+    ledger.health.beat("slurm-elastic-ckptman", NOW - 900, 1)
+    (site.state / FILE).write_bytes(b"no database" * 1000)
+    found = samples(text(site, NOW))
+    beat = 'slurm_elastic_service_heartbeat_timestamp_seconds{service="slurm-elastic-ckptman"}'
+    assert found[beat] == NOW - 900
+
+
 def test_credentials_have_their_end(site: Config, ledger: Ledger) -> None:
     ledger.health.report(health_of("aws", NOW + 99_999, NOW), health_of("rack", None, NOW))
     found = samples(text(site, NOW))
