@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, closing
@@ -775,3 +776,22 @@ def test_records_of_saves_that_cannot_be_read_are_no_proof_that_nothing_is_saved
     text = page.go("#/migrations").text("main")
     assert "Saves and moves are not known, as their records cannot be read: " in text
     assert "has never run" not in text
+
+
+def test_costs_of_very_many_jobs_are_shown(page: Page, site: Site) -> None:
+    """Also those of machines that cost nothing: no line vanishes without a word."""
+
+    def many(document: dict[str, Any]) -> None:
+        line = {"unused": False, "machine_hours": 1.0, "dollars_per_hour": 0.0}
+        document["machines"] = 1
+        document["lines"] = [
+            {"key": str(n), "micro_dollars": 5_000_000 if n < 3 else 0, **line}
+            for n in range(150_000)
+        ]
+
+    site.changes["cost"] = many
+    page.go("#/cost/job/90d")
+    page.wait(lambda: "Show 149,970 more, $0.000000 together" in page.text("main"))
+    lead = page.text(".lead")
+    assert " of 1 machine, " in lead
+    assert re.search(r" to \S+ \d\d:\d\d [A-Z]\S+$", lead), "local time has its zone"

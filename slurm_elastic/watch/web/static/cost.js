@@ -4,7 +4,7 @@ import { h } from "./dom.js";
 import { budget } from "./now.js";
 import { figure, table } from "./parts.js";
 import { inCockpit } from "./source.js";
-import { clock, count, day, micro } from "./words.js";
+import { clock, count, day, micro, plural, zone } from "./words.js";
 
 export const ofStatus = false;
 const KEYS = ["account", "user", "job", "partition", "pool", "market", "cloud", "type", "day"];
@@ -57,13 +57,14 @@ function draw(shell, wanted) {
 }
 
 function costs(shell, found, wanted, days) {
-  const most = Math.max(1, ...found.lines.map((line) => line.micro_dollars));
+  // Not Math.max(...): a browser takes some 100,000 arguments, and there may be more jobs.
+  const most = found.lines.reduce((largest, line) => Math.max(largest, line.micro_dollars), 1);
   const whole = found.micro_dollars;
   const shown = found.lines.slice(0, state.rows);
   const rest = found.lines.slice(state.rows).reduce((sum, line) => sum + line.micro_dollars, 0);
   return [
     h("p", { class: "lead" }, h("strong", {}, micro(whole)), found.own_jobs_only ? " is your own jobs' part" : " in all",
-      ` of ${count(found.machines)} machines, ${day(found.since)} ${clock(found.since, false)} to ${day(found.until)} ${clock(found.until, false)}`),
+      ` of ${plural(found.machines, "machine")}, ${day(found.since)} ${clock(found.since, false)} to ${day(found.until)} ${clock(found.until, false)} ${zone(found.until)}`),
     found.problems.length ? h("ul", { class: "sentences" }, found.problems.map((text) =>
       h("li", { class: "told bad" }, h("b", {}, "Wrong sum"), h("span", {}, text))))
       : h("p", { class: "quiet" }, `Checked: parts sum to the charge in each of ${count(found.pieces_checked)} pieces (at most an hour each).`),
@@ -73,7 +74,7 @@ function costs(shell, found, wanted, days) {
       shown.map((line) => [line.unused ? h("i", {}, `unused: ${line.key}`) : line.key, micro(line.micro_dollars),
         whole ? `${(100 * line.micro_dollars / whole).toFixed(1)} %` : "", bar(line, most)]))
       : h("p", { class: "quiet" }, "Nothing was paid in that time."),
-    rest ? h("p", {}, h("button", { type: "button", on: { click: () => {
+    shown.length < found.lines.length ? h("p", {}, h("button", { type: "button", on: { click: () => {
       state.rows = found.lines.length;
       draw(shell, wanted);
     } } }, `Show ${count(found.lines.length - shown.length)} more, ${micro(rest)} together`)) : "",
