@@ -49,6 +49,7 @@ class HeadStatus(Struct, frozen=True, kw_only=True):
     cluster: str
     version: int
     daemon: HeadDaemon = field(default_factory=HeadDaemon)
+    ledger_error: str | None = None
     totals: tuple[HeadTotals, ...] = ()
     queue: HeadQueue | None = None
     attention: tuple[HeadNotice, ...] = ()
@@ -75,7 +76,8 @@ class ClusterRow(
     kw_only=True,
     rename={"age": "age_s", "seen": "seen_at", "oldest": "oldest_s"},
 ):
-    """A cluster; the figures are None if its head gave none.
+    """A cluster; the figures are None if its head gave none, or if it cannot read its own records
+    or Slurm.
 
     ``trouble``: why there are none, and since when. ``note``: what needs attention first.
     ``urgent``: how many notices need attention. ``cost``: dollars of the running machines so far,
@@ -97,8 +99,8 @@ class ClusterRow(
 
 
 class ClustersView(Struct, frozen=True, kw_only=True):
-    """The document of ``status --clusters --json``. ``missing``: the clusters that the ``total`` is
-    without.
+    """The document of ``status --clusters --json``. ``missing``: the clusters of which figures are
+    missing in the ``total``.
     """
 
     at: float
@@ -111,18 +113,17 @@ class ClustersView(Struct, frozen=True, kw_only=True):
 def clusters_view(answers: Sequence[HeadAnswer], now: float) -> ClustersView:
     """A row for each answer, in this order, and the sums of the clusters that have figures."""
     rows = tuple(_row(answer, now) for answer in answers)
-    known = [row for row in rows if row.machines is not None]
     total = ClusterRow(
         name="all",
         urgent=sum(row.urgent for row in rows),
-        machines=sum(row.machines or 0 for row in known),
-        price_now=sum(row.price_now or 0.0 for row in known),
-        cost=sum(row.cost or 0.0 for row in known),
-        running=sum(row.running or 0 for row in known),
-        waiting=sum(row.waiting or 0 for row in known),
-        oldest=max((row.oldest for row in known if row.oldest is not None), default=None),
+        machines=sum(row.machines or 0 for row in rows),
+        price_now=sum(row.price_now or 0.0 for row in rows),
+        cost=sum(row.cost or 0.0 for row in rows),
+        running=sum(row.running or 0 for row in rows),
+        waiting=sum(row.waiting or 0 for row in rows),
+        oldest=max((row.oldest for row in rows if row.oldest is not None), default=None),
     )
-    missing = tuple(row.name for row in rows if row.machines is None)
+    missing = tuple(row.name for row in rows if row.machines is None or row.running is None)
     return ClustersView(at=now, clusters=rows, total=total, missing=missing)
 
 
@@ -139,13 +140,15 @@ def _row(answer: HeadAnswer, now: float) -> ClusterRow:
     if answer.is_file and age > OLD_S:
         note = f"its file is {brief(age)} old{f'; {note}' if note else ''}"
     queue = status.queue
+    # Without its ledger a head knows no machine, although many may run and cost money.
+    totals = status.totals if status.ledger_error is None else None
     return ClusterRow(
         name=answer.name,
         note=note,
         urgent=len(urgent),
-        machines=sum(total.machines for total in status.totals),
-        price_now=sum(total.price_now for total in status.totals),
-        cost=sum(total.cost_live + total.cost_ended for total in status.totals),
+        machines=None if totals is None else sum(t.machines for t in totals),
+        price_now=None if totals is None else sum(t.price_now for t in totals),
+        cost=None if totals is None else sum(t.cost_live + t.cost_ended for t in totals),
         running=queue.running if queue else None,
         waiting=queue.waiting if queue else None,
         oldest=queue.oldest_s if queue else None,

@@ -112,6 +112,22 @@ def test_it_says_since_when_there_is_no_answer(ssh: Ssh, tmp_path: Path) -> None
     assert "never answered here" in read(nowhere, WEST).clusters[0].trouble
 
 
+def test_figures_that_a_head_does_not_know_are_no_zeros(tmp_path: Path) -> None:
+    """A head without its ledger lists no machine, and one without Slurm has no queue."""
+    (tmp_path / "blind").write_text(
+        document("blind", ledger_error="ledger.db: disk I/O error", totals=[])
+    )
+    (tmp_path / "deaf").write_text(document("deaf", slurm_error="no answer", queue=None))
+    (tmp_path / "well").write_text(document("well"))
+    clusters = [OtherCluster(name=n, file=str(tmp_path / n)) for n in ("blind", "deaf", "well")]
+    view = read({"HOME": str(tmp_path)}, *clusters)
+    blind, deaf, _ = view.clusters
+    assert (blind.machines, blind.price_now, blind.cost, blind.running) == (None, None, None, 4)
+    assert (deaf.machines, deaf.running, deaf.waiting) == (3, None, None)
+    assert view.missing == ("blind", "deaf")
+    assert (view.total.machines, view.total.cost, view.total.running) == (6, 3.0, 8)
+
+
 def test_files_are_read_with_their_age(tmp_path: Path) -> None:
     new, old = tmp_path / "new.json", tmp_path / "old.json"
     new.write_text(document("lab"))
@@ -168,16 +184,16 @@ def test_the_table_and_the_document(
         assert "lab burns" in text
         assert "all" in text
     # Its own Slurm is nowhere, but its row is there.
-    assert main(["--config", str(path), "status", "--clusters"]) == 0
-    assert "alps" in capsys.readouterr().out
-    assert main(["--config", str(path), "status", "--clusters", "--json"]) == 0
+    assert main(["--config", str(path), "status", "--clusters"]) == 1
+    assert "without alps" in capsys.readouterr().out
+    assert main(["--config", str(path), "status", "--clusters", "--json"]) == 1
     printed = json.loads(capsys.readouterr().out)
     assert printed["version"] == 1
     assert [row["name"] for row in printed["clusters"]] == ["alps", "lab"]
     assert printed["total"]["cost"] == 1.5
     (tmp_path / "lab.json").unlink()
     assert main(["--config", str(path), "status", "--clusters"]) == 1
-    assert "without lab" in capsys.readouterr().out
+    assert "without alps, lab" in capsys.readouterr().out
 
 
 def test_without_other_clusters_it_says_what_to_add(tmp_path: Path) -> None:
