@@ -13,7 +13,7 @@ from slurm_elastic.cli.status_tables import dollars
 from slurm_elastic.watch.view.attention import (
     private_note,
 )
-from slurm_elastic.watch.view.day import DaySpan, DayView, hours
+from slurm_elastic.watch.view.day import DAY_S, DaySpan, DayView, hours
 
 
 def day_table(day: DayView, span: DaySpan = DaySpan.DAY) -> RenderableType:
@@ -32,7 +32,8 @@ def day_table(day: DayView, span: DaySpan = DaySpan.DAY) -> RenderableType:
         counts = [str(period.booting), str(period.running), waiting]
         table.add(label, *machines, dollars(period.dollars), *counts)
     private = private_note(day.private) if day.private else ""
-    notes = ("Counts: the maximum in each hour; $/h: its mean.", _most(day), private)
+    each = "day" if day.at - day.begin > DAY_S else "hour"
+    notes = (f"Counts: the maximum in each {each}; $/h: its mean.", _most(day), private)
     return with_rest(table, "\n".join(note for note in notes if note))
 
 

@@ -152,3 +152,13 @@ def test_other_spans_have_as_much_money_and_rows_of_hours_or_days(span: str, row
     assert len(hours(day)) == rows + 1, "and now"
     old = SlurmJob(id=1, states=frozenset({"PENDING"}), submit=NOW - 40 * DAY_S)
     assert still_waiting([old], NOW, chosen) == [1] * day.points
+
+
+@pytest.mark.parametrize(("span", "each"), [("1h", "hour"), ("24h", "hour"), ("7d", "day")])
+def test_the_note_says_of_which_time_the_counts_are_the_maximum(span: str, each: str) -> None:
+    chosen = DaySpan(span)
+    day = day_view([machine(NOW - 600, NOW - 300)], [], NOW, span=chosen)
+    console = plain()
+    with console.capture() as captured:
+        console.print(day_table(day, chosen))
+    assert f"Counts: the maximum in each {each};" in " ".join(captured.get().split())
