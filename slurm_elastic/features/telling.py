@@ -16,6 +16,7 @@ import subprocess
 import urllib.request
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Executor
+from http.client import InvalidURL
 
 import msgspec
 
@@ -61,6 +62,10 @@ MAX_QUEUED = 100
 DELIVERY_TIMEOUT_S = 30.0
 """Time-out of one delivery."""
 _MAX_ADDRESS_LENGTH = 4096
+_UNUSABLE = (
+    "notify.webhook: the address cannot be used: expected http(s)://HOST[:PORT]/PATH in ASCII, "
+    "without a user and a password"
+)
 MAIL = "/usr/bin/mail"
 PATH = "/usr/local/bin:/usr/bin:/bin"
 
@@ -238,17 +243,21 @@ def _post(notify: Notify, cluster: str, occasion: Occasion) -> None:
         headers={"Content-Type": "application/json", "User-Agent": "slurm-elastic"},
         method="POST",
     )
-    with urllib.request.urlopen(request, timeout=DELIVERY_TIMEOUT_S):  # noqa: S310
-        pass
+    try:
+        with urllib.request.urlopen(request, timeout=DELIVERY_TIMEOUT_S):  # noqa: S310
+            pass
+    except (InvalidURL, UnicodeError):
+        # These errors quote the address, whose path or password is a secret. Users read the log.
+        raise ConfigError(_UNUSABLE) from None
 
 
 def address_of(webhook: str) -> str:
     """The webhook's address. If ``webhook`` is a path, each call reads the address from the file.
-    ConfigError if the file cannot be used. The error contains no text of the file, because anybody
-    who knows the address can write to the site's channel.
+    ConfigError if the file or the address cannot be used. The error contains no text of the file,
+    because anybody who knows the address can write to the site's channel.
     """
     if not webhook.startswith("/"):
-        return webhook
+        return _without_user(webhook)
     if flaw := trust.flaw(webhook, trust.ours(), private=True):
         raise ConfigError(f"notify.webhook: {flaw}")
     with open(webhook, encoding="utf-8", errors="replace") as file:
@@ -256,6 +265,13 @@ def address_of(webhook: str) -> str:
     if not re.fullmatch(r"https?://[^\s/]\S*", address):
         expected = "found no http://... or https://... in its first line"
         raise ConfigError(f"notify.webhook: {webhook}: {expected}")
+    return _without_user(address)
+
+
+def _without_user(address: str) -> str:
+    # urllib takes a user and a password for a part of the host's name, and asks DNS for them.
+    if "@" in address.split("/")[2]:
+        raise ConfigError(_UNUSABLE)
     return address
 
 

@@ -205,6 +205,30 @@ def test_a_file_with_an_address_that_cannot_be_used_is_told_without_it(
     assert "secret" not in str(raised.value)
 
 
+@pytest.mark.parametrize(
+    "address",
+    [
+        "http://bot:secret@127.0.0.1/hook",
+        "http://bot:secret@127.0.0.1:9/hook",
+        "http://127.0.0.1:9/secret\x01",
+        "http://127.0.0.1:9/secr\u00e9t/secret",
+    ],
+)
+def test_an_address_that_cannot_be_used_is_not_in_the_log(
+    world: World, tmp_path: Path, caplog: pytest.LogCaptureFixture, address: str
+) -> None:
+    file = tmp_path / "webhook"
+    file.write_text(address)
+    file.chmod(0o600)
+    made = teller(world, webhook=str(file))
+    paused(world)
+    made.look()
+    eventually(lambda: "notification failed way=webhook" in caplog.text)
+    made.close()
+    assert "notify.webhook: the address cannot be used" in caplog.text
+    assert "secret" not in caplog.text
+
+
 def test_a_way_that_fails_leaves_the_others(
     world: World, tmp_path: Path, hook: tuple[str, list[dict[str, Any]], threading.Event]
 ) -> None:
