@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
+from datetime import UTC, datetime
 
 from msgspec import Struct, field
 
@@ -35,11 +36,12 @@ class Occasion(Struct, frozen=True, kw_only=True):
     values: Mapping[str, str | float] = field(default_factory=dict)
 
 
-def of_budget(scope: str, budget: Budget, spent: Spent) -> Iterator[Occasion]:
+def of_budget(scope: str, budget: Budget, spent: Spent, now: float) -> Iterator[Occasion]:
     """Yield an occasion if 80 %, or all, of a day's or month's budget (dollars) is spent."""
-    for period, bound, used in (
-        ("day", budget.per_day, spent.day),
-        ("month", budget.per_month, spent.month),
+    today = f"{datetime.fromtimestamp(now, UTC):%Y-%m-%d}"
+    for period, date, bound, used in (
+        ("day", today, budget.per_day, spent.day),
+        ("month", today[:7], budget.per_month, spent.month),
     ):
         if bound is None or used < WARN_FRACTION * bound:
             continue
@@ -47,8 +49,9 @@ def of_budget(scope: str, budget: Budget, spent: Spent) -> Iterator[Occasion]:
         consequence = "; no new machine is started for it" if percent == 100 else ""
         yield Occasion(
             event=NotifyEvent.BUDGET,
-            # With the percentage, so that 80 % and 100 % are each notified once.
-            key=f"budget/{scope}/{period}/{percent}",
+            # With the percentage, so that 80 % and 100 % are each notified once. With the date,
+            # because the budget of the next day or month is another one.
+            key=f"budget/{scope}/{period}/{date}/{percent}",
             text=f"{scope}: {money(used)} of {money(bound)} of this {period}'s budget"
             f" is spent{consequence}",
             values={"scope": scope, "period": period, "spent": used, "budget": bound},

@@ -9,6 +9,7 @@ import subprocess
 import threading
 import time
 from collections.abc import Iterator
+from datetime import datetime
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from typing import Any
@@ -58,6 +59,8 @@ echo >> {out}.stdin
 printf '%s\\n' "$@" >> {out}.args
 env | sort >> {out}.env
 """
+
+NOW = 1_800_000_000.0
 
 
 def program(directory: Path, name: str) -> Path:
@@ -287,8 +290,29 @@ def test_no_more_than_so_many_are_told_in_an_hour(world: World) -> None:
     ("spent", "parts"), [(7.9, []), (8.0, ["80"]), (9.99, ["80"]), (10.0, ["100"])]
 )
 def test_a_budget_is_told_at_80_and_at_100_percent(spent: float, parts: list[str]) -> None:
-    found = of_budget("account physics", Budget(per_month=10), Spent(month=spent))
+    found = of_budget("account physics", Budget(per_month=10), Spent(month=spent), NOW)
     assert [one.key.rpartition("/")[2] for one in found] == parts
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "periods"),
+    [
+        ("2026-11-29T00:05", "2026-11-29T23:00", []),
+        ("2026-11-29T23:00", "2026-11-30T09:00", ["day"]),
+        ("2026-11-30T23:00", "2026-12-01T09:00", ["day", "month"]),
+    ],
+)
+def test_the_budget_of_another_day_is_told_within_the_day(
+    world: World, first: str, second: str, periods: list[str]
+) -> None:
+    """On the next morning the budget may be spent before a day has passed."""
+    budget, spent = Budget(per_day=10, per_month=100), Spent(day=10.0, month=100.0)
+    told: list[str] = []
+    for moment in (first, second):
+        now = datetime.fromisoformat(f"{moment}+00:00").timestamp()
+        keys = [one.key for one in of_budget("cluster", budget, spent, now)]
+        told = world.ledger.decisions.claim_messages(keys, now, 86400, MAX_PER_HOUR, 3600)
+    assert [key.split("/")[2] for key in told] == periods
 
 
 def test_all_kinds_of_occasions_are_found(world: World) -> None:
@@ -439,7 +463,7 @@ def test_what_is_over_or_can_be_read_or_was_saved_is_no_occasion(world: World) -
     ],
 )
 def test_a_spent_budget_says_what_that_means(spent: Spent, told: str) -> None:
-    (one,) = of_budget("x", Budget(per_day=10.0), spent)
+    (one,) = of_budget("x", Budget(per_day=10.0), spent, NOW)
     assert one.text == told
     assert one.values == {"scope": "x", "period": "day", "spent": spent.day, "budget": 10.0}
 
