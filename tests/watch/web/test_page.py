@@ -795,3 +795,20 @@ def test_costs_of_very_many_jobs_are_shown(page: Page, site: Site) -> None:
     lead = page.text(".lead")
     assert " of 1 machine, " in lead
     assert re.search(r" to \S+ \d\d:\d\d [A-Z]\S+$", lead), "local time has its zone"
+
+
+def test_the_times_of_an_old_decision_have_the_zone_of_its_day(page: Page, site: Site) -> None:
+    """The page is read in winter, and the decision was made in summer."""
+
+    def in_summer(document: dict[str, Any]) -> None:
+        july = 1_783_065_600.0  # 2026-07-03 08:00 UTC
+        document["decisions"][-1] |= {"at": july, "reason": "it cools down until 08:05 UTC"}
+
+    site.changes["explain"] = in_summer
+    page.driver.execute_cdp_cmd("Emulation.setTimezoneOverride", {"timezoneId": "Europe/Berlin"})
+    try:
+        page.go("#/explain/42")
+        page.wait(lambda: "it cools down until" in page.text("main"))
+        assert "it cools down until 10:05 GMT+2" in page.text("main")
+    finally:
+        page.driver.execute_cdp_cmd("Emulation.setTimezoneOverride", {"timezoneId": ""})

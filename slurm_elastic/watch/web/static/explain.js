@@ -4,7 +4,7 @@ import { h } from "./dom.js";
 import { act, acts } from "./acts.js";
 import { costAndStart } from "./mine.js";
 import { table, told, waiting, why } from "./parts.js";
-import { brief, clock, day, dollars, plural } from "./words.js";
+import { brief, clock, day, dollars, localised, plural } from "./words.js";
 
 export const ofStatus = false;
 const FIRST = 40, OFFERS = 12, RECENT = 12;
@@ -116,7 +116,7 @@ function step(decision, before, chain) {
     h("div", { class: "step" },
       h("time", { datetime: new Date(decision.at * 1000).toISOString() }, clock(decision.at)),
       h("b", { class: `kind ${decision.kind}` }, decision.kind),
-      h("div", {}, h("p", {}, decision.reason), h("p", { class: "quiet" }, subjects(decision.subjects, chain),
+      h("div", {}, h("p", {}, localised(decision.reason, decision.at)), h("p", { class: "quiet" }, subjects(decision.subjects, chain),
         " ", h("code", {}, decision.correlation)),
       more ? h("details", {}, h("summary", {}, offers.length ? "Offers and figures" : "Figures"),
         offers.map(([name, rows]) => h("div", {}, h("h4", {}, name), h("ul", { class: "plain" },

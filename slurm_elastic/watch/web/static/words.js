@@ -49,11 +49,13 @@ export function zone(at) {
 // Not the end of a span such as 20:00-06:00 UTC, whose beginning would stay in UTC.
 const UTC = /(?<![-:\d])(?:(\d{4}-\d\d-\d\d) )?(\d\d:\d\d)(:\d\d)? UTC\b/g;
 
-// Sentences have UTC, so that they mean the same on every host; people read their own time.
-export function localised(text) {
+// Sentences have UTC, so that they mean the same on every host; people read their own time. A time
+// without a date is of the day on which the text was written (Unix time): the offset of the zone
+// may be another one today.
+export function localised(text, written = Date.now() / 1000) {
   if (!text.includes(" UTC")) return text;
   return text.replace(UTC, (all, date, minute, second) => {
-    const at = Date.parse(`${date ?? new Date().toISOString().slice(0, 10)}T${minute}${second ?? ":00"}Z`) / 1000;
+    const at = Date.parse(`${date ?? new Date(written * 1000).toISOString().slice(0, 10)}T${minute}${second ?? ":00"}Z`) / 1000;
     return Number.isNaN(at) ? all : `${date ? `${day(at)} ` : ""}${clock(at, Boolean(second))} ${zone(at)}`;
   });
 }
