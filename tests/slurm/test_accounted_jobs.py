@@ -15,10 +15,10 @@ from slurm_elastic.config import SlurmSettings
 from slurm_elastic.slurm.client.accounted_jobs import FIELDS, EndedJobsCli
 
 ROWS = """\
-71|71|ann|1000|physics|batch|COMPLETED|2027-01-15T07:00:00|2027-01-15T07:01:00|2027-01-15T07:31:00|st[1-2]|relax | box
-73|72_4|ann|1000|physics|batch,aws|CANCELLED by 1000|2027-01-15T07:00:00|Unknown|2027-01-15T07:02:00|None assigned|sweep
-74|74|ann|1000|physics|aws|FAILED|2027-01-14T07:00:00|2027-01-14T07:00:00|2027-01-14T07:00:10|pub1|old
-74.batch|74.batch|||physics||FAILED|2027-01-14T07:00:00|2027-01-14T07:00:00|2027-01-14T07:00:10|pub1|batch
+71|71|ann|1000|physics|batch|COMPLETED|1799996400|1799996460|1799998260|st[1-2]|relax | box
+73|72_4|ann|1000|physics|batch,aws|CANCELLED by 1000|1799996400|Unknown|1799996520|None assigned|sweep
+74|74|ann|1000|physics|aws|FAILED|1799910000|1799910000|1799910010|pub1|old
+74.batch|74.batch|||physics||FAILED|1799910000|1799910000|1799910010|pub1|batch
 """
 MANUAL = Path("/usr/share/man/man1/sacct.1.gz")
 SINCE = 1_799_996_400.0  # 2027-01-15 07:00 UTC
@@ -53,6 +53,23 @@ def test_ended_jobs_have_their_names_tasks_and_times(tmp_path: Path) -> None:
     words = asked.read_text()
     assert "--user=1000" in words
     assert "--starttime=2027-01-15T07:00:00" in words
+
+
+def test_times_do_not_depend_on_the_zone_of_the_user(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """sacct does not get our TZ, so it writes local times of the host's zone."""
+    monkeypatch.setenv("TZ", "America/New_York")
+    time.tzset()
+    script = f"""
+        at() {{
+          if [ "$SLURM_TIME_FORMAT" = %s ]; then echo "$1"; else date -d "@$1" +%FT%T; fi
+        }}
+        begin=$(at {SINCE + 60:.0f}) end=$(at {SINCE + 120:.0f})
+        echo "71|71|ann|1000|physics|batch|COMPLETED|$begin|$begin|$end|st1|x"
+    """
+    (job,) = EndedJobsCli(settings(tmp_path, script)).ended_jobs("ann", SINCE)
+    assert (job.start, job.end) == (SINCE + 60, SINCE + 120)
 
 
 def test_without_slurmdbd_it_is_an_error_of_slurm(tmp_path: Path) -> None:

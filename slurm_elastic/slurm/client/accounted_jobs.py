@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator
+from datetime import UTC, datetime
 
 from msgspec.structs import replace
 
@@ -19,7 +19,6 @@ FIELDS = (
 )  # fmt: skip
 """The fields of sacct's answer. JobName is the last field, because it may contain the separator."""
 _ENDED = "BF,CA,CD,DL,F,NF,OOM,PR,TO"
-_TIME = "%Y-%m-%dT%H:%M:%S"
 
 
 class EndedJobsCli(SlurmCli):
@@ -34,11 +33,15 @@ class EndedJobsCli(SlurmCli):
 
         SlurmError if there is no slurmdbd, or if it does not answer.
         """
-        output = self._run(
+        chunks: list[bytes] = []
+        command = (
             "sacct", "--allocations", "--noheader", "--parsable2", f"--user={user}",
-            f"--starttime={time.strftime(_TIME, time.localtime(since))}", "--endtime=now",
+            f"--starttime={datetime.fromtimestamp(since, UTC):%Y-%m-%dT%H:%M:%S}", "--endtime=now",
             f"--state={_ENDED}", f"--format={','.join(FIELDS)}",
         )  # fmt: skip
+        # sacct's local time may be of another zone than ours (TZ), and an hour of autumn is twice.
+        self._hand_on(chunks.append, *command, TZ="UTC0", SLURM_TIME_FORMAT="%s")
+        output = b"".join(chunks).decode(errors="replace")
         return tuple(job for job in _jobs(output) if job.end >= since)
 
 
@@ -79,8 +82,5 @@ def _nodes(text: str) -> tuple[str, ...]:
 
 
 def _unix_time(text: str) -> float:
-    """The Unix time of one of sacct's times; 0 for ``Unknown`` and ``None``."""
-    try:
-        return time.mktime(time.strptime(text, _TIME))
-    except ValueError:
-        return 0.0
+    """One of sacct's times; 0 for ``Unknown`` and ``None``."""
+    return float(text) if text.isdecimal() else 0.0
