@@ -20,29 +20,53 @@ FACTS: Dict[str, str] = {}  # noqa: UP006
 IMDS = ["http://169.254.169.254/latest/", "http://[fd00:ec2::254]/latest/"]
 PLACE = "/run/slurm-elastic"
 GIVE_UP_S = 900.0
+RETRY_S = 2.0
 END = ["shutdown", "-h", "now"]
 
 
-def ask(path: str, token: str = "") -> str:
-    """Ask the instance metadata service; without a token, for a token. '' if there is no answer.
-
-    The second address is for subnets without IPv4. The first address to answer is used later on.
-    """
-    name = "X-aws-ec2-metadata-token" + ("" if token else "-ttl-seconds")
+def send(url: str, method: str, name: str, value: str) -> str:
+    """One answer of the metadata service. ``name``: the end of the header's name."""
+    headers = {"X-aws-ec2-metadata-token" + name: value}
+    request = urllib.request.Request(url, headers=headers, method=method)  # noqa: S310
     opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
-    for base in list(IMDS):
-        request = urllib.request.Request(  # noqa: S310
-            base + path, headers={name: token or "60"}, method="GET" if token else "PUT"
-        )
-        try:
-            with opener.open(request, timeout=10) as answer:
-                IMDS[:] = [base]
-                return str(answer.read().decode())
-        except urllib.error.HTTPError:
-            return ""
-        except OSError:
-            continue
-    return ""
+    with opener.open(request, timeout=10) as answer:
+        return str(answer.read().decode())
+
+
+def try_to_ask(base: str, path: str) -> str:
+    """Ask at one address; '' if the service has nothing at the path. OSError without an answer."""
+    token = send(base + "api/token", "PUT", "-ttl-seconds", "60")
+    IMDS[:] = [base]
+    try:
+        return send(base + path, "GET", "", token)
+    except urllib.error.HTTPError as error:
+        if error.code != 404:
+            raise
+        return ""
+
+
+def ask(path: str) -> str:
+    """Ask the instance metadata service until it answers; '' if it has nothing at the path.
+
+    The service may be busy while a machine boots. A machine that took no answer for "nothing" would
+    join in the place of another machine of its launch. The second address is for subnets without
+    IPv4. The first address to answer is used later on.
+    """
+    failure, give_up_at = "", time.monotonic() + GIVE_UP_S
+    while time.monotonic() < give_up_at:
+        for base in IMDS:
+            try:
+                return try_to_ask(base, path)
+            except OSError as error:
+                failure = str(error)
+        time.sleep(RETRY_S)
+    return give_up("the metadata service does not answer: " + failure)
+
+
+def give_up(reason: str) -> str:
+    """End the machine: without a name it is of no use, and nothing else on it would end it."""
+    subprocess.call(END)
+    sys.exit(reason)
 
 
 def expand(hostlist: str) -> List[str]:  # noqa: UP006
@@ -56,43 +80,42 @@ def expand(hostlist: str) -> List[str]:  # noqa: UP006
     return names
 
 
-def tag(name: str, token: str) -> str:
+def tag(name: str) -> str:
     """The value of the machine's tag ``slurm-elastic:NAME``."""
-    return ask("meta-data/tags/instance/slurm-elastic:" + name, token)
+    return ask("meta-data/tags/instance/slurm-elastic:" + name)
 
 
-def tagged_nodes(token: str) -> str:
+def tagged_nodes() -> str:
     """The hostlist from the tags, for a list too long for the user data."""
-    pieces = [tag("nodes", token)]
+    pieces = [tag("nodes")]
     while pieces[-1]:
-        pieces.append(tag(f"nodes-{len(pieces)}", token))
+        pieces.append(tag(f"nodes-{len(pieces)}"))
     return ",".join(filter(None, pieces))
 
 
-def index(token: str) -> str:
+def index() -> str:
     """The machine's place in the launch's list. A fleet's machine waits for its tags."""
-    places = tag("places", token)
+    places = tag("places")
     give_up_at = time.monotonic() + GIVE_UP_S
     while places:
-        digits = [tag(f"place-{n}", token) for n in range(int(places))]
+        digits = [tag(f"place-{n}") for n in range(int(places))]
         if all(digits):
             return "".join(digits)
         if time.monotonic() > give_up_at:
-            subprocess.call(END)
-            sys.exit("no node was assigned to this machine")
-        time.sleep(2)
-        token = ask("api/token")
-    return ask("meta-data/ami-launch-index", token) or "0"
+            give_up("no node was assigned to this machine")
+        time.sleep(RETRY_S)
+    return ask("meta-data/ami-launch-index") or give_up("EC2 gives this machine no launch index")
 
 
 def main() -> None:
     """Write both files, each in one step."""
-    token = ask("api/token")
-    place = index(token)
-    token = ask("api/token")
-    facts = dict(FACTS, nodes=FACTS.get("nodes") or tagged_nodes(token))
-    facts["generation"] = facts.get("generation") or tag("generation", token)
-    node = expand(facts["nodes"])[int(place)]
+    facts = dict(FACTS, nodes=FACTS.get("nodes") or tagged_nodes())
+    facts["generation"] = facts.get("generation") or tag("generation")
+    names = expand(facts["nodes"])
+    # Only user data says for certain that the launch has a single machine. In a fleet even that
+    # machine waits for its tag. An installation on the premises may have no metadata service.
+    is_alone = len(names) == 1 and FACTS.get("nodes")
+    node = names[0 if is_alone else int(index())]
     os.makedirs(PLACE, exist_ok=True)
     lines = [f"{k}={shlex.quote(v)}\n" for k, v in dict(facts, node=node).items()]
     for name, text in (("launch", "".join(lines)), ("node", node + "\n")):

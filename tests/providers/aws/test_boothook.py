@@ -6,7 +6,7 @@ import socket
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -35,6 +35,7 @@ def boot(
     text = text.replace(boothook.IMDS[0], ipv4 or metadata)
     text = text.replace(boothook.PLACE, str(place))
     text = text.replace("GIVE_UP_S = 900.0", f"GIVE_UP_S = {patience}")
+    text = text.replace("RETRY_S = 2.0", "RETRY_S = 0.05")
     text = text.replace('["shutdown", "-h", "now"]', f"['touch', '{place}/ended']")
     return subprocess.run([sys.executable, "-I", "-c", text], timeout=stretched(120)).returncode
 
@@ -124,3 +125,47 @@ def test_it_reads_every_list_that_the_provider_writes(nodes: list[str]) -> None:
     if not all(n.isascii() for n in nodes):
         return
     assert boothook.expand(",".join(in_order(nodes, 256))) == nodes
+
+
+@pytest.fixture
+def busy(metadata: str, monkeypatch: pytest.MonkeyPatch) -> str:
+    """A service that refuses the first request for each path."""
+    seen: set[str] = set()
+
+    def busy_at_first(answer: Callable[[MetadataAnswers], None]) -> Callable[..., None]:
+        def reply(request: MetadataAnswers) -> None:
+            is_first = request.path not in seen
+            seen.add(request.path)
+            request._say(503, b"") if is_first else answer(request)
+
+        return reply
+
+    for name in ("do_GET", "do_PUT"):
+        monkeypatch.setattr(MetadataAnswers, name, busy_at_first(getattr(MetadataAnswers, name)))
+    return metadata
+
+
+@pytest.mark.parametrize(
+    ("answers", "node"),
+    [
+        ({"ami-launch-index": "3"}, "a4\n"),
+        (FLEET | {"tags/instance/slurm-elastic:place-2": "8"}, "a99\n"),
+    ],
+)
+def test_a_busy_metadata_service_gives_no_machine_the_place_of_another(
+    answers: dict[str, str], node: str, busy: str, tmp_path: Path
+) -> None:
+    MetadataAnswers.answers = dict(answers)
+    assert boot({"generation": "g7", "nodes": "a[1-120]"}, busy, tmp_path) == 0
+    assert (tmp_path / "node").read_text() == node
+
+
+def test_a_machine_that_gets_no_answer_ends_and_takes_no_place(tmp_path: Path) -> None:
+    with socket.socket() as nobody:
+        nobody.bind(("127.0.0.1", 0))
+        silent = f"http://127.0.0.1:{nobody.getsockname()[1]}/latest/"
+        assert boot({"nodes": "a[1-2]"}, silent, tmp_path, patience=0.1) != 0
+        assert (tmp_path / "ended").exists()
+        assert not (tmp_path / "node").exists()
+        assert boot({"generation": "g7", "nodes": "a7"}, silent, tmp_path, patience=0.1) == 0
+    assert (tmp_path / "node").read_text() == "a7\n"
