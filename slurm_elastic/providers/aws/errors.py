@@ -13,19 +13,26 @@ import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
+from botocore import exceptions as botocore_exceptions
 from botocore.exceptions import (
     BotoCoreError,
     ClientError,
     ConfigNotFound,
+    ConfigParseError,
     CredentialRetrievalError,
     HTTPClientError,
     IncompleteReadError,
+    InvalidConfigError,
     MetadataRetrievalError,
+    MissingDependencyException,
+    NoAuthTokenError,
     NoCredentialsError,
     PartialCredentialsError,
     ProfileNotFound,
+    RefreshWithMFAUnsupportedError,
     SSOError,
     TokenRetrievalError,
+    UnknownCredentialError,
 )
 from botocore.exceptions import ConnectionError as NoConnectionError
 from botocore.parsers import ResponseParserError
@@ -169,16 +176,27 @@ MISMATCH = "IdempotentParameterMismatch"
 NO_TEMPLATE = ("InvalidLaunchTemplateId.NotFound", "InvalidLaunchTemplateName.NotFoundException")
 TEMPLATE_EXISTS = "InvalidLaunchTemplateName.AlreadyExistsException"
 
-_NO_CREDENTIALS = (
+_NO_CREDENTIALS: tuple[type[Exception], ...] = (
     ConfigNotFound,
+    ConfigParseError,
     CredentialRetrievalError,
+    InvalidConfigError,
     MetadataRetrievalError,
+    MissingDependencyException,
+    NoAuthTokenError,
     NoCredentialsError,
     PartialCredentialsError,
     ProfileNotFound,
+    RefreshWithMFAUnsupportedError,
     SSOError,
     TokenRetrievalError,
+    UnknownCredentialError,
+    # ``aws login``. Releases of botocore before 1.41 do not know it.
+    *filter(None, [getattr(botocore_exceptions, "LoginError", None)]),
 )
+"""Botocore raises these before it sends a request. An error that is missing here would leave the
+launch in doubt, as if the request might have taken effect.
+"""
 _NO_ANSWER = (NoConnectionError, HTTPClientError, IncompleteReadError, ResponseParserError)
 
 

@@ -104,6 +104,15 @@ def test_answers(code: str, status: int, kind: type[ProviderError]) -> None:
     assert isinstance(caught.value.__cause__, bc.ClientError)
 
 
+LOGIN = (
+    "LoginError",
+    "LoginRefreshRequired",
+    "LoginInsufficientPermissions",
+    "LoginTokenLoadError",
+)
+"""Of the credentials of ``aws login``, since botocore 1.41."""
+
+
 @pytest.mark.parametrize(
     ("error", "kind"),
     [
@@ -121,6 +130,14 @@ def test_answers(code: str, status: int, kind: type[ProviderError]) -> None:
         (bc.ProfileNotFound(profile="p"), AuthError),
         (bc.TokenRetrievalError(provider="p", error_msg="x"), AuthError),
         (bc.UnauthorizedSSOTokenError(), AuthError),
+        (bc.ConfigParseError(path="~/.aws/config"), AuthError),
+        (bc.InvalidConfigError(error_msg="source_profile has no credentials"), AuthError),
+        (bc.InfiniteLoopConfigError(source_profile="p", visited_profiles=["p"]), AuthError),
+        (bc.UnknownCredentialError(name="p"), AuthError),
+        (bc.RefreshWithMFAUnsupportedError(), AuthError),
+        (bc.MissingDependencyException(msg="botocore[crt]"), AuthError),
+        (bc.NoAuthTokenError(), AuthError),
+        *((getattr(bc, name)(error_msg="x"), AuthError) for name in LOGIN if hasattr(bc, name)),
     ],
 )
 def test_complaints_of_the_sdk(error: Exception, kind: type[ProviderError]) -> None:
