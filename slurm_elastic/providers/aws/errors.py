@@ -160,6 +160,13 @@ _LAUNCHES = ("RunInstances", "CreateFleet", "CreatePlacementGroup")
 """The right to launch may differ by market, type, zone and image, so these get a DeniedError. Only
 launches of one pool make its placement group.
 """
+_OF_IMAGE = {
+    "AuthFailure": "Not authorized for images",
+    "OptInRequired": "AWS Marketplace product",
+}
+"""The texts by which these codes are about the image alone: it is private, no longer exists, or its
+terms are not accepted. The credentials are good, and other images can be used.
+"""
 _RIGHT = re.compile(r"not authorized to perform:? (\w+:\w+)")
 _OF_SPOT = ":spot-instances-request/"
 _ENCODED = re.compile(r"\s*Encoded authorization failure message:.*", re.DOTALL)
@@ -242,6 +249,8 @@ def refusal(cloud: str, code: str, text: str, operation: str) -> ProviderError |
     kind = CODES.get(code)
     if kind is None:
         return None
+    if operation in _LAUNCHES and code in _OF_IMAGE and _OF_IMAGE[code] in text:
+        return DeniedError(cloud, code, sentence(text))
     if code != UNAUTHORIZED:
         return kind(cloud, code, sentence(text))
     right = _RIGHT.search(text)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import botocore.exceptions as bc
 import botocore.session
 import pytest
@@ -102,6 +104,26 @@ def test_answers(code: str, status: int, kind: type[ProviderError]) -> None:
     said = "no right to ec2:RunInstances: because" if kind is DeniedError else "because"
     assert (caught.value.cloud, caught.value.code, caught.value.message) == ("aws", code, said)
     assert isinstance(caught.value.__cause__, bc.ClientError)
+
+
+@pytest.mark.parametrize(
+    ("code", "text"),
+    [
+        ("AuthFailure", "Not authorized for images: [ami-5287d500]"),
+        (
+            "OptInRequired",
+            "In order to use this AWS Marketplace product you need to accept terms and subscribe.",
+        ),
+    ],
+)
+def test_an_image_that_we_may_not_use_is_no_fault_of_the_credentials(code: str, text: str) -> None:
+    """Else one pool's image would keep all pools of the cloud from starting machines."""
+    with pytest.raises(DeniedError, match=re.escape(text)) as caught, translated("aws"):
+        raise answered(code, message=text)
+    assert not caught.value.of_market
+    with pytest.raises(AuthError) as caught, translated("aws"):
+        raise answered(code, message=text, operation="DescribeInstances")
+    assert not isinstance(caught.value, DeniedError)
 
 
 LOGIN = (
