@@ -101,7 +101,7 @@ class FleetStrategy:
         except ClientError as error:
             return earlier(self._settings.name, error, lambda: self._place(spec, nodes, {}))
         offer_by_id = {
-            id_: offer_of(for_pool(self._settings, spec.pool), spec, group) or spec.offer
+            id_: offer_of(self._settings, spec, group) or spec.offer
             for group in answer.get("Instances", ())
             for id_ in group["InstanceIds"]
         }

@@ -266,7 +266,9 @@ def offer_of(settings: AwsCloud, spec: LaunchSpec, entry: Mapping[str, Any]) -> 
     """
     override = entry.get("LaunchTemplateAndOverrides", {}).get("Overrides", {})
     kind = override.get("InstanceType") or entry.get("InstanceType")
-    zones = {subnet: zone for zone, subnet in settings.subnets.items()}
+    # Often the entry has only the subnet that the request named, which may be the pool's own.
+    subnets = hardware.for_pool(settings, spec.pool).subnets
+    zones = {subnet: zone for zone, subnet in subnets.items()}
     zone = override.get("AvailabilityZone") or zones.get(override.get("SubnetId", ""))
     fitting = [
         offer

@@ -192,6 +192,28 @@ def test_a_pool_has_subnets_and_zones_of_its_own(ec2: Ec2Control, kind: type[Aws
     assert machine["Placement"]["AvailabilityZone"] == "us-east-1d"
 
 
+def test_a_fleet_in_subnets_of_the_pool_blames_only_the_zone_that_has_none(
+    ec2: Ec2Control,
+) -> None:
+    """EC2's answer names only the subnet of a refusal, so the zone is looked up among the pool's."""
+    bed = FleetBed(ec2)
+    subnets = bed.client.describe_subnets()["Subnets"]
+    own = {
+        s["AvailabilityZone"]: s["SubnetId"]
+        for s in subnets
+        if s["AvailabilityZone"] < "us-east-1c"
+    }
+    pool = pool_with(bed, MachineOptions(subnets=own), zones=())
+    bed.control.stock("*/us-east-1a/*", 1)
+    provider = opened(bed)
+    first, *others = sorted(provider.offers(pool), key=lambda offer: offer.zone)
+    spec = LaunchSpec(
+        generation="g1", pool=pool, nodes=pool.nodes[:2], offer=first, alternatives=tuple(others)
+    )
+    assert {machine.zone for machine in provider.launch(spec)} == {"us-east-1a", "us-east-1b"}
+    assert list(provider.refusals("g1")) == [first.key]
+
+
 def test_disks_count_in_prices_and_in_no_bound_for_ec2(bed: AwsBed) -> None:
     markets = (Market.SPOT, Market.ON_DEMAND)
     plain = pool_with(bed, MachineOptions(), markets=markets, max_price=0.05)
