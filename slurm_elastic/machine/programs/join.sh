@@ -117,7 +117,8 @@ cat >"$dir/names.py" <<'SLURM_ELASTIC_NAMES'
 SLURM_ELASTIC_NAMES
 
 # slurmd's unit and Debian's /etc/default/slurmd use this variable.
-echo "SLURMD_OPTIONS=-b -N $node --conf-server @{conf_server}" >"$dir/slurmd"
+options="-N $node --conf-server @{conf_server}"
+echo "SLURMD_OPTIONS=$options" >"$dir/slurmd"
 
 # Slurm uses its own keys (auth/slurm) if they exist, else munge.
 keys="[ -e /etc/slurm/slurm.jwks ] || [ -e /etc/slurm/slurm.key ]"
@@ -143,9 +144,15 @@ if [ -d /run/systemd/system ]; then
   # A reload runs all generators again. It is not needed if systemd knows the drop-in.
   systemctl show --property=DropInPaths --value slurmd.service | grep -q "$drop_in/" ||
     systemctl daemon-reload
+  # With -b slurmd says that the machine has just booted. slurmctld may refuse the first slurmd after
+  # a boot without it. At a later start (an update, a crash) it would end the machine's jobs: with
+  # -b slurmctld takes the start for a reboot, unless ReturnToService is 2.
   cat >"$dir/start" <<END
 $keys || systemctl $munge munge.service || exit
-$check && systemctl restart slurmd.service $joined
+$check || exit
+echo "SLURMD_OPTIONS=-b $options" >$dir/slurmd
+systemctl restart slurmd.service || exit
+echo "SLURMD_OPTIONS=$options" >$dir/slurmd $joined
 END
   if [ "$munge" = start ] && [ "$check" = : ]; then
     timeout 60 sh "$dir/start" && : >"$dir/agent.started"
@@ -167,7 +174,7 @@ if ! { $keys; }; then
 fi
 mkdir -p /run/slurm
 $check || exit
-slurmd -b -N $node --conf-server @{conf_server}
+slurmd -b $options
 END
   setsid python3 -I "$dir/agent.py" "$dir/agent" >"$dir/agent.log" 2>&1 </dev/null &
   setsid python3 -I "$dir/names.py" "$dir/agent" "$dir/tunnel.json" \

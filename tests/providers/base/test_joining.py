@@ -76,7 +76,7 @@ def test_without_a_head_machines_are_told_nothing() -> None:
 def test_machines_of_two_heads_are_told_both() -> None:
     told = config(head="head1:6817,head2")
     assert told.join.heads == ("head1:6817", "head2")
-    assert program_of(told, AWS).count("--conf-server head1:6817,head2") == 2
+    assert program_of(told, AWS).count("--conf-server head1:6817,head2") == 1
 
 
 @pytest.mark.parametrize(
@@ -91,7 +91,7 @@ def test_slurmd_asks_the_port_of_slurm_conf(port: str, servers: str, tmp_path: P
     conf.write_text(f"ClusterName=c\nSlurmctldHost=h\nSlurmctldPort={port}\n")
     site = replace(config(head="head1,head2:7100"), slurm=SlurmSettings(conf=str(conf)))
     text = program_of(site, AWS)
-    assert re.findall(r"--conf-server ([^\s\"]+)", text) == [servers] * 2
+    assert re.findall(r"--conf-server ([^\s\"]+)", text) == [servers]
 
 
 def test_the_shipped_text_has_head_agent_and_times() -> None:
@@ -352,11 +352,32 @@ def test_a_machine_with_systemd_has_slurmd_told_by_a_drop_in(tmp_path: Path) -> 
     machine.join()
     drop_in = tmp_path / "systemd" / "system" / "slurmd.service.d" / "slurm-elastic.conf"
     assert f"EnvironmentFile=-{machine.run}/slurmd" in drop_in.read_text()
-    options = "SLURMD_OPTIONS=-b -N pub7 --conf-server head:6817\n"
+    options = "SLURMD_OPTIONS=-N pub7 --conf-server head:6817\n"
     assert (machine.run / "slurmd").read_text() == options
     ran = machine.ran("systemd-run")
     assert "systemctl daemon-reload" in ran
     assert "restart munge.service" in (machine.run / "start").read_text()
+
+
+@pytest.mark.parametrize(("code", "later"), [(0, ""), (1, "-b ")])
+def test_only_the_first_start_of_slurmd_is_told_to_slurmctld_as_a_boot(
+    code: int, later: str, tmp_path: Path
+) -> None:
+    """With -b at a later start slurmctld would take the machine for rebooted, and end its jobs."""
+    machine = Machine(tmp_path)
+    machine.command("systemd-run")
+    (tmp_path / "systemd" / "system").mkdir(parents=True)
+    machine.join()
+    options = machine.run / "slurmd"
+    (machine.bin / "systemctl").write_text(
+        f'#!/bin/sh\n[ "$2" != slurmd.service ] || {{ cat {options} >>{machine.log}; exit {code}; }}\n'
+    )
+    environment = {"PATH": f"{machine.bin}:{os.environ['PATH']}"}
+    start = ["sh", str(machine.run / "start")]
+    assert subprocess.run(start, env=environment, check=False).returncode == code
+    expected = "SLURMD_OPTIONS={}-N pub7 --conf-server head:6817"
+    assert machine.log.read_text().splitlines()[-1] == expected.format("-b ")
+    assert options.read_text() == expected.format(later) + "\n"
 
 
 @pytest.mark.parametrize(
