@@ -135,8 +135,10 @@ done
 if [ -d /run/systemd/system ]; then
   drop_in=/run/systemd/system/slurmd.service.d
   mkdir -p "$drop_in"
-  printf '[Unit]\nConditionPathExists=\n[Service]\nEnvironmentFile=-%s/slurmd\n' "$dir" \
-    >"$drop_in/slurm-elastic.conf"
+  # slurmd ends after some seconds if it gets no configuration, as while slurmctld restarts. Where the
+  # unit is Type=simple, its start has succeeded by then, so nobody else would start it again.
+  printf '[Unit]\nConditionPathExists=\n[Service]\nEnvironmentFile=-%s/slurmd\n%s\n%s\n' "$dir" \
+    Restart=on-failure RestartSec=5 >"$drop_in/slurm-elastic.conf"
   joined=
   if [ -n "$stopped" ] && [ -e "$again/slurm-elastic-join" ] && filled "$dir/again.sh"; then
     sh "$dir/again.sh" install && joined="&& systemctl --no-block start slurm-elastic-keep.service"

@@ -351,7 +351,11 @@ def test_a_machine_with_systemd_has_slurmd_told_by_a_drop_in(tmp_path: Path) -> 
     (tmp_path / "systemd" / "system").mkdir(parents=True)
     machine.join()
     drop_in = tmp_path / "systemd" / "system" / "slurmd.service.d" / "slurm-elastic.conf"
-    assert f"EnvironmentFile=-{machine.run}/slurmd" in drop_in.read_text()
+    assert drop_in.read_text().splitlines() == [
+        "[Unit]", "ConditionPathExists=", "[Service]", f"EnvironmentFile=-{machine.run}/slurmd",
+        # Else a machine that boots while slurmctld is away never joins (Debian's unit has none).
+        "Restart=on-failure", "RestartSec=5",
+    ]  # fmt: skip
     options = "SLURMD_OPTIONS=-N pub7 --conf-server head:6817\n"
     assert (machine.run / "slurmd").read_text() == options
     ran = machine.ran("systemd-run")
