@@ -530,6 +530,7 @@ class Node:
     def __init__(self, place: Path) -> None:
         self.place = place
         self.said = ""
+        self.slurmctld_wait_s = 0
         self.scratch = place / "scra tch"
         self.scratch.mkdir(mode=0o777)
         self.scratch.chmod(0o1777)
@@ -538,7 +539,10 @@ class Node:
 
     def empties(self, *directories: str) -> None:
         program = self.place / "wipe"
-        program.write_text(wiping(directories, 600.0))
+        wait = f"SLURMCTLD_WAIT_S = {self.slurmctld_wait_s}"
+        text = wiping(directories, 600.0).replace("SLURMCTLD_WAIT_S = 300", wait)
+        assert wait in text
+        program.write_text(text)
         program.chmod(0o755)
 
     def says(self, jobs: str, code: int = 0) -> None:
@@ -605,6 +609,19 @@ def test_what_is_in_use_stays_and_what_cannot_be_told_or_removed_fails(tmp_path:
     assert not mine.exists()
     assert (node.scratch / "dir/of-bob").exists()
     assert node.wipe(0) == 0
+
+
+@needs.ROOT
+def test_a_node_is_not_drained_because_slurmctld_was_away_for_a_moment(tmp_path: Path) -> None:
+    node = Node(tmp_path)
+    node.slurmctld_wait_s = 60
+    node.empties(str(node.scratch))
+    mine, tried = node.leave("a", ALICE), tmp_path / "tried"
+    (tmp_path / "squeue").write_text(
+        f"#!/bin/sh\n[ -e '{tried}' ] || {{ : >'{tried}'; exit 1; }}\n"
+    )
+    assert (node.wipe(ALICE), node.said) == (0, "")
+    assert not mine.exists()
 
 
 @needs.ROOT
