@@ -188,7 +188,8 @@ def client_maker(cloud: AwsCloud, service: str) -> Callable[[], Any]:
             connect_timeout=cloud.api_timeout, read_timeout=cloud.api_timeout,
             retries={"total_max_attempts": 2, "mode": "standard"},
         )  # fmt: skip
-        client = session.client(service, endpoint_url=cloud.endpoint, config=limits)  # type: ignore[call-overload]
+        endpoint = cloud.endpoint_of(service)
+        client = session.client(service, endpoint_url=endpoint, config=limits)  # type: ignore[call-overload]
         bound_boto(client, cloud.api_timeout * 2)
         return client
 

@@ -201,7 +201,7 @@ def plain_client(settings: AwsCloud, name: str, region: str, attempts: int = 2) 
         read_timeout=settings.api_timeout,
         retries={"total_max_attempts": attempts, "mode": "standard"},
     )
-    client = session.client(name, endpoint_url=settings.endpoint, config=limits)
+    client = session.client(name, endpoint_url=settings.endpoint_of(name), config=limits)
     bound_boto(client, settings.api_timeout * 2)
     return client
 

@@ -173,7 +173,7 @@ class Snapshots:
         session = boto3.session.Session(
             profile_name=self._settings.profile, region_name=self._settings.region
         )
-        return session.client("s3", endpoint_url=self._settings.endpoint, config=config)
+        return session.client("s3", endpoint_url=self._settings.endpoint_of("s3"), config=config)
 
 
 def _key(file: ImageFile) -> str:

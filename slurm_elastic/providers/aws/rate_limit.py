@@ -242,15 +242,15 @@ _shared = SharedPaces()
 
 
 def pace_of(settings: AwsCloud) -> RateLimits | None:
-    """The buckets of the account in the cloud's region. None for a service with its own endpoint,
+    """The buckets of the account in the cloud's region. None for a service other than EC2,
     which has no limits unless the settings name them.
     """
     stated = settings.launch_burst is not None or settings.launch_rate is not None
-    if settings.endpoint is not None and not stated:
+    if settings.foreign_endpoint is not None and not stated:
         return None
     rate = Rate(
         float(settings.launch_burst or LAUNCHES.burst), settings.launch_rate or LAUNCHES.refill
     )
-    # Each endpoint is a service of its own, with limits of its own.
-    place = f"{settings.endpoint or ''} {settings.region}"
+    # Each foreign endpoint is a service of its own, with limits of its own.
+    place = f"{settings.foreign_endpoint or ''} {settings.region}"
     return _shared.get((place, settings.profile), rate)

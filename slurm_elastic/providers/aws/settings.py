@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from enum import StrEnum
 from typing import Annotated, ClassVar
+from urllib.parse import urlsplit
 
 from msgspec import Meta, field
 
@@ -12,6 +13,9 @@ from slurm_elastic.config.numbers import PerHour, PerSecond
 from slurm_elastic.model.cluster import Location, Market
 from slurm_elastic.model.machine_options import MachineOptions
 from slurm_elastic.policies.launch.next_launch import WORTH_A_CALL
+
+_OF_AWS = (".amazonaws.com", ".amazonaws.com.cn", ".api.aws")
+"""The ends of the names of AWS' own hosts."""
 
 
 class Strategy(StrEnum):
@@ -31,7 +35,7 @@ class Allocation(StrEnum):
 class AwsCloud(CloudSettings, frozen=True, kw_only=True, forbid_unknown_fields=True, tag="aws"):
     """EC2. boto3 finds the credentials (``profile``, environment, instance role); they are never in
     this file. If ``launch_burst`` or ``launch_rate`` is None, EC2's published default applies, or
-    no limit with an ``endpoint`` (providers.aws.rate_limit).
+    no limit with a ``foreign_endpoint`` (providers.aws.rate_limit).
     """
 
     region: str
@@ -85,11 +89,25 @@ class AwsCloud(CloudSettings, frozen=True, kw_only=True, forbid_unknown_fields=T
     machine_keys: ClassVar[frozenset[str]] = frozenset(MachineOptions.__struct_fields__)
 
     @property
+    def foreign_endpoint(self) -> str | None:
+        """The endpoint of another service that speaks EC2's protocol. None for EC2 itself, also if
+        calls go by a VPC endpoint or another host of AWS.
+        """
+        host = urlsplit(self.endpoint or "").hostname or ""
+        return None if host.endswith(_OF_AWS) else self.endpoint
+
+    def endpoint_of(self, service: str) -> str | None:
+        """The endpoint for calls to a service; None leaves it to boto3. A host of AWS serves EC2
+        alone, but a service that imitates EC2 imitates the others at the same place.
+        """
+        return self.endpoint if service == "ec2" else self.foreign_endpoint
+
+    @property
     def markets(self) -> frozenset[Market]:
         """Spot and on-demand for EC2 itself. An endpoint on the premises has the same markets as
         other clouds there.
         """
-        if self.endpoint is None or self.location is Location.PUBLIC:
+        if self.foreign_endpoint is None or self.location is Location.PUBLIC:
             return frozenset({Market.SPOT, Market.ON_DEMAND}) | self.reserved_market
         return super().markets
 
@@ -106,6 +124,8 @@ class AwsCloud(CloudSettings, frozen=True, kw_only=True, forbid_unknown_fields=T
         return "http://169.254.169.254/latest/"
 
     def shares_place(self, other: CloudSettings) -> bool:
-        """Whether both clouds are in one region of one endpoint, and so may be in one account."""
-        place = (self.region, self.endpoint)
-        return isinstance(other, AwsCloud) and (other.region, other.endpoint) == place
+        """Whether both clouds are in one region of one service, and so may be in one account. Two
+        VPC endpoints lead to the same machines.
+        """
+        place = (self.region, self.foreign_endpoint)
+        return isinstance(other, AwsCloud) and (other.region, other.foreign_endpoint) == place

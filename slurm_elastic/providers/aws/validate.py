@@ -18,7 +18,7 @@ def check(draft: Draft, i: int, cloud: AwsCloud) -> None:
     """Report all problems of a cloud of provider aws."""
     # A service with its own endpoint may stand in the next room and speak EC2's protocol. Amazon's
     # own endpoint is always public.
-    if cloud.endpoint is None and cloud.location is not Location.PUBLIC:
+    if cloud.foreign_endpoint is None and cloud.location is not Location.PUBLIC:
         expected = f"{Location.PUBLIC}: provider aws costs money unless it has an own endpoint"
         draft.problems.add(("clouds", i, "location"), shown(cloud.location), expected)
     _places(draft, i, cloud)
@@ -37,7 +37,7 @@ def _places(draft: Draft, i: int, cloud: AwsCloud) -> None:
     for key, zones in (("zones", cloud.zones), ("subnets", cloud.subnets)):
         for n, zone in enumerate(zones):
             place = (*cloud_path, key, n if key == "zones" else zone)
-            if cloud.endpoint is None and not zone.startswith(cloud.region):
+            if cloud.foreign_endpoint is None and not zone.startswith(cloud.region):
                 expected = f"a zone of region {cloud.region}, such as {cloud.region}a"
                 draft.problems.add(place, shown(zone), expected)
     for n, zone in enumerate(cloud.zones if cloud.subnets else ()):
@@ -81,4 +81,4 @@ def _rates(draft: Draft, i: int, cloud: AwsCloud) -> None:
 
 
 def _account(cloud: AwsCloud) -> tuple[str | None, ...]:
-    return cloud.region, cloud.endpoint, cloud.profile
+    return cloud.region, cloud.foreign_endpoint, cloud.profile

@@ -37,7 +37,7 @@ def check_machine(draft: Draft, i: int, pool: PoolSettings, cloud: AwsCloud) -> 
         draft.problems.add((*path, "efa"), describe(machine.efa), expected)
     _placement(draft, path, pool, cloud)
     for zone in machine.subnets:
-        if cloud.endpoint is None and not zone.startswith(cloud.region):
+        if cloud.foreign_endpoint is None and not zone.startswith(cloud.region):
             expected = f"a zone of region {cloud.region}, such as {cloud.region}a"
             draft.problems.add((*path, "subnets", zone), shown(zone), expected)
     for n, zone in enumerate(pool.zones if machine.subnets else ()):
