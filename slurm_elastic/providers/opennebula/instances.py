@@ -61,20 +61,41 @@ class OneMachines:
         return machines
 
     def ended(self, generation: str, since: float) -> Iterator[VmFields]:
-        """The ended machines of a launch, newest first. Reads page by page, back to ``since`` (Unix
+        """The ended machines of a launch. Reads page by page, as far back as ``since`` (Unix
         time).
         """
-        start = 0
+        start, page = 0, self._ended_page(0)
+        if _is_past(page, since) and _is_oldest_first(page):
+            start = self._first_young_page(since)
+            page = self._ended_page(start)
         while True:
-            # If the last number is negative, it is the size of a page, and the number before it is
-            # the page's first row.
-            page = self._call("vmpool.infoextended", MINE, start, -PAGE, convert.DONE)
             for machine in self._read(page):
                 if machine.generation == generation:
                     yield machine
-            if len(page.VM) < PAGE or float(page.VM[-1].STIME) < since:
+            if len(page.VM) < PAGE or _is_past(page, since):
                 return
             start += PAGE
+            page = self._ended_page(start)
+
+    def _ended_page(self, start: int) -> Any:  # noqa: ANN401 - a pyone object
+        # If the last number is negative, it is the size of a page, and the number before it is the
+        # page's first row.
+        return self._call("vmpool.infoextended", MINE, start, -PAGE, convert.DONE)
+
+    def _first_young_page(self, since: float) -> int:
+        """The row of the first page that reaches ``since``, if oned lists the oldest machines
+        first. By halving, because an account may have ended very many machines.
+        """
+        past, reached = 0, PAGE
+        while _is_past(self._ended_page(reached), since):
+            past, reached = reached, 2 * reached
+        while reached - past > PAGE:
+            middle = (past + reached) // 2 // PAGE * PAGE
+            if _is_past(self._ended_page(middle), since):
+                past = middle
+            else:
+                reached = middle
+        return reached
 
     def by_number(self, numbers: Sequence[int]) -> dict[int, VmFields]:
         """The machines with these numbers that exist."""
@@ -198,3 +219,15 @@ class OneMachines:
         """The machines of an answer that belong to this cloud by their tags."""
         machines = map(convert.vm, pool.VM)
         return self.ours.among(machines, lambda v: v.tags, lambda v: str(v.id))
+
+
+def _is_past(page: Any, since: float) -> bool:  # noqa: ANN401 - a pyone object
+    """Whether the last machine of a full page was started before ``since``."""
+    return len(page.VM) == PAGE and float(page.VM[-1].STIME) < since
+
+
+def _is_oldest_first(page: Any) -> bool:  # noqa: ANN401 - a pyone object
+    """Whether the site, the group or the user has set API_LIST_ORDER to ASC. oned's default is
+    DESC.
+    """
+    return int(page.VM[0].ID) < int(page.VM[-1].ID)

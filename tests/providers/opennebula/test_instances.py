@@ -63,7 +63,8 @@ class Oned:
 
 
 def pool(found: list[VmFields]) -> Any:
-    return SimpleNamespace(VM=[SimpleNamespace(vm=v, STIME=str(int(v.started))) for v in found])
+    rows = [SimpleNamespace(vm=v, ID=str(v.id), STIME=str(int(v.started))) for v in found]
+    return SimpleNamespace(VM=rows)
 
 
 def vm(
@@ -99,22 +100,37 @@ def test_only_ours_are_listed_and_known(oned: Oned) -> None:
     assert oned.asked == [("vmpool.infoextended", -3, -1, -1, -1)]
 
 
+@pytest.mark.parametrize("older_pages", [0, 1, 2, 7, 300])
+@pytest.mark.parametrize("more", [0, 1, 30])
+def test_ended_ones_are_found_where_oned_lists_the_oldest_first(
+    oned: Oned, older_pages: int, more: int
+) -> None:
+    """API_LIST_ORDER is ASC there. Else a repeated launch would start them a second time."""
+    older = older_pages * PAGE + more
+    other = OURS | {GENERATION: "g0"}
+    oned.done = [vm(n, other, started=n) for n in range(older)]
+    oned.done += [vm(n, started=n) for n in range(older, older + PAGE + 1)]
+    found = [v.id for v in machines(oned).ended("g1", older)]
+    assert found == list(range(older, older + PAGE + 1))
+    assert len(oned.asked) < 25
+
+
 def test_ended_ones_are_looked_for_page_by_page_and_not_too_far_back(oned: Oned) -> None:
     other = OURS | {GENERATION: "g0"}
     oned.done = [
-        vm(n, OURS if n % 100 == 50 else other, started=10_000 - n) for n in range(3 * PAGE)
+        vm(999 - n, OURS if n % 100 == 50 else other, started=10_000 - n) for n in range(3 * PAGE)
     ]
     made = machines(oned)
-    assert [v.id for v in made.ended("g1", 0.0)] == [50, 150, 250]
+    assert [v.id for v in made.ended("g1", 0.0)] == [949, 849, 749]
     assert [words[2] for words in oned.asked] == [0, PAGE, 2 * PAGE, 3 * PAGE]
     oned.asked.clear()
     last_of_second = 10_000 - (2 * PAGE - 1)
-    assert [v.id for v in made.ended("g1", last_of_second + 1)] == [50, 150]
+    assert [v.id for v in made.ended("g1", last_of_second + 1)] == [949, 849]
     assert len(oned.asked) == 2
-    assert [v.id for v in made.ended("g1", last_of_second)] == [50, 150, 250]
+    assert [v.id for v in made.ended("g1", last_of_second)] == [949, 849, 749]
     oned.done = oned.done[:60]
     oned.asked.clear()
-    assert [v.id for v in made.ended("g1", 0.0)] == [50]
+    assert [v.id for v in made.ended("g1", 0.0)] == [949]
     assert len(oned.asked) == 1
 
 
