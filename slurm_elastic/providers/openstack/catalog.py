@@ -156,9 +156,13 @@ def image_pages(call: Call, query: str = "") -> Iterator[Mapping[str, Any]]:
     first_path = f"/images?{query}sort=created_at:desc&limit={PAGE}"
     path = first_path
     while path:
-        page = call("image", "GET", path)["images"]
+        answer = call("image", "GET", path)
+        page = answer["images"]
         yield from page
-        path = f"{first_path}&marker={quote(str(page[-1]['id']))}" if len(page) >= PAGE else ""
+        # glance's configuration may set smaller pages than we ask for (api_limit_max), so only its
+        # link shows that there are more.
+        has_more = bool(page) and "next" in answer
+        path = f"{first_path}&marker={quote(str(page[-1]['id']))}" if has_more else ""
 
 
 def flavor_pages(call: Call) -> Iterator[Mapping[str, Any]]:

@@ -428,7 +428,11 @@ def _listed(owner: StandIn, request: str, query: Mapping[str, str], body: Any) -
             return 200, {"flavors": shapes[start : start + world.page], **links}
         case "GET /image/v2/images":
             if "name" not in query:
-                return 200, {"images": world.images}
+                ids = [str(image["id"]) for image in world.images]
+                start = ids.index(query["marker"]) + 1 if "marker" in query else 0
+                more = start + world.page < len(ids)
+                link = {"next": "/v2/images?"} if more else {}
+                return 200, {"images": world.images[start : start + world.page], **link}
             there = [{"id": IMAGE}] if query["name"] == "worker" else []
             return 200, {"images": there}
         case "GET /network/v2.0/networks":

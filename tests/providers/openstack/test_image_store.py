@@ -47,6 +47,18 @@ def test_a_pool_finds_by_requirements_what_was_uploaded_and_nothing_is_sent_twic
     assert bed.world.bodies[-1]["imageRef"] == one.id
 
 
+def test_images_are_listed_whole_if_glance_answers_in_smaller_pages(
+    bed: StackBed, tmp_path: Path
+) -> None:
+    sent(bed, image_at(tmp_path / "a.qcow2"))
+    (image,) = bed.world.images
+    foreign = [{**image, "id": f"image-{n}", "name": f"of-others-{n}"} for n in range(4)]
+    bed.world.images[:0] = foreign
+    bed.world.page = 2
+    assert [found.name for found in opened(bed).images()][-1] == NAME
+    assert len(opened(bed).images()) == 5
+
+
 @pytest.mark.parametrize("kind", [Kind.RESET_BEFORE, Kind.RESET_AFTER, Kind.STATUS])
 def test_an_upload_that_breaks_off_leaves_no_image(
     bed: StackBed, tmp_path: Path, kind: Kind
