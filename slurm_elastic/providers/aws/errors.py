@@ -201,8 +201,8 @@ _NO_CREDENTIALS: tuple[type[Exception], ...] = (
     # ``aws login``. Releases of botocore before 1.41 do not know it.
     *filter(None, [getattr(botocore_exceptions, "LoginError", None)]),
 )
-"""Botocore raises these before it sends a request. An error that is missing here would leave the
-launch in doubt, as if the request might have taken effect.
+"""Botocore raises these errors before it sends a request. If this list lacks such an error, a
+launch that meets it stays in doubt, as if the request might have taken effect.
 """
 _NO_ANSWER = (NoConnectionError, HTTPClientError, IncompleteReadError, ResponseParserError)
 

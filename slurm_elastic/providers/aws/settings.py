@@ -91,7 +91,7 @@ class AwsCloud(CloudSettings, frozen=True, kw_only=True, forbid_unknown_fields=T
     @property
     def foreign_endpoint(self) -> str | None:
         """The endpoint of another service that speaks EC2's protocol. None for EC2 itself, also if
-        calls go by a VPC endpoint or another host of AWS.
+        the endpoint is a VPC endpoint or another host of AWS.
         """
         host = urlsplit(self.endpoint or "").hostname or ""
         return None if host.endswith(_OF_AWS) else self.endpoint

@@ -84,7 +84,7 @@ class OneMachines:
 
     def _first_young_page(self, since: float) -> int:
         """The row of the first page that reaches ``since``, if oned lists the oldest machines
-        first. By halving, because an account may have ended very many machines.
+        first. It searches by halving, because an account may have ended very many machines.
         """
         past, reached = 0, PAGE
         while _is_past(self._ended_page(reached), since):
