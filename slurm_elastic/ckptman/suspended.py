@@ -95,10 +95,20 @@ def suspend_owed_jobs(site: CheckpointSite, snapshot: Snapshot, crew: KeyedExecu
         is_over = job is None or job.has_ended
         if not is_over and (crew.is_busy(number) or _is_moved(site, number)):
             continue
-        if job is None or is_over or job.is_suspended:
+        if job is None or is_over or (job.is_suspended and _is_still_suspended(site, number)):
             site.state.forget_suspension(number)
         elif is_working(job):
             _submit_suspension(site, job, crew)
+
+
+def _is_still_suspended(site: CheckpointSite, job: int) -> bool:
+    """Whether a new list shows the job as suspended. False if Slurm does not answer."""
+    # The tick's list may be older than a save of this tick, which has resumed the job.
+    try:
+        new_job = site.jobs.read_new(job)
+    except SlurmError:
+        return False
+    return new_job is not None and new_job.is_suspended
 
 
 def _is_moved(site: CheckpointSite, job: int) -> bool:

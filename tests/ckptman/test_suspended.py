@@ -198,3 +198,25 @@ def test_a_slurm_that_does_not_resume_it_costs_no_more_than_before(world: CkptWo
     world.until(lambda: "ckpt-no-image" in world.told(7))
     assert "Access denied" in str(world.migrations()[0].note)
     assert world.job(7).is_suspended
+
+
+DENIED = SlurmError(("scontrol", "suspend"), 1, "Access denied")
+
+
+def test_a_suspension_that_slurm_refuses_once_is_not_forgotten(
+    world: CkptWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    suspends(world, 7)
+    really, refusals = world.slurm.suspend, [DENIED]
+
+    def refuse_once(job: int) -> None:
+        if refusals:
+            raise refusals.pop()
+        really(job)
+
+    monkeypatch.setattr(world.slurm, "suspend", refuse_once)
+    world.order("save", job=7)
+    world.until(lambda: bool(world.state.images(7)))
+    # The list of that tick still shows the job as suspended.
+    assert world.state.suspensions()
+    world.until(lambda: is_there(world, 7, 0), 30)
