@@ -107,6 +107,7 @@ class PlanApplier:
         self._helped_at.keep(snapshot.jobs.keys())
         self._site.refused_starts.keep(snapshot.jobs.keys())
         self._site.refused_exclusions.keep(snapshot.jobs.keys())
+        self._site.refused_suspensions.keep(snapshot.jobs.keys())
         self.saves.forget(snapshot, self.crew)
 
     def _begin_moves(self, plans: Sequence[JobPlan], snapshot: Snapshot) -> list[Migration]:

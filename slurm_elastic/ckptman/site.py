@@ -93,7 +93,8 @@ class JobList:
 class CheckpointSite:
     """One cluster as ckptman knows it. ``now`` gives Unix time (s); ``monotonic`` is the clock for
     pauses (s). ``refused_starts``, ``refused_exclusions``: the pending jobs whose start we cannot
-    help, and whose excluded nodes we cannot change, because Slurm refuses.
+    help, and whose excluded nodes we cannot change, because Slurm refuses. ``refused_suspensions``:
+    the running jobs that Slurm refuses to suspend again.
     """
 
     config: Config
@@ -110,6 +111,7 @@ class CheckpointSite:
     stop: threading.Event = field(default_factory=threading.Event)
     refused_starts: JobRefusals = field(default_factory=JobRefusals)
     refused_exclusions: JobRefusals = field(default_factory=JobRefusals)
+    refused_suspensions: JobRefusals = field(default_factory=JobRefusals)
     # Threads of their own: a line to a user may take seconds, for which no save may wait.
     output_writers: KeyedExecutor = field(default_factory=lambda: KeyedExecutor(0))
 

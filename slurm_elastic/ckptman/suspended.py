@@ -60,15 +60,17 @@ def resume(site: CheckpointSite, run: JobRun) -> None:
 
 
 def suspend_again(site: CheckpointSite, run: JobRun) -> None:
-    """Suspend the job if we resumed it for a save. If Slurm refuses, the next tick tries again."""
+    """Suspend the job if we resumed it for a save. If Slurm refuses, a later tick tries again."""
     if run.job not in site.state.suspensions():
         return
     try:
         site.slurm.suspend(run.job)
     except SlurmError as error:
         cause = SlurmRefused(error=str(error))
-        site.recorder.record_run(run, "ckpt-not-suspended", cause, level=logging.WARNING)
+        if site.refused_suspensions.put_off(run.job, str(error), site.monotonic()):
+            site.recorder.record_run(run, "ckpt-not-suspended", cause, level=logging.WARNING)
         return
+    site.refused_suspensions.clear(run.job)
     # Forget the suspension only after Slurm has taken the command. After a crash in between
     # `suspend_owed_jobs` finds the job suspended, and forgets it then.
     reach("suspended.again")
@@ -97,7 +99,7 @@ def suspend_owed_jobs(site: CheckpointSite, snapshot: Snapshot, crew: KeyedExecu
             continue
         if job is None or is_over or (job.is_suspended and _is_still_suspended(site, number)):
             site.state.forget_suspension(number)
-        elif is_working(job):
+        elif is_working(job) and site.refused_suspensions.may_ask(number, site.monotonic()):
             _submit_suspension(site, job, crew)
 
 

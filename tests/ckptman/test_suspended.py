@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from unittest.mock import Mock
 
 import pytest
 
@@ -220,3 +221,22 @@ def test_a_suspension_that_slurm_refuses_once_is_not_forgotten(
     # The list of that tick still shows the job as suspended.
     assert world.state.suspensions()
     world.until(lambda: is_there(world, 7, 0), 30)
+
+
+def test_a_suspension_that_slurm_refuses_is_recorded_once_and_tried_more_and_more_rarely(
+    world: CkptWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    suspends(world, 7)
+    refusing = Mock(side_effect=DENIED)
+    with monkeypatch.context() as patch:
+        patch.setattr(world.slurm, "suspend", refusing)
+        world.order("save", job=7)
+        world.until(lambda: bool(world.state.images(7)))
+        world.advance(3600, step=1.0)
+        assert 10 <= refusing.call_count <= 25
+        assert world.told(7).count("ckpt-not-suspended") == 1
+        refusing.side_effect = SlurmError(("scontrol", "suspend"), 1, "Slurm is busy")
+        world.advance(300, step=1.0)
+        assert world.told(7).count("ckpt-not-suspended") == 2, "another cause is recorded"
+    world.until(lambda: is_there(world, 7, 0), 300)
+    assert not world.ckpt.refused_suspensions._changes.snapshot()
