@@ -30,6 +30,8 @@ from slurm_elastic.sandbox.ec2_reservations import Reservations, ReservationView
 log = logging.getLogger(__name__)
 
 _TERMINATED = "terminated"
+LISTED_AFTER_END_S = 3600.0
+"""Seconds for which EC2 lists a machine after its end. moto alone would list it for ever."""
 _STOPPED = "stopped"
 _INTERRUPTED = "Server.SpotInstanceTermination"
 
@@ -99,6 +101,7 @@ class EmulatedInstance:
     spot_request: str | None = None
     spot_tags: dict[str, str] | None = None
     interruption: Interruption | None = None
+    ended_at: float | None = None
 
     @property
     def id(self) -> str:
@@ -172,6 +175,7 @@ class EmulatedCloud:
         self.calls: Counter[str] = Counter()
         self.access_keys: set[str] = set()
         self.visible_after = 0.0
+        self.listed_after_end = LISTED_AFTER_END_S
         self.buckets = Buckets()
         self.quotas = ec2_quotas.shipped()
         self.listed_prices: dict[str, float] = {}
@@ -290,7 +294,9 @@ class EmulatedCloud:
         self.consoles[instance_id] = text
 
     def reap(self, now: float) -> None:
-        """Terminate the machines whose notice or capacity block has ended."""
+        """Terminate the machines whose notice or capacity block has ended. Forget the machines that
+        ended long ago.
+        """
         over = self.reservations.over(now)
         for machine in self.machines.values():
             if machine.id in over and machine.alive:
@@ -304,6 +310,28 @@ class EmulatedCloud:
                 reason = machine.instance.state_reason
                 reason.code = _INTERRUPTED
                 reason.message = f"{_INTERRUPTED}: Spot instance termination"
+
+        self._forget_ended(now)
+
+    def _forget_ended(self, now: float) -> None:
+        for machine in tuple(self.machines.values()):
+            if machine.alive:
+                continue
+            if machine.ended_at is None:
+                machine.ended_at = now
+            if now - machine.ended_at >= self.listed_after_end:
+                self._forget(machine)
+
+    def _forget(self, machine: EmulatedInstance) -> None:
+        backend = self._backends[machine.region]
+        for number, reservation in tuple(backend.reservations.items()):
+            if machine.instance in reservation.instances:
+                reservation.instances.remove(machine.instance)
+                if not reservation.instances:
+                    del backend.reservations[number]
+                break
+        backend.tags.pop(machine.id, None)
+        del self.machines[machine.id]
 
     def view(self, now: float) -> Ec2View:
         """Return the whole state for the control API."""

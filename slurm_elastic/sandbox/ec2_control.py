@@ -128,6 +128,11 @@ def _reset(cloud: EmulatedCloud, now: float) -> None:
     cloud.reset(now)
 
 
+def _forget_ended(cloud: EmulatedCloud, _now: float, after: float) -> object:
+    cloud.listed_after_end = after
+    return {"listed_after_end": after}
+
+
 ORDERS: Mapping[str, Order] = {
     "stock": _stock,
     "prices": _prices,
@@ -135,6 +140,7 @@ ORDERS: Mapping[str, Order] = {
     "quotas": _quotas,
     "listed": _listed,
     "settings": _settings,
+    "forget-ended": _forget_ended,
     "interrupt": _interrupt,
     "shut-down": _shut_down,
     "console": _console,
@@ -181,6 +187,10 @@ class Ec2Control(Steering):
         With 0 all machines are shown at once, even the hidden ones.
         """
         self.order("settings", visible_after=seconds)
+
+    def forget_ended(self, after: float) -> None:
+        """List machines for so many seconds after their end; EC2 lists them for about an hour."""
+        self.order("forget-ended", after=after)
 
     def interrupt(self, ids: Iterable[str], notice: float = 120.0) -> None:
         """Give notice for these spot machines, and take them after ``notice`` seconds."""

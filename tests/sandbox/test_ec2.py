@@ -240,6 +240,22 @@ def test_fresh_machines_are_not_listed_for_a_while(
     eventually(lambda: listed(client) == old | soon)
 
 
+def test_a_machine_is_listed_for_a_while_after_its_end(
+    control: Ec2Control, client: Any, run: Run
+) -> None:
+    ended, living = run(2)
+    client.terminate_instances(InstanceIds=[ended])
+
+    assert listed(client) == {ended, living}
+    control.forget_ended(0.0)
+    eventually(lambda: listed(client) == {living})
+    assert states(control) == {living: "running"}
+    requests = client.describe_spot_instance_requests()["SpotInstanceRequests"]
+    assert [r["InstanceId"] for r in requests] == [living]
+    client.terminate_instances(InstanceIds=[living])
+    eventually(lambda: not listed(client))
+
+
 def test_prices_set_by_hand_are_answered(control: Ec2Control, client: Any) -> None:
     control.price("c5.large", "us-east-1a", 0.0123)
     control.price("x9.new", "us-east-1b", 1.5)
