@@ -17,6 +17,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from benchmarks.report import Report, Row, at_least, bounded, noted, report
+from slurm_elastic.sandbox import control
 from slurm_elastic.sandbox.cluster import Sandbox
 from slurm_elastic.sandbox.daemons import CKPTMAN, ELASTICD
 from slurm_elastic.sandbox.spec import SandboxSpec
@@ -26,6 +27,8 @@ FIRST = 1000
 MOST_KB_A_JOB = 0.2
 SERVICES = {ELASTICD: "slurm_elastic.cli.daemon", CKPTMAN: "slurm_elastic.cli.ckptman"}
 NODES = "pub"
+LISTED_AFTER_END_S = 60.0
+"""Seconds for which EC2 lists an ended machine; less than the first thousand jobs take."""
 _SPAN_S = 120.0
 _ASK_EVERY = 30
 BATCH = 20
@@ -68,6 +71,9 @@ class Soak:
     def serve(self) -> None:
         """Both services again, with their memory noted."""
         sandbox, options = self._sandbox, self._options
+        # With an hour, as EC2's, the list of machines would grow during the whole soak, and with it
+        # the memory that reading the list takes at most.
+        control.attached(options.dir).forget_ended(LISTED_AFTER_END_S)
         sandbox.daemon_stop()
         sandbox.ckptman_stop()
         traced = "traced" if options.traced else "plain"
