@@ -96,6 +96,10 @@ class Extensions(Struct, kw_only=True):
     """A cloud, machines that Slurm does not need, Slurm's nodes and a correlation -> the machines
     that the feature keeps. The core ends the others.
     """
+    spare_of_refused: list[
+        Callable[[str, Sequence[Machine], Mapping[str, SlurmNode], str], Collection[Machine]]
+    ] = field(default_factory=list)
+    """The same for booting machines of refused jobs. Their nodes are seen as they were before."""
     find_recipes: list[Callable[[str, Collection[Machine]], Recipes]] = field(default_factory=list)
     """A cloud and stopped machines -> the recipes of these and of fresh machines."""
     on_job_end: list[Callable[[], None]] = field(default_factory=list)

@@ -12,7 +12,7 @@ from msgspec import Struct
 
 from slurm_elastic.base.grouping import group_by
 from slurm_elastic.controller.context import Site
-from slurm_elastic.controller.ending import terminate
+from slurm_elastic.controller.ending import find_unfinished, terminate
 from slurm_elastic.controller.extensions import Jobs
 from slurm_elastic.controller.giving_back import power_down_and_requeue, reject_nodes
 from slurm_elastic.controller.oversized import find_too_large, find_too_long, keep_job_out
@@ -57,6 +57,9 @@ def refuse_jobs(
         m for m in site.ledger.machines.live()
         if m.instance.node in idle and m.instance.cloud == cloud and m.is_wanted
     ]  # fmt: skip
+    # Before the nodes are powered down: afterwards they are drained by our holds.
+    may_spare = bool(machines and site.extensions.spare_of_refused)
+    view = site.slurm.nodes([m.instance.node for m in machines]) if may_spare else {}
     causes = tuple(dict.fromkeys(shortfall.cause for shortfall in shortfalls))
     cause = causes[0] if len(causes) == 1 else RequestsRefused(causes=causes)
     correlation = shortfalls[0].request.id
@@ -87,6 +90,11 @@ def refuse_jobs(
     # Only machines whose node was powered down: a node that came up in the meantime was not, and
     # its machine may run a job.
     doomed = [m for m in machines if m.instance.node in forced]
+    unfinished = find_unfinished(site, doomed)
+    doomed = [m for m in doomed if m not in unfinished]
+    for spare_started in site.extensions.spare_of_refused:
+        spared = spare_started(cloud, doomed, view, correlation)
+        doomed = [m for m in doomed if m not in spared]
     terminate(site, cloud, doomed, JobNotWhole(), correlation)
 
 

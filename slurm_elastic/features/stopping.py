@@ -14,7 +14,8 @@ from slurm_elastic.controller.context import Site
 from slurm_elastic.controller.ending import terminate_by_cause
 from slurm_elastic.controller.extensions import Extensions
 from slurm_elastic.controller.snapshot import CORRELATION, find_machines_to_act_on
-from slurm_elastic.model.causes.machine_ends import CannotBeStopped, IdleStopped
+from slurm_elastic.model.causes import AnyCause
+from slurm_elastic.model.causes.machine_ends import CannotBeStopped, IdleStopped, JobNotWhole
 from slurm_elastic.model.cluster import LaunchSpec, Pool
 from slurm_elastic.model.protocols import Stops
 from slurm_elastic.model.slurm import SlurmNode
@@ -38,6 +39,7 @@ def join(site: Site) -> Extensions:
         on_intent=[partial(note_recipe, site)] if kept else [],
         on_answer=[partial(doubt_recipe, site)] if kept else [],
         spare_from_end=[partial(spare, site)] if kept else [],
+        spare_of_refused=[partial(spare_started, site)] if kept else [],
         find_recipes=[partial(recipes_of, site)],
         doers=[
             (actions.NoteStopped, partial(note_stopped, site)),
@@ -118,12 +120,34 @@ def spare(
     return [m for m in kept if m not in refused]
 
 
+def spare_started(
+    site: Site,
+    cloud: str,
+    doomed: Sequence[Machine],
+    view: Mapping[str, SlurmNode],
+    correlation: str,
+) -> list[Machine]:
+    """Stop the machines of a refused job again that were started for it, and return the stopped
+    ones.
+    """
+    # They still boot, so most are not ``Serving``. A stock of stopped machines would else end with
+    # each job that lacks a node.
+    kept = choose(site, cloud, doomed, view, boot_again=True)
+    refused = stop(site, cloud, kept, correlation, JobNotWhole())
+    return [m for m in kept if m not in refused]
+
+
 def choose(
-    site: Site, cloud: str, doomed: Sequence[Machine], view: Mapping[str, SlurmNode]
+    site: Site,
+    cloud: str,
+    doomed: Sequence[Machine],
+    view: Mapping[str, SlurmNode],
+    *,
+    boot_again: bool = False,
 ) -> list[Machine]:
     """Choose the machines to stop among those that Slurm does not need. No machine is chosen while
     the ledger accepts no new intents, and never a machine that a person or Slurm has taken out of
-    service.
+    service. ``boot_again``: see ``to_stop``.
     """
     pools = {name: pool for name, pool in site.pools.items() if pool.stopped}
     stoppable = [m for m in doomed if m.pool in pools and _is_sound(m, view)]
@@ -134,7 +158,8 @@ def choose(
     # An operator wants these machines gone, not kept.
     stoppable = [m for m in stoppable if m.instance.id not in departing_ids]
     pool_machines = (*state.machines, *state.stopped)
-    return to_stop(stoppable, pool_machines, pools, recipes_of(site, cloud, stoppable), site.now())
+    recipes = recipes_of(site, cloud, stoppable)
+    return to_stop(stoppable, pool_machines, pools, recipes, site.now(), boot_again=boot_again)
 
 
 def _is_sound(machine: Machine, view: Mapping[str, SlurmNode]) -> bool:
@@ -142,7 +167,13 @@ def _is_sound(machine: Machine, view: Mapping[str, SlurmNode]) -> bool:
     return node is not None and not is_drained(node) and not is_down(node)
 
 
-def stop(site: Site, cloud: str, machines: Sequence[Machine], correlation: str) -> list[Machine]:
+def stop(
+    site: Site,
+    cloud: str,
+    machines: Sequence[Machine],
+    correlation: str,
+    cause: AnyCause = _IDLE,
+) -> list[Machine]:
     """Record the intent, then stop the machines. After a transient error the intent stays open and
     the repair repeats the call. Return the machines that the cloud refuses to stop; the caller must
     end them.
@@ -152,13 +183,17 @@ def stop(site: Site, cloud: str, machines: Sequence[Machine], correlation: str) 
     ids = [m.instance.id for m in machines]
     reach("stop.before-intent")
     # On the disk before the call: after a crash the repair repeats the stop of an open intent.
-    site.ledger.stops.record_stopping(cloud, ids, _IDLE, site.now())
+    site.ledger.stops.record_stopping(cloud, ids, cause, site.now())
     reach("stop.after-intent")
-    return stop_again(site, cloud, machines, correlation)
+    return stop_again(site, cloud, machines, correlation, cause)
 
 
 def stop_again(
-    site: Site, cloud: str, machines: Sequence[Machine], correlation: str
+    site: Site,
+    cloud: str,
+    machines: Sequence[Machine],
+    correlation: str,
+    cause: AnyCause = _IDLE,
 ) -> list[Machine]:
     """Repeat the call of ``stop`` for machines with an open intent. Returns the machines that the
     cloud refuses to stop. There are none if it stops them or its answer leaves that open.
@@ -170,10 +205,10 @@ def stop_again(
         log.warning("stop fails, reconcile repeats it nodes=%s error=%s", compress(nodes), error)
         return []
     except ProviderError as error:
-        cause = CannotBeStopped(error=str(error))
+        refusal = CannotBeStopped(error=str(error))
         log.warning("not stopped nodes=%s error=%s", compress(nodes), error)
-        site.ledger.stops.record_stop_failure(cloud, ids, cause)
-        site.record(correlation, "stop-refused", nodes, cause)
+        site.ledger.stops.record_stop_failure(cloud, ids, refusal)
+        site.record(correlation, "stop-refused", nodes, refusal)
         return list(machines)
     except Exception:
         log.exception(
@@ -181,7 +216,7 @@ def stop_again(
         )
         return []
     reach("stop.after-call")
-    has_stopped(site, cloud, machines, correlation)
+    has_stopped(site, cloud, machines, correlation, cause)
     reach("stop.after-result")
     return []
 
@@ -193,7 +228,13 @@ def _stops(site: Site, cloud: str) -> Stops:
     raise ProviderError(cloud, "NoStop", "its machines cannot be stopped")
 
 
-def has_stopped(site: Site, cloud: str, machines: Sequence[Machine], correlation: str) -> None:
+def has_stopped(
+    site: Site,
+    cloud: str,
+    machines: Sequence[Machine],
+    correlation: str,
+    cause: AnyCause = _IDLE,
+) -> None:
     """Record that these machines have stopped. From then on they cost the pool's stopped price."""
     pools = {m.instance.id: site.pools.get(m.pool) for m in machines}
     prices = {id_: pool.stopped_price if pool else 0.0 for id_, pool in pools.items()}
@@ -201,8 +242,8 @@ def has_stopped(site: Site, cloud: str, machines: Sequence[Machine], correlation
     # One transaction: `explain` must not know a stop that the ledger does not have.
     with site.ledger.together():
         site.ledger.stops.record_stopped(cloud, prices, site.now())
-        site.record(correlation, "stopped", nodes, _IDLE)
-    log.info("stopped request=%s nodes=%s reason=%s", correlation, compress(nodes), _IDLE)
+        site.record(correlation, "stopped", nodes, cause)
+    log.info("stopped request=%s nodes=%s reason=%s", correlation, compress(nodes), cause)
 
 
 # The actions of the repair.

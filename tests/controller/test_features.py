@@ -75,7 +75,7 @@ def test_of_what_is_switched_off_no_code_runs(tmp_path: Path) -> None:
         ),
         (
             {"pools": tuple(replace(p, max_stopped=1) for p in make_config(Path("/x")).pools)},
-            {"serve_before_buying", "on_intent", "on_answer", "spare_from_end"},
+            {"serve_before_buying", "on_intent", "on_answer", "spare_from_end", "spare_of_refused"},
         ),
     ],
     ids=["owners", "budgets of accounts", "stopped pools"],

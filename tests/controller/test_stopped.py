@@ -290,6 +290,75 @@ def test_none_starts_for_a_job_that_cannot_get_all_its_nodes(
     assert "started" not in world.kinds("pub1")
 
 
+def let_spend(world: World, dollars_per_hour: float) -> None:
+    clouds = tuple(
+        replace(c, limits=replace(c.limits, dollars_per_hour=dollars_per_hour))
+        for c in world.config.clouds
+    )
+    world.config = replace(world.config, clouds=clouds)
+    world.restart()
+
+
+def is_powered_down(world: World, *nodes: str) -> bool:
+    return all(phase(world.slurm.node(n)) is Phase.POWERED_DOWN for n in nodes)
+
+
+def test_machines_stop_again_if_their_job_is_refused(open_world: Callable[..., World]) -> None:
+    """The cloud has no machine for the third node."""
+    world = open_world(max_stopped=3)
+    let_spend(world, 1.0)
+    run(world, 1, "pub1", "pub2")
+    idle(world)
+    kept = stopped(world)
+    world.clouds["pub"].fail_next(CapacityError, times=20, call="launch")
+    world.slurm.submit(60, PUB, 3, node_count=3)
+    world.advance(120)
+    assert "started" in world.kinds("pub1")
+    assert "PENDING" in world.slurm.queue()[60].states
+    assert stopped(world) == kept
+    assert states(world) == dict.fromkeys(kept, "stopped")
+    assert is_powered_down(world, "pub1", "pub2")
+    assert "terminated" not in world.kinds("pub1")
+    world.slurm.remove_job(60)
+    world.clouds["pub"].heal()
+    world.advance(600)
+    run(world, 7, "pub1", "pub2")
+    assert states(world) == dict.fromkeys(kept, "running"), "they serve the next job"
+
+
+def test_a_machine_that_the_cloud_does_not_stop_again_ends(
+    open_world: Callable[..., World],
+) -> None:
+    """EC2 stops no machine that is still pending."""
+    world = open_world(max_stopped=3)
+    let_spend(world, 1.0)
+    run(world, 1, "pub1", "pub2")
+    idle(world)
+    world.clouds["pub"].fail_next(CapacityError, times=20, call="launch")
+    world.clouds["pub"].fail_next(QuotaError, call="stop", times=20)
+    world.slurm.submit(60, PUB, 3, node_count=3)
+    world.advance(120)
+    assert "started" in world.kinds("pub1")
+    assert world.alive() == []
+    assert "stop-refused" in world.kinds("pub1")
+
+
+def test_a_machine_that_has_never_come_up_is_not_stopped_with_its_job(
+    open_world: Callable[..., World],
+) -> None:
+    world = open_world(max_stopped=3)
+    run(world, 1, "pub1")
+    idle(world)
+    kept = stopped(world)
+    assert start(world, "pub1") == {"pub1"}
+    (row,) = world.ledger.machines.live()
+    fresh = replace(row, first_launched_at=None)
+    view = {"pub1": replace(world.slurm.node("pub1"), states=frozenset({"CLOUD", "POWERING_UP"}))}
+    assert stopping.spare_started(world.site, "pub", [fresh], view, "r-1") == []
+    assert stopping.spare_started(world.site, "pub", [row], view, "r-1") == [row]
+    assert stopped(world) == kept
+
+
 def test_all_start_for_a_job_whose_other_nodes_can_be_bought(
     open_world: Callable[..., World],
 ) -> None:

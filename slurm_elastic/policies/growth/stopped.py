@@ -81,16 +81,22 @@ def to_stop(
     pools: Mapping[str, Pool],
     recipes: Recipes,
     now: float,
+    *,
+    boot_again: bool = False,
 ) -> list[Machine]:
     """Return the unneeded machines of ``doomed`` that must be stopped, not ended, in their order.
-    ``all_machines``: all live and stopped machines.
+    ``all_machines``: all live and stopped machines. ``boot_again``: also machines that boot after a
+    stop. Nothing says yet that their boot fails.
     """
     # Stopping machines fill the pool's places already.
     kept: list[Machine] = [m for m in all_machines if m.is_off or m.is_stopping]
     chosen: list[Machine] = []
     for machine in doomed:
         pool = pools.get(machine.pool)
-        if pool is None or not _may_stop(machine, pool, recipes, now):
+        has_come_up = isinstance(machine.life, Serving) or (
+            boot_again and machine.first_launched_at is not None
+        )
+        if pool is None or not has_come_up or not _may_stop(machine, pool, recipes, now):
             continue
         held = [m for m in (*kept, *chosen) if m.pool == pool.name]
         # One per node: a stopped machine can start for its own node only.
@@ -102,13 +108,14 @@ def to_stop(
 
 
 def _may_stop(machine: Machine, pool: Pool, recipes: Recipes, now: float) -> bool:
-    """Whether the machine is worth keeping: it came up once, and its cloud cannot take it back."""
+    """Whether the machine is worth keeping: its cloud cannot take it back, and a fresh machine
+    would be no different.
+    """
     return (
         pool.stopped > 0
         and machine.instance.market is not Market.SPOT
         # Nothing checks, when a stopped machine starts, that its reservation still has room.
         and not machine.instance.reservation
-        and isinstance(machine.life, Serving)
         and not unfit(machine, pool, now)
         and recipes.same(machine)
     )
