@@ -42,7 +42,8 @@ READ_TIMEOUT_S = 30.0
 VERIFY_MIN_S = 120.0
 VERIFY_RATE = 16 << 20
 """Bytes per second. The time to verify an image is ``VERIFY_MIN_S`` plus its size divided by this
-rate: 23 minutes for 20 GiB. No job could be restored in time from a slower directory.
+rate: 23 minutes for 20 GiB. No job could be restored in time from a slower directory. The launcher
+holds the stopped job for as long (``machine/ckptroot/hold.py`` has the same rate).
 """
 T = TypeVar("T")
 _SAVABLE_STATES = ("running", "held")

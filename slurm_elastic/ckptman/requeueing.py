@@ -43,9 +43,9 @@ all its images for that.
 """
 REQUEUE_TIMEOUT_S = 600.0
 """If the requeue of a stopped job takes longer after the verification, the job continues where it
-is. The launchers of criu and dmtcp wait as long, but from the image on, so they may be first. There
-is no configuration key, because Slurm requeues within seconds: more is an outage, and a running job
-is worth more than a stopped one.
+is. The launchers of criu and dmtcp wait as long after the time that a verification may take, so
+they may be first after a slow one. There is no configuration key, because Slurm requeues within
+seconds: more is an outage, and a running job is worth more than a stopped one.
 """
 _CUT_OFF = {ThreatCause.LIMIT: "TIMEOUT", ThreatCause.PREEMPTION: "PREEMPTED"}
 """The state that Slurm shows for a job that it ended for the cause that the job was saved for."""

@@ -18,6 +18,10 @@ _ASK_AGAIN_S = 10.0
 """Seconds until we ask slurmctld again about a held job that was not requeued."""
 _ANSWER_TIMEOUT_S = 5.0
 """Seconds that slurmctld has for its answer."""
+VERIFY_RATE = 16 << 20
+"""Bytes per second. The head verifies an image before the requeue, and gives up an image that it
+reads more slowly (``checkpointers/node_helper_client.py`` has the same number).
+"""
 
 
 class Outcome(Enum):
@@ -36,10 +40,18 @@ class JobHold:
         self._run = run
         self._relay = relay
         self._last_reason = ""
+        self._verify_s = 0.0
 
-    def begin(self) -> None:
-        """Hold the job from now on, for as long as the site allows."""
-        self.until = time.monotonic() + self._run.site.hold
+    def begin(self, image_bytes: int = 0) -> None:
+        """Hold the job from now on: as long as the site allows, and before that as long as the head
+        may read its new image of that size.
+        """
+        self._verify_s = image_bytes / VERIFY_RATE
+        self.until = time.monotonic() + self._hold_s
+
+    @property
+    def _hold_s(self) -> float:
+        return self._run.site.hold + self._verify_s
 
     def end(self) -> None:
         """End the hold, because the job runs again."""
@@ -58,7 +70,7 @@ class JobHold:
         # If slurmctld reports no end of the run, the user has sent the SIGTERM.
         self._relay.terminated = self._relay.terminated and state is None
         if is_late and state is not None and state.runs(attempt):
-            self._run.report(f"no requeue in {self._run.site.hold:.0f} s: the job continues here")
+            self._run.report(f"no requeue in {self._hold_s:.0f} s: the job continues here")
             return Outcome.GOES_ON
         if is_late:
             self._stay(state)
@@ -66,11 +78,12 @@ class JobHold:
 
     def _stay(self, state: JobState | None) -> None:
         """Hold the job longer, and ask again later. Log each reason once."""
-        hold = self._run.site.hold
-        self.until = time.monotonic() + min(hold, _ASK_AGAIN_S)
+        self.until = time.monotonic() + min(self._run.site.hold, _ASK_AGAIN_S)
         reason = f"slurmctld says {state.state}" if state else "slurmctld does not answer"
         if reason != self._last_reason:
-            self._run.report(f"no requeue in {hold:.0f} s, but {reason}: the job stays held")
+            self._run.report(
+                f"no requeue in {self._hold_s:.0f} s, but {reason}: the job stays held"
+            )
             self._last_reason = reason
 
     def ask(self) -> JobState | None:

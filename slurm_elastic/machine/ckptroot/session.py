@@ -209,7 +209,7 @@ class Session:
         manifest, is_late = self._saves.take(request)
         if request.stop and not is_late:
             # Held first: the end of the tasks must not count as the job's own.
-            self.hold.begin()
+            self.hold.begin(manifest.size)
             self._saves.stop()
         else:
             self._saves.resume()

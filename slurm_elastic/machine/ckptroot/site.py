@@ -42,8 +42,8 @@ class HelperSite:
     - ``key``: authenticates manifests; the same on all nodes.
     - ``reader``: uid and gid of SlurmUser.
     - ``keep``: how many images of a job are kept.
-    - ``hold``: seconds that a stopped job waits for its requeue. ``poll``: seconds between two
-      looks for requests.
+    - ``hold``: seconds that a stopped job waits for its requeue, after the head has had the time to
+      read its image. ``poll``: seconds between two looks for requests.
     - ``job_quota``, ``user_quota``: limits in the directory for a job, and for all jobs of a user.
       ``keep_free``: what saves leave free on the file system.
     - ``stage``: a directory on a local disk of the node (``node_disk.py``).

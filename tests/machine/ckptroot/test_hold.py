@@ -11,6 +11,7 @@ from typing import Any, cast
 
 import pytest
 
+from slurm_elastic.checkpointers import node_helper_client
 from slurm_elastic.machine.ckptroot import session as sessions
 from slurm_elastic.machine.ckptroot.caller import Caller
 from slurm_elastic.machine.ckptroot.hold import Outcome
@@ -92,6 +93,28 @@ def test_a_save_that_is_refused_for_a_file_whose_name_is_no_text_harms_nobody(he
     said = (held.store.path / "status.json").read_text()
     assert "no checkpoint: /tmp/a\\\\udcff\\\\n7: not its own" in said
     assert all(line.isprintable() for line in held.store.lines)
+
+
+def test_the_hold_of_a_large_image_lasts_until_the_head_has_read_it(
+    held: Held, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The head gives up an image of 20 GiB after 23 minutes, and then has the whole hold left."""
+    size = 20 << 30
+    held.session.hold.end()
+    saves: Any = SimpleNamespace(
+        take=lambda _: (SimpleNamespace(number=2, size=size, seconds=60.0), False),
+        stop=lambda: None,
+    )
+    monkeypatch.setattr(held.session, "_saves", saves)
+    held.session.carry_out(HeadRequest("9", "checkpoint", stop=True, within=3600.0))
+    verify_s = node_helper_client.VERIFY_MIN_S + size / node_helper_client.VERIFY_RATE
+    held.now += verify_s
+    assert held.session.hold.outcome() is Outcome.STAYS
+    assert held.asked == 0
+    held.now += HOLD
+    held.answers = [says("RUNNING")]
+    assert held.session.hold.outcome() is Outcome.GOES_ON
+    assert "no requeue in 1880 s: the job continues here" in held.store.lines[-1]
 
 
 def test_nobody_is_asked_while_the_hold_lasts(held: Held) -> None:

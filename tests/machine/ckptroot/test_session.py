@@ -502,7 +502,7 @@ def test_a_save_that_stops_holds_the_job_as_long_as_configured(run: Bed) -> None
     run.save(stop=True)
     assert run.node.did[-1] == "stop"
     assert "go on" not in run.node.did
-    assert run.session.hold.until == run.clock.now + 600.0
+    assert run.session.hold.until == pytest.approx(run.clock.now + 600.0)
 
 
 def test_one_that_does_not_lets_it_go_on(run: Bed) -> None:
