@@ -134,7 +134,8 @@ def _require_our_place(output: Path) -> None:
 def _configuration(args: argparse.Namespace, output: Path, before: str | None) -> str:
     """The text of the configuration, from the site, its clouds and the answers."""
     conf_file = args.slurm_conf or Path(os.environ.get("SLURM_CONF") or SLURM_CONF)
-    site = facts(conf_file.resolve())
+    # A link stays a link: Slurm looks for includes and job_submit.lua beside the link.
+    site = facts(conf_file.absolute())
     site = replace(site, head_flaw=reach.head_flaw(site.head))
     if sandbox := _sandbox_of_this_shell():
         say(

@@ -193,6 +193,19 @@ def test_without_an_option_it_is_the_slurm_conf_of_slurms_own_variable(
 
 
 @pytest.mark.usefixtures("conf_check")
+def test_a_linked_slurm_conf_is_named_as_slurm_reads_it(
+    host: Host, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shared = host.site("small")
+    linked = host.root / "etc" / "slurm" / "slurm.conf"
+    linked.parent.mkdir(parents=True)
+    linked.symlink_to(shared)
+    monkeypatch.chdir(linked.parent)
+    assert host.init(Path("slurm.conf"), "--yes") == 0
+    assert configfile.load(host.yaml).slurm.conf == str(linked)
+
+
+@pytest.mark.usefixtures("conf_check")
 def test_a_partition_of_all_nodes_is_told(host: Host, capsys: pytest.CaptureFixture[str]) -> None:
     conf = host.site("fresh")
     conf.write_text(FRESH.replace("Nodes=server", "Nodes=ALL"))
