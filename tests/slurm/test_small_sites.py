@@ -396,3 +396,29 @@ def test_a_topology_yaml_with_the_printed_lines_is_checked_by_the_release(root: 
     lines = [f"  {line}\n" for line in problem.splitlines()[1:]]
     path.write_text(path.read_text() + "".join(lines))
     assert check.check(one).full
+
+
+@pytest.mark.parametrize("is_configless", [False, True])
+def test_hosts_with_a_link_to_the_same_slurm_conf_are_mentioned(
+    root: Path, is_configless: bool
+) -> None:
+    conf = small_sites.copy("default-1", root)
+    if is_configless:
+        conf.write_text(f"{conf.read_text()}SlurmctldParameters=enable_configless\n")
+    shared = root / "shared" / "slurm.conf"
+    shared.parent.mkdir()
+    conf.rename(shared)
+    conf.symlink_to(shared)
+    assert (
+        f"{conf} is a link to {shared}: on each host Slurm looks for slurm-elastic.conf beside the"
+        " host's own link. Put it there, or a link to it, before the install; without it Slurm's"
+        " commands and daemons fail on that host"
+    ) in small_sites.plan.make(small_sites.config(conf)).notices
+
+
+def test_a_link_to_the_directory_of_slurm_conf_needs_nothing(root: Path) -> None:
+    directory = small_sites.copy("default-1", root).parent
+    linked = root / "linked"
+    linked.symlink_to(directory)
+    notices = small_sites.plan.make(small_sites.config(linked / "slurm.conf")).notices
+    assert not [line for line in notices if "is a link" in line]

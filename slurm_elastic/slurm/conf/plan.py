@@ -273,6 +273,7 @@ def _notices(
             f"hosts that have a slurm.conf of their own (not shared, not configless): copy"
             f" {fragment.FILE_NAME} there first, then slurm.conf; without it Slurm's commands fail"
         )
+    yield from _linked(site)
     yield from pair.notices(config, site)
     yield from job_order.notices(config.slurm, site)
     yield from default_memory.notices(site)
@@ -297,6 +298,19 @@ def _notices(
         yield (
             "SlurmctldParameters has idle_on_node_suspend: Slurm then ends a drain when it suspends"
             " a node, even a drain that you set"
+        )
+
+
+def _linked(site: SiteConf) -> Iterator[str]:
+    """A sentence about a slurm.conf behind a link, whose new include other hosts read, too."""
+    target = Path(site.path).resolve()
+    # Slurm looks for an include beside the path that it was given, even if that is a link (22.05
+    # and 25.11, measured). A link to the whole directory shows other hosts our files, too.
+    if target.parent != site.directory.resolve():
+        yield (
+            f"{site.path} is a link to {target}: on each host Slurm looks for {fragment.FILE_NAME}"
+            " beside the host's own link. Put it there, or a link to it, before the install;"
+            " without it Slurm's commands and daemons fail on that host"
         )
 
 
