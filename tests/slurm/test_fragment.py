@@ -244,6 +244,18 @@ def test_times_are_rounded_up_to_minutes(seconds: float, expected: str) -> None:
                 " NodeHostname=localhost"
             ),
         ),
+        *(
+            (
+                f"JobSubmitPlugins={plugins}",
+                (
+                    "{}:3: JobSubmitPlugins has all_partitions, which adds every cloud to each job that"
+                    " names no partition, also if the submit filter keeps the job from clouds; with"
+                    " EnforcePartLimits=ALL Slurm refuses the job if one cloud cannot hold it. Take it"
+                    " out: the submit filter adds the clouds that fit"
+                ),
+            )
+            for plugins in ("all_partitions", "lua,job_submit/all_partitions,require_timelimit")
+        ),
         ("ClusterName=other", "{}:3: ClusterName is other, slurm-elastic has small"),
         ("SlurmUser=hpc", "{}:3: SlurmUser is hpc, slurm-elastic's slurm.user is slurm"),
         ("SlurmUser=77777", "{}:3: SlurmUser is 77777, slurm-elastic's slurm.user is slurm"),

@@ -55,6 +55,7 @@ def conflicts_of(config: Config, pools: Sequence[Pool], site: SiteConf) -> list[
         *_names(config, pools, site),
         *_lone_localhost(site),
         *_spills_over(pools, site),
+        *_lists_all(site),
         *_programs(config, site),
         *_suspends_static(site),
         *_node_defaults(site),
@@ -135,6 +136,21 @@ def _spills_over(pools: Sequence[Pool], site: SiteConf) -> Iterator[str]:
                 f"{nodeset.location}: node set {nodeset.names[0]} takes nodes by the feature"
                 f" {nodeset.get('feature')}, which cloud nodes have; rename one of them"
             )
+
+
+def _lists_all(site: SiteConf) -> Iterator[str]:
+    """Report job_submit/all_partitions, which knows none of the submit filter's reasons to keep a
+    job from a cloud. With EnforcePartLimits=ALL each listed partition must be able to hold the job,
+    and must have its nodes of ``-w`` (22.05 and 25.11, measured).
+    """
+    entry = site.option("JobSubmitPlugins")
+    if entry is not None and "all_partitions" in site.items("JobSubmitPlugins"):
+        yield (
+            f"{entry.location}: JobSubmitPlugins has all_partitions, which adds every cloud to each"
+            " job that names no partition, also if the submit filter keeps the job from clouds;"
+            " with EnforcePartLimits=ALL Slurm refuses the job if one cloud cannot hold it. Take it"
+            " out: the submit filter adds the clouds that fit"
+        )
 
 
 def _programs(config: Config, site: SiteConf) -> Iterator[str]:
