@@ -422,3 +422,12 @@ def test_a_link_to_the_directory_of_slurm_conf_needs_nothing(root: Path) -> None
     linked.symlink_to(directory)
     notices = small_sites.plan.make(small_sites.config(linked / "slurm.conf")).notices
     assert not [line for line in notices if "is a link" in line]
+
+
+@ISOLATED
+@pytest.mark.parametrize("addresses", ["fd00::[1-3]", "fd00::1,fd00::2,fd00::3"])
+def test_nodes_may_have_ipv6_addresses(root: Path, addresses: str) -> None:
+    conf = small_sites.copy("default-1", root)
+    text = conf.read_text().replace("NodeName=n[1-3]", f"NodeName=n[1-3] NodeAddr={addresses}")
+    conf.write_text(f"CommunicationParameters=EnableIPv6\n{text}")
+    assert check.check(small_sites.plan.make(small_sites.config(conf))).full

@@ -220,11 +220,19 @@ def _kept_text(line: ConfLine) -> str:
     kept_entries = tuple(
         _without_slurmdbd(entry)
         for entry in line.entries
-        if not (is_option and _REPLACED.fullmatch(entry.key))
+        if not (is_option and _REPLACED.fullmatch(entry.key)) and not _is_ipv6(entry)
     )
     if kept_entries == line.entries:
         return _escaped(line.text)
     return _escaped(" ".join(_written(entry) for entry in kept_entries))
+
+
+def _is_ipv6(entry: Entry) -> bool:
+    """Whether the entry has IPv6 addresses of nodes, which are no hostlist.
+
+    Without CommunicationParameters slurmctld 22.05 tries each of them for 10 s (measured).
+    """
+    return entry.key in ("nodeaddr", "bcastaddr") and ":" in entry.value
 
 
 def _without_slurmdbd(entry: Entry) -> Entry:
@@ -316,6 +324,7 @@ def _hosts(lines: Sequence[ConfLine]) -> Iterator[str]:
         if line.entries[0].key == "nodename"
         for entry in line.entries
         if entry.key in ("nodename", "nodeaddr", "nodehostname", "bcastaddr")
+        and not _is_ipv6(entry)
         for name in siteconf.names(entry)
     }
     for name in sorted(names):
