@@ -431,3 +431,12 @@ def test_nodes_may_have_ipv6_addresses(root: Path, addresses: str) -> None:
     text = conf.read_text().replace("NodeName=n[1-3]", f"NodeName=n[1-3] NodeAddr={addresses}")
     conf.write_text(f"CommunicationParameters=EnableIPv6\n{text}")
     assert check.check(small_sites.plan.make(small_sites.config(conf))).full
+
+
+def test_a_node_set_of_all_nodes_is_refused(root: Path) -> None:
+    with pytest.raises(ConfigError) as refused:
+        small_sites.planned("default-1", root, "NodeSet=every Nodes=ALL")
+    assert str(refused.value) == (
+        f"{root}/etc/slurm.conf:10: node set every has Nodes=ALL and would take in cloud nodes; name"
+        " its nodes instead"
+    )

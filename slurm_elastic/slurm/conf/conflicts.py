@@ -123,12 +123,13 @@ def _lone_localhost(site: SiteConf) -> Iterator[str]:
 
 def _spills_over(pools: Sequence[Pool], site: SiteConf) -> Iterator[str]:
     """Report site partitions and node sets that our nodes would join without notice."""
-    for partition in site.partitions:
-        if "ALL" in partition.get("nodes").upper().split(","):
-            yield (
-                f"{partition.location}: partition {partition.names[0]} has Nodes=ALL and would take"
-                " in cloud nodes; name its nodes instead"
-            )
+    for kind, records in (("partition", site.partitions), ("node set", site.nodesets)):
+        for record in records:
+            if "ALL" in record.get("nodes").upper().split(","):
+                yield (
+                    f"{record.location}: {kind} {record.names[0]} has Nodes=ALL and would take in"
+                    " cloud nodes; name its nodes instead"
+                )
     our_features = {feature for pool in pools for feature in features(pool)}
     for nodeset in site.nodesets:
         if nodeset.get("feature") in our_features:
