@@ -455,6 +455,28 @@ def test_site_wide_default_memory_counts_where_the_partition_has_none(
         assert listed(lua, job, text=text) == expected, line
 
 
+@pytest.mark.parametrize(
+    ("line", "expected"),
+    [
+        ("MaxNodeCount=100", ALL),
+        ("MaxNodeCount=100\nEnforcePartLimits=ANY", ALL),
+        # Slurm refuses a list with a partition that cannot hold the job now.
+        ("MaxNodeCount=100\nEnforcePartLimits=all", "onprem,public"),
+        ("MaxNodeCount=100\nEnforcePartLimits=YES", "onprem,public"),
+        ("TreeWidth=100", "onprem,public"),
+    ],
+)
+def test_a_default_partition_that_gets_dynamic_nodes_stays_listed(
+    lua: Callable[[str], str], tmp_path: Path, line: str, expected: str
+) -> None:
+    conf = tmp_path / "slurm.conf"
+    conf.write_text(f"ClusterName=x\n{line}\n")
+    text = render(config(), domain_pools(config(), expand), siteconf.read(conf))[FILTER]
+    empty = changed("static", total_nodes=0, total_cpus=0)
+    for job in ({}, {"min_nodes": 4, "min_cpus": 4}):
+        assert listed(lua, job, empty, text) == expected
+
+
 SAID = """
 slurm.log_user = function(format, ...) log[#log + 1] = string.format(format, ...) end
 """

@@ -3,11 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any
 
 import pytest
 from slurm.test_submit_filter import ALL, LUAS, PARTITION, PARTITIONS, STATIC, config
 from slurm.test_submit_times import Partitions, submitted
+
+from slurm_elastic.base.hostlist import expand
+from slurm_elastic.config import domain_pools
+from slurm_elastic.slurm.client import siteconf
+from slurm_elastic.slurm.hooks.submit_filter import FILTER, render
 
 LIMITED: Partitions = dict(PARTITIONS) | {
     "onprem": PARTITION | {"max_time": 60, "max_nodes": 3, "max_mem_per_node": 2000}
@@ -46,6 +52,8 @@ def lua(request: pytest.FixtureRequest) -> Callable[[str], str]:
          "static: it asks for a time of 4-04:00:00, and MaxTime is 10:00:00"),
         ({"min_mem_per_node": 9000}, {"static": STATIC | {"max_mem_per_node": 8000}},
          "static: it asks for 9000 MB of memory on a node, and MaxMemPerNode is 8000"),
+        ({"partition": "static"}, {"static": STATIC | {"total_nodes": 0, "total_cpus": 0}},
+         "static: it asks for 1 node, and at most 0 such nodes can run"),
         ({"partition": "static,onprem", "min_nodes": 12}, SMALL,
          "static,onprem: it asks for 12 nodes, and at most 2 such nodes can run"),
     ],
@@ -119,3 +127,14 @@ def test_a_limit_that_a_qos_may_lift_is_said_with_that_condition(
 
 def test_a_job_that_some_partition_holds_reads_nothing(lua: Callable[[str], str]) -> None:
     assert submitted(lua, {"time_limit": 5}, PARTITIONS, config()) == (ALL, "")
+
+
+def test_nothing_is_said_of_a_partition_that_gets_dynamic_nodes(
+    lua: Callable[[str], str], tmp_path: Path
+) -> None:
+    conf = tmp_path / "slurm.conf"
+    conf.write_text("ClusterName=x\nMaxNodeCount=100\n")
+    empty = {"static": STATIC | {"total_nodes": 0, "total_cpus": 0}}
+    job = {"partition": "static", "time_limit": 5}
+    text = render(config(), domain_pools(config(), expand), siteconf.read(conf))[FILTER]
+    assert submitted(lua, job, empty, config(), text) == ("static", "")

@@ -39,11 +39,15 @@ def lua(request: pytest.FixtureRequest) -> Callable[[str], str]:
 
 
 def submitted(
-    lua: Callable[[str], str], job: Mapping[str, Any], partitions: Partitions, site: Config
+    lua: Callable[[str], str],
+    job: Mapping[str, Any],
+    partitions: Partitions,
+    site: Config,
+    text: str | None = None,
 ) -> tuple[str, str]:
     """The job's partitions afterwards ("nil": left alone), and what its user reads."""
     code = (
-        HARNESS, SAID, render(site, domain_pools(site, expand))[FILTER],
+        HARNESS, SAID, text or render(site, domain_pools(site, expand))[FILTER],
         f"local job = {to_lua(UNSET | dict(job))}", f"local partitions = {to_lua(partitions)}",
         SUBMIT,
     )  # fmt: skip

@@ -30,9 +30,10 @@ end
 
 -- Why the site's own partition never starts the job, as far as Slurm tells the filter.
 local function never_at_site(part, need, job)
-  local nodes, cpus = number(part.total_nodes, NO_VAL), number(part.total_cpus, NO_VAL)
-  if nodes and (need.nodes or 1) > nodes then
-    return count_text(need.nodes, nodes)
+  local nodes, cpus = totals(part)
+  local asked = need.nodes or 1
+  if nodes and asked > nodes then
+    return count_text(asked, nodes)
   elseif cpus and need.cpus > cpus then
     return "it asks for " .. whole(need.cpus) .. " CPUs, and all its nodes together have "
       .. whole(cpus)

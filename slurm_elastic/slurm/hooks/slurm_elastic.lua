@@ -430,6 +430,15 @@ local function holds(data, part, need, default)
   return time_fits(need, part, default) and enough(fitting(data.pools, need, part), need, most)
 end
 
+-- The nodes and CPUs of a partition of the site; nil where they may grow: dynamic nodes join their
+-- partition when their slurmd starts, so it may have none yet. `at_submission`: those of this moment.
+local function totals(part, at_submission)
+  if SITE.dynamic_nodes and not at_submission then
+    return nil, nil
+  end
+  return number(part.total_nodes, NO_VAL), number(part.total_cpus, NO_VAL)
+end
+
 -- Whether the site's default surely cannot hold the job (judged by what Slurm tells of it): then
 -- it would only make EnforcePartLimits=ALL refuse a job that a cloud can run.
 local function hopeless(default, need)
@@ -437,9 +446,10 @@ local function hopeless(default, need)
     return false
   end
   local nodes, time = need.nodes or 1, (need.time_min or need.time) or 0
-  return nodes > (number(default.total_nodes, NO_VAL) or math.huge)
+  local total_nodes, total_cpus = totals(default, SITE.enforces_all)
+  return nodes > (total_nodes or math.huge)
     or nodes > (number(default.max_nodes, NO_VAL) or math.huge)
-    or need.cpus > (number(default.total_cpus, NO_VAL) or math.huge)
+    or need.cpus > (total_cpus or math.huge)
     or time > (minutes(default.max_time) or math.huge)
 end
 

@@ -74,6 +74,10 @@ def render(
     data["open_accounts"] = site is not None and not accounts_enforced(site)
     data["held_accounts"] = site is not None and accounts_enforced(site)
     data["denies_below"] = denies_below
+    # Slurm takes dynamic nodes only with this option (slurm.conf(5)).
+    data["dynamic_nodes"] = site is not None and site.option("MaxNodeCount") is not None
+    enforced = site.option("EnforcePartLimits") if site else None
+    data["enforces_all"] = enforced is not None and enforced.value.upper() in ("ALL", "YES")
     data["requeue"] = _integer(site, "JobRequeue", 1) != 0
     data["saving"] = _saving(config)
     data["order"] = _order(config)
