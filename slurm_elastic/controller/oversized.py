@@ -18,18 +18,14 @@ from slurm_elastic.base.errors import SlurmError
 from slurm_elastic.controller.context import KeptOutJob, Site
 from slurm_elastic.model.causes import AnyCause
 from slurm_elastic.model.causes.composed import NeverHere, NeverInTime, NeverTogether
-from slurm_elastic.model.causes.misfits import ReservationEnds
-from slurm_elastic.model.cluster import NodeRequest, Offer, Pool
+from slurm_elastic.model.cluster import NodeRequest, Offer
 from slurm_elastic.model.slurm import SlurmJob
-from slurm_elastic.policies.launch.ranking import Scope, ceiling
-from slurm_elastic.policies.launch.reservations import misfit, serves_later
+from slurm_elastic.policies.launch.lasting import Asked, early_end, sum_ceilings
+from slurm_elastic.policies.launch.ranking import Scope
 from slurm_elastic.policies.launch.verdict import could_run
 from slurm_elastic.state.audit_trail import job_subject
 
 log = logging.getLogger(__name__)
-
-
-_PoolOffers = Sequence[tuple[Pool, Sequence[Offer]]]
 
 REQUEUE_TIMEOUT_S = 300.0
 """Seconds in which a requeued job must be pending again."""
@@ -93,50 +89,22 @@ def find_too_long(
     offers_by_pool = _read_offers(site, cloud) if needs else None
     if offers_by_pool is None:
         return {}
+    scope = lasting_scope(site, site.config.resume_timeout(site.clouds[cloud]))
     late: dict[int, NeverInTime] = {}
     for job in (job for job in site.slurm.jobs() if job.id in needs):
+        nodes_of_job = set(nodes[job.id])
         # slurmctld may give the job nodes of all these pools. Its own nodes prove that it fits
         # their pools, also if we cannot judge what it asks for.
         pools = [
-            (pool, offers)
-            for pool, offers in offers_by_pool
-            if could_run(job, pool) or not set(pool.nodes).isdisjoint(nodes[job.id])
+            (request, offers)
+            for request, offers in offers_by_pool
+            if could_run(job, request.pool) or not nodes_of_job.isdisjoint(request.nodes)
         ]
         count = 1 if _is_served_in_part(site, nodes[job.id]) else len(nodes[job.id])
-        end = _find_end(site, cloud, pools, count, needs[job.id])
+        end = early_end(pools, count, needs[job.id], scope, site.now(), may_wait=True)
         if end is not None:
             late[job.id] = NeverInTime(cloud=cloud, end=end)
     return late
-
-
-def _find_end(
-    site: Site, cloud: str, pools: _PoolOffers, count: int, need_s: float
-) -> ReservationEnds | None:
-    """Return the last end of a reservation that leaves fewer than ``count`` machines which stay for
-    ``need_s``; None if there are enough, now or on a reservation that begins later, or if a
-    reservation's end is not the only obstacle.
-    """
-    now, boot_s = site.now(), site.config.resume_timeout(site.clouds[cloud])
-    ends: list[ReservationEnds] = []
-    lasting: list[tuple[Pool, Sequence[Offer]]] = []
-    for pool, offers in pools:
-        judged = [(offer, misfit(offer, need_s, boot_s, now)) for offer in offers]
-        lasting_offers = [
-            offer
-            for offer, cause in judged
-            # The job may wait for a reservation that has not begun.
-            if cause is None or serves_later(offer, need_s, boot_s, now)
-        ]
-        lasting.append((pool, lasting_offers))
-        ends += [
-            cause
-            for offer, cause in judged
-            # If the reservation ends before any machine could boot, the nodes are held instead.
-            if isinstance(cause, ReservationEnds) and misfit(offer, 0.0, boot_s, now) is None
-        ]
-    if not ends or not _sum_ceilings(site, lasting)[0] < count <= _sum_ceilings(site, pools)[0]:
-        return None
-    return max(ends, key=lambda end: end.ends_at)
 
 
 def _is_served_in_part(site: Site, nodes: Iterable[str]) -> bool:
@@ -149,12 +117,12 @@ def _count_obtainable(site: Site, cloud: str) -> tuple[int, AnyCause | None] | N
     None if a pool's offers cannot be read.
     """
     pools = _read_offers(site, cloud)
-    return None if pools is None else _sum_ceilings(site, pools)
+    return None if pools is None else sum_ceilings(pools, lasting_scope(site))
 
 
-def _read_offers(site: Site, cloud: str) -> _PoolOffers | None:
+def _read_offers(site: Site, cloud: str) -> Asked | None:
     """Return the offers of each pool of the cloud; None if a pool's offers cannot be read."""
-    pools: list[tuple[Pool, Sequence[Offer]]] = []
+    pools: list[tuple[NodeRequest, Sequence[Offer]]] = []
     for pool in site.pools_of_cloud(cloud):
         try:
             offers = site.providers[cloud].offers(pool)
@@ -164,25 +132,17 @@ def _read_offers(site: Site, cloud: str) -> _PoolOffers | None:
             return None
         if not offers:
             return None
-        pools.append((pool, offers))
+        pools.append((NodeRequest(id="", pool=pool, nodes=pool.nodes), offers))
     return pools
 
 
-def _sum_ceilings(site: Site, pools: _PoolOffers) -> tuple[int, AnyCause | None]:
-    """Return how many nodes of these pools could ever be up together, and the bound that limits
-    them.
+def lasting_scope(site: Site, boot_s: float = 0.0) -> Scope:
+    """Return the configured limits: a temporary change by an operator does not make a job
+    impossible.
     """
-    # The configured limits: a temporary change by an operator does not make a job impossible.
     config = site.config
     limits = {cloud_settings.name: cloud_settings.limits for cloud_settings in config.clouds}
-    lasting = Scope(limits=config.limits, cloud_limits=limits)
-    total = 0
-    limiting: AnyCause | None = None
-    for pool, offers in pools:
-        request = NodeRequest(id="", pool=pool, nodes=pool.nodes)
-        room, bound = ceiling(request, offers, lasting)
-        total, limiting = total + room, limiting or bound
-    return total, limiting
+    return Scope(limits=config.limits, cloud_limits=limits, boot_s=boot_s)
 
 
 def _move_or_hold(site: Site, job: SlurmJob, barred: KeptOutJob) -> None:

@@ -230,7 +230,7 @@ class Autoscaler(Part):
         if is_news:
             # The cause has changed, so record again for each job why it waits.
             self._reasons.pop(group.name, None)
-        waiting = {job.id for now, _ in dealt for job in now.queue}
+        waiting = {job.id for now, _ in dealt for job in now.queue} | group.too_long.keys()
         self._reasons[group.name].forget_unless(waiting.__contains__)
         started_nodes: list[str] = []
         placed = {node for _, plan in dealt for start in plan.starts for node in start.nodes}
@@ -259,6 +259,9 @@ class Autoscaler(Part):
                     outlook,
                 )
             self.tell_jobs(group.name, now.queue, outlook, has_starts=bool(plan.starts))
+        for job, end in islice(group.too_long.items(), MAX_NOTIFIED_JOBS):
+            if self._reasons[group.name].is_news(job, end):
+                self._site.record(CORRELATION, "awaited", (f"job:{job}",), end)
         return started_nodes
 
     def charge(self, now: GroupSnapshot, nodes: Sequence[str], payer_of: Mapping[int, str]) -> None:

@@ -12,6 +12,7 @@ from slurm_elastic.controller.context import Site
 from slurm_elastic.controller.holds import find_closed_nodes
 from slurm_elastic.controller.snapshot import read_all_nodes
 from slurm_elastic.features.covered_jobs import CoveredJobs
+from slurm_elastic.features.lasting import LastingMachines
 from slurm_elastic.features.pool_nodes import Observation, PoolNodes
 from slurm_elastic.features.waiting_jobs import (
     coming,
@@ -38,7 +39,7 @@ class PoolGroup(Struct, frozen=True, kw_only=True):
     down, that no policy holds yet. ``held``: held nodes, powered down or powering down, with the
     cause of the hold. ``needless_holds``: nodes held although they are up or coming. ``idle``: the
     idle machines, including machines that slurmctld is about to allocate, because it picks them by
-    their weights.
+    their weights. ``too_long``: by job that may run longer than any machine stays, the cause.
     """
 
     name: str
@@ -48,6 +49,7 @@ class PoolGroup(Struct, frozen=True, kw_only=True):
     held: Mapping[str, Mapping[str, AnyCause]]
     needless_holds: tuple[str, ...]
     idle: Mapping[str, tuple[IdleInstance, ...]]
+    too_long: Mapping[int, AnyCause]
 
 
 def observe(site: Site) -> Observation:
@@ -132,7 +134,9 @@ def _pool_group(
     # Copy the idle machines first: `waiting` removes machines that slurmctld is about to allocate.
     idle = {group_pool.pool.name: group_pool.idle for group_pool in pool_nodes}
     node_names = {node for pool in pools for node in pool.nodes}
-    queue = waiting(pending(site, view, pool_nodes, view.unhelped), pool_nodes, view.at)
+    lasting = LastingMachines(site, view.at)
+    rows = pending(site, view, pool_nodes, view.unhelped, lasting)
+    queue = waiting(rows, pool_nodes, view.at)
     # A new job may get a machine that idles, but growth starts no machine for the job yet.
     untried = untried_jobs(site, view)
     unserved = [job for job in queue if job.id not in untried]
@@ -160,6 +164,7 @@ def _pool_group(
             node for group_pool in pool_nodes for node in group_pool.needless_holds
         ),
         idle=idle,
+        too_long=lasting.too_long,
     )
 
 

@@ -11,6 +11,7 @@ from msgspec.structs import replace
 
 from slurm_elastic.base.hostlist import compress, expand
 from slurm_elastic.controller.context import Site
+from slurm_elastic.features.lasting import LastingMachines
 from slurm_elastic.features.pool_nodes import Observation, PoolNodes
 from slurm_elastic.features.waiting_jobs import pending
 from slurm_elastic.model.causes.purchases import NeverUsed
@@ -112,7 +113,8 @@ class PurchaseGuard:
         }
         unused = purchase.unused | idle
         rows: dict[int, bool] = {}
-        for row in pending(site, view, pools, frozenset()):
+        lasting = LastingMachines(site, view.at)
+        for row in pending(site, view, pools, frozenset(), lasting):
             rows[row.id] = rows.get(row.id, True) and _suffice(row, unused, pools)
         return frozenset(job for job, suffices in rows.items() if suffices)
 

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping, MutableMapping, Sequence, Set
 
 from slurm_elastic.base.hostlist import compress, expand
 from slurm_elastic.controller.context import Site
+from slurm_elastic.features.lasting import LastingMachines
 from slurm_elastic.features.pool_nodes import START_GRACE_S, Observation, PoolNodes, QueueFacts
 from slurm_elastic.model.cluster import Pool
 from slurm_elastic.model.slurm import SlurmJob
@@ -128,9 +129,15 @@ def coming(site: Site, view: Observation, pools: Sequence[Pool]) -> list[Pending
 
 
 def pending(
-    site: Site, view: Observation, pool_nodes: Sequence[PoolNodes], unhelped: Set[int]
+    site: Site,
+    view: Observation,
+    pool_nodes: Sequence[PoolNodes],
+    unhelped: Set[int],
+    lasting: LastingMachines,
 ) -> list[PendingJob]:
-    """The jobs that wait for nodes, highest priority first, without the ``unhelped`` ones."""
+    """The jobs that wait for nodes, highest priority first. The ``unhelped`` jobs are left out, and
+    jobs that may run longer than any machine stays, for which ``lasting`` then knows the cause.
+    """
     rows: list[PendingJob] = []
     # A cache: thousands of waiting jobs usually have only a few different requests.
     rows_by_request: dict[tuple[object, ...], Sequence[PendingJob]] = {}
@@ -143,8 +150,19 @@ def pending(
                 if (bar is None or not site.is_public(candidate.pool))
                 and _could_use(site, view, job, candidate.pool)
             ]
+            candidates = _lasting(site, job, candidates, lasting) if candidates else []
             rows += _Wish(site, view, job, candidates).rows(rows_by_request) if candidates else ()
     return rows
+
+
+def _lasting(
+    site: Site, job: SlurmJob, candidates: Sequence[PoolNodes], lasting: LastingMachines
+) -> list[PoolNodes]:
+    """The candidates with machines that stay as long as the job may run."""
+    row = _pending_job(site, job, candidates[0].pool, ())
+    pools = [candidate.pool for candidate in candidates]
+    names = {pool.name for pool in lasting.without_short(job.id, row.nodes, row.limit, pools)}
+    return [candidate for candidate in candidates if candidate.pool.name in names]
 
 
 def waiting(queue: Sequence[PendingJob], pools: Sequence[PoolNodes], now: int) -> list[PendingJob]:

@@ -16,6 +16,7 @@ from slurm_elastic.simulate.budget_queue import BudgetQueue
 from slurm_elastic.simulate.cloud_order import job_orders
 from slurm_elastic.simulate.idle_set import Pieces
 from slurm_elastic.simulate.jobs import Jobs
+from slurm_elastic.simulate.lasting import lasting_pools
 from slurm_elastic.simulate.machines import PoolMachines, Sales
 from slurm_elastic.simulate.market import NEVER
 from slurm_elastic.simulate.ordered_queue import OrderedQueue
@@ -73,6 +74,8 @@ class RunEvents:
                 lambda when, number: self._push(when, LOOK, number),
             )  # fmt: skip
             self.queue.guard = self.guard
+        lasting = lasting_pools(self.purchases, self.pools, self.needs, jobs.limit)
+        self.queue.lasting = self.grower.lasting = lasting
         self.warm = Warm(self, self.pools)
         self.counts_boots = not (self.direct and self.grower.free_of_bounds) or bool(self.warm)
         self.last_ready = -NEVER

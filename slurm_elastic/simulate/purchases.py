@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Sequence
-from math import ceil
+from math import ceil, floor
 
 from msgspec.structs import replace
 
@@ -28,10 +28,11 @@ from slurm_elastic.policies.launch.exclusions import (
     touches,
 )
 from slurm_elastic.policies.launch.gang import Gang
+from slurm_elastic.policies.launch.lasting import early_end
 from slurm_elastic.policies.launch.next_launch import next_launch
 from slurm_elastic.policies.launch.pool_order import PoolTerms, terms_of
 from slurm_elastic.policies.launch.ranking import Scope, rank, serving, shortfall, used_by
-from slurm_elastic.policies.launch.reservations import levelled
+from slurm_elastic.policies.launch.reservations import SLACK_S, levelled
 from slurm_elastic.simulate.machines import PoolMachines, Sales
 from slurm_elastic.simulate.market import NEVER, PLENTY
 from slurm_elastic.simulate.scenario import Scenario
@@ -118,6 +119,24 @@ class Purchases:
         }
         needs = levelled(dict(enumerate(stays)), ends, self._boot_s[pool], now)
         return sorted(Counter(needs.values()).items())
+
+    def ends_too_early(self, pool: int, count: int, needs_s: int, now: int) -> tuple[int, bool]:
+        """Return until which second the answer holds, and whether the pool has too few machines
+        that would stay for ``needs_s``, only because a reservation ends.
+        """
+        boot_s, offers = self._boot_s[pool], self._offers(pool, now)
+        nodes = self._nodes(self.pools[pool].pool.machines)
+        request = NodeRequest(id="", pool=self._pools[pool], nodes=nodes)
+        scope = Scope(limits=self.limits, cloud_limits=self.cloud_limits, boot_s=boot_s)
+        end = early_end([(request, offers)], count, needs_s, scope, now, may_wait=False)
+        ends = (None if offer.held is None else offer.held.machines_end_at for offer in offers)
+        latest_starts = (
+            floor(end - boot_s - stay_s - SLACK_S)
+            for end in ends if end is not None
+            for stay_s in (0, needs_s)
+        )  # fmt: skip
+        turns = [start + 1 for start in latest_starts if start >= now]
+        return min([*turns, *self._turns_of_reservations(now)], default=NEVER), end is not None
 
     def review(self, now: int, *, waited_for: bool) -> bool:
         """Release the nodes of held pools that can be served again; all nodes if no job waits.

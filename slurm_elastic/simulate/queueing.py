@@ -18,6 +18,7 @@ from slurm_elastic.policies.growth.capacity import Slurm
 from slurm_elastic.simulate.ending import shadow as shadow_of
 from slurm_elastic.simulate.free_times import COUNT
 from slurm_elastic.simulate.jobs import Jobs
+from slurm_elastic.simulate.lasting import LastingPools
 from slurm_elastic.simulate.machines import PoolMachines
 from slurm_elastic.simulate.market import NEVER
 from slurm_elastic.simulate.pool_terms import Lane
@@ -53,6 +54,7 @@ class Queue:
     that it counted on are lost or could not be bought. ``head``: when the first job should start on
     machines that are up or booting (None: never). ``readies``: a heap of the times at which
     machines that boot for a job are ready. ``guard``: knows the jobs that growth does not count.
+    ``lasting``: knows the jobs that are too long for a pool's machines.
     """
 
     def __init__(
@@ -75,6 +77,7 @@ class Queue:
         self.readies: list[int] = []
         self.full = self.stale = False
         self.guard: SimulatedGuard | None = None
+        self.lasting: LastingPools | None = None
         self.shadow = NEVER
         self.extra = 0
         self.head: int | None = None
@@ -103,7 +106,9 @@ class Queue:
 
     def counted(self, now: int) -> Sequence[int]:
         """Return the waiting jobs that growth policies count."""
-        return self.waiting if self.guard is None else self.guard.counted(self.waiting, now)
+        jobs = self.waiting if self.guard is None else self.guard.counted(self.waiting, now)
+        # If Slurm itself starts machines, it is asked for each job.
+        return jobs if self.lasting is None or self.direct else self.lasting.counted(jobs, now)
 
     def watch_started(self, jobs: Sequence[int], now: int) -> None:
         """Watch whether the machines that were started last help these waiting jobs."""
@@ -115,19 +120,20 @@ class Queue:
         return ((jobs, False) for jobs in self.by_fit(self.counted(now), now))
 
     def by_fit(self, jobs: Sequence[int], now: int) -> Collection[Sequence[int]]:
-        """Return the jobs in groups that can use the same machines: some end too early for some
-        jobs, and slurm-elasticd asks the policy for each group.
+        """Return the jobs in groups that can use the same machines and pools: some machines end too
+        early for some jobs, and slurm-elasticd asks the policy for each group.
         """
         ends = sorted({
             end for machines in self.pools if machines.ending is not None
             for end in machines.ending.ends_now()
         })  # fmt: skip
-        if not ends or not jobs:
+        if self.lasting is None or not jobs:
             return (jobs,)
-        groups: dict[int, list[int]] = {}
+        groups: dict[tuple[object, ...], list[int]] = {}
         for job in jobs:
             until = now + self.grower.boot_s + self.limit[job]
-            groups.setdefault(bisect_left(ends, until), []).append(job)
+            key = bisect_left(ends, until), self.lasting.short_pools(job, now)
+            groups.setdefault(key, []).append(job)
         return groups.values()
 
     def head_start(self, jobs: Sequence[int], now: int) -> int | None:
@@ -215,7 +221,7 @@ class Queue:
             ending = machines.ending
             idle = machines.idle if ending is None else ending.usable(need, self.limit[job], now)
             lacking = need - idle if reuse else need
-            if lacking > 0 and not (direct and self._may_boot(machines, lacking, now)):
+            if lacking > 0 and not (direct and self._may_boot(job, pool, lacking, now)):
                 continue
             if machines is self._reserved:
                 delay = machines.boot_delay(lacking, now) if lacking > 0 else 0
@@ -264,12 +270,17 @@ class Queue:
         self.extra -= counted_on
         return True
 
-    def _may_boot(self, machines: PoolMachines, missing: int, now: int) -> bool:
+    def _may_boot(self, job: int, pool: int, missing: int, now: int) -> bool:
         """Return True if the machines that a job lacks may be launched. For ``direct`` growth."""
-        if missing > machines.room():
+        machines = self.pools[pool]
+        if missing > machines.room() or self._is_too_long(job, pool, missing, now):
             return False
         grower = self.grower
         return grower.free_of_bounds or grower.may_launch(missing, now, public=machines.pool.public)
+
+    def _is_too_long(self, job: int, pool: int, count: int, now: int) -> bool:
+        """Return True if no ``count`` new machines of the pool would stay for the job."""
+        return self.lasting is not None and self.lasting.is_too_long(job, pool, count, now)
 
     def _reserve(self, job: int, now: int) -> None:
         """Reserve in the pool in which the job should fit earliest."""
@@ -295,6 +306,8 @@ class Queue:
     ) -> tuple[int, int]:
         """Return when so many machines of a pool should be free, and how many more are then."""
         unstarted = machines.room() if self.direct else 0
+        if unstarted and self._is_too_long(job, pool, need, now):
+            unstarted = 0
         ending = machines.ending
         if ending is None:
             return machines.expected.shadow(need, machines.idle + unstarted, now)
@@ -327,7 +340,7 @@ class Queue:
             else:
                 waiting.append(job)
                 if len(waiting) <= self.scenario.reservations:
-                    when = self._reserve_in(job, profiles)
+                    when = self._reserve_in(job, profiles, now)
                     self.head = when if position == 0 and when < FAR else self.head
         queue[:end] = waiting
         self.stale = False
@@ -339,17 +352,19 @@ class Queue:
             ending = machines.ending
             idle = machines.idle if ending is None else ending.usable(need, self.limit[job], now)
             missing = need - idle
-            if missing > 0 and not (self.direct and self._may_boot(machines, missing, now)):
+            if missing > 0 and not (self.direct and self._may_boot(job, pool, missing, now)):
                 continue
             if profiles[pool].fits(now, need, self.limit[job]):
                 return pool
         return None
 
-    def _reserve_in(self, job: int, profiles: Sequence[Profile]) -> int:
+    def _reserve_in(self, job: int, profiles: Sequence[Profile], now: int) -> int:
         """Reserve in the pool in which the job should fit earliest. Returns the time."""
         limit = self.limit[job]
         times = [
-            (profiles[pool].earliest(needs[job], limit), pool) for pool, _, needs in self._each
+            (profiles[pool].earliest(needs[job], limit), pool)
+            for pool, _, needs in self._each
+            if not self._is_too_long(job, pool, needs[job], now)
         ]
         # Of equal times the first pool in the job's order.
         soonest, pool = min(times, default=(FAR, 0), key=itemgetter(0))

@@ -21,6 +21,7 @@ from slurm_elastic.policies.growth.waste import ENDING_S, with_waste
 from slurm_elastic.policies.money.bounds import UNBOUNDED, Bounds, Spent, stopped
 from slurm_elastic.simulate.cloud_order import JobOrders, Pools
 from slurm_elastic.simulate.jobs import Jobs
+from slurm_elastic.simulate.lasting import LastingPools
 from slurm_elastic.simulate.machines import PoolMachines
 from slurm_elastic.simulate.scenario import Scenario
 from slurm_elastic.simulate.spending import Purses
@@ -93,6 +94,7 @@ class Grower:
         self.boot_s = self.growing[0][1].boot_seconds(1) if self.growing else 0
         self.given = 0
         self._has_ends = any(machines.ending is not None for _, machines in self.growing)
+        self.lasting: LastingPools | None = None
         self._demand = Demand(now=start)
         self._grown = grown_by(self.policy)
         self._once = counts_once(self.policy)
@@ -121,9 +123,7 @@ class Grower:
         else:
             return []
         growing = self._in_order(queue, now)
-        pools = growing if self.free_of_bounds or self._is_open(now) else []
-        if own_only or (not self._costs_nothing and self._is_spent(now)):
-            pools = [entry for entry in pools if not entry[1].pool.public]
+        pools = self._open_pools(growing, queue, now, own_only=own_only)
         queue = queue if self.depth is None else queue[: self.depth]
         self._demand = demand = self.demand(queue, head, running, now)
         if self._has_ends:
@@ -142,6 +142,19 @@ class Grower:
             count = min(growth.machines, room)
             return [(pools[0][0], count)] if count > 0 else []
         return spread(growth.machines, [(index, entry.room_now()) for index, entry in pools])
+
+    def _open_pools(
+        self, growing: Pools, queue: Sequence[int], now: int, *, own_only: bool
+    ) -> Pools:
+        """Return the pools in which machines may be started for these jobs now."""
+        pools = growing if self.free_of_bounds or self._is_open(now) else []
+        if self.lasting is not None and queue:
+            # Queue.by_fit has put only jobs into this queue that are too long for the same pools.
+            short_pools = self.lasting.short_pools(queue[0], now)
+            pools = [entry for entry in pools if entry[0] not in short_pools]
+        if own_only or (not self._costs_nothing and self._is_spent(now)):
+            pools = [entry for entry in pools if not entry[1].pool.public]
+        return pools
 
     def stays(self, machines: int) -> Sequence[int]:
         """Return for how long (s) the machines that were wanted last must stay, each by itself.

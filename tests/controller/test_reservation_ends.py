@@ -18,11 +18,13 @@ from slurm_elastic.controller import giving_back
 from slurm_elastic.controller.budget import read_spending
 from slurm_elastic.controller.oversized import find_too_long
 from slurm_elastic.controller.shortfall import Shortfall, refuse_jobs
+from slurm_elastic.features.lasting import LastingMachines
 from slurm_elastic.features.reservation_ends import split
 from slurm_elastic.model.causes import Quoted
 from slurm_elastic.model.causes.threats import EndsWithReservation
 from slurm_elastic.model.cluster import Limits, Location, Market, NodeRequest
 from slurm_elastic.model.directive import Departure, Directive, ReplacementMachine, Replacements
+from slurm_elastic.model.exclusion import POLICY
 from slurm_elastic.model.reserved import BLOCK_LEAD_S, ReservationKind
 from slurm_elastic.model.slurm import Reservation as SlurmReservation
 from slurm_elastic.model.slurm import SlurmJob
@@ -207,7 +209,9 @@ def test_a_node_that_is_powered_up_much_later_has_no_job_of_the_past(tmp_path: P
     world.close()
 
 
-def only_block(directory: Path, *pools: PoolSettings, **cloud: Any) -> World:
+def only_block(
+    directory: Path, *pools: PoolSettings, site: SitePolicies | None = None, **cloud: Any
+) -> World:
     """A site whose pool ``many`` has the machines of the block only."""
     fields: dict[str, Any] = {"limits": Limits(dollars_per_hour=50.0), "reservations": (BLOCK,)}
     public = FakeCloud(name="pub", location=Location.PUBLIC, types=SHAPE, **(fields | cloud))
@@ -215,8 +219,9 @@ def only_block(directory: Path, *pools: PoolSettings, **cloud: Any) -> World:
         name="many", cloud="pub", nodes="m[1-4]", cpus=2, memory=4096, markets=(Market.RESERVED,)
     )
     made = World(
-        directory, clouds=(public,), pools=(pool, *pools), limits=Limits(), policies=SitePolicies()
-    )
+        directory, clouds=(public,), pools=(pool, *pools), limits=Limits(),
+        policies=site or SitePolicies(),
+    )  # fmt: skip
     made.advance(20)
     return made
 
@@ -329,6 +334,83 @@ def test_a_job_waits_for_a_reservation_that_begins_later_and_lasts_long_enough(
     jobs = {1: NODES[:size]}
     found = find_too_long(world.site, "pub", jobs, jobs, {1: limit})
     assert set(found) == ({1} if is_kept_out else set())
+    world.close()
+
+
+GROWTHS = ("on_demand", "bursts", "group_bursts(group=1)", "semi_elastic", "ratio")
+
+
+def wait_beyond(world: World, number: int, limit: float, size: int = 1, **changes: Any) -> None:
+    """Submit a job that slurmctld never starts here, because it reaches into our reservation."""
+    fields: dict[str, Any] = {"partitions": ("pub",), "limit": limit, "node_count": size}
+    world.slurm.submit(number, (), size, **(fields | changes))
+
+
+@pytest.mark.parametrize("growth", GROWTHS)
+@pytest.mark.parametrize("reservations", [(BLOCK,), (BLOCK, LATER)], ids=["only", "and later"])
+def test_growth_counts_no_job_that_outlasts_the_only_block(
+    tmp_path: Path, growth: str, reservations: tuple[Reservation, ...]
+) -> None:
+    policies = SitePolicies(growth=growth, poll_interval=5.0)
+    world = only_block(tmp_path, site=policies, reservations=reservations)
+    for number in (1, 2, 3, 4):
+        wait_beyond(world, number, 3 * HOUR)
+    world.advance(15)
+    assert world.alive() == []
+    submit(world, 9, 600)
+    world.advance(120)
+    assert "RUNNING" in world.slurm.queue()[9].states
+    assert on_block(world) == [True]
+    assert {row.kind for row in world.ledger.exclusions.holds()} == {POLICY}
+    (told,) = (str(d.reason) for d in world.ledger.decisions.about("job:1"))
+    assert told == (
+        "reservation block ends its machines at 2027-01-15T10:00:00Z, too soon for a job of up to"
+        " 3h that cannot be saved. Cloud pub has too few other machines, so no machine starts for"
+        " it now"
+    )
+    world.close()
+
+
+@pytest.mark.parametrize(
+    ("changes", "size", "counted"),
+    [
+        ({"limits": Limits(dollars_per_hour=50.0, on_demand=1)}, 1, True),
+        ({"limits": Limits(dollars_per_hour=50.0, on_demand=1)}, 2, False),
+        ({"limits": Limits(dollars_per_hour=50.0, on_demand=0)}, 1, False),
+        ({"reservations": (BLOCK, replace(BLOCK, name="b", id="cr-2", ends_at=TOMORROW))}, 2, True),
+        (
+            {"reservations": (BLOCK, replace(BLOCK, name="b", id="cr-2", ends_at=TOMORROW))},
+            3,
+            False,
+        ),
+    ],
+)
+def test_growth_counts_a_job_if_enough_machines_last(
+    tmp_path: Path, changes: dict[str, Any], size: int, *, counted: bool
+) -> None:
+    world = only_block(
+        tmp_path, site=SitePolicies(growth="on_demand", poll_interval=5.0), **changes
+    )
+    site = world.site
+    if "limits" in changes:
+        pool = replace(site.pools["many"], markets=(Market.RESERVED, Market.ON_DEMAND))
+        object.__setattr__(site, "pools", {"many": pool})
+    pools = tuple(site.pools.values())
+    lasting = LastingMachines(site, world.now)
+    assert lasting.without_short(1, size, 3 * HOUR, pools) == (list(pools) if counted else [])
+    assert (1 in lasting.too_long) is not counted
+    assert lasting.without_short(2, 1, 600, pools) == list(pools)
+    world.close()
+
+
+def test_growth_counts_jobs_if_a_block_ends_too_soon_for_any(tmp_path: Path) -> None:
+    """No shorter job loses anything, and the nodes are held with the cause."""
+    world = only_block(tmp_path, site=SitePolicies(growth="on_demand", poll_interval=5.0))
+    pools = tuple(world.site.pools.values())
+    boot_s = world.config.resume_timeout(world.config.cloud("pub"))
+    for left, counted in ((boot_s + 61, False), (boot_s + 59, True)):
+        lasting = LastingMachines(world.site, ENDS_AT - left)
+        assert bool(lasting.without_short(1, 1, 600, pools)) is counted
     world.close()
 
 

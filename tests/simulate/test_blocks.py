@@ -11,7 +11,15 @@ from msgspec.structs import replace
 
 from slurm_elastic.model.cluster import Limits, Location, Market, Offer, Pool
 from slurm_elastic.model.reserved import BLOCK_LEAD_S, Held, ReservationKind
-from slurm_elastic.policies.growth.capacity import AnyGrowth, GroupBursts, OnDemand, Slurm
+from slurm_elastic.policies.growth.capacity import (
+    AnyGrowth,
+    Bursts,
+    GroupBursts,
+    OnDemand,
+    Ratio,
+    SemiElastic,
+    Slurm,
+)
 from slurm_elastic.policies.growth.release import Idle
 from slurm_elastic.policies.launch.reservations import SLACK_S
 from slurm_elastic.simulate import Options, simulate
@@ -195,6 +203,57 @@ def test_machines_for_jobs_of_both_kinds_are_counted_apart() -> None:
     engine = ran(*jobs, growth=OnDemand())
     assert offers(engine) == [0, 0, 1]
     assert list(engine.runs.first)[2:] == [late + BOOT, late]
+
+
+LATER = replace(BLOCK, name="later", begins_at=24.0 * HOUR, ends_at=40.0 * HOUR)
+ONLY = replace(
+    POOL, machines=4, offers=(Sold(offer=ON_BLOCK),), release=Idle(600),
+    wanted=Pool(
+        name="p", cloud="aws", nodes=(), cpus=4, real_memory=1000, markets=(Market.RESERVED,)
+    ),
+)  # fmt: skip
+"""A pool that has the machines of the block only."""
+GROWTHS = (Slurm(), OnDemand(), Bursts(), GroupBursts(group=1), SemiElastic(), Ratio())
+
+
+@pytest.mark.parametrize("growth", GROWTHS, ids=lambda growth: type(growth).__name__)
+@pytest.mark.parametrize("depth", [1, 2], ids=["easy", "two reservations"])
+@pytest.mark.parametrize("has_later", [False, True], ids=["only", "and later"])
+def test_jobs_that_outlast_the_only_block_do_not_keep_its_machines_from_others(
+    growth: AnyGrowth, depth: int, *, has_later: bool
+) -> None:
+    """slurm-elasticd counts no such job and starts no machine for it."""
+    held = (BLOCK, LATER) if has_later else (BLOCK,)
+    pool = replace(ONLY, offers=tuple(Sold(offer=replace(ON_BLOCK, held=row)) for row in held))
+    jobs = [job(0, HOUR, limit=11 * HOUR) for _ in range(4)] + [job(60, 600), job(60, 600)]
+    scenario = Scenario(
+        pools=(pool,), growth=growth, held=held, guarded=True, reservations=depth
+    )  # fmt: skip
+    engine = Engine(Jobs(jobs), scenario)
+    engine.run()
+    first = list(engine.runs.first)
+    assert max(first[4:]) < HOUR
+    assert all(start >= LATER.begins_at if has_later else start < 0 for start in first[:4])
+    assert engine.unserved == ([] if has_later else [0, 1, 2, 3])
+
+
+@pytest.mark.parametrize("growth", GROWTHS[:-1], ids=lambda growth: type(growth).__name__)
+def test_jobs_that_outlast_a_block_get_the_machines_of_another_pool(growth: AnyGrowth) -> None:
+    """They do not hold the pool of the block, in which the short jobs run. Ratio starts no machine
+    here, because more jobs run than wait.
+    """
+    other = replace(
+        POOL, name="q", machines=4, offers=(Sold(offer=BARE),),
+        wanted=Pool(
+            name="q", cloud="aws", nodes=(), cpus=4, real_memory=1000, markets=(Market.ON_DEMAND,)
+        ),
+    )  # fmt: skip
+    jobs = [job(0, HOUR, limit=11 * HOUR) for _ in range(4)] + [job(60, 600), job(60, 600)]
+    engine = Engine(Jobs(jobs), Scenario(pools=(ONLY, other), growth=growth, held=(BLOCK,)))
+    engine.run()
+    assert set(engine.runs.where[:4]) == {1}
+    assert max(engine.runs.first) < HOUR
+    assert 0 in engine.runs.where[4:]
 
 
 def test_the_bill_is_the_block_and_the_machines_on_demand(tmp_path: object) -> None:
