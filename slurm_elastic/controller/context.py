@@ -27,7 +27,7 @@ from slurm_elastic.controller.job_starts import JobStarts
 from slurm_elastic.controller.requeues import ExpectedRequeues
 from slurm_elastic.controller.slurm_absence import SlurmAbsence
 from slurm_elastic.model.causes import AnyCause
-from slurm_elastic.model.causes.composed import NeverHere
+from slurm_elastic.model.causes.composed import NeverHere, NotYetInTime
 from slurm_elastic.model.cluster import Instance, Limits, Pool, Usage
 from slurm_elastic.model.protocols import Provider, Slurm
 from slurm_elastic.model.slurm import Request
@@ -40,12 +40,12 @@ from slurm_elastic.state.spool import Spool
 
 
 class KeptOutJob(Struct, frozen=True):
-    """A job that must leave a partition, with the ``cause``. We look for the job in Slurm's queue
-    until ``deadline`` (monotonic s).
+    """A job that must leave a partition, or must not return there yet, with the ``cause``. We look
+    for the job in Slurm's queue until ``deadline`` (monotonic s).
     """
 
     partition: str
-    cause: NeverHere
+    cause: NeverHere | NotYetInTime
     correlation: str
     deadline: float
 

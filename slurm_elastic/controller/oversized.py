@@ -5,6 +5,8 @@ Waiting does not help such a job: slurmctld would give it nodes again after each
 others would never get them. So it loses the partition of that cloud. If it has no other partition,
 it is held like a job that its user has held (``scontrol uhold``), and the person who raises the
 limit or shortens the job releases it.
+
+A job that has to wait for a reservation which begins later gets that begin as its own begin time.
 """
 
 from __future__ import annotations
@@ -17,10 +19,15 @@ from msgspec.structs import replace
 from slurm_elastic.base.errors import SlurmError
 from slurm_elastic.controller.context import KeptOutJob, Site
 from slurm_elastic.model.causes import AnyCause
-from slurm_elastic.model.causes.composed import NeverHere, NeverInTime, NeverTogether
+from slurm_elastic.model.causes.composed import (
+    NeverHere,
+    NeverInTime,
+    NeverTogether,
+    NotYetInTime,
+)
 from slurm_elastic.model.cluster import NodeRequest, Offer
 from slurm_elastic.model.slurm import SlurmJob
-from slurm_elastic.policies.launch.lasting import Asked, early_end, sum_ceilings
+from slurm_elastic.policies.launch.lasting import Asked, early_end, next_begin, sum_ceilings
 from slurm_elastic.policies.launch.ranking import Scope
 from slurm_elastic.policies.launch.verdict import could_run
 from slurm_elastic.state.audit_trail import job_subject
@@ -31,8 +38,10 @@ REQUEUE_TIMEOUT_S = 300.0
 """Seconds in which a requeued job must be pending again."""
 
 
-def keep_job_out(site: Site, job: int, cloud: str, cause: NeverHere, correlation: str) -> None:
-    """Remember that a job which is being requeued must not return to that cloud."""
+def keep_job_out(
+    site: Site, job: int, cloud: str, cause: NeverHere | NotYetInTime, correlation: str
+) -> None:
+    """Remember that a job which is being requeued must not return to that cloud, or not yet."""
     partition = site.clouds[cloud].partition_name
     deadline = site.monotonic() + REQUEUE_TIMEOUT_S
     site.oversized[job] = KeptOutJob(partition, cause, correlation, deadline)
@@ -80,17 +89,17 @@ def find_too_long(
     jobs: Iterable[int],
     nodes: Mapping[int, Sequence[str]],
     needs_s: Mapping[int, float],
-) -> dict[int, NeverInTime]:
+) -> dict[int, NeverInTime | NotYetInTime]:
     """Return the jobs for which the cloud has too few machines that stay long enough, only because
-    a reservation ends. ``needs_s``: for how long (s) the machines of each job must stay; jobs with
-    an unknown need are not judged.
+    a reservation ends: for good, or until another reservation begins. ``needs_s``: for how long (s)
+    the machines of each job must stay; jobs with an unknown need are not judged.
     """
     needs = {job: needs_s[job] for job in jobs if needs_s.get(job)}
     offers_by_pool = _read_offers(site, cloud) if needs else None
     if offers_by_pool is None:
         return {}
     scope = lasting_scope(site, site.config.resume_timeout(site.clouds[cloud]))
-    late: dict[int, NeverInTime] = {}
+    late: dict[int, NeverInTime | NotYetInTime] = {}
     for job in (job for job in site.slurm.jobs() if job.id in needs):
         nodes_of_job = set(nodes[job.id])
         # slurmctld may give the job nodes of all these pools. Its own nodes prove that it fits
@@ -101,9 +110,15 @@ def find_too_long(
             if could_run(job, request.pool) or not nodes_of_job.isdisjoint(request.nodes)
         ]
         count = 1 if _is_served_in_part(site, nodes[job.id]) else len(nodes[job.id])
-        end = early_end(pools, count, needs[job.id], scope, site.now(), may_wait=True)
-        if end is not None:
+        need_s, now = needs[job.id], site.now()
+        begins_at = None
+        end = early_end(pools, count, need_s, scope, now, may_wait=True)
+        if end is None and (begins_at := next_begin(pools, need_s, scope, now)) is not None:
+            end = early_end(pools, count, need_s, scope, now, may_wait=False)
+        if end is not None and begins_at is None:
             late[job.id] = NeverInTime(cloud=cloud, end=end)
+        elif end is not None and begins_at is not None:
+            late[job.id] = NotYetInTime(cloud=cloud, end=end, begins_at=begins_at)
     return late
 
 
@@ -146,20 +161,35 @@ def lasting_scope(site: Site, boot_s: float = 0.0) -> Scope:
 
 
 def _move_or_hold(site: Site, job: SlurmJob, barred: KeptOutJob) -> None:
+    cause = barred.cause
+    is_not_yet = isinstance(cause, NotYetInTime)
     try:
-        outcome = _move(site, job, barred.partition) or _hold(site, job, barred.cause)
+        if isinstance(cause, NotYetInTime):
+            outcome = _delay(site, job, barred.partition, cause)
+        else:
+            outcome = _move(site, job, barred.partition) or _hold(site, job, cause)
     except SlurmError as error:
         if error.unanswered:
             raise
         log.warning("job not changed job=%s error=%s", job.label, error)
         return
-    log.warning("job can never start here job=%s reason=%s", job.label, barred.cause)
+    can = "cannot start here yet" if is_not_yet else "can never start here"
+    log.warning("job %s job=%s reason=%s", can, job.label, cause)
+    kind = "set-aside" if is_not_yet else "never"
     site.record(
-        barred.correlation,
-        "never",
-        (job_subject(job.id),),
-        replace(barred.cause, consequence=outcome),
+        barred.correlation, kind, (job_subject(job.id),), replace(cause, consequence=outcome)
     )
+
+
+def _delay(site: Site, job: SlurmJob, partition: str, cause: NotYetInTime) -> str:
+    """Set the begin of the reservation as the job's begin time. Returns a sentence for its user."""
+    other_partitions = ", ".join(p for p in job.partitions if p != partition)
+    # A begin time holds in all partitions, and the job may start in the others before.
+    if other_partitions:
+        return f"until then the job may start in {other_partitions}"
+    site.slurm.change_pending([job.id], begin_in=cause.begins_at - site.now())
+    start = f"scontrol update jobid={job.label} timelimit=MINUTES starttime=now"
+    return f"the job begins then; to start a shorter job earlier, do: {start}"
 
 
 def _move(site: Site, job: SlurmJob, partition: str) -> str:

@@ -17,7 +17,12 @@ from slurm_elastic.controller.extensions import Jobs
 from slurm_elastic.controller.giving_back import power_down_and_requeue, reject_nodes
 from slurm_elastic.controller.oversized import find_too_large, find_too_long, keep_job_out
 from slurm_elastic.model.causes import AnyCause
-from slurm_elastic.model.causes.composed import NeverHere, RequestsRefused, ServesAnother
+from slurm_elastic.model.causes.composed import (
+    NeverHere,
+    NotYetInTime,
+    RequestsRefused,
+    ServesAnother,
+)
 from slurm_elastic.model.causes.machine_ends import JobNotWhole
 from slurm_elastic.model.cluster import NodeRequest
 from slurm_elastic.policies.launch.gang import GangResult, gangs, request_for, resolve
@@ -40,13 +45,15 @@ def refuse_jobs(
 ) -> None:
     """Refuse the jobs that lack nodes. Their machines serve other jobs of the round, or end."""
     result = resolve_gangs(site, cloud, shortfalls, nodes, jobs)
-    never: dict[int, NeverHere] = {**find_too_large(site, cloud, result.failed, jobs)}
+    never: dict[int, NeverHere | NotYetInTime] = {
+        **find_too_large(site, cloud, result.failed, jobs)
+    }
     needs = {j: s for shortfall in shortfalls for j, s in shortfall.request.job_needs_s.items()}
     fitting = [job for job in result.failed if job not in never]
     never |= find_too_long(site, cloud, fitting, jobs, needs)
     never_nodes = _find_nodes_only_of(never, jobs)
-    # Nodes that wait only for jobs that can never run here are given back by ``turn_away_jobs``,
-    # without a hold: nothing is wrong with them.
+    # Nodes that wait only for jobs that can never, or not yet, run here are given back by
+    # ``turn_away_jobs``, without a hold: nothing is wrong with them.
     place_of_node = _find_parts(site, shortfalls, jobs)
     refused = group_by(
         (n for n in result.refused if n not in never_nodes),
@@ -135,13 +142,13 @@ def turn_away_jobs(
     site: Site,
     cloud: str,
     correlation: str,
-    never: Mapping[int, NeverHere],
+    never: Mapping[int, NeverHere | NotYetInTime],
     jobs: Jobs,
     own_nodes: Collection[str],
 ) -> set[str]:
-    """Give back the nodes of jobs that can never get all of their nodes, or never for long enough.
-    The nodes are not held, so that other jobs can use them, and the job does not return to this
-    cloud. Returns the nodes that were powered down.
+    """Give back the nodes of jobs that can never get all of their nodes, or never or not yet for
+    long enough. The nodes are not held, so that other jobs can use them, and the job does not
+    return to this cloud, or only later. Returns the nodes that were powered down.
     """
     cause_of: dict[str, AnyCause] = {}
     for job, cause in never.items():

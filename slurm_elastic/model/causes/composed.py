@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from msgspec import Struct, field
 
-from slurm_elastic.base.units import counted, money
+from slurm_elastic.base.units import counted, format_moment, money
 from slurm_elastic.model.causes.cause import Cause, Quoted
 from slurm_elastic.model.causes.checkpoints import CheckpointStep
 from slurm_elastic.model.causes.copies import Copying
@@ -123,6 +123,25 @@ class NeverInTime(Cause, frozen=True, kw_only=True):
     def words(self) -> str:
         return (
             f"{self.end}. Cloud {self.cloud} has too few other machines"
+            f"{f', so {self.consequence}' if self.consequence else ''}"
+        )
+
+
+class NotYetInTime(Cause, frozen=True, kw_only=True):
+    """As ``NeverInTime``, but a reservation that begins at ``begins_at`` (Unix time) has machines
+    which stay long enough.
+    """
+
+    cloud: str
+    end: ReservationEnds
+    begins_at: float
+    consequence: str = field(default="", name="then")
+
+    @property
+    def words(self) -> str:
+        return (
+            f"{self.end}. Cloud {self.cloud} has machines for it from"
+            f" {format_moment(self.begins_at)}"
             f"{f', so {self.consequence}' if self.consequence else ''}"
         )
 
@@ -390,6 +409,7 @@ Composed = (
     | RoomShort
     | NeverTogether
     | NeverInTime
+    | NotYetInTime
     | NoOfferServes
     | ScopesCoolDown
     | NodeFailed

@@ -50,6 +50,19 @@ def early_end(
     return max(ends, key=lambda end: end.ends_at)
 
 
+def next_begin(asked: Asked, need_s: float, scope: Scope, now: float) -> float | None:
+    """Return when the next reservation begins (Unix s) whose machines stay for ``need_s`` after
+    their boot; None if no such reservation is known.
+    """
+    later = (
+        offer.held.begins_at
+        for _, offers in asked
+        for offer in offers
+        if offer.held is not None and serves_later(offer, need_s, scope.boot_s, now)
+    )
+    return min(later, default=None)
+
+
 def sum_ceilings(asked: Asked, scope: Scope) -> tuple[int, AnyCause | None]:
     """Return how many nodes of these pools could ever be up together under the limits of ``scope``,
     and the bound that limits them.
