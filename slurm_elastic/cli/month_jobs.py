@@ -7,7 +7,7 @@ import contextlib
 import sqlite3
 import time
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 from msgspec.structs import replace
@@ -20,7 +20,7 @@ from slurm_elastic.base.units import counted, does
 from slurm_elastic.cli import history as history_files
 from slurm_elastic.config import Config, domain_pools
 from slurm_elastic.features.policy_chooser import own_nodes
-from slurm_elastic.model.cluster import Market
+from slurm_elastic.model.cluster import Instance, Market
 from slurm_elastic.model.memory import Machine
 from slurm_elastic.model.slurm import SlurmJob
 from slurm_elastic.policies.growth.waste import measured
@@ -106,7 +106,7 @@ def _replay(
         except SlurmError:
             notes.append("Slurm does not answer, so the site's own nodes are unknown")
     machines = _machines(config, month)
-    paid = _paid_prices(machines, history, month) if machines else None
+    paid = _paid_prices(config, machines, history, month) if machines else None
     setting = setting_of(history, config, Options(static=static, paid=paid))
     setting = with_boots(setting, measured_boots(machines))
     on_demand = _spot_pools_on_demand(config, setting.configured.pools)
@@ -148,14 +148,26 @@ def measured_boots(machines: Sequence[Machine]) -> dict[str, BootTimes]:
     }
 
 
-def _paid_prices(machines: Iterable[Machine], history: History, month: Month) -> PriceTrace | None:
-    """The spot prices at the launches of these machines; None if there are none."""
+def _paid_prices(
+    config: Config, machines: Iterable[Machine], history: History, month: Month
+) -> PriceTrace | None:
+    """The spot prices at the launches of these machines, without disks; None if there are none."""
     jobs = history.jobs
     last_s = max(submit + run for submit, run in zip(jobs.submit, jobs.run, strict=True))
     begin = min(month.begin, history.start) if history.start else month.begin
     # A second more, because the simulator asks for the price at the end of the last job.
     end = max(month.end, history.start + last_s + 1)
-    return paid_prices([machine.instance for machine in machines], begin, end)
+    return paid_prices(without_disks(config, machines), begin, end)
+
+
+def without_disks(config: Config, machines: Iterable[Machine]) -> Iterator[Instance]:
+    """Yield the machines' instances with the prices of their types. The ledger's prices contain
+    the disks, which the simulator adds again.
+    """
+    disks = {pool.name: pool.machine.disk_price for pool in config.pools}
+    for machine in machines:
+        price = machine.instance.price - disks.get(machine.pool, 0.0)
+        yield replace(machine.instance, price=price)
 
 
 def _spot_pools_on_demand(config: Config, models: Iterable[PoolModel]) -> tuple[str, ...]:

@@ -12,7 +12,7 @@ from slurm_elastic.model.causes.misfits import ReservationEnds
 from slurm_elastic.model.cluster import Market, NodeRequest, Offer, Pool
 from slurm_elastic.policies.growth.scaling import holds_back
 from slurm_elastic.policies.launch.lasting import early_end
-from slurm_elastic.providers.base.offers import reserved_offers, typed_offer
+from slurm_elastic.providers.base.offers import reserved_offers, typed_offer, with_disks
 
 CONSEQUENCE = "no machine starts for it now"
 
@@ -81,4 +81,4 @@ def _offers(settings: CloudSettings, pool: Pool) -> Iterator[Offer]:
     for name in pool.instance_types or types:
         for market in pool.markets:
             if market is not Market.RESERVED and name in types:
-                yield typed_offer(place, name, types[name], zones[0], market)
+                yield with_disks(typed_offer(place, name, types[name], zones[0], market), pool)

@@ -14,7 +14,7 @@ from slurm_elastic.config.clouds import CloudSettings, InstanceType
 from slurm_elastic.config.pool_rules import cheapest, types_of
 from slurm_elastic.model.cluster import Location, Market, Pool
 from slurm_elastic.model.reserved import Held
-from slurm_elastic.providers.base.offers import typed_offer
+from slurm_elastic.providers.base.offers import typed_offer, with_disks
 from slurm_elastic.providers.base.prices.trace import PriceTrace, Series
 from slurm_elastic.simulate.availability import (
     HistorySpan,
@@ -69,7 +69,8 @@ def offers_of(cloud: CloudSettings, pool: Pool, facts: SpotFacts) -> tuple[Sold,
     ]
     for market in fixed or ([] if sold else [Market.ON_DEMAND]):
         for name, kind in kinds.items():
-            sold += [Sold(offer=typed_offer(place, name, kind, zone, market)) for zone in zones]
+            offers = (typed_offer(place, name, kind, zone, market) for zone in zones)
+            sold += [Sold(offer=with_disks(offer, pool)) for offer in offers]
     return tuple(sold)
 
 
@@ -145,27 +146,38 @@ def _spot_offers(
         return
     kind = _types(cloud, pool)[name]
     supplies = supplies_of(pool.name, zone, facts.availability)
+    prices = _repeat(series, facts.span)
+    disks = pool.machine.disk_price
     market = SpotMarket(
-        _repeat(series, facts.span),
+        # Traces have the prices that clouds publish, without disks. Machines are paid with them.
+        Curve(prices.times, [price + disks for price in prices.prices]) if disks else prices,
         bid=_bid(pool, facts, name, kind, series),
         available=available(supplies, facts.span),
         notice=facts.notice,
         rebalance=facts.rebalance,
     )
     offer = typed_offer((cloud.name, cloud.location), name, kind, zone, Market.SPOT)
-    yield Sold(offer=offer, market=market, stock=" ".join(supply.name for supply in supplies))
+    yield Sold(
+        offer=with_disks(offer, pool),
+        market=market,
+        stock=" ".join(supply.name for supply in supplies),
+    )
 
 
 def _bid(
     pool: Pool, facts: SpotFacts, name: str, kind: InstanceType, series: Series
 ) -> float | None:
-    """The price above which machines of that type are lost: the same bid that providers send and
-    ckptman compares prices with. The on-demand price replaces it in prices from before BIDS_UNTIL.
+    """The price above which machines of that type are lost, disks included: the same bid that
+    providers send and ckptman compares prices with. The on-demand price replaces it in prices from
+    before BIDS_UNTIL.
     """
     if facts.bid is not None:
         return facts.bid
-    bid = pool.bid(name, kind.price + pool.machine.disk_price)
-    return kind.price if bid is None and series.times[-1] < BIDS_UNTIL else bid
+    disks = pool.machine.disk_price
+    bid = pool.bid(name, kind.price + disks)
+    if bid is None and series.times[-1] >= BIDS_UNTIL:
+        return None
+    return (kind.price if bid is None else bid) + disks
 
 
 def _repeat(series: Series, span: HistorySpan) -> Curve:

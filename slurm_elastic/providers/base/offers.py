@@ -44,6 +44,17 @@ def typed_offer(
     )
 
 
+def with_disks(offer: Offer, pool: Pool) -> Offer:
+    """Return the offer with the price of the pool's disks, which the price of its type lacks."""
+    disks = pool.machine.disk_price
+    on_demand_price = offer.on_demand_price
+    return replace(
+        offer,
+        price=offer.price + disks,
+        on_demand_price=None if on_demand_price is None else on_demand_price + disks,
+    )
+
+
 def reserved_offers(settings: CloudSettings, pool: Pool, zones: Sequence[str]) -> Sequence[Offer]:
     """One offer for each type and zone of the pool that a reservation of the cloud covers. The
     ranking decides which of them run now, and how many machines they have left.
