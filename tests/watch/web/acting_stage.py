@@ -108,7 +108,7 @@ class Visitor:
 
     def raw(self, request: bytes) -> bytes:
         gid = self.groups[0] if self.groups else 65534
-        command = [sys.executable, "-c", TALK, str(self.sock), str(self.uid), str(gid)]
+        command = [sys.executable, "-I", "-S", "-c", TALK, str(self.sock), str(self.uid), str(gid)]
         done = subprocess.run(
             [*command, *map(str, self.groups)], input=request, capture_output=True, check=True
         )
