@@ -53,6 +53,10 @@ def add(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None
         help="run the job as this user (default: the user who runs this command, also with sudo)",
     )  # fmt: skip
     parser.add_argument(
+        "--account", metavar="NAME", default="",
+        help="run the job with this account (default: SBATCH_ACCOUNT, else the user's own)",
+    )  # fmt: skip
+    parser.add_argument(
         "--timeout", type=count, metavar="SECONDS",
         help="give up if the node has not registered after this time (default: the cloud's "
         "resume_timeout)",
@@ -76,13 +80,15 @@ def run(args: argparse.Namespace) -> int:
     with as_the_services(args.config, config):
         try:
             pool = _first_offered_pool(config, slurm, pools_in(config, scope))
+            trial = Trial(config, slurm, pool, user, args.timeout, args.account)
+            trial.require_job()
         except StoppedError as stopped:
             print_stop(stopped.diagnosed)
             return 1
         if not args.yes and not _is_agreed():
             print("nothing was started")
             return 2
-        return Trial(config, slurm, pool, user, args.timeout).run()
+        return trial.run()
 
 
 def _user(name: str | None) -> pwd.struct_passwd:

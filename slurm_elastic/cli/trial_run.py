@@ -22,6 +22,7 @@ from slurm_elastic.model.memory import Machine, decided_at
 from slurm_elastic.model.slurm import SlurmJob, SlurmNode
 from slurm_elastic.policies.launch.trial import (
     MEANING,
+    SBATCH,
     SLURMCTLD,
     Rest,
     TrialDiagnosis,
@@ -33,6 +34,7 @@ from slurm_elastic.policies.launch.trial import (
 )
 from slurm_elastic.policies.nodes.node_state import Phase, is_down, is_drained, phase
 from slurm_elastic.slurm.client import node_updates
+from slurm_elastic.slurm.client.doctor_commands import joined
 from slurm_elastic.slurm.client.prompt import PromptCli
 from slurm_elastic.state.audit_trail import pool_subject
 from slurm_elastic.state.ledger import Decision, Ledger
@@ -50,6 +52,10 @@ NO_USER = 67
 JOB_TIMEOUT_S = 180.0
 END_TIMEOUT_S = 300.0
 CORRELATION = "try"
+ACCOUNT_VARIABLES = ("SBATCH_ACCOUNT", "SBATCH_QOS")
+"""The variables of sbatch(1) that the trial's job follows. Others, such as SBATCH_ARRAY_INX, would
+make another job of it.
+"""
 REFUSED = frozenset(
     {"refused", "boot-failed", "node-failed", "dropped", "key-refused", "cooled-down"}
 )
@@ -68,15 +74,22 @@ class Trial:
 
     def __init__(
         self, config: Config, slurm: PromptCli, pool: Pool, user: pwd.struct_passwd,
-        timeout: float | None,
+        timeout: float | None, account: str = "",
     ) -> None:  # fmt: skip
         self.config, self.slurm, self.pool, self.user = config, slurm, pool, user
+        self.account = account
         self.timeout = timeout or config.resume_timeout(config.cloud(pool.cloud))
         self.began = time.time()
         self.node = ""
         self.steps_done: tuple[TrialStep, ...] = ()
         self.last: Machine | None = None
         self._evidence = Evidence(config)
+
+    def require_job(self) -> None:
+        """StoppedError if Slurm would refuse the job of the trial. Nothing is bought."""
+        tested = self._sbatch("--test-only", node=self._free_node())
+        if tested.returncode:
+            raise StoppedError(diagnosis(TrialStep.ASKED, [self._refusal(tested)]))
 
     def run(self) -> int:
         """Run the trial and return the exit code: 0, 1 or 130 (see ``trial.run``)."""
@@ -98,7 +111,7 @@ class Trial:
 
     # the steps
 
-    def _start(self) -> None:
+    def _free_node(self) -> str:
         view = self._asked(lambda: self.slurm.nodes(self.pool.nodes))
         free = [n for n in self.pool.nodes if n in view and _is_free(view[n])]
         if not free:
@@ -110,7 +123,10 @@ class Trial:
             )
             text = f"pool {self.pool.name} has no node to try: {reason}"
             raise StoppedError(diagnosis(TrialStep.ASKED, [text]))
-        self.node = free[0]
+        return free[0]
+
+    def _start(self) -> None:
+        self.node = self._free_node()
         self._record("tried", f"{own_name()} tries one machine of pool {self.pool.name}")
         self.began = time.time()
         try:
@@ -283,19 +299,24 @@ class Trial:
     # the job
 
     def _submit(self) -> int:
-        partition = self.config.cloud(self.pool.cloud).partition_name
-        command = [
-            "sbatch", "--parsable", f"--partition={partition}", f"--nodelist={self.node}",
-            "--nodes=1", "--ntasks=1", "--time=2", "--job-name=slurm-elastic-try",
-            "--output=/dev/null", "--chdir=/", f"--wrap=id -un || exit {NO_USER}; hostname",
-        ]  # fmt: skip
-        done = self._sh(*command, as_user=True)
+        done = self._sbatch("--parsable", node=self.node)
         number = done.stdout.strip().partition(";")[0]
         if done.returncode or not number.isdigit():
-            raise StoppedError(
-                diagnosis(TrialStep.JOB, [f"sbatch as {self.user.pw_name}: {done.stderr}"])
-            )
+            raise StoppedError(diagnosis(TrialStep.JOB, [self._refusal(done)]))
         return int(number)
+
+    def _sbatch(self, option: str, *, node: str) -> subprocess.CompletedProcess[str]:
+        partition = self.config.cloud(self.pool.cloud).partition_name
+        account = [f"--account={self.account}"] if self.account else []
+        return self._sh(
+            "sbatch", option, f"--partition={partition}", f"--nodelist={node}", *account,
+            "--nodes=1", "--ntasks=1", "--time=2", "--job-name=slurm-elastic-try",
+            "--output=/dev/null", "--chdir=/", f"--wrap=id -un || exit {NO_USER}; hostname",
+            as_user=True,
+        )  # fmt: skip
+
+    def _refusal(self, done: subprocess.CompletedProcess[str]) -> str:
+        return f"{SBATCH}{self.user.pw_name}: {joined(done.stderr)}"
 
     def _job_trouble(self, job: SlurmJob | None) -> list[str]:
         """Why the job fails or will never start; empty if it may still succeed."""
@@ -318,6 +339,7 @@ class Trial:
     def _sh(self, *arguments: str, as_user: bool = False) -> subprocess.CompletedProcess[str]:
         command = [str(Path(self.config.slurm.bin_dir) / arguments[0]), *arguments[1:]]
         env = {"SLURM_CONF": self.config.slurm.conf, "PATH": "/usr/bin:/bin"}
+        env |= {name: os.environ[name] for name in ACCOUNT_VARIABLES if name in os.environ}
         as_other_user = as_user and os.geteuid() == 0
         groups = os.getgrouplist(self.user.pw_name, self.user.pw_gid) if as_other_user else None
         try:

@@ -126,6 +126,8 @@ class FirstMistake(Struct, frozen=True):
 
 SLURMCTLD = "slurmctld: "
 """Prefix for the error of a Slurm command that slurmctld did not answer."""
+SBATCH = "sbatch as "
+"""Prefix for the words of an sbatch that refuses the trial's job. The user's name follows."""
 HEADLESS = "Unable to contact slurm controller"
 NAMELESS = (
     r"getaddrinfo\(\) failed|Unable to resolve|[Cc]ould not resolve|Name or service not known"
@@ -137,6 +139,11 @@ CAUSES: tuple[FirstMistake, ...] = (
     FirstMistake(
         "no answer of slurmctld", rf"^{SLURMCTLD}",
         "`scontrol ping`, and slurmctld's log: it is down, hangs or has too much to do",
+    ),
+    FirstMistake(
+        # Before all others: a site's own words in it may match any pattern.
+        "the job is refused", rf"^{SBATCH}",
+        "name an account that may run jobs there (--account), or another user (--user)",
     ),
     FirstMistake(
         "clock off",

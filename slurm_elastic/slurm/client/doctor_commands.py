@@ -10,6 +10,8 @@ from slurm_elastic.slurm.client.prompt import PromptCli
 _PREFIX = re.compile(
     r"^(?:sbatch: )?(?:error: )?(?:Batch job submission failed: |allocation failure: )?"
 )
+UNSPECIFIED = "Unspecified error"
+"""sbatch's text for slurm.ERROR of a job_submit.lua."""
 _PARSABLE = ("--noheader", "--parsable2")
 
 
@@ -39,10 +41,16 @@ class ProbingCli(PromptCli):
         except SlurmError as error:
             if error.command != command:  # slurmctld does not answer
                 raise
-            raise SlurmError(command, error.code, _joined(error.stderr)) from error
-        return _joined(output)
+            raise SlurmError(command, error.code, joined(error.stderr)) from error
+        return joined(output)
 
 
-def _joined(output: str) -> str:
+def joined(output: str) -> str:
+    """Return sbatch's messages in one line, without their prefixes.
+
+    A refusing job_submit.lua has its own text first (slurm.log_user). Then the error that it
+    returns says nothing more if it is slurm.ERROR.
+    """
     lines = (_PREFIX.sub("", line.strip()) for line in output.splitlines())
-    return "; ".join(dict.fromkeys(line for line in lines if line))
+    messages = [line for line in dict.fromkeys(lines) if line]
+    return "; ".join([line for line in messages if line != UNSPECIFIED] or messages)

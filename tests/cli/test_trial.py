@@ -1,0 +1,88 @@
+"""``try`` asks sbatch about its job before it buys a machine."""
+
+from __future__ import annotations
+
+import os
+import pwd
+from collections.abc import Sequence
+from pathlib import Path
+from typing import cast
+
+import pytest
+
+from slurm_elastic.base.hostlist import expand
+from slurm_elastic.cli.trial_run import StoppedError, Trial
+from slurm_elastic.config import Cluster, Config, PoolSettings, SlurmSettings, domain_pools
+from slurm_elastic.model.cluster import Location
+from slurm_elastic.model.slurm import SlurmNode
+from slurm_elastic.policies.launch.trial import TrialStep
+from slurm_elastic.providers.fake.settings import FakeCloud
+from slurm_elastic.slurm.client.prompt import PromptCli
+
+REFUSING = """\
+#!/bin/sh
+echo "$@" >>ASKED
+for option; do
+  case "$option" in --account=physics) exit 0 ;; esac
+done
+[ "$SBATCH_ACCOUNT" = physics ] && exit 0
+echo "sbatch: error: please give an account: sbatch -A PROJECT" >&2
+echo "allocation failure: Unspecified error" >&2
+exit 1
+"""
+
+
+class Nodes:
+    """A Slurm whose nodes are all powered down."""
+
+    def nodes(self, names: Sequence[str]) -> dict[str, SlurmNode]:
+        states = frozenset({"IDLE", "CLOUD", "POWERED_DOWN"})
+        return {name: SlurmNode(name=name, states=states) for name in names}
+
+
+def trial(tmp_path: Path, account: str = "") -> Trial:
+    """A trial at a site whose job_submit.lua demands an account."""
+    tmp_path.chmod(0o755)
+    sbatch = tmp_path / "sbatch"
+    sbatch.write_text(REFUSING.replace("ASKED", str(tmp_path / "asked")))
+    sbatch.chmod(0o755)
+    (tmp_path / "asked").touch()
+    config = Config(
+        cluster=Cluster(name="test"),
+        state_dir=str(tmp_path / "state"),
+        clouds=(FakeCloud(name="onprem", location=Location.ON_PREMISES),),
+        pools=(PoolSettings(name="op", cloud="onprem", nodes="op[1-2]", cpus=2, memory=2000),),
+        slurm=SlurmSettings(conf=str(tmp_path / "slurm.conf"), bin_dir=str(tmp_path)),
+    )
+    (pool,) = domain_pools(config, expand)
+    user = pwd.getpwuid(os.getuid())
+    return Trial(config, cast("PromptCli", Nodes()), pool, user, None, account)
+
+
+def test_a_job_that_the_site_refuses_stops_the_trial_before_anything_is_bought(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("SBATCH_ACCOUNT", raising=False)
+    with pytest.raises(StoppedError) as stopped:
+        trial(tmp_path).require_job()
+    diagnosed = stopped.value.diagnosed
+    assert diagnosed.step is TrialStep.ASKED
+    assert diagnosed.name == "the job is refused"
+    assert diagnosed.words.endswith(": please give an account: sbatch -A PROJECT")
+    assert "--account" in diagnosed.remedy
+    assert diagnosed.usual == (), "no list of guesses beside the site's own words"
+    assert "--test-only --partition=onprem --nodelist=op1" in (tmp_path / "asked").read_text()
+
+
+def test_the_job_has_the_account_of_the_option(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("SBATCH_ACCOUNT", raising=False)
+    trial(tmp_path, "physics").require_job()
+
+
+def test_the_job_has_the_account_of_sbatchs_variable(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SBATCH_ACCOUNT", "physics")
+    trial(tmp_path).require_job()
