@@ -98,6 +98,12 @@ def add(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None
         action="store_true",
         help="check only the clouds: before conf install, after init has made the configuration",
     )
+    parser.add_argument(
+        "--account",
+        metavar="NAME",
+        default="",
+        help="the account of the jobs that doctor asks sbatch about, for a site that demands one",
+    )
     parser.set_defaults(run=run)
 
 
@@ -114,7 +120,7 @@ def run(args: argparse.Namespace) -> int:
             slurm = ProbingCli(config.slurm)
             diagnosis = look(
                 config, slurm, time.time(), environment, quick=args.quick, catalogues=catalogues,
-                file=Path(args.config),
+                file=Path(args.config), account=args.account,
             )  # fmt: skip
     if args.json:
         write_json(diagnosis)
@@ -144,6 +150,7 @@ def diagnose(
     quick: bool = False,
     catalogues: Catalogues = NO_CATALOGUES,
     file: Path | None = None,
+    account: str = "",
 ) -> Diagnosis:
     """Check everything; the clouds at the same time, because each may take its whole time-out."""
     sections = look_at_clouds(config, catalogues)
@@ -171,8 +178,8 @@ def diagnose(
     sections.append(FindingsPart(name="head node", findings=tuple(findings)))
     if isinstance(slurm, bursting.Probing) and _answers(findings):
         probes = (
-            *bursting.probes(config, slurm),
-            *(() if quick else bursting.plain_job(config, slurm)),
+            *bursting.probes(config, slurm, account),
+            *(() if quick else bursting.plain_job(config, slurm, account)),
         )
         sections.append(FindingsPart(name="a job of one node", findings=probes))
     return replace(_diagnosis(sections, now), stuck=stuck)
@@ -198,9 +205,10 @@ def before_install(
     quick: bool = False,
     catalogues: Catalogues = NO_CATALOGUES,
     file: Path | None = None,
+    account: str = "",
 ) -> Diagnosis:
     """The checks before ``conf install``, when neither our services nor our nodes exist yet."""
-    del file  # no service has read it
+    del file, account  # no service has read the file, and sbatch is not asked
     findings = [
         *([environment] if environment else []),
         *head.before_install(config, slurm),

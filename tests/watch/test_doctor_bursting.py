@@ -16,6 +16,7 @@ from slurm_elastic.base.errors import SlurmError
 from slurm_elastic.cli import doctor
 from slurm_elastic.cli.offers import gather
 from slurm_elastic.config import Config, SlurmSettings, configfile
+from slurm_elastic.config.access import Who
 from slurm_elastic.model.causes.holds import GrowthStartsIt
 from slurm_elastic.model.cluster import Limits, Location, Market, Offer, Pool
 from slurm_elastic.model.exclusion import POLICY, Exclusion
@@ -24,7 +25,7 @@ from slurm_elastic.model.slurm import SlurmNode
 from slurm_elastic.policies.launch.ranking import unsold
 from slurm_elastic.policies.nodes.node_reasons import HOLD_MARK
 from slurm_elastic.providers.fake.provider import FakeProvider
-from slurm_elastic.slurm.client.doctor_commands import ProbingCli
+from slurm_elastic.slurm.client.doctor_commands import ProbingCli, joined
 from slurm_elastic.slurm.client.fake import FakeSlurm
 from slurm_elastic.state.ledger import Ledger
 from slurm_elastic.watch.doctor import bursting, clouds
@@ -120,6 +121,27 @@ def test_a_refused_probe_is_wrong_with_sbatchs_words(config: Config, slurm: Prob
     probe = next(f for what, f in found(config, slurm).items() if what.startswith("sbatch"))
     assert probe.level is FindingLevel.WRONG
     assert probe.observed == "Invalid account or account/partition combination"
+
+
+def test_a_probe_that_the_sites_own_script_refuses_is_a_note(
+    config: Config, slurm: ProbingSlurm
+) -> None:
+    stderr = "sbatch: error: name a project\nallocation failure: Unspecified error"
+    slurm.says = SlurmError(("sbatch",), 1, stderr)
+    (config.state / "job_submit.lua").write_text(f"-- the site's own\n{CALLS}")
+    probe = next(f for what, f in found(config, slurm).items() if what.startswith("sbatch"))
+    assert probe.level is FindingLevel.NOTE
+    assert probe.observed == "refused by the site's own job_submit.lua: name a project"
+    assert "slurm-elastic doctor --account NAME" in probe.advice
+
+
+def test_a_named_account_is_that_of_the_probes_where_it_is_allowed(
+    config: Config, slurm: ProbingSlurm
+) -> None:
+    everybody = replace(config, allow=Who(groups=("root",)))
+    doctor.diagnose(everybody, slurm, T0, quick=True, account="maths")
+    doctor.diagnose(config, slurm, T0, quick=True, account="maths")
+    assert [account for _, account, _ in slurm.asked] == ["maths", "physics"]
 
 
 GROWN = "\npolicies: {growth: on_demand, release: idle(600)}\n"
@@ -347,4 +369,4 @@ def test_sbatchs_words_are_told_without_its_name(tmp_path: Path) -> None:
     sbatch.write_text(f'#!/bin/sh\necho "{failed}" >&2\nexit 1\n')
     with pytest.raises(SlurmError) as caught:
         client.test_only("burst")
-    assert caught.value.stderr == "Invalid qos specification"
+    assert joined(caught.value.stderr) == "Invalid qos specification"

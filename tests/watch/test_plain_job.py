@@ -115,11 +115,20 @@ def test_with_the_printed_lines_the_same_script_is_in_order(root: Path) -> None:
     assert tried(installed(root, f"{KEEPS_AT_HOME}{lines}\n")).level is FindingLevel.OK
 
 
-def test_a_script_that_refuses_plain_jobs_is_wrong(root: Path) -> None:
-    body = "slurm.log_user('name an account') return slurm.ERROR"
+def test_a_rule_of_the_site_is_no_fault_and_told_in_the_sites_words(root: Path) -> None:
+    body = "slurm.log_user('please give an account: sbatch -A PROJECT') return slurm.ERROR"
     finding = tried(installed(root, SCRIPT.format(body)))
+    assert finding.level is FindingLevel.NOTE
+    assert finding.observed == (
+        "refused by the site's own job_submit.lua: please give an account: sbatch -A PROJECT"
+    )
+    assert "slurm-elastic doctor --account NAME" in finding.advice
+
+
+def test_a_script_that_refuses_plain_jobs_without_a_word_is_wrong(root: Path) -> None:
+    finding = tried(installed(root, SCRIPT.format("return slurm.ERROR")))
     assert finding.level is FindingLevel.WRONG
-    assert finding.observed.startswith("sbatch refuses it: ")
+    assert finding.observed.endswith("gives no reason (slurm.log_user): Unspecified error")
 
 
 @pytest.mark.parametrize("clouds", [40, pytest.param(100, marks=pytest.mark.release)])

@@ -35,14 +35,17 @@ class ProbingCli(PromptCli):
         requested = {"partition": partition, "account": account, "qos": qos, "uid": user}
         options = (f"--{name}={value}" for name, value in requested.items() if value)
         fixed = ("--test-only", "--nodes=1", "--time=1", "--chdir=/", "--output=/dev/null")
-        command = ("sbatch", *fixed, *options, "--wrap=true")
-        try:
-            output = self._hand_on(lambda _: None, *command)
-        except SlurmError as error:
-            if error.command != command:  # slurmctld does not answer
-                raise
-            raise SlurmError(command, error.code, joined(error.stderr)) from error
-        return joined(output)
+        return joined(self._hand_on(lambda _: None, "sbatch", *fixed, *options, "--wrap=true"))
+
+
+def is_scripts_refusal(error: SlurmError) -> bool:
+    """Return whether a job_submit.lua refused the job and gave a reason: a text of its own and
+    slurm.ERROR. An error of the connection may also come with UNSPECIFIED.
+    """
+    text = joined(error.stderr)
+    if UNSPECIFIED not in error.stderr or text == UNSPECIFIED:
+        return False
+    return not SlurmError(error.command, error.code, text).unanswered
 
 
 def joined(output: str) -> str:

@@ -26,6 +26,7 @@ from slurm_elastic.base.account import account
 from slurm_elastic.base.units import brief
 from slurm_elastic.config import SlurmSettings
 from slurm_elastic.slurm.client import siteconf
+from slurm_elastic.slurm.client.doctor_commands import joined
 from slurm_elastic.slurm.client.siteconf import ConfLine, Entry, SiteConf
 from slurm_elastic.slurm.conf import gresconf, topology_yaml
 from slurm_elastic.slurm.conf.isolated import ADDRESS, QUESTIONS, namespaces
@@ -70,7 +71,7 @@ class DryRun(Struct, frozen=True, kw_only=True):
 
 
 class DryRunSubmission(Struct, frozen=True, kw_only=True):
-    """The partitions of a plain job, or sbatch's refusal, or why nothing was tried."""
+    """The partitions of a plain job, or sbatch's refusal in one line, or why nothing was tried."""
 
     partitions: tuple[str, ...] = ()
     refusal: str = ""
@@ -146,11 +147,11 @@ def submit_job(
         command += [f"--user={user}"] if user else []
         if failure := _failure_of(command, directory, site):
             return DryRunSubmission(failure=failure)
-        answer_files = (directory / "partitions", directory / "refusal")
-        partitions, refusal = (a.read_text() if a.exists() else "" for a in answer_files)
-    return DryRunSubmission(
-        partitions=tuple(partitions.strip().split(",")), refusal=refusal.strip()
-    )
+        refusal = directory / "refusal"
+        if refusal.exists():
+            return DryRunSubmission(refusal=joined(refusal.read_text()))
+        partitions = (directory / "partitions").read_text()
+    return DryRunSubmission(partitions=tuple(partitions.strip().split(",")))
 
 
 def _write_script(path: Path, text: str, user: str) -> None:

@@ -23,6 +23,7 @@ from slurm_elastic.policies.launch.verdict import out_of_service
 from slurm_elastic.policies.nodes.node_reasons import HOLD_MARK, has_mark
 from slurm_elastic.policies.nodes.node_state import is_rebooting
 from slurm_elastic.slurm.client import confvalues, siteconf
+from slurm_elastic.slurm.client.doctor_commands import is_scripts_refusal, joined
 from slurm_elastic.slurm.client.site import read_site
 from slurm_elastic.slurm.conf import plan
 from slurm_elastic.slurm.conf.plugins import has_plugin
@@ -192,8 +193,11 @@ def in_service(config: Config, nodes: Mapping[str, SlurmNode]) -> Iterator[Findi
             )
 
 
-def probes(config: Config, client: Probing) -> Iterator[Finding]:
-    """Yield for each cloud sbatch's answer to a job of one node by an allowed user."""
+def probes(config: Config, client: Probing, named_account: str = "") -> Iterator[Finding]:
+    """Yield for each cloud sbatch's answer to a job of one node by an allowed user.
+
+    ``named_account``: the account of these jobs in clouds that allow it.
+    """
     blocked = blocked_clouds(config)
     nodes = client.nodes()
     for cloud in config.clouds:
@@ -205,9 +209,10 @@ def probes(config: Config, client: Probing) -> Iterator[Finding]:
             )
         elif cloud.name not in blocked:
             allowed = config.who_of(cloud)
-            account, user = _allowed_user(allowed, client, accounts=_has_slurmdbd(config))
+            account, user = _allowed_user(allowed, client, config, named_account)
             may_be_refused = allowed.anybody and os.geteuid() != 0
             yield _probe(
+                config,
                 client,
                 cloud.partition_name,
                 account,
@@ -228,54 +233,78 @@ def _waits_for_growth(config: Config, cloud: CloudSettings, nodes: Mapping[str, 
     )
 
 
-def plain_job(config: Config, client: Probing) -> Iterator[Finding]:
+def plain_job(config: Config, client: Probing, named_account: str = "") -> Iterator[Finding]:
     """Yield which partitions a plain job gets whose user may use the first cloud."""
     blocked = blocked_clouds(config)
     cloud = next((cloud for cloud in config.clouds if cloud.name not in blocked), None)
     planned = plain_jobs.planned_of(config)
     if cloud is not None and planned is not None:
         allowed = config.who_of(cloud)
-        account, user = _allowed_user(allowed, client, accounts=_has_slurmdbd(config))
+        account, user = _allowed_user(allowed, client, config, named_account)
         yield from plain_jobs.examine(config, planned, account, user)
 
 
 def _probe(
-    client: Probing, partition: str, account: str, user: str, qos: str, *, may_be_refused: bool
+    config: Config,
+    client: Probing,
+    partition: str,
+    account: str,
+    user: str,
+    qos: str,
+    *,
+    may_be_refused: bool,
 ) -> Finding:
     """Return sbatch's answer to a job of one node in ``partition``, as a finding.
 
     ``may_be_refused``: the user who runs this check may not be allowed there, so a refusal is only
-    a note.
+    a note. So is a refusal by the site's own script, which is a rule of the site.
     """
     submitter = f" as {user}" if user else ""
     submitter += f" with account {account}" if account else ""
     subject = f"sbatch --test-only in partition {partition}{submitter}"
+    expected = "a time at which a job of one node would start"
     try:
         answer = client.test_only(partition, account=account, qos=qos, user=user)
     except SlurmError as error:
+        refusal = joined(error.stderr)
+        # First, because slurm.ERROR of a script looks like no answer of slurmctld.
+        if is_scripts_refusal(error) and _has_own_script(config):
+            return Finding.note(
+                subject,
+                f"{plain_jobs.BY_SITE}: {refusal}",
+                expected=expected,
+                advice=plain_jobs.OTHER_ACCOUNT,
+            )
+        if error.unanswered:
+            return Finding.note(subject, str(error), expected=expected)
         return Finding(
             subject=subject,
-            level=FindingLevel.NOTE if error.unanswered or may_be_refused else FindingLevel.WRONG,
-            observed=str(error) if error.unanswered else error.stderr,
-            expected="a time at which a job of one node would start",
-            advice=_probe_advice(error, may_be_refused=may_be_refused),
+            level=FindingLevel.NOTE if may_be_refused else FindingLevel.WRONG,
+            observed=refusal,
+            expected=expected,
+            advice="run this as root, which can ask as a user who is allowed there"
+            if may_be_refused
+            else "submit such a job: slurm-elastic explain JOBID",
         )
     return Finding.ok(subject, answer or "it would start")
 
 
-def _probe_advice(error: SlurmError, *, may_be_refused: bool) -> str:
-    if error.unanswered:
-        return ""
-    if may_be_refused:
-        return "run this as root, which can ask as a user who is allowed there"
-    return "submit such a job: slurm-elastic explain JOBID"
+def _has_own_script(config: Config) -> bool:
+    try:
+        return plan.foreign_lua(Path(config.slurm.conf).parent) is not None
+    except ConfigError:
+        return False  # this user may not read it
 
 
-def _allowed_user(allowed: Who, client: Probing, *, accounts: bool) -> tuple[str, str]:
+def _allowed_user(
+    allowed: Who, client: Probing, config: Config, named_account: str
+) -> tuple[str, str]:
     """Return an allowed account and user; no user if we are not root, since only root can ask as
     another.
     """
-    account = (*allowed.accounts, "")[0]
+    account = (*allowed.accounts, named_account)[0]
+    if named_account in allowed.accounts:
+        account = named_account
     # sbatch --uid is for root alone.
     if os.geteuid() != 0:
         return account, ""
@@ -287,7 +316,7 @@ def _allowed_user(allowed: Who, client: Probing, *, accounts: bool) -> tuple[str
         if members:
             return account, members[0]
     try:
-        return account, client.member(account) if account and accounts else ""
+        return account, client.member(account) if account and _has_slurmdbd(config) else ""
     except SlurmError:
         return account, ""
 

@@ -14,6 +14,7 @@ from pathlib import Path
 from slurm_elastic.base.errors import ConfigError
 from slurm_elastic.config import Config
 from slurm_elastic.model.finding import Finding
+from slurm_elastic.slurm.client.doctor_commands import UNSPECIFIED
 from slurm_elastic.slurm.conf import account_tree, dryrun, plan
 from slurm_elastic.slurm.conf.dryrun import DryRunSubmission
 from slurm_elastic.slurm.conf.plan import ConfPlan
@@ -21,6 +22,8 @@ from slurm_elastic.slurm.hooks import submit_filter
 
 WHAT = "a plain job on a throw-away slurmctld"
 NOBODY = "nobody"
+BY_SITE = f"refused by the site's own {submit_filter.PLUGIN_SCRIPT}"
+OTHER_ACCOUNT = "if the site demands an account, name one: slurm-elastic doctor --account NAME"
 Scripts = Mapping[str, str]
 
 
@@ -75,12 +78,7 @@ def _comparison(
     """Compare the results of the site's script and of the filter alone."""
     expected = ",".join(filter_result.partitions)
     if site_result.refusal and not filter_result.refusal and not filter_result.failure:
-        yield Finding.wrong(
-            WHAT,
-            f"sbatch refuses it: {site_result.refusal.splitlines()[-1]}",
-            expected=f"partitions {expected}, which it gets without the site's own script",
-            advice=f"what {submit_filter.PLUGIN_SCRIPT} does to jobs that name no partition",
-        )
+        yield _site_refusal(site_result.refusal, expected)
     elif any(name in own_partitions for name in filter_result.partitions):
         yield Finding.wrong(
             WHAT,
@@ -90,10 +88,26 @@ def _comparison(
             advice="slurm-elastic conf check prints the two lines that go to its end",
         )
     else:
-        reason = site_result.refusal.splitlines()[-1:] or [
-            f"it gets {','.join(site_result.partitions)}"
-        ]
-        yield Finding.note(WHAT, f"no cloud may be listed for it: {reason[0]}")
+        reason = site_result.refusal or f"it gets {','.join(site_result.partitions)}"
+        yield Finding.note(WHAT, f"no cloud may be listed for it: {reason}")
+
+
+def _site_refusal(refusal: str, expected: str) -> Finding:
+    """The site's own script refuses the job, and the filter alone would accept it.
+
+    With a reason in words that is a rule of the site, and no job of this kind reaches the filter.
+    Without words the script may be broken.
+    """
+    expected = f"partitions {expected}, which it gets without the site's own script"
+    if refusal != UNSPECIFIED:
+        return Finding.note(WHAT, f"{BY_SITE}: {refusal}", expected=expected, advice=OTHER_ACCOUNT)
+    return Finding.wrong(
+        WHAT,
+        f"{BY_SITE}, which gives no reason (slurm.log_user): {refusal}",
+        expected=expected,
+        advice=f"find the line of {submit_filter.PLUGIN_SCRIPT} that returns slurm.ERROR, then try "
+        f"again; {OTHER_ACCOUNT}",
+    )
 
 
 def planned_of(config: Config) -> ConfPlan | None:
