@@ -129,6 +129,11 @@ class RunResult:
             )
         return cls(jobs, pools, runs, _figures(jobs, pools, runs, len(queue), len(misfits)))
 
+    def traffic(self) -> Iterator[tuple[int, int, float]]:
+        """Yield the (start, end, dollars) of each ended job whose traffic is paid."""
+        for job, dollars in _traffic(self.jobs, self.pools, self.ends, self.where):
+            yield self.starts[job], self.ends[job], dollars
+
     def machines_by_hour(self, pool: int = 0) -> list[int]:
         """Return how many machines were paid in each hour of the run, each by its own started
         hours.
@@ -255,7 +260,7 @@ def _figures(
         _pool_figures(index, machines, runs, peak(steps[index]))
         for index, machines in enumerate(pools)
     )
-    traffic = _traffic(jobs, pools, runs)
+    traffic = sum(dollars for _, dollars in _traffic(jobs, pools, runs.ended, runs.where))
     return Figures(
         jobs=len(waits),
         unserved=unserved,
@@ -280,15 +285,16 @@ def _figures(
     )
 
 
-def _traffic(jobs: Jobs, pools: Sequence[PoolMachines], runs: Runs) -> float:
+def _traffic(
+    jobs: Jobs, pools: Sequence[PoolMachines], ends: Sequence[int], where: Sequence[int]
+) -> Iterator[tuple[int, float]]:
+    """Yield each ended job that moves data, and the dollars for its traffic."""
     if not jobs.data:
-        return 0.0
-    ended = (job for job, end in enumerate(runs.ended) if end >= 0)
-    return sum(
-        pools[runs.where[job]].pool.traffic.dollars(data)
-        for job in ended
-        if (data := jobs.data_of(job)) is not NO_DATA
-    )
+        return
+    ended = (job for job, end in enumerate(ends) if end >= 0)
+    for job in ended:
+        if (data := jobs.data_of(job)) is not NO_DATA:
+            yield job, pools[where[job]].pool.traffic.dollars(data)
 
 
 def _pool_figures(

@@ -35,14 +35,17 @@ def queue(outcome: RunResult) -> Steps:
 
 
 def cost(outcome: RunResult) -> Steps:
-    """Return the dollars paid until each second. The cost of a lease is spread over its time."""
+    """Return the dollars paid until each second. The cost of a lease, and of a job's traffic, is
+    spread over its time.
+    """
     rates = []
     for pool in outcome.pools:
         for batch, end, dollars in pool.leases.costs():
             # At least one second, even if the cloud took the machine before paying began.
             begin = min(pool.batch_start[batch], end - 1)
             rates += [(begin, dollars / (end - begin)), (end, -dollars / (end - begin))]
-    for begin, end, dollars in outcome.unused_reservations:
+    traffic = ((begin, max(end, begin + 1), cost) for begin, end, cost in outcome.traffic())
+    for begin, end, dollars in (*outcome.unused_reservations, *traffic):
         rates += [(begin, dollars / (end - begin)), (end, -dollars / (end - begin))]
     steps: Steps = []
     total = rate = 0.0

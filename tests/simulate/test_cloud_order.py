@@ -19,9 +19,10 @@ from slurm_elastic.policies.growth.release import Flagged, Idle
 from slurm_elastic.policies.launch.job_data import JobData
 from slurm_elastic.policies.launch.pool_order import TrafficTerms
 from slurm_elastic.policies.money.bounds import Bounds
-from slurm_elastic.simulate import cloud_order, swf
+from slurm_elastic.simulate import cloud_order, series, swf
 from slurm_elastic.simulate.billing import Curve
 from slurm_elastic.simulate.boot import BootTimes
+from slurm_elastic.simulate.breakdown import by_month
 from slurm_elastic.simulate.cloud_order import JobOrders
 from slurm_elastic.simulate.engine import Engine, simulate
 from slurm_elastic.simulate.jobs import Job, Jobs
@@ -260,3 +261,5 @@ def test_jobs_with_much_data_go_where_traffic_costs_less() -> None:
     assert found.figures.traffic == pytest.approx(100 * 0.01 + 1 * 0.1)
     machines = found.figures.on_demand + found.figures.spot
     assert found.figures.cost == pytest.approx(machines + found.figures.traffic)
+    assert series.cost(found)[-1][1] == pytest.approx(found.figures.cost), "also week by week"
+    assert sum(month.cost or 0 for month in by_month(found, 0)) == pytest.approx(found.figures.cost)
