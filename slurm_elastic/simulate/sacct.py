@@ -12,8 +12,8 @@ with its number and the reason.
 - a job waits from Eligible on, if sacct knows it: before that time, a dependency, a begin time or
   the limit of its array kept it from starting;
 - steps (``12.batch``) are left out;
-- cancelled jobs that never ran, jobs without an end, and requeued runs (``sacct -D``) are only
-  counted;
+- jobs that never ran, because they were cancelled, missed their deadline or ran on another cluster,
+  jobs without an end, and requeued runs (``sacct -D``) are only counted;
 - a limit of UNLIMITED or Partition_Limit is replaced by the run time.
 
 Sources: man sacct(1); the JSON of data_parser v0.0.39 on, and of 22.05 (openapi/dbv0.0.38).
@@ -60,6 +60,10 @@ _HEAD_BYTES = 4096  # bytes of a file that are read to recognise its form
 COMMENT = "Comment"
 """The column with ``data=120G`` of ``--comment``."""
 NEVER = -1  # the run time of a job that was cancelled while it waited
+ENDED_WAITING = frozenset({"CANCELLED", "DEADLINE", "REVOKED"})
+"""The states of a job without a run time that Slurm never started: a user cancelled it, it could no
+longer meet its deadline, or another cluster of the federation started it.
+"""
 UNFINISHED = frozenset({"RUNNING", "PENDING", "SUSPENDED", "REQUEUED", "RESIZING", "COMPLETING"})
 
 
@@ -223,7 +227,7 @@ def _job(row: Mapping[str, str], numbers: _Numbers) -> Job | None:
     if "." in key or _is_left_out(state, numbers.history):
         return None
     run = _integer(row["ElapsedRaw"], "ElapsedRaw")
-    if run == 0 and state == "CANCELLED":
+    if run == 0 and state in ENDED_WAITING:
         run = NEVER
     procs, tres = _procs(row, run), _tres_of(row.get("ReqTRES", ""))
     nodes = _nodes(tres.get("node", ""), procs)
@@ -351,7 +355,7 @@ def _json_job(record: Mapping[str, Any], numbers: _Numbers) -> Job | None:
     if any(_is_left_out(state, numbers.history) for state in sorted(current & UNFINISHED)[:1]):
         return None
     run = int(number(times["elapsed"]) or 0)
-    if run == 0 and "CANCELLED" in current:
+    if run == 0 and not ENDED_WAITING.isdisjoint(current):
         run = NEVER
     limit = number(times.get("limit"))
     allocated = [

@@ -142,6 +142,21 @@ def test_the_json_of_all_versions(tmp_path: Path) -> None:
     assert history.cancelled == 1
 
 
+@pytest.mark.parametrize("state", ["CANCELLED by 1000", "DEADLINE", "REVOKED"])
+def test_a_job_that_slurm_ended_while_it_waited_is_no_job_of_no_length(
+    tmp_path: Path, state: str
+) -> None:
+    """The simulator would start machines for it."""
+    lines = ["JobIDRaw|Submit|ElapsedRaw|ReqCPUS|State", "1|2026-01-01T00:00:00|60|1|COMPLETED"]
+    lines += [f"2|2026-01-01T00:00:00|0|640|{state}", f"3|2026-01-01T00:00:00|5|1|{state}", ""]
+    waited = element(2, state={"current": state.split()[:1]}, time={"submission": 9, "elapsed": 0})
+    text = json.dumps({"meta": {}, "jobs": [element(1), waited]})
+    for number, history in enumerate((sacct.load(written(tmp_path, "\n".join(lines))),
+                                      sacct.load(written(tmp_path, text)))):  # fmt: skip
+        assert list(history.jobs.number) == [[1, 3], [1]][number]
+        assert history.cancelled == 1
+
+
 def test_a_bad_element_is_left_out_and_answered(tmp_path: Path) -> None:
     text = json.dumps(
         {"jobs": [element(1), {"job_id": 2}, element(3, tres={}, required={"CPUs": 0})]}
