@@ -116,6 +116,36 @@ def test_what_an_install_leaves(host: Host) -> None:
         assert place.stat().st_mode & 0o777 == 0o700
 
 
+def running_on(host: Host, conf: Path) -> None:
+    """Let slurmctld answer, and say that it has read this slurm.conf."""
+    host.command(
+        "scontrol",
+        'case "$*" in ping) echo "Slurmctld(primary) at head is UP";;'
+        f' "show config") echo "SLURM_CONF              = {conf}";; esac',
+    )
+
+
+def test_a_slurm_conf_that_slurmctld_does_not_read_is_refused(host: Host) -> None:
+    linked = host.root / "slurm.conf"
+    linked.symlink_to(host.conf)
+    running_on(host, linked)
+    before = host.etc()
+    with pytest.raises(ConfigError) as refused:
+        host.install()
+    assert str(refused.value) == (
+        f"slurm.conf: found {host.conf}, but the running slurmctld reads {linked}, and looks for"
+        f" included files beside it; write conf: {linked}"
+    )
+    assert host.etc() == before
+
+
+def test_a_link_to_the_directory_that_slurmctld_reads_is_no_difference(host: Host) -> None:
+    linked = host.root / "linked"
+    linked.symlink_to(host.conf.parent)
+    running_on(host, linked / "slurm.conf")
+    assert host.install().changed
+
+
 def test_a_state_directory_of_an_earlier_release_is_closed_to_others(host: Host) -> None:
     host.install()
     state = host.config.state

@@ -9,6 +9,7 @@ import subprocess
 import time
 from collections.abc import Set
 from datetime import datetime
+from pathlib import Path
 
 from slurm_elastic.base.errors import ConfigError, SlurmError
 from slurm_elastic.config import SlurmSettings
@@ -22,6 +23,7 @@ measured.
 """
 
 _UP_TIMEOUT_S = 120.0
+_CONF = re.compile(r"^SLURM_CONF\s*=\s*(/\S+)", re.MULTILINE)
 _BOOT_TIME = re.compile(r"^BOOT_TIME\s*=\s*(\d{4}-\S+)", re.MULTILINE)
 
 
@@ -47,6 +49,26 @@ def serves(
     if shown is None or datetime.fromisoformat(shown[1]).timestamp() < int(written_at):
         return False
     return nodes <= _names(settings, "nodes") and partitions <= _names(settings, "partitions")
+
+
+def require_own_conf(settings: SlurmSettings) -> None:
+    """ConfigError if the running slurmctld reads another slurm.conf, or the same through a link
+    beside which our include is not.
+    """
+    try:
+        shown = _CONF.search(_scontrol(settings, "show", "config")) if is_up(settings) else None
+    except SlurmError:  # a controller that stands by answers pings and nothing else
+        return
+    if shown is not None and _place(shown[1]) != _place(settings.conf):
+        raise ConfigError(
+            f"slurm.conf: found {settings.conf}, but the running slurmctld reads {shown[1]}, and"
+            f" looks for included files beside it; write conf: {shown[1]}"
+        )
+
+
+def _place(conf: str) -> Path:
+    # Links to the directory are followed, and a link to the file is not, as Slurm does.
+    return Path(conf).parent.resolve() / Path(conf).name
 
 
 def _names(settings: SlurmSettings, kind: str) -> Set[str]:

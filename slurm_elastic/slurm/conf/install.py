@@ -84,6 +84,7 @@ def install(
     planned = plan.make(config, version=version)
     lines = list(check.check(planned).lines) if verify else []
     _check_state_dir(config)
+    controller.require_own_conf(config.slurm)
     changes = planned.changes()
     lines += planned.notices + planned.manual
     departing = _departing(planned)
