@@ -74,16 +74,19 @@ class SecondProgram:
         self.classes = classes
         last = list(levels)[-12 * WEEK :]
         self.weeks = len(last) // WEEK
-        self.levels = last
+        weeks = [last[week * WEEK : (week + 1) * WEEK] for week in range(self.weeks)]
+        self.ranks = [
+            [Fraction(sum(level > rank for level in levels)) for rank in range(max(levels))]
+            for levels in weeks
+        ]
+        """By week: the hours in which more than so many machines ran."""
         self.ever_best: dict[int, bool] = {}
 
     def hours(self, share: Fraction) -> list[Fraction]:
         """Each week by itself, as the ranks of a week are stretched by themselves."""
         whole: list[Fraction] = []
-        for week in range(self.weeks):
-            levels = self.levels[week * WEEK : (week + 1) * WEEK]
-            top = max(levels)
-            ranks = [Fraction(sum(level > rank for level in levels)) for rank in range(top)]
+        for ranks in self.ranks:
+            top = len(ranks)
             wide = round(float(top * share))
             stretched = [ranks[min(int(Fraction(n) / share), top - 1)] for n in range(wide)]
             whole += [Fraction(0)] * (wide - len(whole))
