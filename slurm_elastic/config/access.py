@@ -36,6 +36,10 @@ class Who(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Change it when a licence is of use on cloud nodes, too: jobs that ask for another one get no
     cloud unless they name its partition.
     """
+    partitions: tuple[str, ...] = ()
+    """Change it when jobs that name a partition of the site should burst, too, or when a cloud is
+    for jobs of some partitions only. Without it a cloud is for jobs that name no partition.
+    """
 
     @property
     def anybody(self) -> bool:
@@ -71,7 +75,7 @@ class Users(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
 def effective_who(own_who: Who | None, everywhere: Who) -> Who:
     """A cloud's own allow list, or the cluster's if the cloud has none. Each time limit and the
-    licences are chosen in the same way.
+    licences are chosen in the same way, and so are the partitions.
     """
     own_who = own_who or Who()
     # A cloud that sets only its own ``max_time`` therefore admits nobody else.
@@ -85,4 +89,5 @@ def effective_who(own_who: Who | None, everywhere: Who) -> Who:
         if own_who.default_time is None
         else own_who.default_time,
         licenses=own_who.licenses or everywhere.licenses,
+        partitions=own_who.partitions or everywhere.partitions,
     )

@@ -135,10 +135,24 @@ def _words(draft: Draft) -> None:
 def _all_words(draft: Draft) -> Iterable[tuple[KeyPath, tuple[str, ...]]]:
     for i, texts in draft.each("pools", "features", tuple).items():
         yield ("pools", i, "features"), texts
-    places: list[KeyPath] = [("allow",), *(("clouds", i, "allow") for i in draft.indices("clouds"))]
-    for place in places:
-        for key in ("accounts", "groups", "qos", "licenses"):
+    for place in _allow_places(draft):
+        for key in ("accounts", "groups", "qos", "licenses", "partitions"):
             yield (*place, key), draft.value((*place, key), tuple) or ()
+
+
+def _allow_places(draft: Draft) -> list[KeyPath]:
+    return [("allow",), *(("clouds", i, "allow") for i in draft.indices("clouds"))]
+
+
+def _allowed_partitions(draft: Draft) -> None:
+    """Report partitions of clouds in ``allow.partitions``, which names partitions of the site."""
+    names = {draft.value(("clouds", i, "partition"), str) or draft.value(("clouds", i, "name"), str)
+             for i in draft.indices("clouds")}  # fmt: skip
+    for place in _allow_places(draft):
+        for n, name in enumerate(draft.value((*place, "partitions"), tuple) or ()):
+            if name in names:
+                expected = "a partition of the site's own nodes, not of a cloud"
+                draft.problems.add((*place, "partitions", n), shown(name), expected)
 
 
 def _offer_names(draft: Draft) -> None:
@@ -351,6 +365,7 @@ _CHECKS: tuple[Callable[[Draft], None], ...] = (
     _cluster,
     _names,
     _words,
+    _allowed_partitions,
     _offer_names,
     _duplicates,
     _pool_clouds,

@@ -10,7 +10,7 @@ import pytest
 from slurm.test_submit_filter import ALL, HARNESS, LUAS, PARTITIONS, SAID, UNSET, config
 
 from slurm_elastic.base.hostlist import expand
-from slurm_elastic.config import domain_pools
+from slurm_elastic.config import Config, domain_pools
 from slurm_elastic.slurm.conf.submissions import filter_lines
 from slurm_elastic.slurm.hooks.submit_filter import (
     FILTER,
@@ -61,17 +61,23 @@ def with_lines(script: str, directory: Path) -> str:
 
 
 def submitted(
-    lua: Callable[[str], str], directory: Path, script: str, job: Mapping[str, Any]
+    lua: Callable[[str], str],
+    directory: Path,
+    script: str,
+    job: Mapping[str, Any],
+    site: Config | None = None,
+    partitions: Mapping[str, Mapping[str, Any]] = PARTITIONS,
 ) -> tuple[str, str]:
     """The answer to Slurm and the partition of the job, as slurmctld runs the file."""
-    (directory / FILTER).write_text(render(config(), domain_pools(config(), expand))[FILTER])
+    site = site or config()
+    (directory / FILTER).write_text(render(site, domain_pools(site, expand))[FILTER])
     text = with_lines(script.replace("FILTER", str(directory / FILTER)), directory)
     (directory / "job_submit.lua").write_text(text)
     code = f"""{HARNESS}{SAID}slurm.ERROR = -1
     pcall(dofile, {to_lua(str(directory / FILTER))})
     dofile({to_lua(str(directory / "job_submit.lua"))})
     local job = {to_lua(UNSET | dict(job))}
-    local ok, answer = pcall(slurm_job_submit, job, {to_lua(PARTITIONS)}, 1000)
+    local ok, answer = pcall(slurm_job_submit, job, {to_lua(partitions)}, 1000)
     print(tostring(answer))
     print(tostring(job.partition))"""
     answer, partition = lua(code).splitlines()

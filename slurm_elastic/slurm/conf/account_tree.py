@@ -6,12 +6,13 @@ partition is hierarchical"). The submit filter sees only the names that a list h
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 
 from slurm_elastic.base.errors import SlurmError
 from slurm_elastic.config import Config
 from slurm_elastic.slurm.client import controller
-from slurm_elastic.slurm.client.siteconf import SiteConf
+from slurm_elastic.slurm.client.siteconf import ConfRecord, Entry, SiteConf
+from slurm_elastic.slurm.conf import allowed_partitions
 
 
 def is_hierarchical(version: tuple[int, int]) -> bool:
@@ -27,21 +28,26 @@ def notices(config: Config, site: SiteConf, version: tuple[int, int]) -> Iterato
 
 
 def _denied(config: Config, site: SiteConf) -> Iterator[str]:
-    """The accounts that cloud partitions deny and the site's default partition does not."""
-    inherited, default = site.partition_defaults.get("denyaccounts"), site.default_partition
+    """The accounts that cloud partitions deny and a partition of their jobs does not."""
+    inherited = site.partition_defaults.get("denyaccounts")
     # AllowAccounts switches DenyAccounts off.
-    if inherited is None or default is None or "allowaccounts" in site.partition_defaults:
+    if inherited is None or "allowaccounts" in site.partition_defaults:
         return
-    clouds = [cloud.name for cloud in config.clouds if not config.who_of(cloud).accounts]
-    own_list = "" if default.get("allowaccounts") else default.get("denyaccounts")
+    for record, its_clouds in allowed_partitions.clouds_by_partition(config, site):
+        clouds = [cloud.name for cloud in its_clouds if not config.who_of(cloud).accounts]
+        yield from _denied_beside(record, clouds, inherited)
+
+
+def _denied_beside(record: ConfRecord, clouds: Sequence[str], inherited: Entry) -> Iterator[str]:
+    own_list = "" if record.get("allowaccounts") else record.get("denyaccounts")
     own_names = {name.lower() for name in own_list.split(",")}
     names = [name for name in inherited.value.split(",") if name.lower() not in own_names]
     if names and clouds:
         yield (
             f"{inherited.location}: cloud partitions deny account {', '.join(names)} and all"
-            f" accounts below it, partition {default.names[0]} does not: the submit filter cannot"
+            f" accounts below it, partition {record.names[0]} does not: the submit filter cannot"
             f" see the tree of accounts, so plain jobs with an account get no cloud"
-            f" ({', '.join(clouds)}); deny the same accounts in partition {default.names[0]}, or"
+            f" ({', '.join(clouds)}); deny the same accounts in partition {record.names[0]}, or"
             " name the others in allow.accounts"
         )
 

@@ -15,6 +15,7 @@ from slurm_elastic.model.cluster import Pool
 from slurm_elastic.policies.launch.verdict import features
 from slurm_elastic.slurm.client import confvalues
 from slurm_elastic.slurm.client.siteconf import ConfRecord, Entry, SiteConf
+from slurm_elastic.slurm.conf import allowed_partitions
 
 NODE_RESETS = {
     "boards": "1",
@@ -60,6 +61,7 @@ def conflicts_of(config: Config, pools: Sequence[Pool], site: SiteConf) -> list[
         *_suspends_static(site),
         *_node_defaults(site),
         *_unequal_priority(site),
+        *allowed_partitions.conflicts(config, site),
         *_node_count(pools, site),
     ]
 

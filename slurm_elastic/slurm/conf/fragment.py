@@ -23,6 +23,7 @@ from slurm_elastic.model.slurm import NOWHERE
 from slurm_elastic.policies.launch.verdict import features
 from slurm_elastic.slurm.client import confvalues
 from slurm_elastic.slurm.client.siteconf import SiteConf
+from slurm_elastic.slurm.conf import allowed_partitions
 from slurm_elastic.slurm.conf.conflicts import NODE_RESETS, SOCKET_KEYS, conflicts_of, programs_of
 
 FILE_NAME = "slurm-elastic.conf"
@@ -317,25 +318,26 @@ def _access(config: Config, cloud: CloudSettings, site: SiteConf) -> Iterator[st
     for name, allowed in lists.items():
         if allowed:
             yield f"{name}={','.join(allowed)}"
-    default_time = rules.default_time or _time_at_site(site, rules.max_time)
+    default_time = rules.default_time or _time_at_site(config, cloud, site)
     if default_time is not None:
         yield f"DefaultTime={slurm_time(default_time)}"
     if rules.max_time is not None:
         yield f"MaxTime={slurm_time(rules.max_time)}"
 
 
-def _time_at_site(site: SiteConf, max_time: float | None) -> float | None:
+def _time_at_site(config: Config, cloud: CloudSettings, site: SiteConf) -> float | None:
     """The time limit (s) that the fragment sets for jobs without a limit, or None: the MaxTime of
     the site's own partition, if jobs without a limit get it there and the cloud allows it. Slurm
     gives all tasks of an array the limit of the first task that starts, so otherwise such an array
-    could not use both partitions.
+    could not use both partitions. Of several partitions of ``allow.partitions`` the first counts.
     """
-    default = site.default_partition
-    if default is None or default.get("defaulttime"):
+    record = next(iter(allowed_partitions.partitions_of(config, cloud, site)), None)
+    if record is None or record.get("defaulttime"):
         return None  # Slurm then gives all its partitions the DefaultTime of the first one
-    limit = confvalues.seconds(default.get("maxtime"))
+    limit = confvalues.seconds(record.get("maxtime"))
     inherited = site.partition_defaults.get("maxtime")
-    cloud_limit = max_time or (confvalues.seconds(inherited.value) if inherited else None)
+    inherited_limit = confvalues.seconds(inherited.value) if inherited else None
+    cloud_limit = config.who_of(cloud).max_time or inherited_limit
     return limit if cloud_limit is None or (limit is not None and limit <= cloud_limit) else None
 
 

@@ -7,58 +7,61 @@ also carry limits, so the fragment copies neither. The sentences say which line 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from slurm_elastic.base.errors import SlurmError
-from slurm_elastic.config import SlurmSettings
+from slurm_elastic.config import Config, SlurmSettings
 from slurm_elastic.slurm.client import confvalues, controller
-from slurm_elastic.slurm.client.siteconf import SiteConf
+from slurm_elastic.slurm.client.siteconf import ConfRecord, SiteConf
+from slurm_elastic.slurm.conf import allowed_partitions
 
 
-def notices(settings: SlurmSettings, site: SiteConf) -> Iterator[str]:
+def notices(config: Config, site: SiteConf) -> Iterator[str]:
     """A sentence for each property of the site that changes the order of a plain job's partitions.
     No sentence if Slurm orders jobs by their time alone.
     """
     kind = site.option("PriorityType")
-    default = site.default_partition
-    if default is None or (kind is not None and kind.value == "priority/basic"):
+    if kind is not None and kind.value == "priority/basic":
         return
-    yield from _qos(site)
+    records = [record for record, _ in allowed_partitions.clouds_by_partition(config, site)]
+    for record in records:
+        yield from _qos(site, record)
     if _weighs(site, "PriorityWeightAssoc") or _weighs(site, "PriorityWeightFairshare"):
-        yield from _associations(settings, site, default.names[0])
+        yield from _associations(config.slurm, site, [record.names[0] for record in records])
 
 
-def _qos(site: SiteConf) -> Iterator[str]:
-    default = site.default_partition
-    default_entry = default.values.get("qos") if default else None
-    inherited = site.partition_defaults.get("qos")
-    names = [entry.value if entry else "" for entry in (default_entry, inherited)]
-    if default is None or names[0] == names[1] or not _weighs(site, "PriorityWeightQOS"):
+def _qos(site: SiteConf, record: ConfRecord) -> Iterator[str]:
+    own_entry, inherited = record.values.get("qos"), site.partition_defaults.get("qos")
+    names = [entry.value if entry else "" for entry in (own_entry, inherited)]
+    if names[0] == names[1] or not _weighs(site, "PriorityWeightQOS"):
         return
-    entry = default_entry or inherited
-    where = entry.location if entry else default.location
-    default_qos, cloud_qos = (name or "none" for name in names)
+    entry = own_entry or inherited
+    where = entry.location if entry else record.location
+    own_qos, cloud_qos = (name or "none" for name in names)
     change = " and ".join(f"`sacctmgr modify qos {name} set priority=0`" for name in names if name)
     yield (
-        f"{where}: partition {default.names[0]} has QOS {default_qos}, cloud partitions have"
+        f"{where}: partition {record.names[0]} has QOS {own_qos}, cloud partitions have"
         f" {cloud_qos}: with"
         " PriorityWeightQOS the priority of a QOS may start plain jobs in a cloud first, or last;"
         f" to prevent it: {change}, or the same priority for both"
     )
 
 
-def _associations(settings: SlurmSettings, site: SiteConf, partition: str) -> Iterator[str]:
+def _associations(
+    settings: SlurmSettings, site: SiteConf, partitions: Sequence[str]
+) -> Iterator[str]:
     kind = site.option("AccountingStorageType")
     if kind is None or kind.value.rpartition("/")[2] != "slurmdbd":
         return
     counts = Counter(_partitions_of_associations(settings))
-    if counts[partition]:
-        yield (
-            f"{counts[partition]} associations name partition {partition}: jobs of these users have"
-            " another priority there than in a cloud partition; to prevent it, give them the same"
-            " association without a partition (`sacctmgr show associations"
-            f" partition={partition}`)"
-        )
+    for partition in partitions:
+        if counts[partition]:
+            yield (
+                f"{counts[partition]} associations name partition {partition}: jobs of these users"
+                " have another priority there than in a cloud partition; to prevent it, give them"
+                " the same association without a partition (`sacctmgr show associations"
+                f" partition={partition}`)"
+            )
 
 
 def _partitions_of_associations(settings: SlurmSettings) -> list[str]:

@@ -23,6 +23,7 @@ from slurm_elastic.slurm.client.release import release_of
 from slurm_elastic.slurm.client.siteconf import SiteConf, encoded, read
 from slurm_elastic.slurm.conf import (
     account_tree,
+    allowed_partitions,
     authentication,
     default_memory,
     fragment,
@@ -275,8 +276,9 @@ def _notices(
         )
     yield from _linked(site)
     yield from pair.notices(config, site)
-    yield from job_order.notices(config.slurm, site)
-    yield from default_memory.notices(site)
+    yield from allowed_partitions.notices(config, site)
+    yield from job_order.notices(config, site)
+    yield from default_memory.notices(config, site)
     yield from node_names.notices(site)
     yield from tree_width.notices(config, pools, site, version)
     yield from shared_partitions(pools, site)
@@ -369,8 +371,12 @@ def _manual_profile(config: Config, site: SiteConf) -> Iterator[str]:
     """The environment by which plain jobs burst if Slurm has no Lua (sbatch(1))."""
     default = site.default_partition
     partitions = [default.names[0]] if default else []
-    partitions += [cloud.partition_name for cloud in config.clouds]
-    listed = ",".join(dict.fromkeys(partitions))
+    partitions += [
+        cloud.partition_name
+        for cloud in config.clouds
+        if default in allowed_partitions.partitions_of(config, cloud, site)
+    ]
+    listed = ",".join(partitions)
     yield "this Slurm has no job_submit/lua; to let plain jobs burst, put into /etc/profile.d:"
     for name in ("SBATCH_PARTITION", "SLURM_PARTITION", "SALLOC_PARTITION"):
         yield f"    export {name}={listed}"

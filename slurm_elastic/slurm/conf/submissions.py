@@ -4,14 +4,17 @@ name no time, and clouds that do not fit into the list of partitions.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from itertools import accumulate
 from pathlib import Path
 
 from slurm_elastic.base.errors import ConfigError
 from slurm_elastic.base.units import brief
 from slurm_elastic.config import Config
+from slurm_elastic.config.access import Who
 from slurm_elastic.slurm.client import confvalues
 from slurm_elastic.slurm.client.siteconf import SiteConf
+from slurm_elastic.slurm.conf import allowed_partitions
 from slurm_elastic.slurm.hooks import submit_filter
 
 WRAP = "if slurm_elastic_wrap then slurm_job_submit = slurm_elastic_wrap(slurm_job_submit) end"
@@ -61,29 +64,32 @@ def notices(config: Config, site: SiteConf) -> Iterator[str]:
 
 def unlisted_partitions(config: Config, site: SiteConf) -> list[str]:
     """Partitions of clouds for which the list of a job that fits everywhere has no room."""
-    default = site.default_partition
-    names = [default.names[0]] if default else []
-    names += [name for name in submit_filter.ranked_partitions(config) if name not in names]
-    length = 0
-    for i, name in enumerate(names):
+    unlisted: list[str] = []
+    for record, clouds in allowed_partitions.clouds_by_partition(config, site):
+        open_partitions = {cloud.partition_name for cloud in clouds}
+        ranked = [n for n in submit_filter.ranked_partitions(config) if n in open_partitions]
         # A comma stands before each name except the first.
-        length += len(name) + (i > 0)
-        if length > submit_filter.MAX_LIST_LENGTH:
-            return names[i:]
-    return []
+        lengths = accumulate(len(name) + 1 for name in (record.names[0], *ranked))
+        ends = zip(ranked, [*lengths][1:], strict=True)
+        unlisted += [name for name, end in ends if end - 1 > submit_filter.MAX_LIST_LENGTH]
+    return list(dict.fromkeys(unlisted))
 
 
 def _without_limit(config: Config, site: SiteConf) -> Iterator[str]:
-    """Sentences about jobs without a time, if the site's default partition has no limit."""
-    default = site.default_partition
-    limits = [default.get(key) for key in ("maxtime", "defaulttime")] if default else []
-    if default is None or any(confvalues.seconds(limit) is not None for limit in limits):
-        return
-    allowed = {cloud.name: config.who_of(cloud) for cloud in config.clouds}
+    """Sentences about jobs without a time, for each allowed partition without a limit."""
+    for record, clouds in allowed_partitions.clouds_by_partition(config, site):
+        limits = [record.get(key) for key in ("maxtime", "defaulttime")]
+        if all(confvalues.seconds(limit) is None for limit in limits):
+            yield from _without_limit_at(
+                record.names[0], {c.name: config.who_of(c) for c in clouds}
+            )
+
+
+def _without_limit_at(partition: str, allowed: Mapping[str, Who]) -> Iterator[str]:
     closed = [name for name, rules in allowed.items() if rules.max_time and not rules.default_time]
     if closed:
         yield (
-            f"partition {default.names[0]} has neither MaxTime nor DefaultTime: jobs that name no"
+            f"partition {partition} has neither MaxTime nor DefaultTime: jobs that name no"
             f" time start in no cloud with a max_time ({', '.join(closed)}) until"
             " allow.default_time is set"
         )
@@ -91,7 +97,7 @@ def _without_limit(config: Config, site: SiteConf) -> Iterator[str]:
                for name, rules in allowed.items() if rules.default_time]  # fmt: skip
     if shorter:
         yield (
-            f"partition {default.names[0]} has neither MaxTime nor DefaultTime: a job that names no"
+            f"partition {partition} has neither MaxTime nor DefaultTime: a job that names no"
             f" time ends after {', '.join(shorter)}, and never on the site's own nodes; arrays that"
-            f" name none stay there. DefaultTime of partition {default.names[0]} makes both alike"
+            f" name none stay there. DefaultTime of partition {partition} makes both alike"
         )

@@ -85,12 +85,13 @@ local function never_here(name, part_list, need, job)
   return nil
 end
 
--- What the clouds lack for a job that names no partition: with less of it they would run the job.
-local function cloud_texts(part_list, need, job)
+-- What the clouds lack that are open to jobs of the site's partition `site_name`: with less of it they would
+-- run the job.
+local function cloud_texts(part_list, need, job, site_name)
   local text = ""
   for _, data in ipairs(SITE.partitions or {}) do
     local why, qos = never_here(data.name, part_list, need, job)
-    if why and not qos then
+    if why and not qos and is_open_to(data, job, site_name) then
       text = text .. "; in " .. data.name .. ": " .. why
     end
   end
@@ -100,8 +101,9 @@ end
 -- The sentence about a job that no partition of its list can ever start; nil where one may.
 local function never(job, part_list)
   local need, list, first, lifting = needs(job), job.partition, nil, nil
+  local site_name = first_of(job, part_list)
   if blank(list) then
-    list = default_of(part_list)
+    list = site_name
   end
   if blank(list) or not blank(job.clusters) or not need or not is_plain(need.features) then
     return nil
@@ -113,7 +115,7 @@ local function never(job, part_list)
     end
     first, lifting = first or why, lifting or qos
   end
-  local text = first .. (blank(job.partition) and cloud_texts(part_list, need, job) or "")
+  local text = first .. (site_name and cloud_texts(part_list, need, job, site_name) or "")
   if lifting then
     return "this job starts in partition " .. list .. " only if QOS " .. lifting .. " lifts a limit: " .. text
   end

@@ -234,9 +234,9 @@ end
 
 -- The note in the job's AdminComment that its order is ours, so that slurm-elasticd may change it: a
 -- user's own list looks the same in squeue, where slurmctld shows the partition that it tried last
--- first. nil without several clouds after the site's default.
-local function order_note(list, default)
-  if list[1] ~= default or #list < 3 then
+-- first. nil without several clouds after the site's partition.
+local function order_note(list, first)
+  if list[1] ~= first or #list < 3 then
     return nil
   end
   return "[slurm-elastic clouds=" .. table.concat(list, ",", 2) .. "]"

@@ -91,15 +91,14 @@ end
 -- Slurm gives a job without a limit DefaultTime of the first partition of its list at submission. Where
 -- that is a cloud's, later ones may not allow as much. The first partition is a cloud if the site's own
 -- nodes cannot hold the job: its user then reads the limit that the cloud sets.
-local function of_first(names, part_list)
+local function of_first(names, part_list, first)
   local wanted, kept = minutes(part_list[names[1]].default_time), {}
   for _, name in ipairs(names) do
     if wanted <= (minutes(part_list[name].max_time) or math.huge) then
       kept[#kept + 1] = name
     end
   end
-  local first, default = default_of(part_list)
-  local is_shorter = names[1] ~= first and wanted < (default and own_limit(default) or math.huge)
+  local is_shorter = names[1] ~= first and wanted < own_limit(part_list[first])
   return kept, is_shorter and "without --time this job may end after " .. time_text(wanted)
     .. " in partition " .. table.concat(kept, ", ") or nil
 end
@@ -122,13 +121,13 @@ local function named_text(job, part_list)
 end
 
 -- The partitions of `names` that a job may have together, what its user reads about its limit, and the
--- limit (minutes) to set; nil to set none.
-local function of_one_limit(job, need, names, part_list)
+-- limit (minutes) to set; nil to set none. `first`: the site's partition of the job.
+local function of_one_limit(job, need, names, part_list, first)
   local lead = part_list[names[1]]
   if need.time then
     return names, nil
   elseif minutes(lead.default_time) then
-    return of_first(names, part_list)
+    return of_first(names, part_list, first)
   end
   if is_array(job) then
     return of_array(names, part_list)

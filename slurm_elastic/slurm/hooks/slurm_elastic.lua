@@ -3,6 +3,7 @@
 -- slurm_elastic_wrap(slurm_job_submit), for the end of a site's job_submit.lua: the site's function,
 -- then slurm_elastic_submit(job_desc, part_list, submit_uid), for job_submit/lua: a job that names no
 -- partition, node, exclusion or reservation gets the list "<site's default>,<ours that hold it>".
+-- A job that names one partition of allow.partitions gets the same list with that partition first.
 -- Slurm tries the partitions of a job in this order (equal PriorityTier), so the site's own nodes
 -- are used first. A batch job that is to be checkpointed gets its script put behind a launcher. All
 -- other jobs pass as they came, and so does every job after an error in here. Two kinds are refused,
@@ -54,6 +55,30 @@ local function default_of(part_list)
   return nil
 end
 
+-- The partition of the site whose nodes the job uses first, by name and record: the default one of a
+-- job that names none, or the one that the job names, if some cloud allows it. nil for all other jobs.
+-- Slurm compares names of partitions with their case.
+local function first_of(job, part_list)
+  if blank(job.partition) then
+    return default_of(part_list)
+  end
+  for _, data in ipairs(SITE.partitions or {}) do
+    if (data.allowed_partitions or {})[job.partition] and part_list[job.partition] then
+      return job.partition, part_list[job.partition]
+    end
+  end
+  return nil
+end
+
+-- Whether jobs of the site's partition `first` may use the cloud. A cloud without allow.partitions is for
+-- jobs that name no partition.
+local function is_open_to(data, job, first)
+  if data.allowed_partitions then
+    return data.allowed_partitions[first] == true
+  end
+  return blank(job.partition)
+end
+
 -- A count as people write it: Lua 5.3 and later would add ".0" to Slurm's numbers.
 local function whole(count)
   return string.format("%.0f", count)
@@ -91,7 +116,7 @@ local function gres_of(counts, name)
 end
 
 -- Whether the user chose where to run, or asked for something that no list may change.
-local CHOSEN = { "partition", "req_nodes", "exc_nodes", "reservation", "clusters" }
+local CHOSEN = { "req_nodes", "exc_nodes", "reservation", "clusters" }
 
 local function any_text(job, fields)
   for _, field in ipairs(fields) do
@@ -439,7 +464,7 @@ local function totals(part, at_submission)
   return number(part.total_nodes, NO_VAL), number(part.total_cpus, NO_VAL)
 end
 
--- Whether the site's default surely cannot hold the job (judged by what Slurm tells of it): then
+-- Whether the site's partition surely cannot hold the job (judged by what Slurm tells of it): then
 -- it would only make EnforcePartLimits=ALL refuse a job that a cloud can run.
 local function hopeless(default, need)
   if default.state_up ~= UP then
@@ -491,9 +516,9 @@ local function fitting_clouds(job, part_list, need, first)
   local names = {}
   for _, data in ipairs(SITE.partitions or {}) do
     local part = part_list[data.name]
-    if part and data.name ~= first and not (data.public and borrows(job))
-      and licensed(data, job) and permitted(part, job, part_list[first])
-      and holds(data, part, need, part_list[first]) then
+    if part and data.name ~= first and is_open_to(data, job, first)
+      and not (data.public and borrows(job)) and licensed(data, job)
+      and permitted(part, job, part_list[first]) and holds(data, part, need, part_list[first]) then
       names[#names + 1] = data.name
     end
   end
@@ -522,7 +547,7 @@ local function partition_list(job, part_list)
   if chosen(job) then
     return nil
   end
-  local first, default = default_of(part_list)
+  local first, default = first_of(job, part_list)
   local need = first and sound(default, job) and needs(job)
   if not need then
     return nil
@@ -534,7 +559,7 @@ local function partition_list(job, part_list)
   if not hopeless(default, need) then
     table.insert(names, 1, first)
   end
-  local kept, message, length = of_one_limit(job, need, names, part_list)
+  local kept, message, length = of_one_limit(job, need, names, part_list, first)
   if kept[1] == first and #kept == 1 then
     return nil, message
   end

@@ -112,6 +112,12 @@ def ranked_partitions(config: Config) -> list[str]:
     return [cloud.partition_name for cloud in _ranked(config) if cloud.name not in blocked]
 
 
+def is_open_to(config: Config, cloud: CloudSettings, partition: str, *, is_named: bool) -> bool:
+    """Whether jobs of the site's partition may use the cloud. ``is_named``: the job names it."""
+    allowed = config.who_of(cloud).partitions
+    return partition in allowed if allowed else not is_named
+
+
 def _ranked(config: Config) -> list[CloudSettings]:
     return sorted(config.clouds, key=lambda cloud: cloud.location is not Location.ON_PREMISES)
 
@@ -252,6 +258,8 @@ def _partitions(config: Config, pools: Sequence[Pool], boot_timeout_s: int) -> l
             }
             if licenses := config.who_of(cloud).licenses:
                 partition["licenses"] = {name.lower(): True for name in licenses}
+            if names := config.who_of(cloud).partitions:
+                partition["allowed_partitions"] = dict.fromkeys(names, True)
             if (max_nodes := max_cloud_nodes(config, cloud)) is not None:
                 partition["most"] = max_nodes
             if method := _method(config, cloud.name):

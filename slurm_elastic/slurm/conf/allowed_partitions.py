@@ -1,0 +1,109 @@
+"""The site's partitions whose jobs may use a cloud: ``allow.partitions``, else the default one.
+
+The submit filter puts the job's partition before the clouds, so that the site's own nodes come
+first. Slurm follows this order only if that partition has at least the PriorityTier and the
+PriorityJobFactor of the cloud partitions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from slurm_elastic.config import Config
+from slurm_elastic.config.clouds import CloudSettings
+from slurm_elastic.config.decode import nearest
+from slurm_elastic.slurm.client import confvalues
+from slurm_elastic.slurm.client.siteconf import ConfRecord, SiteConf, priority
+
+
+def partitions_of(config: Config, cloud: CloudSettings, site: SiteConf) -> tuple[ConfRecord, ...]:
+    """The site's partitions whose jobs may use the cloud, in the order of ``allow.partitions``."""
+    names = config.who_of(cloud).partitions
+    if not names:
+        return (site.default_partition,) if site.default_partition else ()
+    records = {name: record for record in site.partitions for name in record.names}
+    return tuple(records[name] for name in names if name in records)
+
+
+def clouds_by_partition(
+    config: Config, site: SiteConf
+) -> list[tuple[ConfRecord, tuple[CloudSettings, ...]]]:
+    """The site's partitions whose jobs may use clouds, each with its clouds; the default first."""
+    default = site.default_partition
+    later = [record for record in site.partitions if record is not default]
+    rows = []
+    for record in (*([default] if default else []), *later):
+        clouds = tuple(c for c in config.clouds if record in partitions_of(config, c, site))
+        if clouds:
+            rows.append((record, clouds))
+    return rows
+
+
+def conflicts(config: Config, site: SiteConf) -> Iterator[str]:
+    """Report partitions of ``allow.partitions`` that the site does not have. Report a partition if
+    Slurm would start its jobs in a cloud first.
+    """
+    names = [name for record in site.partitions for name in record.names]
+    yield from _unknown("allow", config.allow.partitions, names, site)
+    for i, cloud in enumerate(config.clouds):
+        place = f"clouds[{i}] ({cloud.name}).allow"
+        yield from _unknown(place, cloud.allow.partitions if cloud.allow else (), names, site)
+    for record, clouds in clouds_by_partition(config, site):
+        yield from _behind_clouds(record, clouds, site)
+
+
+def _unknown(
+    place: str, partitions: tuple[str, ...], names: list[str], site: SiteConf
+) -> Iterator[str]:
+    for n, name in enumerate(partitions):
+        # Slurm compares names of partitions with their case (list_find_part).
+        if name not in names:
+            hint = nearest(name, names)
+            yield (
+                f"slurm-elastic.yaml: {place}.partitions[{n}]: found '{name}', expected a partition"
+                f" of {site.path}: {', '.join(names)}{f'; did you mean {hint}?' if hint else ''}"
+            )
+
+
+def _behind_clouds(
+    record: ConfRecord, clouds: tuple[CloudSettings, ...], site: SiteConf
+) -> Iterator[str]:
+    tier, factor = priority(record, "prioritytier"), priority(record, "priorityjobfactor")
+    weight = site.option("PriorityWeightPartition")
+    # Slurm compares tiers first. The factor is a part of a job's priority, which decides in a tier.
+    if tier < site.priority_tier:
+        name, value, least = "PriorityTier", tier, site.priority_tier
+    elif (
+        tier == site.priority_tier
+        and factor < site.priority_job_factor
+        and weight is not None
+        and confvalues.number(weight.value)
+    ):
+        name, value, least = "PriorityJobFactor", factor, site.priority_job_factor
+    else:
+        return
+    listed = ", ".join(cloud.name for cloud in clouds)
+    yield (
+        f"{record.location}: partition {record.names[0]} has {name}={value}, the partitions of its"
+        f" clouds ({listed}) have {least} as the default partition: Slurm would try the clouds"
+        f" before your nodes; write {name}={least} there, or take {record.names[0]} out of"
+        " allow.partitions"
+    )
+
+
+def notices(config: Config, site: SiteConf) -> Iterator[str]:
+    """The site's other partitions that take users' jobs, from which jobs do not burst."""
+    with_clouds = [record for record, _ in clouds_by_partition(config, site)]
+    names = [
+        record.names[0]
+        for record in site.partitions
+        if record not in with_clouds
+        and record is not site.default_partition
+        and record.get("state", "UP").upper() == "UP"
+        and not confvalues.is_true(record.get("rootonly"))
+    ]
+    if names:
+        yield (
+            f"jobs that name partition {' or '.join(names)} do not burst"
+            " (clouds[].allow.partitions)"
+        )
