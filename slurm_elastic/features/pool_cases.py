@@ -75,6 +75,7 @@ def pool_cases(config: Config, facts: WaitFacts) -> Iterator[PoolCase]:
             accounts=access.accounts,
             groups=access.groups,
             qos=access.qos,
+            site_partitions=access.partitions,
             max_time=access.max_time,
             interactive=config.resume_timeout(cloud) <= facts.client_timeout_s,
             most=max_pool_nodes(config, pool),

@@ -78,6 +78,33 @@ def verdict(job: SlurmJob, case: PoolCase = CASE, **asker: Any) -> Verdict:
     return one
 
 
+@pytest.mark.parametrize(
+    ("allowed", "partitions", "words"),
+    [
+        ((), ("other",), "the job names partition other; only jobs that name none may get burst"),
+        ((), ("static", "other"), "the job names partition static,other; only jobs that name none"),
+        (("gpu",), ("other",), "names partition other; only jobs that name partition gpu may get"),
+        (("gpu",), ("static",), "the job is for partition static; only jobs that name partition"),
+        (("gpu", "big"), ("gpu", "big"), "names partition gpu,big; only jobs that name partition gpu or big alone may"),
+    ],
+)  # fmt: skip
+def test_a_cloud_for_jobs_of_other_partitions(
+    allowed: tuple[str, ...], partitions: tuple[str, ...], words: str
+) -> None:
+    case = replace(CASE, site_partitions=allowed)
+    row = verdict(replace(UNLISTED, partitions=partitions), case)
+    assert row.predicate == "partition"
+    assert words in row.reason
+    assert row.reason.endswith("(allow.partitions of cloud aws)")
+
+
+def test_a_named_partition_that_the_cloud_allows_is_no_reason() -> None:
+    case = replace(CASE, site_partitions=("gpu", "big"))
+    row = verdict(replace(UNLISTED, partitions=("gpu",), account="arts"), case)
+    assert row.predicate == "account"
+    assert verdict(replace(JOB, partitions=("gpu", "burst")), case).predicate == "slurm"
+
+
 def changed(job: SlurmJob = JOB, **fields: Any) -> SlurmJob:
     return replace(job, **fields)
 

@@ -20,6 +20,7 @@ from slurm_elastic.model.causes.repairs import NodeIll
 from slurm_elastic.model.cluster import Market, Pool
 from slurm_elastic.model.memory import UnhelpedJob
 from slurm_elastic.model.slurm import SlurmJob, SlurmNode
+from slurm_elastic.policies.launch.open_partitions import not_open
 from slurm_elastic.policies.launch.unhelped_words import unhelped_reason
 from slurm_elastic.policies.launch.waiting import is_counted, is_limit_fixed, sentence
 from slurm_elastic.policies.nodes.node_reasons import HOLD_MARK, without_mark
@@ -46,7 +47,8 @@ class PoolCase(Struct, frozen=True, kw_only=True):
     """The facts about one pool that matter for any job.
 
     ``partition``: its cloud's partition, which admits ``accounts``, ``groups`` and ``qos`` (empty:
-    all) for at most ``max_time`` s. ``interactive``: srun and salloc wait long enough for its
+    all) for at most ``max_time`` s, and only jobs of ``site_partitions`` (empty: jobs that name no
+    partition). ``interactive``: srun and salloc wait long enough for its
     machines. ``most``: how many of its nodes may ever be up together; ``cloud_most``: the same for
     its cloud. ``nodes``: its nodes in Slurm (None: unknown). ``bar``: why none of its machines
     starts now. ``unlisted``: why the submit filter gives no job our partitions. ``shut``: why its
@@ -58,6 +60,7 @@ class PoolCase(Struct, frozen=True, kw_only=True):
     accounts: tuple[str, ...] = ()
     groups: tuple[str, ...] = ()
     qos: tuple[str, ...] = ()
+    site_partitions: tuple[str, ...] = ()
     max_time: float | None = None
     interactive: bool
     most: int = 0
@@ -224,16 +227,14 @@ def lacks_memory(job: SlurmJob, pool: Pool) -> str:
 
 def _named(question: _Question) -> str:
     """Return the user's choice for which the submit filter leaves the job alone; "" if none."""
-    job, partition = question.job, question.case.partition
+    job = question.job
     if question.listed:
         return ""
-    filter_partitions = {question.asker.default, *question.asker.ours, ""}
-    user_partitions = [name for name in job.partitions if name not in filter_partitions]
-    if question.asker.default and user_partitions:
-        return (
-            f"the job names partition {','.join(user_partitions)};"
-            f" a job that names none may get {partition}"
-        )
+    case, asker = question.case, question.asker
+    names = [name for name in job.partitions if name and name not in asker.ours]
+    reason = not_open(names, case.site_partitions, asker.default)
+    if reason:
+        return f"{reason} may get {case.partition} (allow.partitions of cloud {case.pool.cloud})"
     for kind, value in (
         ("nodes (-w)", job.required), ("nodes to avoid (-x)", job.excluded),
         ("a reservation", job.reservation),
