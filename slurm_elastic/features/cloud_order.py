@@ -11,6 +11,7 @@ import logging
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from concurrent.futures import Executor
+from itertools import chain
 
 from slurm_elastic.base import writing
 from slurm_elastic.base.errors import ProviderError, SlurmError, bounded
@@ -128,11 +129,12 @@ class CloudOrder(Part):
         if not jobs:
             self._orders.clear()
             return
-        default = site.slurm.default_partition()
+        named = [site.config.who_of(cloud).partitions for cloud in site.config.clouds]
+        site_partitions = {site.slurm.default_partition(), *chain.from_iterable(named)}
         ours = {terms.partition for terms in table}
-        jobs = [job for job in jobs if may_be_ours(job, default, ours)]
+        jobs = [job for job in jobs if may_be_ours(job, site_partitions, ours)]
         self._learn(jobs)
-        changes = reorders(jobs, self._orders, default, table, site.pools, site.config.ranking)
+        changes = reorders(jobs, self._orders, table, site.pools, site.config.ranking)
         by_list: dict[tuple[str, ...], list[Reorder]] = {}
         for change in changes:
             # The site's own job_submit may refuse a change, and would refuse it again.

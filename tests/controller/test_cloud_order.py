@@ -9,9 +9,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from slurm_elastic.base.errors import SlurmError, TransientError
 from slurm_elastic.config import PoolSettings
+from slurm_elastic.config.access import Who
 from slurm_elastic.config.clouds import InstanceType
 from slurm_elastic.features import cloud_order
 from slurm_elastic.features.cloud_order import CloudOrder
@@ -107,6 +109,24 @@ def test_a_waiting_job_moves_to_the_cloud_that_became_cheaper(site: World) -> No
     assert "tries cloud b before a: it costs about $0.51" in str(decision.reason)
     part.look()
     assert len(changes(site)) == 1, "nothing has changed since"
+
+
+@pytest.mark.parametrize(("allowed", "moves"), [(("gpu",), True), (("big",), False), ((), False)])
+def test_a_job_of_an_allowed_partition_moves_too(
+    tmp_path: Path, allowed: tuple[str, ...], moves: bool
+) -> None:
+    setup = three_clouds()
+    clouds = tuple(replace(cloud, allow=Who(partitions=allowed)) for cloud in setup["clouds"])
+    made = World(tmp_path, **setup | {"clouds": clouds})
+    made.slurm.site_default = "batch"
+    try:
+        job(made, 7, "gpu", "own", "a", "b")
+        set_price(made, "a", 0.80)
+        look(made)
+        expected = ("gpu", "own", "b", "a") if moves else ("gpu", "own", "a", "b")
+        assert partitions(made, 7) == expected
+    finally:
+        made.close()
 
 
 def test_a_small_difference_changes_nothing(site: World) -> None:

@@ -1,8 +1,9 @@
 """Finds waiting jobs that get another order of their partitions, because prices or stock have
 changed since they were submitted. Pure.
 
-Only a list that the submit filter has made is changed (``order_note``): the site's default
-partition, then several of ours. All other lists are a user's choice.
+Only a list that the submit filter has made is changed (``order_note``): a partition of the site,
+the default one or one that the job named, then several of ours. All other lists are a user's
+choice.
 """
 
 from __future__ import annotations
@@ -54,20 +55,20 @@ def shape_of(job: SlurmJob, pools: Sequence[Pool]) -> JobShape:
     )
 
 
-def may_be_ours(job: SlurmJob, default: str, ours: Collection[str]) -> bool:
-    """Whether the job's list has the partitions of a list of the submit filter: ``default``, the
-    site's default partition, and several of ``ours``.
+def may_be_ours(job: SlurmJob, site_partitions: Collection[str], ours: Collection[str]) -> bool:
+    """Whether the job's list has the partitions of a list of the submit filter: a partition
+    in ``site_partitions``, whose jobs may use clouds, and several of ``ours``.
 
     Their order says nothing: slurmctld shows the partition that it tried last at the front.
     """
-    clouds = {*job.partitions} - {default}
-    return default in job.partitions and len(clouds) > 1 and clouds <= {*ours}
+    clouds = {*job.partitions} & {*ours}
+    own_partitions = {*job.partitions} - clouds
+    return len(clouds) > 1 and len(own_partitions) == 1 and own_partitions <= {*site_partitions}
 
 
 def reorders(
     jobs: Sequence[SlurmJob],
     in_force: Mapping[int, tuple[str, ...]],
-    default: str,
     table: Sequence[PoolTerms],
     pools: Mapping[str, Pool],
     ranking: Sequence[str],
@@ -75,7 +76,8 @@ def reorders(
     """Return the changes of this look, for at most ``MAX_REORDERED_JOBS`` jobs.
 
     ``jobs``: pending jobs, the most urgent first. ``in_force``: by job, the order of our partitions
-    in its list; jobs without an order keep their list. ``table``: the terms of all pools in the
+    in its list, which has one partition of the site, too; jobs without an order keep their list.
+    ``table``: the terms of all pools in the
     order of the file.
     """
     changes: list[Reorder] = []
@@ -84,15 +86,16 @@ def reorders(
         pools_by_partition.setdefault(terms.partition, []).append(pools[terms.pool])
     for job in jobs:
         present = in_force.get(job.id)
+        own_partitions = [name for name in job.partitions if name not in (present or ())]
         # An exhausted budget has taken clouds from the list. A new order must not put them back.
-        if not present or {default, *present} != {*job.partitions}:
+        if not present or len(own_partitions) != 1 or not {*present} <= {*job.partitions}:
             continue
         job_pools = [pool for name in present for pool in pools_by_partition.get(name, ())]
         ranked = partition_order(shape_of(job, job_pools), table, ranking)
         cause = _why(present, ranked, ranking)
         if cause is not None:
             order = tuple(row.terms.partition for row in ranked)
-            changes.append(Reorder(job=job.id, partitions=(default, *order), cause=cause))
+            changes.append(Reorder(job=job.id, partitions=(*own_partitions, *order), cause=cause))
         if len(changes) == MAX_REORDERED_JOBS:
             break
     return changes
