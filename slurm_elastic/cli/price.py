@@ -224,16 +224,17 @@ def job_of(options: Mapping[str, str], partitions: Sequence[str]) -> SlurmJob:
 
 
 def _partitions(config: Config, asked: Submission) -> list[str]:
-    """The partitions that the job names.
-
-    If it names none: the default partition, and ours if the submit filter adds them to such jobs.
-    """
-    if named := asked.options.get("partition"):
-        return [name for name in named.split(",") if name]
-    default = why_not.default_partition(why_not.site_of(config))
-    listed = not submit_filter.trouble(Path(config.slurm.conf))
-    own_partitions = [cloud.partition_name for cloud in config.clouds] if listed else []
-    return list(dict.fromkeys([*([default] if default else []), *own_partitions]))
+    """The partitions that the job names, else the default one, and ours that the filter adds."""
+    named = asked.options.get("partition", "")
+    own_name = named or why_not.default_partition(why_not.site_of(config))
+    names = [name for name in own_name.split(",") if name]
+    if not submit_filter.trouble(Path(config.slurm.conf)):
+        names += [
+            cloud.partition_name
+            for cloud in config.clouds
+            if submit_filter.is_open_to(config, cloud, own_name, is_named=bool(named))
+        ]
+    return list(dict.fromkeys(names))
 
 
 def _require_partitions(config: Config, asked: Submission) -> None:
@@ -289,7 +290,7 @@ def _limits(
     leader = job.partitions[0] if job.partitions else ""
     # Slurm gives each partition of a list that the user wrote its own limit, unless the first one
     # has a DefaultTime.
-    by_slurm = "partition" in options and leader not in defaults
+    by_slurm = "," in options.get("partition", "") and leader not in defaults
     names = () if by_slurm else exceeding(job.partitions, defaults, max_times)
     return limits, dict.fromkeys(
         names, f"without --time the job gets the time limit of {leader}, which is longer than here"

@@ -17,10 +17,12 @@ from slurm_elastic.cli import price, why_not
 from slurm_elastic.cli.main import main
 from slurm_elastic.cli.price import PartitionRow, Priced
 from slurm_elastic.cli.status import kept_of
+from slurm_elastic.config import configfile
 from slurm_elastic.model.causes import Quoted
 from slurm_elastic.model.exclusion import CAPACITY, Exclusion
 from slurm_elastic.policies.nodes.node_reasons import HOLD_MARK
 from slurm_elastic.slurm.client.fake import FakeSlurm
+from slurm_elastic.slurm.client.sbatch_test_only import Submission
 from slurm_elastic.state.ledger import Ledger
 from slurm_elastic.watch.door.questions import PartitionPrice
 
@@ -102,6 +104,37 @@ def test_a_cloud_that_cannot_give_the_time_of_the_first_partition_is_left_out() 
     assert limits({}, {"time": "00:30:00"})[1] == {}
     assert limits({}, {"partition": "batch,aws"})[1] == {}, "Slurm takes the limit of each"
     assert set(limits({"batch": 7200.0}, {"partition": "batch,aws"})[1]) == {"aws"}
+
+
+@pytest.mark.parametrize(
+    ("named", "expected"),
+    [
+        ("", ["cpu", "onp"]),
+        ("cpu", ["cpu"]),
+        ("gpu", ["gpu", "own"]),
+        ("gpu,cpu", ["gpu", "cpu"]),
+        ("own", ["own"]),
+    ],
+)
+def test_a_job_counts_for_the_clouds_that_allow_its_partition(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, named: str, expected: list[str]
+) -> None:
+    conf = (
+        "NodeName=st[1-2]\nPartitionName=cpu Nodes=st1 Default=YES\nPartitionName=gpu Nodes=st2\n"
+    )
+    (tmp_path / "slurm.conf").write_text(f"ClusterName=alps\n{conf}")
+    more = "  - {name: own, provider: local, location: on-premises, socket: /run/own.sock,\n     allow: {partitions: [gpu]}}\npools:"
+    text = YAML.format(root=tmp_path).replace("pools:", more)
+    text += '  - {name: hall, cloud: own, nodes: "h1", slurmd_port: 17009, cpus: 2, memory: 4G}\n'
+    site = configfile.parse(text, "site.yaml")
+    monkeypatch.setattr(price.submit_filter, "trouble", lambda conf: "")
+    asked = Submission(options={"partition": named} if named else {})
+    assert price._partitions(site, asked) == expected
+
+
+def test_a_named_partition_is_no_list_of_the_user() -> None:
+    _, left_out = limits({}, {"partition": "batch"})
+    assert set(left_out) == {"aws"}
 
 
 def test_the_limits_that_a_job_without_one_gets_are_shown() -> None:

@@ -7,17 +7,19 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 from needs import unless
 
 from slurm_elastic.base.hostlist import expand
 from slurm_elastic.config import Cluster, Config, PoolSettings, SlurmSettings, domain_pools
+from slurm_elastic.config.access import Who
 from slurm_elastic.model.cluster import Location
 from slurm_elastic.model.finding import Finding, FindingLevel
 from slurm_elastic.providers.fake.settings import FakeCloud
 from slurm_elastic.slurm.client import siteconf
 from slurm_elastic.slurm.conf import plan
 from slurm_elastic.slurm.conf.submissions import filter_lines, unlisted_partitions
-from slurm_elastic.slurm.hooks.submit_filter import render
+from slurm_elastic.slurm.hooks.submit_filter import FILTER, render
 from slurm_elastic.watch.doctor import plain_job
 from tests.slurm import site_cases
 
@@ -129,6 +131,20 @@ def test_a_script_that_refuses_plain_jobs_without_a_word_is_wrong(root: Path) ->
     finding = tried(installed(root, SCRIPT.format("return slurm.ERROR")))
     assert finding.level is FindingLevel.WRONG
     assert finding.observed.endswith("gives no reason (slurm.log_user): Unspecified error")
+
+
+def test_a_job_of_each_allowed_partition_is_tried(root: Path) -> None:
+    site = installed(root, None, 2)
+    conf = root / "slurm.conf"
+    conf.write_text(CONF + "PartitionName=gpu Nodes=n1\nPartitionName=big Nodes=n2\n")
+    other, gpu_cloud = site.clouds
+    site = replace(site, clouds=(other, replace(gpu_cloud, allow=Who(partitions=("gpu",)))))
+    texts = render(site, domain_pools(site, expand), siteconf.read(conf))
+    (root / FILTER).write_text(texts[FILTER])
+    plain, named = plain_job.examine(site, plan.make(site), "", "")
+    assert (plain.level, plain.observed) == (FindingLevel.OK, f"it gets site,{other.name}")
+    assert named.subject == "a job of partition gpu on a throw-away slurmctld"
+    assert (named.level, named.observed) == (FindingLevel.OK, f"it gets gpu,{gpu_cloud.name}")
 
 
 @pytest.mark.parametrize("clouds", [40, pytest.param(100, marks=pytest.mark.release)])

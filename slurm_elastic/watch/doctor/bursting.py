@@ -57,7 +57,7 @@ class Probing(Protocol):
 
 
 def filter_called(config: Config) -> Iterator[Finding]:
-    """Report whether jobs that name no partition get ours; that needs Slurm's Lua plugin."""
+    """Report whether jobs get our partitions; that needs Slurm's Lua plugin."""
     filter_flaw = submit_filter.trouble(config.slurm.conf)
     site = _site(config)
     if site is None:
@@ -70,7 +70,7 @@ def filter_called(config: Config) -> Iterator[Finding]:
         subject="submit filter",
         level=FindingLevel.WRONG if has_lua_plugin else FindingLevel.NOTE,
         observed=filter_flaw,
-        expected="a filter that adds our partitions to jobs that name none: only such jobs burst",
+        expected="a filter that adds our partitions to jobs: other jobs do not burst",
         advice=f"slurm-elastic conf check says which lines to put where ({page('submission')})",
         cause="" if plan.is_installed(config) else INSTALL,
     )

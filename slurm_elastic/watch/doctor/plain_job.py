@@ -1,4 +1,5 @@
-"""Whether a plain job gets our partitions, tried on a throw-away slurmctld.
+"""Whether a plain job gets our partitions, tried on a throw-away slurmctld, and a job that names a
+partition of ``allow.partitions``.
 
 The production slurmctld is not asked, so that no job number is used up. The site's job_submit.lua
 runs as it does at the site. If its job gets no partition of ours, a second slurmctld shows what the
@@ -8,48 +9,95 @@ filter alone would give the same job.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
+
+from msgspec import Struct
 
 from slurm_elastic.base.errors import ConfigError
 from slurm_elastic.config import Config
 from slurm_elastic.model.finding import Finding
 from slurm_elastic.slurm.client.doctor_commands import UNSPECIFIED
-from slurm_elastic.slurm.conf import account_tree, dryrun, plan
+from slurm_elastic.slurm.conf import account_tree, allowed_partitions, dryrun, plan
 from slurm_elastic.slurm.conf.dryrun import DryRunSubmission
 from slurm_elastic.slurm.conf.plan import ConfPlan
 from slurm_elastic.slurm.hooks import submit_filter
 
-WHAT = "a plain job on a throw-away slurmctld"
+PLAIN_JOB = "plain job"
+WHERE = "on a throw-away slurmctld"
 NOBODY = "nobody"
 BY_SITE = f"refused by the site's own {submit_filter.PLUGIN_SCRIPT}"
 OTHER_ACCOUNT = "if the site demands an account, name one: slurm-elastic doctor --account NAME"
 Scripts = Mapping[str, str]
 
 
+class _Trial(Struct, frozen=True, kw_only=True):
+    """A job to submit. ``partition``: what it names ("": none). ``clouds``: our partitions
+    that are open to it.
+    """
+
+    partition: str
+    clouds: tuple[str, ...]
+
+    @property
+    def subject(self) -> str:
+        return f"a {self.noun} {WHERE}"
+
+    @property
+    def noun(self) -> str:
+        return f"job of partition {self.partition}" if self.partition else PLAIN_JOB
+
+
 def examine(config: Config, planned: ConfPlan, account: str, user: str) -> Iterator[Finding]:
-    """Submit a job that names no partition, as ``user`` (if this is root) with ``account``."""
-    own_partitions = submit_filter.ranked_partitions(config)
-    scripts = _scripts(planned.site.directory)
-    if not own_partitions or not scripts:
+    """Submit a job that names no partition, and one for each other partition whose jobs may use a
+    cloud, as ``user`` (if this is root) with ``account``.
+    """
+    trials, scripts = _trials(config, planned), _scripts(planned.site.directory)
+    if not trials or not scripts:
         return  # no partition to get, or the check of the filter reports it
     isolation = dryrun.isolation()
     if isolation is None:
-        yield Finding.note(WHAT, "not tried: unshare may not make a network namespace here")
+        yield Finding.note(
+            trials[0].subject, "not tried: unshare may not make a network namespace here"
+        )
         return
+    for trial in trials:
+        options = [f"--account={account}"] if account else []
+        options += [f"--partition={trial.partition}"] if trial.partition else []
 
-    def submit_with(lua_files: Scripts) -> DryRunSubmission:
-        return dryrun.submit_job(
-            config.slurm, planned.site, planned.fragment, isolation, lua_files,
-            gres=planned.gres, options=[f"--account={account}"] if account else [],
-            user=(user or NOBODY) if os.geteuid() == 0 else None,
-        )  # fmt: skip
+        def submit_with(lua_files: Scripts, options: Sequence[str] = options) -> DryRunSubmission:
+            return dryrun.submit_job(
+                config.slurm, planned.site, planned.fragment, isolation, lua_files,
+                gres=planned.gres, options=options,
+                user=(user or NOBODY) if os.geteuid() == 0 else None,
+            )  # fmt: skip
 
+        yield from _try(trial, config, planned, scripts, submit_with)
+
+
+def _trials(config: Config, planned: ConfPlan) -> list[_Trial]:
+    ranked, default = submit_filter.ranked_partitions(config), planned.site.default_partition
+    trials = []
+    for record, clouds in allowed_partitions.clouds_by_partition(config, planned.site):
+        names = {cloud.partition_name for cloud in clouds}
+        open_clouds = tuple(name for name in ranked if name in names)
+        partition = "" if record is default else record.names[0]
+        trials += [_Trial(partition=partition, clouds=open_clouds)] if open_clouds else []
+    return trials
+
+
+def _try(
+    trial: _Trial,
+    config: Config,
+    planned: ConfPlan,
+    scripts: Scripts,
+    submit_with: Callable[[Scripts], DryRunSubmission],
+) -> Iterator[Finding]:
     site_result = submit_with(scripts)
     if site_result.failure:
-        yield Finding.note(WHAT, f"not tried: {site_result.failure}")
-    elif any(name in own_partitions for name in site_result.partitions):
-        yield Finding.ok(WHAT, f"it gets {','.join(site_result.partitions)}")
+        yield Finding.note(trial.subject, f"not tried: {site_result.failure}")
+    elif any(name in trial.clouds for name in site_result.partitions):
+        yield Finding.ok(trial.subject, f"it gets {','.join(site_result.partitions)}")
     else:
         filter_scripts = submit_filter.render(
             config,
@@ -57,7 +105,7 @@ def examine(config: Config, planned: ConfPlan, account: str, user: str) -> Itera
             planned.site,
             denies_below=account_tree.is_hierarchical(planned.version),
         )
-        yield from _comparison(site_result, submit_with(filter_scripts), own_partitions)
+        yield from _comparison(trial, site_result, submit_with(filter_scripts))
 
 
 def _scripts(directory: Path) -> Scripts:
@@ -73,26 +121,26 @@ def _scripts(directory: Path) -> Scripts:
 
 
 def _comparison(
-    site_result: DryRunSubmission, filter_result: DryRunSubmission, own_partitions: list[str]
+    trial: _Trial, site_result: DryRunSubmission, filter_result: DryRunSubmission
 ) -> Iterator[Finding]:
     """Compare the results of the site's script and of the filter alone."""
     expected = ",".join(filter_result.partitions)
     if site_result.refusal and not filter_result.refusal and not filter_result.failure:
-        yield _site_refusal(site_result.refusal, expected)
-    elif any(name in own_partitions for name in filter_result.partitions):
+        yield _site_refusal(trial.subject, site_result.refusal, expected)
+    elif any(name in trial.clouds for name in filter_result.partitions):
         yield Finding.wrong(
-            WHAT,
+            trial.subject,
             f"it gets {','.join(site_result.partitions)} only: the site's "
-            f"{submit_filter.PLUGIN_SCRIPT} leaves no plain job to the clouds",
+            f"{submit_filter.PLUGIN_SCRIPT} leaves no {trial.noun} to the clouds",
             expected=f"partitions {expected}, which it gets without that script",
             advice="slurm-elastic conf check prints the two lines that go to its end",
         )
     else:
         reason = site_result.refusal or f"it gets {','.join(site_result.partitions)}"
-        yield Finding.note(WHAT, f"no cloud may be listed for it: {reason}")
+        yield Finding.note(trial.subject, f"no cloud may be listed for it: {reason}")
 
 
-def _site_refusal(refusal: str, expected: str) -> Finding:
+def _site_refusal(subject: str, refusal: str, expected: str) -> Finding:
     """The site's own script refuses the job, and the filter alone would accept it.
 
     With a reason in words that is a rule of the site, and no job of this kind reaches the filter.
@@ -100,9 +148,11 @@ def _site_refusal(refusal: str, expected: str) -> Finding:
     """
     expected = f"partitions {expected}, which it gets without the site's own script"
     if refusal != UNSPECIFIED:
-        return Finding.note(WHAT, f"{BY_SITE}: {refusal}", expected=expected, advice=OTHER_ACCOUNT)
+        return Finding.note(
+            subject, f"{BY_SITE}: {refusal}", expected=expected, advice=OTHER_ACCOUNT
+        )
     return Finding.wrong(
-        WHAT,
+        subject,
         f"{BY_SITE}, which gives no reason (slurm.log_user): {refusal}",
         expected=expected,
         advice=f"find the line of {submit_filter.PLUGIN_SCRIPT} that returns slurm.ERROR, then try "
