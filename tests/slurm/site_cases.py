@@ -49,10 +49,18 @@ def copy(name: str, directory: Path) -> Path:
 
 
 def config(name: str, conf: Path) -> Config:
-    """The clouds of tests/data/sites/slurm-elastic.yaml for this site."""
-    text = (SITES / "slurm-elastic.yaml").read_text()
-    text = text.replace("CLUSTER", CLUSTERS[name]).replace("CONF", str(conf))
-    return configfile.parse(text, "slurm-elastic.yaml")
+    """The clouds of tests/data/sites/slurm-elastic.yaml for this site; for a group where no slurmdbd
+    knows accounts and QOS.
+    """
+    return configfile.parse(config_text(name).replace("CONF", str(conf)), "slurm-elastic.yaml")
+
+
+def config_text(name: str) -> str:
+    """The text of that configuration, with CONF for the path of slurm.conf."""
+    text = (SITES / "slurm-elastic.yaml").read_text().replace("CLUSTER", CLUSTERS[name])
+    if "slurmdbd" not in (SITES / name / "slurm.conf").read_text():
+        text = text.replace("accounts: [burst], qos: [cloud]", "groups: [users]")
+    return text
 
 
 def add_topology(conf: Path) -> None:

@@ -35,9 +35,9 @@ class Admin:
         # A slurmctld of this host must neither be asked nor told.
         here = f"SlurmctldHost=localhost(127.0.0.1)\nSlurmctldPort={free_ports(1)[0]}"
         self.conf.write_text(self.conf.read_text().replace("SlurmctldHost=head", here))
-        text = (site_cases.SITES / "slurm-elastic.yaml").read_text()
-        text = text.replace("CLUSTER", site_cases.CLUSTERS[name])
-        text = text.replace("CONF", f"{self.conf}\n  programs_dir: {root}/libexec")
+        text = site_cases.config_text(name).replace(
+            "CONF", f"{self.conf}\n  programs_dir: {root}/libexec"
+        )
         self.yaml = root / "slurm-elastic.yaml"
         self.yaml.write_text(f"{text}state_dir: {root}/state\n")
 

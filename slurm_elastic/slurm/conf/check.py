@@ -22,7 +22,15 @@ from slurm_elastic.base.errors import ConfigError, SlurmError
 from slurm_elastic.base.hostlist import compress
 from slurm_elastic.model.cluster import Pool
 from slurm_elastic.slurm.client.siteconf import SiteConf, encoded
-from slurm_elastic.slurm.conf import dryrun, fragment, gresconf, mentions, readings, topology
+from slurm_elastic.slurm.conf import (
+    allow_lists,
+    dryrun,
+    fragment,
+    gresconf,
+    mentions,
+    readings,
+    topology,
+)
 from slurm_elastic.slurm.conf.dryrun import DryRun
 from slurm_elastic.slurm.conf.leaving import NodesAndPartitions
 from slurm_elastic.slurm.conf.plan import ConfPlan
@@ -79,7 +87,10 @@ class Report(Struct, frozen=True, kw_only=True):
 
 def check(plan: ConfPlan, *, wrapper: Sequence[str] | None = None) -> Report:
     """Check a plan. ConfigError if it must not be installed. ``wrapper`` isolates a process."""
-    problems = topology.problems(plan.config, plan.pools, plan.site, plan.version)
+    problems = [
+        *allow_lists.conflicts(plan.config, plan.site),
+        *topology.problems(plan.config, plan.pools, plan.site, plan.version),
+    ]
     if problems:
         raise ConfigError(*problems)
     lines = [_parse(plan)]

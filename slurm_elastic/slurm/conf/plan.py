@@ -23,6 +23,7 @@ from slurm_elastic.slurm.client.release import release_of
 from slurm_elastic.slurm.client.siteconf import SiteConf, encoded, read
 from slurm_elastic.slurm.conf import (
     account_tree,
+    allow_lists,
     allowed_partitions,
     authentication,
     default_memory,
@@ -267,6 +268,7 @@ def _notices(
     for reason in blocked_clouds(config).values():
         yield f"{reason}; its partition is INACTIVE until then"
     yield from _gres_notices(config, pools, site)
+    yield from allow_lists.notices(config)
     yield from submissions.notices(config, site)
     yield from account_tree.notices(config, site, version)
     if "enable_configless" not in site.items("SlurmctldParameters"):

@@ -24,7 +24,7 @@ from slurm_elastic.model.finding import Finding, FindingLevel
 from slurm_elastic.model.protocols import NO_NODE, Slurm
 from slurm_elastic.model.slurm import SlurmNode
 from slurm_elastic.policies.nodes.out_of_service import ill
-from slurm_elastic.slurm.conf import check, plan
+from slurm_elastic.slurm.conf import allow_lists, check, plan
 from slurm_elastic.slurm.conf.overridden import overridden
 from slurm_elastic.state import statedir
 from slurm_elastic.state.heartbeat import DAEMON
@@ -220,14 +220,12 @@ def budgets(config: Config) -> Iterator[Finding]:
 
 def allowed_groups(config: Config) -> Iterator[Finding]:
     """Report groups of allow lists that this host lacks: slurmctld knows no member of them."""
-    named = {group: cloud.name for cloud in config.clouds for group in config.who_of(cloud).groups}
-    for group, cloud in named.items():
-        if not is_group(group):
-            yield Finding.note(
-                f"who may use {cloud}",
-                f"this host has no group {group}",
-                advice="correct the name in allow.groups, or make the group",
-            )
+    for group, cloud in allow_lists.unknown_groups(config).items():
+        yield Finding.note(
+            f"who may use {cloud}",
+            f"this host has no group {group}",
+            advice=allow_lists.UNKNOWN_GROUP_REMEDY,
+        )
 
 
 def spool(config: Config, now: float) -> Iterator[Finding]:
