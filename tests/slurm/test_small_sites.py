@@ -290,8 +290,17 @@ def test_lines_that_name_our_nodes_are_told_with_their_place(
 
 
 @ISOLATED
-def test_a_partition_with_our_nodes_is_checked_in_full(root: Path) -> None:
-    line = "PartitionName=sim Nodes=n1,burst[1-2]"
+@pytest.mark.parametrize(
+    "line",
+    [
+        "PartitionName=sim Nodes=n1,burst[1-2]",
+        "NodeSet=sets Nodes=n1,burst[1-2]\nPartitionName=sim Nodes=sets",
+        # The first run must not give our nodes the sockets of the site's own.
+        "NodeName=DEFAULT Sockets=2 CoresPerSocket=48\nNodeName=b\nPartitionName=p Nodes=b,burst1",
+    ],
+    ids=["partition", "node set", "sockets by default"],
+)
+def test_a_partition_with_our_nodes_is_checked_in_full(root: Path, line: str) -> None:
     assert check.check(small_sites.planned("default-1", root, line)).full
 
 

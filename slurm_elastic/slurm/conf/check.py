@@ -19,7 +19,6 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from slurm_elastic.base.errors import ConfigError, SlurmError
-from slurm_elastic.base.hostlist import compress
 from slurm_elastic.model.cluster import Pool
 from slurm_elastic.slurm.client.siteconf import SiteConf, encoded
 from slurm_elastic.slurm.conf import (
@@ -124,14 +123,11 @@ def _nodes_of(plan: ConfPlan) -> frozenset[str]:
 
 def _bare_nodes(plan: ConfPlan) -> str:
     """Our nodes without their devices, because the options that devices need are only in the
-    fragment.
+    fragment. Otherwise as in the fragment: values of NodeName=DEFAULT would change their CPUs.
     """
-    lines = (
-        f"NodeName={compress(pool.nodes)} CPUs={pool.cpus} RealMemory={pool.real_memory}"
-        " State=CLOUD\n"
-        for pool in plan.pools
-    )
-    return "".join(lines)
+    bare_pools = [replace(pool, gres={}) for pool in plan.pools]
+    lines = fragment.node_lines(plan.config, bare_pools, plan.site, plan.version)
+    return "".join(f"{line}\n" for line in lines)
 
 
 def _readings(plan: ConfPlan, before: DryRun) -> Iterator[str]:
@@ -195,7 +191,9 @@ def _differences(
         if "Invalid GRES data" in after.failure:
             yield from gresconf.lines_for_all(gresconf.site_lines(plan.site))
         return
-    own_partitions = [name for record in plan.site.partitions for name in record.names]
+    own_partitions = {
+        name: record.location for record in plan.site.partitions for name in record.names
+    }
     yield from _compare("node", plan.site.node_names, before.nodes, after.nodes)
     yield from _compare(
         "partition",
@@ -267,12 +265,14 @@ def _without_devices(
 
 def _compare(
     noun: str,
-    names: Sequence[str] | Mapping[str, str],
+    names: Mapping[str, str],
     before: Mapping[str, Mapping[str, str]],
     after: Mapping[str, Mapping[str, str]],
 ) -> Iterator[str]:
-    """The changes in the site's own nodes or partitions that both runs show."""
-    for name in names:
+    """The changes in the site's own nodes or partitions that both runs show. ``names``: their
+    places in slurm.conf.
+    """
+    for name, location in names.items():
         # The site's own cloud nodes may be hidden before and shown after (PrivateData, 22.05).
         if name not in before:
             continue
@@ -280,6 +280,6 @@ def _compare(
         for field in sorted((old.keys() | new.keys()) - VOLATILE):
             if old.get(field) != new.get(field):
                 yield (
-                    f"the site's own {noun} {name} would change:"
+                    f"{location}: the site's own {noun} {name} would change:"
                     f" {field} from {old.get(field)} to {new.get(field)}"
                 )

@@ -76,7 +76,7 @@ def render(
     sections = (
         _header(config, version),
         list(_options(config, pools, site, version, lua=lua)),
-        list(_nodes(config, pools, site, version)),
+        list(node_lines(config, pools, site, version)),
         list(_partitions(config, pools, site)),
     )
     return "\n\n".join("\n".join(lines) for lines in sections if lines) + "\n"
@@ -181,9 +181,10 @@ def slurm_weights(config: Config, pools: Sequence[Pool]) -> dict[str, int]:
     return {pool.name: weight for pool, weight in zip(ranked(config, pools), weights, strict=True)}
 
 
-def _nodes(
+def node_lines(
     config: Config, pools: Sequence[Pool], site: SiteConf, version: tuple[int, int]
 ) -> Iterator[str]:
+    """The NodeName line of each pool."""
     ports = {pool.name: pool.slurmd_port for pool in config.pools}
     weights = slurm_weights(config, pools)
     for pool in ranked(config, pools):
