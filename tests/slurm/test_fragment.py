@@ -219,10 +219,10 @@ def test_times_are_rounded_up_to_minutes(seconds: float, expected: str) -> None:
             "{}:3: partition a has Nodes=ALL and would take in cloud nodes; name its nodes instead",
         ),
         (
-            "NodeSet=fast Feature=t4",
+            "NodeSet=fast Feature=t4\nNodeName=gn[1-2] Feature=big,t4",
             (
                 "{}:3: node set fast takes nodes by the feature t4, which cloud nodes have; rename one"
-                " of them"
+                " of them, or name its nodes: NodeSet=fast Nodes=gn[1-2]"
             ),
         ),
         (

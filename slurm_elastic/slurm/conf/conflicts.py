@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from slurm_elastic.base.account import same_account
+from slurm_elastic.base.hostlist import compress
 from slurm_elastic.config import Config
 from slurm_elastic.model.cluster import Pool
 from slurm_elastic.policies.launch.verdict import features
@@ -134,11 +135,21 @@ def _spills_over(pools: Sequence[Pool], site: SiteConf) -> Iterator[str]:
                 )
     our_features = {feature for pool in pools for feature in features(pool)}
     for nodeset in site.nodesets:
-        if nodeset.get("feature") in our_features:
+        feature = nodeset.get("feature")
+        if feature in our_features:
+            own_nodes = compress(_nodes_with(feature, site)) or "your nodes"
             yield (
                 f"{nodeset.location}: node set {nodeset.names[0]} takes nodes by the feature"
-                f" {nodeset.get('feature')}, which cloud nodes have; rename one of them"
+                f" {feature}, which cloud nodes have; rename one of them, or name its nodes:"
+                f" NodeSet={nodeset.names[0]} Nodes={own_nodes}"
             )
+
+
+def _nodes_with(feature: str, site: SiteConf) -> Iterator[str]:
+    for record in site.nodes:
+        listed = record.get("feature") or record.get("features")
+        if feature in listed.split(","):
+            yield from record.names
 
 
 def _lists_all(site: SiteConf) -> Iterator[str]:
