@@ -29,6 +29,7 @@ from slurm_elastic.config.check import UUID_FORM, check, is_uuid
 from slurm_elastic.config.cloud_kinds import Tolerant, table
 from slurm_elastic.config.clouds import CloudSettings
 from slurm_elastic.config.decode import Conversion, render
+from slurm_elastic.config.key_places import key_places
 from slurm_elastic.config.partial import Draft
 from slurm_elastic.config.problems import Problems
 
@@ -107,8 +108,10 @@ def _converted(
     if kind is Config:
         _require_new_keys(document)
     problems = Problems(document)
-    shape = Conversion(problems, {CloudSettings: table() if whole else Tolerant(table())})
-    value = shape.convert(_schema(cast(Hashable, kind)), document.value, ())
+    schema = _schema(cast(Hashable, kind))
+    clouds = table() if whole else Tolerant(table())
+    shape = Conversion(problems, {CloudSettings: clouds}, key_places(schema))
+    value = shape.convert(schema, document.value, ())
     if check_draft:
         check_draft(Draft(problems, shape, strict=whole))
     for note in problems.notes:

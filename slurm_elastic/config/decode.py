@@ -9,6 +9,7 @@ everything that contains it.
 from __future__ import annotations
 
 import difflib
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from enum import Enum
 from typing import Any, Final, Protocol
@@ -81,12 +82,20 @@ class Family(Protocol):
 
 
 class Conversion:
-    """One conversion. ``built``: all values that fit, by path. ``families``: by their base."""
+    """One conversion. ``built``: all values that fit, by path. ``families``: by their base.
+    ``places``: where the document may have a key, by the key (``key_places``).
+    """
 
-    def __init__(self, problems: Problems, families: Mapping[type, Family] | None = None) -> None:
+    def __init__(
+        self,
+        problems: Problems,
+        families: Mapping[type, Family] | None = None,
+        places: Mapping[str, Sequence[str]] | None = None,
+    ) -> None:
         self.built: dict[KeyPath, object] = {}
         self._problems = problems
         self._families = families or {}
+        self._places = places or {}
 
     def convert(self, kind: mi.Type, plain: object, path: KeyPath) -> object:
         """``plain`` as a value of ``kind``, or BAD."""
@@ -174,10 +183,14 @@ class Conversion:
         unknown = [key for key in plain if key not in known_keys and key not in removed]
         meant_keys: set[str] = set()
         for key in unknown:
-            close = nearest(key, free)
+            close, places = nearest(key, free), self._places.get(key, ())
+            # A key of another level is no misspelling, unless this level has a longer form of it.
+            if places and close and key not in close:
+                close = None
             meant_keys |= {close} if close else set()
             expected = f"one of {', '.join(sorted(known_keys))}"
-            self._problems.add((*path, key), f"unknown key {shown(key)}", expected, close)
+            hint = " or ".join([*([close] if close else ()), *places])
+            self._problems.add((*path, key), f"unknown key {shown(key)}", expected, hint)
         return not unknown, meant_keys
 
     def _union(self, kind: mi.UnionType, plain: object, path: KeyPath) -> object:
@@ -231,7 +244,7 @@ class Conversion:
 
     def _dict(self, kind: mi.DictType, plain: object, path: KeyPath) -> object:
         if not isinstance(plain, dict):
-            return self._wrong(path, plain, expectation(kind))
+            return self._wrong(path, plain, expectation(kind), _as_counts(kind.value_type, plain))
         if len(plain) < (kind.min_length or 0):
             self._problems.add(path, "an empty mapping", expectation(kind))
             return BAD
@@ -335,6 +348,15 @@ def _as_list(item: mi.Type, plain: object) -> str | None:
     choices = [member.value for member in item.cls] if isinstance(item, mi.EnumType) else [plain]
     choice = nearest(plain, choices) if isinstance(item, mi.EnumType | mi.StrType) else None
     return f"[{choice}]" if choice else None
+
+
+def _as_counts(value: mi.Type, plain: object) -> str | None:
+    """A mapping of counts, if the author wrote them as Slurm does (``gpu:a100:8``)."""
+    if not isinstance(_bare(value), mi.IntType) or not isinstance(plain, str):
+        return None
+    items = [re.fullmatch(r"([\w.:-]*[A-Za-z][\w.-]*)(?::(\d+))?", i) for i in plain.split(",")]
+    counts = [f'"{item[1]}": {item[2] or 1}' for item in items if item]
+    return f"{{{', '.join(counts)}}}" if len(counts) == len(items) else None
 
 
 def _unquoted(plain: object) -> str | None:

@@ -1,0 +1,34 @@
+"""The places of each key of the configuration, for a person who wrote a key at another level."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+import msgspec.inspect as mi
+
+
+def key_places(root: mi.Type) -> Mapping[str, tuple[str, ...]]:
+    """Places such as ``clouds[].partition`` by the key alone: the first level and its sections.
+
+    Deeper keys have common names, such as ``price``, and would be wrong hints.
+    """
+    places: dict[str, tuple[str, ...]] = {}
+    for key, place in _places(root):
+        places[key] = (*places.get(key, ()), place)
+    return places
+
+
+def _places(root: mi.Type) -> Iterator[tuple[str, str]]:
+    for field in _fields(root):
+        key = field.encode_name
+        yield key, key
+        kind = field.type.type if isinstance(field.type, mi.Metadata) else field.type
+        section = key
+        if isinstance(kind, mi.VarTupleType):
+            section, kind = f"{key}[]", kind.item_type
+        for inner in _fields(kind):
+            yield inner.encode_name, f"{section}.{inner.encode_name}"
+
+
+def _fields(kind: mi.Type) -> tuple[mi.Field, ...]:
+    return kind.fields if isinstance(kind, mi.StructType) else ()
