@@ -28,6 +28,7 @@ JOBS = (
     "tests/e2e/test_slurmctld_away.py::test_a_node_allocated_to_no_job_comes_to_rest",
     "tests/e2e/test_two_heads.py::test_jobs_go_on_at_the_other_head_and_its_memory_is_the_same",
     "tests/e2e/test_two_heads.py::test_a_head_that_stood_still_does_nothing_when_it_wakes",
+    "tests/e2e/test_reconfigure.py",
     "tests/e2e/test_migrate_nodes.py",
     "tests/e2e/test_interruption.py::test_an_announced_interruption_saves_and_moves_the_job",
 )
@@ -82,7 +83,7 @@ def test_jobs_from_sbatch_to_their_machines_end(
 ) -> None:
     said = runs[f"jobs-{client}"].said(ENOUGH)
     assert "skipped" not in said
-    assert "11 passed" in said
+    assert "12 passed" in said
 
 
 @pytest.mark.parametrize("name", ALONE)

@@ -43,6 +43,8 @@ SETTLE_S = 60.0
 """Seconds without slurmstepd until a machine is idle: slurmctld may not know the job's end yet."""
 PREPARE_S = 300.0
 """Time-out of the program that prepares the machine. Each of its mounts has a shorter one."""
+REFUSED_S = 30.0
+"""Seconds for which slurmctld may keep a node powering up after its slurmd has started."""
 REPORTS = 12
 """Tries to report to slurmctld why slurmd does not start."""
 MAX_BYTES = 65536
@@ -92,16 +94,20 @@ class NodeInSlurm:
     def __init__(self, node: str, scontrol: str) -> None:
         self.node = node
         self.scontrol = scontrol
+        self.flags: Set[str] = set()  # noqa: UP006
 
     def unneeded(self) -> str:
-        """Why this machine is not needed; '' if slurmctld needs it."""
+        """Why this machine is not needed; '' if slurmctld needs it. Sets ``flags``, the words of
+        the node's state.
+        """
         code, text = self.run("show", "node", self.node)
         state = re.search(r"\bState=(\S+)", text)
+        self.flags = set()
         if state is None:
             last_line = text.strip().splitlines()[-1:] or ["exit %d" % code]  # noqa: UP031
             return "slurmctld does not know or answer this node: " + last_line[0]
-        flags = set(re.split(r"[+*~#!%$@^-]+", state.group(1).upper()))
-        if flags & GONE and "POWERING_UP" not in flags:
+        self.flags = set(re.split(r"[+*~#!%$@^-]+", state.group(1).upper()))
+        if self.flags & GONE and "POWERING_UP" not in self.flags:
             return "Slurm has this node powered down"
         return ""
 
@@ -322,6 +328,7 @@ class Agent:
         self.began_at = self.stored("began", "%.0f" % clock())  # noqa: UP031
         self.unneeded = ""
         self.next_look = 0.0
+        self.refused_since = 0.0
         self.reported = ""
 
     def tick(self) -> str:
@@ -331,6 +338,7 @@ class Agent:
         if now >= self.next_look:
             self.unneeded = self.slurm.unneeded()
             self.next_look = time.monotonic() + min(30.0, self.timeout / 5)
+            self.report_boot(now)
         age = clock() - float(self.began_at)
         is_busy = busy(self.settings.get("workdir", ""))
         self.gate.look(is_busy)
@@ -372,6 +380,25 @@ class Agent:
         with open(started, "w"):
             pass
         return True
+
+    def report_boot(self, now: float) -> None:
+        """Run ``boot_command`` once per boot if slurmctld keeps the node powering up: slurmctld
+        refuses a machine that booted before the node's last power-up request.
+        """
+        command, settled = self.settings.get("boot_command"), self.path + ".settled"
+        if not command or not os.path.exists(self.path + ".started") or os.path.exists(settled):
+            return
+        # While the node powers up, no job runs on it. Later a restart of slurmd could cost jobs.
+        if "POWERING_UP" in self.slurm.flags:
+            self.refused_since = self.refused_since or now
+            if now - self.refused_since < REFUSED_S:
+                return
+            say("slurmctld does not take this machine: starting slurmd as after a boot")
+            self.run(shlex.split(command))
+        elif not self.slurm.flags or self.slurm.flags & GONE:
+            return
+        with open(settled, "w"):
+            pass
 
     def relay(self) -> None:
         """Report each warning to Slurm once; retry until slurmctld accepts it."""

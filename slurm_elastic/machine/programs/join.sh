@@ -146,13 +146,19 @@ if [ -d /run/systemd/system ]; then
   # A reload runs all generators again. It is not needed if systemd knows the drop-in.
   systemctl show --property=DropInPaths --value slurmd.service | grep -q "$drop_in/" ||
     systemctl daemon-reload
-  # With -b slurmd says that the machine has just booted. slurmctld may refuse the first slurmd after
-  # a boot without it. At a later start (an update, a crash) it would end the machine's jobs: with
-  # -b slurmctld takes the start for a reboot, unless ReturnToService is 2.
+  # With -b slurmd reports its own start as the boot. slurmctld sets a node DOWN and ends its jobs
+  # if the reported boot looks later than its last contact (unless ReturnToService is 2). For
+  # minutes that contact is the registration, so after -b a boot that looks one second later at a
+  # reconfigure is enough. But slurmctld refuses a machine that booted before it told the node to
+  # power up. So -b is only for a container, which has its host's uptime, and for a machine that
+  # was refused. A later start (an update, a crash) never has it.
+  boot=
+  [ -e /run/systemd/container ] && boot=-b
+  echo "boot_command=/bin/sh $dir/start -b" >>"$dir/agent"
   cat >"$dir/start" <<END
 $keys || systemctl $munge munge.service || exit
 $check || exit
-echo "SLURMD_OPTIONS=-b $options" >$dir/slurmd
+echo "SLURMD_OPTIONS=\${1:-$boot} $options" >$dir/slurmd
 systemctl restart slurmd.service || exit
 echo "SLURMD_OPTIONS=$options" >$dir/slurmd $joined
 END

@@ -355,6 +355,50 @@ def test_it_starts_slurmd_again_until_it_has_started(
     assert "exit 1" in machine.end()
 
 
+class Started:
+    """An agent whose slurmd has started; its rounds are at the times that the test says."""
+
+    def __init__(self, path: Path, scontrol: Scontrol) -> None:
+        self.ran, settings = path / "ran", path / "settings"
+        self.scontrol = scontrol
+        settings.with_name("settings.started").touch()
+        self.agent = agent.Agent(str(settings), {
+            "node": "pub1", "heartbeat_timeout": "900", "stop_command": "false",
+            "scontrol": str(scontrol.command), "boot_command": f"sh -c 'echo >>{self.ran}'",
+        })  # fmt: skip
+
+    def looks(self, now: float, text: str, code: int = 0) -> int:
+        """How often slurmd was started as after a boot, after a look at that time."""
+        self.scontrol.says(text, code)
+        self.agent.slurm.unneeded()
+        self.agent.report_boot(now)
+        return len(self.ran.read_text()) if self.ran.exists() else 0
+
+
+REFUSED = "NodeName=pub1\n   State=ALLOCATED+CLOUD+NOT_RESPONDING+POWERING_UP\n"
+
+
+def test_a_machine_that_slurmctld_does_not_take_reports_a_boot_once(
+    tmp_path: Path, scontrol: Scontrol
+) -> None:
+    """It refuses a boot from before the node's last power-up request, for ever."""
+    machine = Started(tmp_path, scontrol)
+    seen = [machine.looks(now, REFUSED) for now in (100.0, 120.0, 131.0, 161.0)]
+    assert seen == [0, 0, 1, 1]
+
+
+def test_a_machine_that_slurmctld_has_taken_never_reports_a_boot(
+    tmp_path: Path, scontrol: Scontrol
+) -> None:
+    """slurmctld would take it for rebooted, and end its jobs."""
+    machine = Started(tmp_path, scontrol)
+    assert machine.looks(100.0, REFUSED) == 0
+    assert machine.looks(140.0, SILENT, 1) == 0
+    assert machine.looks(150.0, UP) == 0
+    assert machine.looks(200.0, REFUSED) == 0
+    assert machine.looks(300.0, REFUSED) == 0
+
+
 def test_slurmd_does_not_wait_for_an_scontrol_that_hangs_without_the_key(
     tmp_path: Path, scontrol: Scontrol, running: Callable[..., Running]
 ) -> None:

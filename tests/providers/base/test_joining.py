@@ -363,25 +363,38 @@ def test_a_machine_with_systemd_has_slurmd_told_by_a_drop_in(tmp_path: Path) -> 
     assert "restart munge.service" in (machine.run / "start").read_text()
 
 
-@pytest.mark.parametrize(("code", "later"), [(0, ""), (1, "-b ")])
-def test_only_the_first_start_of_slurmd_is_told_to_slurmctld_as_a_boot(
-    code: int, later: str, tmp_path: Path
+@pytest.mark.parametrize(
+    ("container", "argument", "code", "first", "later"),
+    [
+        (False, "", 0, "", ""),
+        (False, "-b", 0, "-b", ""),
+        (False, "-b", 1, "-b", "-b"),
+        (True, "", 0, "-b", ""),
+    ],
+)
+def test_slurmd_reports_its_start_as_a_boot_only_if_it_must(
+    tmp_path: Path, argument: str, code: int, first: str, later: str, *, container: bool
 ) -> None:
-    """With -b at a later start slurmctld would take the machine for rebooted, and end its jobs."""
+    """After a start with -b a reconfigure could set the node DOWN; a later one with -b always does."""
     machine = Machine(tmp_path)
     machine.command("systemd-run")
     (tmp_path / "systemd" / "system").mkdir(parents=True)
+    if container:
+        (tmp_path / "systemd" / "container").touch()
     machine.join()
+    assert f"boot_command=/bin/sh {machine.run}/start -b\n" in (machine.run / "agent").read_text()
     options = machine.run / "slurmd"
     (machine.bin / "systemctl").write_text(
         f'#!/bin/sh\n[ "$2" != slurmd.service ] || {{ cat {options} >>{machine.log}; exit {code}; }}\n'
     )
     environment = {"PATH": f"{machine.bin}:{os.environ['PATH']}"}
-    start = ["sh", str(machine.run / "start")]
+    start = ["sh", str(machine.run / "start"), *argument.split()]
     assert subprocess.run(start, env=environment, check=False).returncode == code
-    expected = "SLURMD_OPTIONS={}-N pub7 --conf-server head:6817"
-    assert machine.log.read_text().splitlines()[-1] == expected.format("-b ")
-    assert options.read_text() == expected.format(later) + "\n"
+    words = ["-N", "pub7", "--conf-server", "head:6817"]
+    read = [machine.log.read_text().splitlines()[-1], options.read_text()]
+    assert [text.partition("=")[2].split() for text in read] == [
+        [*first.split(), *words], [*later.split(), *words]
+    ]  # fmt: skip
 
 
 @pytest.mark.parametrize(
