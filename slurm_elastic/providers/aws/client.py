@@ -123,6 +123,14 @@ class AwsApi:
         text = f"the answer to {operation} has no end after {MAX_PAGES} pages"
         raise TransientError(self._settings.name, "BadAnswer", text)
 
+    def accepted(self, operation: str, field: str, value: Any) -> Any:  # noqa: ANN401
+        """``value``, a field of a request, without all that such a request does not accept. Some
+        of EC2's answers have more fields than the requests that they answer.
+        """
+        with translated(self._settings.name):
+            model: Any = self._client().meta.service_model.operation_model(operation)
+        return _pruned(value, model.input_shape.members[field])
+
     def _wait_turn(self, operation: str, machines: int) -> None:
         if self.pace is None:
             return
@@ -235,6 +243,19 @@ def _trim(model: Any) -> None:  # noqa: ANN401 - botocore has no types of its ow
             shape = shape.members[name].member
         _drop_all_but(shape.members, READ)
         _drop_all_but(shape.members["Placement"].members, READ_OF_PLACEMENT)
+
+
+def _pruned(value: Any, shape: Any) -> Any:  # noqa: ANN401 - botocore has no types of its own
+    """The value without the fields that the shape lacks, and without structures that had no other
+    fields.
+    """
+    if shape.type_name == "list":
+        return [_pruned(item, shape.member) for item in value]
+    if shape.type_name != "structure":
+        return value
+    members = shape.members
+    kept = {name: _pruned(field, members[name]) for name, field in value.items() if name in members}
+    return {name: field for name, field in kept.items() if field != {} or value[name] == {}}
 
 
 def _drop_all_but(members: dict[str, object], kept: Iterable[str]) -> None:

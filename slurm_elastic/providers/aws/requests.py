@@ -24,8 +24,6 @@ MAX_PER_CALL = 1000
 USER_DATA = Form(Path(__file__).with_name("boothook.py"), 16384, 2048, "EC2")
 """EC2 limits user data to 16 KiB before base64."""
 _MAX_TOKEN = 64
-_READ_ONLY_OPTION = "State"
-"""EC2 returns this field of the metadata options and accepts it in no request."""
 _MIN_SPOT_BOUND = 0.001
 """EC2 accepts only a MaxPrice above this ($/h, "SpotMarketOptions"). No machine is that cheap."""
 _TAGGED = ("instance", "volume")
@@ -128,9 +126,8 @@ def metadata_over(site: Mapping[str, Any], pool: Pool) -> Mapping[str, object]:
     The metadata options of a request replace all metadata options of the template. So without this
     a hop limit in the template would be lost.
     """
-    site_options = site.get("MetadataOptions", {})
     return {
-        **{key: value for key, value in site_options.items() if key != _READ_ONLY_OPTION},
+        **site.get("MetadataOptions", {}),
         **METADATA,
         **hardware.metadata_hops(pool),
     }

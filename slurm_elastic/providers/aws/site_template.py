@@ -65,8 +65,10 @@ class SiteTemplate:
         request: dict[str, object] = {**reference, "Versions": [reference["Version"]]}
         del request["Version"]
         answer = self._api.send("describe_launch_template_versions", request)
-        data: Data = answer["LaunchTemplateVersions"][0]["LaunchTemplateData"]
-        return data
+        data = answer["LaunchTemplateVersions"][0]["LaunchTemplateData"]
+        # Our requests repeat it. botocore sends no request that has a field of answers alone.
+        accepted: Data = self._api.accepted("CreateLaunchTemplate", "LaunchTemplateData", data)
+        return accepted
 
 
 def merged_tags(

@@ -419,7 +419,7 @@ MERGED = {
 
 
 def sent(operation: str, monkeypatch: pytest.MonkeyPatch) -> list[Any]:
-    """The requests of that operation from now on. EC2 tells a state of metadata options besides."""
+    """The requests of that operation from now on. EC2's answers have fields that no request may."""
     found: list[Any] = []
 
     def send(real: Callable[[], Any], name: str, request: Any) -> Any:
@@ -427,7 +427,12 @@ def sent(operation: str, monkeypatch: pytest.MonkeyPatch) -> list[Any]:
         if name == operation:
             found.append(request)
         for version in answer.get("LaunchTemplateVersions", ()):
-            version["LaunchTemplateData"].setdefault("MetadataOptions", {})["State"] = "pending"
+            data = version["LaunchTemplateData"]
+            data.setdefault("MetadataOptions", {})["State"] = "pending"
+            data["Operator"] = {"Managed": False, "HiddenByDefault": False}
+            for interface in data.get("NetworkInterfaces", ()):
+                for address in interface["Ipv6Addresses"]:
+                    address["IsPrimaryIpv6"] = True
         return answer
 
     between(monkeypatch, send)
@@ -455,6 +460,22 @@ def test_the_sites_hop_limit_and_placement_group_are_kept_beside_ours(
         assert tags["instance"] == {"cost-centre"}
         assert tags["spot-instances-request"] > {"owner", "slurm-elastic:cluster"}
         assert len(tags) == len(data["TagSpecifications"]), "no kind of resource twice"
+
+
+def test_our_template_repeats_no_field_that_only_answers_have(
+    ec2: Ec2Control, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """botocore refuses to send such a request, and the launch stayed in doubt."""
+    bed = FleetBed(ec2)
+    interface = {"DeviceIndex": 0, "Ipv6Addresses": [{"Ipv6Address": "fd00::7"}]}
+    data = {"KeyName": "admins", "NetworkInterfaces": [interface]}
+    bed.client.create_launch_template(LaunchTemplateName="site", LaunchTemplateData=data)
+    requested = sent("create_launch_template", monkeypatch)
+    assert len(opened(bed, launch_template="site").launch(wide(bed, 1))) == 1
+    ours = requested[0]["LaunchTemplateData"]
+    assert ours["NetworkInterfaces"] == [interface]
+    assert ours["KeyName"] == "admins"
+    assert "Operator" not in ours
 
 
 def test_a_template_that_may_not_be_read_costs_no_launch(
