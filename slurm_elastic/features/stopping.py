@@ -7,7 +7,7 @@ import os
 from collections.abc import Collection, Mapping, Sequence
 from functools import partial
 
-from slurm_elastic.base.errors import ProviderError, TransientError
+from slurm_elastic.base.errors import AuthError, ProviderError, TransientError
 from slurm_elastic.base.faults import reach
 from slurm_elastic.base.hostlist import compress
 from slurm_elastic.controller.context import Site
@@ -205,6 +205,12 @@ def stop_again(
         log.warning("stop fails, reconcile repeats it nodes=%s error=%s", compress(nodes), error)
         return []
     except ProviderError as error:
+        if len(machines) > 1 and not isinstance(error, AuthError):
+            # A cloud may refuse all machines of a call because of one of them (EC2 does). A stop of
+            # a machine that has stopped is no error, so try both halves.
+            half = len(machines) // 2
+            parts = (machines[:half], machines[half:])
+            return [m for part in parts for m in stop_again(site, cloud, part, correlation, cause)]
         refusal = CannotBeStopped(error=str(error))
         log.warning("not stopped nodes=%s error=%s", compress(nodes), error)
         site.ledger.stops.record_stop_failure(cloud, ids, refusal)

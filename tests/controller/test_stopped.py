@@ -19,6 +19,7 @@ from slurm_elastic.base.errors import (
     AuthError,
     CapacityError,
     InstanceNotFound,
+    ProviderError,
     QuotaError,
     TransientError,
 )
@@ -699,6 +700,33 @@ def test_what_cannot_be_stopped_ends(
     assert stopped(world) == {}
     assert world.kinds("pub1")[-2:] == ["stop-refused", "terminated"]
     assert "not stopped nodes=pub1 error=" in caplog.text
+
+
+def test_a_machine_that_cannot_be_stopped_leaves_the_others_of_its_call_stopped(
+    open_world: Callable[..., World], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """EC2 stops no machine of a call with a machine that it cannot stop."""
+    world = open_world(max_stopped=3)
+    let_spend(world, 1.0)
+    run(world, 1, "pub1", "pub2", "pub3")
+    (refused,) = world.machines_of("pub2")
+    cloud = world.clouds["pub"]
+    really = cloud.stop
+
+    def stop(ids: Sequence[str]) -> None:
+        if refused in ids:
+            raise ProviderError("pub", "IncorrectInstanceState", "not in a state to be stopped")
+        really(ids)
+
+    monkeypatch.setattr(cloud, "stop", stop)
+    machines = world.ledger.machines.live()
+    (ending,) = stopping.stop(world.site, "pub", machines, "r-1")
+    assert ending.instance.id == refused
+    assert sorted(stopped(world).values()) == ["pub1", "pub3"]
+    assert sorted(states(world).values()) == ["running", "stopped", "stopped"]
+    assert [k for n in ("pub1", "pub2", "pub3") for k in world.kinds(n)[-1:]] == [
+        "stopped", "stop-refused", "stopped"
+    ]  # fmt: skip
 
 
 def test_a_cloud_that_stops_no_machines_is_told_and_they_are_left_to_end(world: World) -> None:
