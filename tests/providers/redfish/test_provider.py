@@ -17,9 +17,15 @@ from patience import eventually, patience
 from providers.redfish.bed import HOSTS, Bmcs, MatrixBed, RedfishBed, rack, running
 
 from slurm_elastic.base import trust
-from slurm_elastic.base.errors import CapacityError, ConfigError, TransientError
+from slurm_elastic.base.errors import (
+    CapacityError,
+    ConfigError,
+    InstanceNotFound,
+    ProviderError,
+    TransientError,
+)
 from slurm_elastic.config import configfile
-from slurm_elastic.model.cluster import InstanceState, LaunchSpec
+from slurm_elastic.model.cluster import STANDING, InstanceState, LaunchSpec
 from slurm_elastic.model.protocols import Provider
 from slurm_elastic.providers import open_provider, redfish
 from slurm_elastic.providers.base.bmc import redfish_of
@@ -240,6 +246,25 @@ def test_it_is_small() -> None:
     lines = sum(len(file.read_text().splitlines()) for file in files)
     print(f"provider redfish: {lines} lines")
     assert 0 < lines <= MOST_LINES
+
+
+def test_a_wrong_path_of_a_bmc_ends_no_machine(bed: RedfishBed) -> None:
+    """Its firmware was changed, or its URL is mistyped: the host is on all the same."""
+    provider = bed.open()
+    machine, other = provider.launch(spec_for(bed, provider, 2))
+    settings = bed.settings()
+    wrong = {**settings.hosts, machine.node: f"{bed.bmcs.url}/none"}
+    moved = open_provider(replace(settings, hosts=wrong), CLUSTER)
+    with pytest.raises(ProviderError, match="HTTP404") as told:
+        moved.terminate([machine.id, other.id])
+    assert not isinstance(told.value, InstanceNotFound), "which counts as ended"
+    assert states(moved)[machine.node] in STANDING
+    alone = open_provider(replace(settings, hosts={machine.node: wrong[machine.node]}), CLUSTER)
+    with pytest.raises(ProviderError, match="HTTP404") as told:
+        alone.terminate([machine.id])
+    assert not isinstance(told.value, InstanceNotFound)
+    assert machine.node in bed.bmcs.on()
+    assert other.node not in bed.bmcs.on()
 
 
 def test_a_bmc_that_is_not_there_is_told_in_plain_words(bmcs: Bmcs, tmp_path: Path) -> None:
