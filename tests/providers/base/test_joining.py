@@ -7,12 +7,14 @@ import base64
 import gzip
 import os
 import re
+import shlex
 import subprocess
 import time
 from pathlib import Path
 from typing import Any
 
 import needs
+import pages
 import pytest
 from msgspec.structs import replace
 from patience import patience
@@ -395,6 +397,36 @@ def test_slurmd_reports_its_start_as_a_boot_only_if_it_must(
     assert [text.partition("=")[2].split() for text in read] == [
         [*first.split(), *words], [*later.split(), *words]
     ]  # fmt: skip
+
+
+def test_the_pages_own_text_for_machines_without_a_head_starts_slurmd_as_joining_does(
+    tmp_path: Path,
+) -> None:
+    text = pages.shown("docs/joining.md", "systemctl restart slurmd.service").text
+    machine = Machine(tmp_path)
+    text = text.replace("/run/slurm-elastic", str(machine.run))
+    text = text.replace("/run/systemd", str(tmp_path / "systemd"))
+    environment = {"PATH": f"{machine.bin}:{os.environ['PATH']}"}
+    subprocess.run(["sh", "-c", text], check=True, env=environment, timeout=patience(60))
+    assert machine.ran("restart")[-2:] == [
+        "systemctl daemon-reload",
+        "systemctl restart slurmd.service",
+    ]
+    options = (machine.run / "slurmd").read_text()
+    assert options == "SLURMD_OPTIONS=-N pub7 --conf-server head.example.org\n"
+    machine.command("systemd-run")
+    drop_in = tmp_path / "systemd" / "system" / "slurmd.service.d" / "slurm-elastic.conf"
+    lines = drop_in.read_text()
+    machine.join()
+    assert drop_in.read_text() == lines
+
+
+def test_the_playbooks_image_reports_no_boot_at_each_start_of_slurmd() -> None:
+    """An image starts slurmd by itself only without join.head."""
+    unit = (pages.ROOT / "ansible" / "roles" / "node" / "templates" / "slurmd.conf.j2").read_text()
+    (options,) = re.findall(r'echo "SLURMD_OPTIONS=(.*)" >', unit)
+    assert "-b" not in shlex.split(options)
+    assert "Restart=on-failure" in unit
 
 
 @pytest.mark.parametrize(
