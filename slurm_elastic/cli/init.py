@@ -45,6 +45,27 @@ _MAX_ANSWERS_BYTES = 65536
 NOTHING = "nothing is written"
 
 
+class _OneCloud(argparse.Action):
+    """Refuse a second --cloud: argparse would silently keep only the last one."""
+
+    def __call__(
+        self,
+        parser: argparse.ArgumentParser,
+        namespace: argparse.Namespace,
+        values: str | Sequence[object] | None,
+        option_string: str | None = None,
+    ) -> None:
+        del parser, option_string
+        earlier = getattr(namespace, self.dest)
+        if earlier is not None:
+            raise argparse.ArgumentError(
+                self,
+                f"found {earlier} and {values}, expected one cloud; run init again for the next "
+                "one: it adds to the file",
+            )
+        setattr(namespace, self.dest, values)
+
+
 def add(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     parser = subparsers.add_parser(
         "init",
@@ -76,7 +97,7 @@ def add(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None
     )  # fmt: skip
     init_make.add_options(parser)
     parser.add_argument(
-        "--cloud", metavar="NAME",
+        "--cloud", metavar="NAME", action=_OneCloud,
         help="make a skeleton for this kind of cloud (aws, openstack, opennebula, docker, libvirt, "
         "redfish), also without an account, an image or credentials: each missing value is a TODO "
         "with the next command. With --make, --unmake or --terraform: the cloud of the "
@@ -149,6 +170,11 @@ def _configuration(args: argparse.Namespace, output: Path, before: str | None) -
         f"{site.cpus} cpus and {site.memory} MiB; partition {site.partition or '(none)'}; "
         f"auth/{site.auth}; {site.accounting}; SlurmUser {site.user}"
     )
+    if site.gres:
+        say(
+            f"Nodes of this site have {', '.join(site.gres)}. The new pools have none: jobs that "
+            f"ask for it do not burst until you add a pool with gres ({page('gpus')})."
+        )
     kinds = table()
     with of_the_units():  # credentials may be named only in the units' environment
         place = SearchPlace(home=Path.home(), environment=os.environ)

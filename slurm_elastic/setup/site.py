@@ -24,7 +24,8 @@ _OTHER_PLACES = ("/usr/local/bin", "/usr/local/sbin", "/opt/slurm/bin", "/opt/sl
 class SiteFacts(Struct, frozen=True, kw_only=True):
     """Facts of slurm.conf. ``cpus`` and ``memory`` (MiB): the commonest shape of a node;
     ``max_time`` and ``default_time`` (s): limits of the default partition, None if it has none;
-    ``taken``: the names of all nodes and partitions. ``programs``: the settings of unusual
+    ``taken``: the names of all nodes and partitions. ``gres``: the devices of nodes, without
+    counts (``gpu:a100``). ``programs``: the settings of unusual
     directories of Slurm's programs. ``head_flaw``: why machines cannot reach ``head`` at the
     address that it has on this host.
     """
@@ -44,6 +45,7 @@ class SiteFacts(Struct, frozen=True, kw_only=True):
     accounting: str
     accounts_checked: bool
     taken: frozenset[str]
+    gres: tuple[str, ...] = ()
     programs: dict[str, str] = {}
     head_flaw: str = ""
 
@@ -73,8 +75,15 @@ def facts(path: Path) -> SiteFacts:
         accounting=_accounting(site),
         accounts_checked=_has_slurmdbd(site) and accounts_enforced(site),
         taken=frozenset({*site.node_names, *partitions}),
+        gres=_gres(site),
         programs=_programs(),
     )
+
+
+def _gres(site: SiteConf) -> tuple[str, ...]:
+    items = (item for record in site.nodes for item in record.get("gres").split(",") if item)
+    # "gpu:a100:8(S:0-1)" and "bandwidth:lustre:no_consume:4G" end with a count.
+    return tuple(sorted({re.sub(r"(:no_consume)?(:\d+[KMGT]?)?(\(.*)?$", "", i) for i in items}))
 
 
 def _programs() -> dict[str, str]:

@@ -714,3 +714,20 @@ def test_a_slurm_in_another_place_is_written_into_the_file(
     host.init(host.site("small"), "--yes")
     slurm = configfile.load(host.yaml).slurm
     assert (slurm.bin_dir, slurm.sbin_dir) == (f"{host.root}/slurm/bin", f"{host.root}/slurm/sbin")
+
+
+def test_devices_of_the_sites_nodes_are_named_as_no_pool_gets_them(
+    host: Host, capsys: pytest.CaptureFixture[str]
+) -> None:
+    host.init(host.site("accounting"), "--yes")
+    out = " ".join(capsys.readouterr().out.split())
+    assert "Nodes of this site have gpu. The new pools have none: jobs that ask for it do" in out
+
+
+def test_gres_is_named_without_its_count(tmp_path: Path) -> None:
+    conf = tmp_path / "slurm.conf"
+    conf.write_text(
+        "ClusterName=c\nNodeName=a Gres=gpu:a100:8(S:0-1),bandwidth:lustre:no_consume:4G\n"
+        "NodeName=b Gres=gpu\nNodeName=c\nPartitionName=p Nodes=a,b,c\n"
+    )
+    assert facts(conf).gres == ("bandwidth:lustre", "gpu", "gpu:a100")

@@ -175,6 +175,18 @@ def test_hosts_with_bmcs_get_a_skeleton_although_their_account_is_found(
     assert (cloud["credentials_file"], cloud["hosts"]) == (str(account), {"r1": "TODO"})
 
 
+def test_a_second_cloud_in_one_command_is_refused(
+    host: Host, capsys: pytest.CaptureFixture[str]
+) -> None:
+    host.site("small")
+    with pytest.raises(SystemExit) as ended:
+        skeleton(host, "openstack", "--cloud", "aws")
+    assert ended.value.code == 2
+    error = capsys.readouterr().err
+    assert "--cloud: found openstack and aws, expected one cloud; run init again" in error
+    assert not host.yaml.exists()
+
+
 def test_an_unknown_kind_names_those_that_are_known(
     host: Host, capsys: pytest.CaptureFixture[str]
 ) -> None:  # fmt: skip
