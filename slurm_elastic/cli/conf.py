@@ -109,7 +109,7 @@ def add(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None
         action.set_defaults(run=runs[name])
         if name == "keys":
             action.add_argument("word", metavar="WORD", nargs="?", default="", help="such as ssh")
-        if name == "upgrade":
+        if name in ("upgrade", "install", "uninstall"):
             action.add_argument("--dry-run", action="store_true", help="print the changes only")
         if name == "join":
             action.add_argument("cloud", metavar="CLOUD", help="a cloud of the configuration")
@@ -205,19 +205,28 @@ def run_check(args: argparse.Namespace) -> int:
     _require_joining(config)
     planned = plan.make(config)
     prices = cloud_prices.notices(config)
-    lines = check.check(planned).lines
     lost = copies.without_way_back(config)
     unused = without_effect.notices(config)
     notices = (*planned.notices, *prices, *unused, *([lost] if lost else ()))
-    _say((*lines, *overridden(config, planned.version), *notices, *planned.manual))
+    remarks = (*overridden(config, planned.version), *notices, *planned.manual)
+    try:
+        lines = check.check(planned).lines
+    except ConfigError:
+        _say(remarks)  # otherwise a person would find them one run later
+        raise
+    _say((*lines, *remarks))
     return 0
 
 
 def diff(args: argparse.Namespace) -> int:
     """Print the difference; nothing if there is none."""
-    planned = plan.make(_load(args))
-    print(conf_diff.whole(planned) if args.all else conf_diff.short(planned), end="")
+    _print_diff(_load(args), whole=args.all)
     return 0
+
+
+def _print_diff(config: Config, *, whole: bool) -> None:
+    planned = plan.make(config)
+    print(conf_diff.whole(planned) if whole else conf_diff.short(planned), end="")
 
 
 def run_install(args: argparse.Namespace) -> int:
@@ -227,6 +236,9 @@ def run_install(args: argparse.Namespace) -> int:
     repeats the command must see that a restart is missing.
     """
     path, config = Path(args.config), _load(args)
+    if args.dry_run:
+        _print_diff(config, whole=False)
+        return 0
     peer = pair.steps(config, path, args.peer, args.restart) if args.peer else ()
     outcome = install.install(config, path, restart=args.restart, force=args.force)
     _say((*outcome.lines, *peer))
@@ -238,7 +250,8 @@ def run_uninstall(args: argparse.Namespace) -> int:
     path = Path(args.config)
     # Not whole=True: a mistake in one cloud must not keep a site from uninstalling.
     config = configfile.load(path)
-    return _end(slurm_uninstall.uninstall(config, path, restart=args.restart, force=args.force))
+    options = {"force": args.force, "dry_run": args.dry_run}
+    return _end(slurm_uninstall.uninstall(config, path, restart=args.restart, **options))
 
 
 def _load(args: argparse.Namespace) -> Config:

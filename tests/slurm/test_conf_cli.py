@@ -332,3 +332,24 @@ def test_values_of_the_site_that_are_no_utf8_are_repeated_byte_for_byte(
     assert capsys.readouterr().out == ""
     assert admin("uninstall", "--force") == 0
     assert admin.conf.read_bytes() == before
+
+
+def test_a_refused_check_also_prints_what_remains_to_be_done(
+    admin: Admin, capsys: pytest.CaptureFixture[str]
+) -> None:
+    admin.yaml.write_text(admin.yaml.read_text().replace("groups: [users]", "accounts: [phys]"))
+    lua = admin.conf.parent / "job_submit.lua"
+    lua.write_text("function slurm_job_submit() return 0 end\n")
+    admin.conf.write_text(f"{admin.conf.read_text()}\nJobSubmitPlugins=lua\n")
+    assert admin("check") == 2
+    shown = capsys.readouterr()
+    assert "allow.accounts: phys" in shown.err
+    assert "put these two lines" in shown.out
+
+
+def test_a_dry_run_of_install_is_diff(admin: Admin, capsys: pytest.CaptureFixture[str]) -> None:
+    assert admin("diff") == 0
+    changes = capsys.readouterr().out
+    assert admin("install", "--dry-run") == 0
+    assert capsys.readouterr().out == changes
+    assert not (admin.conf.parent / "slurm-elastic.conf").exists()

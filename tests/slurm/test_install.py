@@ -361,6 +361,39 @@ def test_uninstall_names_what_it_leaves(host: Host, monkeypatch: pytest.MonkeyPa
     assert str(nowhere) not in said
 
 
+def test_uninstall_names_each_place_once_and_the_services_that_still_run(host: Host) -> None:
+    host.install()
+    lines = host.uninstall().lines
+    assert sum(str(host.config.state) in line for line in lines) == 1
+    assert "slurm-elasticd slurm-elastic-ckptman" in lines[-1]
+
+
+def test_a_dry_run_of_uninstall_changes_nothing_and_names_the_files(host: Host) -> None:
+    host.install()
+    before = host.etc()
+    lines = host.uninstall(dry_run=True).lines
+    assert f"would take slurm-elastic's two lines out of {host.conf}" in lines
+    assert f"would remove {host.conf.parent / 'slurm-elastic.conf'}" in lines
+    assert lines[-1] == "nothing is changed, because of --dry-run"
+    assert host.etc() == before
+    done = host.uninstall().lines
+    would = {line.removeprefix("would remove ") for line in lines if "would remove" in line}
+    assert would == {line.removeprefix("removed ") for line in done if "removed " in line}
+
+
+def test_uninstall_names_all_hindrances_at_once(host: Host) -> None:
+    host.install()
+    directory = host.conf.parent
+    (directory / "job_submit.lua").write_text(f'dofile("{directory}/slurm_elastic.lua")\n')
+    host.conf.write_text(f"{host.conf.read_text()}SuspendExcParts=aws\n")
+    with pytest.raises(ConfigError) as refused:
+        host.uninstall(force=False)
+    lua, mention, jobs = refused.value.problems
+    assert "still loads slurm_elastic.lua" in lua
+    assert "SuspendExcParts has aws" in mention
+    assert "slurmctld does not answer" in jobs
+
+
 def test_uninstall_without_an_install_says_so(host: Host) -> None:
     before = host.etc()
     assert host.uninstall().lines == ("nothing is installed",)

@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from needs import unless
 
 from slurm_elastic.base.errors import ConfigError
-from slurm_elastic.slurm.conf import removal
+from slurm_elastic.slurm.conf import leaving, removal
 from tests.slurm import site_cases
 from tests.slurm.test_install import Host
 
@@ -83,7 +83,8 @@ def test_a_switch_with_our_nodes_is_refused_with_its_place() -> None:
         host.install()
         with pytest.raises(ConfigError) as refused:
             host.uninstall(force=False)
-    first, second = refused.value.problems
+    first, second, jobs = refused.value.problems
+    assert "slurmctld does not answer" in jobs
     file = host.conf.parent / "topology.conf"
     assert first.startswith(f"{file}:4: switch elastic-aws has pub[1-8],pubgpu[1-2]: ")
     assert second.startswith(f"{file}:5: switch elastic-onprem has op[1-2]: ")
@@ -100,7 +101,8 @@ def test_a_reservation_with_our_nodes_is_named(host: Host) -> None:
     )
     with pytest.raises(ConfigError) as refused:
         host.uninstall(force=False)
-    (problem,) = refused.value.problems
+    problem, jobs = refused.value.problems
+    assert jobs.startswith("the jobs on cloud nodes are not known: ")
     assert problem.startswith(
         "reservation fut has pub2: slurmctld deletes a reservation with nodes"
     )
@@ -131,6 +133,7 @@ def test_what_only_slurmctld_sees_is_refused_before_anything_is_written(
     real: Host, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(removal, "mentions", lambda *_: ())
+    monkeypatch.setattr(leaving, "hindrances", lambda *_, **_options: ())
     add(real, "PartitionName=sim Nodes=pub1")
     before = real.etc()
     with pytest.raises(ConfigError, match=r"slurmctld does not start without .*partition sim"):

@@ -154,36 +154,59 @@ def prepare_jobs(
 ) -> None:
     """Take ``departing`` partitions out of pending jobs' lists. ``up``: slurmctld answers.
 
-    Raises ConfigError, with no job changed, if jobs need these nodes or partitions, or if there are
-    ``costs``. With ``force`` neither is an error.
+    Raises ConfigError, with no job changed, if there are ``hindrances``.
     """
-    # With --force and without a slurmctld there are no jobs to ask for, and no list to change.
-    if not (departing or costs) or (force and not up):
+    if problems := hindrances(settings, departing, up=up, costs=costs, force=force):
+        raise ConfigError(*problems)
+    # With --force and without a slurmctld there is no list to change.
+    if not (departing or costs) or not up:
         return
-    if not up:
-        raise ConfigError(
-            "slurmctld does not answer, so there may be jobs on cloud nodes that leave;"
-            " start it, or use --force"
-        )
     slurm = SlurmCli(settings)
-    jobs = slurm.jobs()
-    running = [job for job in jobs if departing.nodes & set(job.nodes) and job.states & ON_NODES]
-    waiting = [
-        job
-        for job in jobs
-        if "PENDING" in job.states and departing.partitions & set(job.partitions)
-    ]
-    stuck = [job for job in waiting if departing.partitions >= set(job.partitions)]
-    if not force and (running or stuck or costs):
-        raise ConfigError(*_complaints(running, stuck), *costs.problems(departing.nodes))
     # Otherwise slurmctld ends these jobs at its start, despite their other partitions (see above).
-    for job in waiting:
+    for job in _waiting(slurm.jobs(), departing):
         other_partitions = tuple(
             name for name in job.partitions if name not in departing.partitions
         )
         if other_partitions:
             slurm.set_partitions(job.id, other_partitions)
             log.info("job moved job=%d partitions=%s", job.id, ",".join(other_partitions))
+
+
+_UNKNOWN_JOBS = (
+    "slurmctld does not answer, so there may be jobs on cloud nodes that leave; start it, or use"
+    " --force"
+)
+
+
+def hindrances(
+    settings: SlurmSettings,
+    departing: NodesAndPartitions,
+    *,
+    up: bool,
+    costs: LeavingCosts,
+    force: bool,
+) -> tuple[str, ...]:
+    """A sentence for each kind of job that needs ``departing`` nodes or partitions, and about
+    ``costs``. With ``force`` neither is a hindrance.
+    """
+    if force or not (departing or costs):
+        return ()
+    if not up:
+        return (_UNKNOWN_JOBS,)
+    jobs = SlurmCli(settings).jobs()
+    running = [job for job in jobs if departing.nodes & set(job.nodes) and job.states & ON_NODES]
+    stuck = [
+        job for job in _waiting(jobs, departing) if departing.partitions >= set(job.partitions)
+    ]
+    return (*_complaints(running, stuck), *costs.problems(departing.nodes))
+
+
+def _waiting(jobs: Sequence[SlurmJob], departing: NodesAndPartitions) -> list[SlurmJob]:
+    return [
+        job
+        for job in jobs
+        if "PENDING" in job.states and departing.partitions & set(job.partitions)
+    ]
 
 
 def _complaints(running: Sequence[SlurmJob], stuck: Sequence[SlurmJob]) -> Iterator[str]:

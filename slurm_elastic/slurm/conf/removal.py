@@ -31,11 +31,22 @@ def refuse_mentions(
 
     With ``force`` only for the places because of which slurmctld would not start.
     """
+    if problems := problem_mentions(settings, site, version, departing, force=force):
+        raise ConfigError(*problems)
+
+
+def problem_mentions(
+    settings: SlurmSettings,
+    site: SiteConf,
+    version: tuple[int, int],
+    departing: NodesAndPartitions,
+    *,
+    force: bool,
+) -> tuple[str, ...]:
+    """The sentences of ``refuse_mentions``."""
     switches = topology.switches_of(site, version)
     places = mentions(site, switches, _reservations(settings), departing)
-    problems = [_sentence(place) for place in places if place.is_fatal or not force]
-    if problems:
-        raise ConfigError(*problems)
+    return tuple(_sentence(place) for place in places if place.is_fatal or not force)
 
 
 def prove(settings: SlurmSettings, site: SiteConf, *, force: bool) -> Iterator[str]:

@@ -12,7 +12,8 @@ from pathlib import Path
 
 import msgspec
 
-from slurm_elastic.base.errors import ConfigError, SlurmElasticError
+from slurm_elastic.base import service_remedies
+from slurm_elastic.base.errors import ConfigError, SlurmElasticError, SlurmError
 from slurm_elastic.base.pages import page
 from slurm_elastic.config import Config
 from slurm_elastic.slurm.client import controller
@@ -37,6 +38,7 @@ from slurm_elastic.slurm.hooks import submit_filter
 
 FOREIGN_PLACES = ("/etc/default/slurm-elastic", "/var/log/slurm-elastic")
 """Places that an administrator or our programs create, but ``install`` does not."""
+SERVICES = "slurm-elasticd slurm-elastic-ckptman"
 _INERT = b"""-- slurm-elastic is being uninstalled: jobs are left as they come.
 function slurm_elastic_submit(job_desc, part_list, submit_uid)
   return slurm.SUCCESS
@@ -52,13 +54,14 @@ def uninstall(
     force: bool = False,
     version: tuple[int, int] | None = None,
     verify: bool = True,
+    dry_run: bool = False,
 ) -> InstallResult:
     """Take out the parts that ``install`` put in. ``force``: even while jobs run on our nodes or
     wait for them, and while machines cost money. ``verify=False`` leaves out the throw-away
-    slurmctld.
+    slurmctld. ``dry_run``: only check, and report what would be removed.
 
-    Raises ConfigError, with nothing changed, if jobs, machines, the site's own lua or its own
-    slurm.conf still need us.
+    Raises ConfigError, with nothing changed, with everything by which jobs, machines, the site's
+    own lua or its own slurm.conf still need us.
     """
     version = version or release_of(config.slurm)
     manifest = read_manifest(config_path)
@@ -66,15 +69,17 @@ def uninstall(
     text = plan.bytes_of(slurm_conf)
     if manifest is None and not our_lines.has_include(text):
         return InstallResult(changed=(), lines=("nothing is installed",))
-    _refuse_for_lua(config)
     costs = leaving.find_costs(config, leaving.NodesAndPartitions(), frozenset())
+    if problems := tuple(_problems(config, text, version, costs, force=force)):
+        raise ConfigError(*problems)
     proven: tuple[str, ...] = ()
+    if our_lines.has_include(text) and verify:
+        site = read_site(config.slurm, ignore=fragment.FILE_NAME)
+        proven = tuple(removal.prove(config.slurm, site, force=force))
+    if dry_run:
+        return InstallResult(changed=(), lines=(*proven, *_preview(config, text, manifest)))
     if our_lines.has_include(text):
-        proven = _proven(config, version, verify=verify, force=force)
         sentence, restart_needed = _remove_lines(config, text, version, restart, costs, force=force)
-    elif costs and not force:
-        # Jobs may have got machines between the first step and the restart of slurmctld.
-        raise ConfigError(*costs.problems(frozenset()))
     else:
         sentence, restart_needed = "slurm.conf has no line of slurm-elastic", False
     # If slurmctld still calls our PrologSlurmctld and its file is gone, it requeues every job.
@@ -90,20 +95,44 @@ def uninstall(
     leaving.forget_holds(config)
     left_lines = _foreign_places(config, config_path)
     files = (f"removed {path}" for path in removed)
-    lines = (*proven, *costs.lines(), sentence, *files, *kept_lines, *left_lines)
+    # Machines that --force leaves behind end only while slurm-elasticd runs.
+    stop = () if costs else (f"the services may still run: {service_remedies.stop(SERVICES)}",)
+    lines = (*proven, *costs.lines(), sentence, *files, *kept_lines, *left_lines, *stop)
     return InstallResult(changed=(slurm_conf, *removed), lines=lines)
 
 
-def _proven(
-    config: Config, version: tuple[int, int], *, verify: bool, force: bool
-) -> tuple[str, ...]:
-    """Return sentences about the proven facts. ConfigError if slurmctld would not start
-    afterwards.
-    """
-    site = read_site(config.slurm, ignore=fragment.FILE_NAME)
-    departing = leaving.installed(site.directory)
-    removal.refuse_mentions(config.slurm, site, version, departing, force=force)
-    return tuple(removal.prove(config.slurm, site, force=force)) if verify else ()
+def _problems(
+    config: Config,
+    text: bytes,
+    version: tuple[int, int],
+    costs: leaving.LeavingCosts,
+    *,
+    force: bool,
+) -> Iterator[str]:
+    """Yield all reasons that can be known before a change."""
+    settings, directory = config.slurm, Path(config.slurm.conf).parent
+    yield from _loading_lua(directory)
+    if our_lines.has_include(text):
+        site = read_site(settings, ignore=fragment.FILE_NAME)
+        departing = leaving.installed(site.directory)
+        yield from removal.problem_mentions(settings, site, version, departing, force=force)
+        is_up = controller.is_up(settings)
+        try:
+            yield from leaving.hindrances(settings, departing, up=is_up, costs=costs, force=force)
+        except SlurmError as error:
+            yield f"the jobs on cloud nodes are not known: {error}"
+    elif not force:
+        # Jobs may have got machines between the first step and the restart of slurmctld.
+        yield from costs.problems(frozenset())
+
+
+def _preview(config: Config, text: bytes, manifest: InstallManifest | None) -> Iterator[str]:
+    if our_lines.has_include(text):
+        yield f"would take slurm-elastic's two lines out of {config.slurm.conf}"
+    for name, written in (manifest.files if manifest else {}).items():
+        if Path(name).exists() and _is_as_written(Path(name), written):
+            yield f"would remove {name}"
+    yield "nothing is changed, because of --dry-run"
 
 
 def _foreign_places(config: Config, config_path: Path) -> Iterator[str]:
@@ -112,17 +141,19 @@ def _foreign_places(config: Config, config_path: Path) -> Iterator[str]:
     units = Path("/etc/systemd/system").glob("slurm-elastic*.service")
     existing = [str(path) for path in dict.fromkeys((*places, *units)) if path.exists()]
     if existing:
-        yield f"left as they are ({page('install')}, Out again): {', '.join(existing)}"
+        yield (
+            f"left as they are, the cluster's UUID with them ({page('install')}, Out again):"
+            f" {', '.join(existing)}"
+        )
 
 
-def _refuse_for_lua(config: Config) -> None:
-    """Raise ConfigError if a site's own job_submit.lua loads our filter: once the filter is gone,
-    every submission would fail.
+def _loading_lua(directory: Path) -> Iterator[str]:
+    """A sentence if a site's own job_submit.lua loads our filter: once the filter is gone, every
+    submission would fail.
     """
-    directory = Path(config.slurm.conf).parent
     text = plan.foreign_lua(directory)
     if text is not None and submit_filter.FILTER in text:
-        raise ConfigError(
+        yield (
             f"{directory / submit_filter.PLUGIN_SCRIPT} still loads {submit_filter.FILTER};"
             " take its two lines out first"
         )
@@ -196,8 +227,7 @@ def _remove_files(
         path = Path(name)
         if not path.exists():
             continue
-        # The filter may be the inert one of `_disarm`.
-        if digest(path.read_bytes()) in (written, digest(_INERT)):
+        if _is_as_written(path, written):
             path.unlink()
             removed.append(path)
         else:
@@ -209,8 +239,12 @@ def _remove_files(
     kept_lines += _drop_backup(Path(config.slurm.conf))
     # Last: if a removal fails, the next run must still know which files are ours.
     manifest_path(config_path).unlink(missing_ok=True)
-    kept_lines.append(f"{config.state} and the cluster's UUID stay")
     return removed, kept_lines
+
+
+def _is_as_written(path: Path, written: str) -> bool:
+    # The filter may be the inert one of `_disarm`.
+    return digest(path.read_bytes()) in (written, digest(_INERT))
 
 
 def _drop_backup(slurm_conf: Path) -> Iterator[str]:
