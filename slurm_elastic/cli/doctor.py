@@ -165,6 +165,7 @@ def diagnose(
         *head.budgets(config),
         *bursting.budgets_passed(config),
         *head.allowed_groups(config),
+        *head.join_head(config),
         *auth.examine(config, now),
         *head.memory(config, now),
         *(outdated.examine(config, file) if file else ()),
@@ -215,6 +216,7 @@ def before_install(
         *head.budgets(config),
         *bursting.budgets_passed(config),
         *head.allowed_groups(config),
+        *head.join_head(config),
         *auth.examine(config, now),
         *(() if quick else head.slurm_conf(config)),
     ]

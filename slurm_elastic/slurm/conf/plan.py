@@ -29,6 +29,7 @@ from slurm_elastic.slurm.conf import (
     default_memory,
     fragment,
     gresconf,
+    head_names,
     job_order,
     mentions,
     node_names,
@@ -269,6 +270,7 @@ def _notices(
         yield f"{reason}; its partition is INACTIVE until then"
     yield from _gres_notices(config, pools, site)
     yield from allow_lists.notices(config)
+    yield from head_names.notices(config)
     yield from submissions.notices(config, site)
     yield from account_tree.notices(config, site, version)
     if "enable_configless" not in site.items("SlurmctldParameters"):

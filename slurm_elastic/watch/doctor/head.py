@@ -24,7 +24,7 @@ from slurm_elastic.model.finding import Finding, FindingLevel
 from slurm_elastic.model.protocols import NO_NODE, Slurm
 from slurm_elastic.model.slurm import SlurmNode
 from slurm_elastic.policies.nodes.out_of_service import ill
-from slurm_elastic.slurm.conf import allow_lists, check, plan
+from slurm_elastic.slurm.conf import allow_lists, check, head_names, plan
 from slurm_elastic.slurm.conf.overridden import overridden
 from slurm_elastic.state import statedir
 from slurm_elastic.state.heartbeat import DAEMON
@@ -225,6 +225,14 @@ def allowed_groups(config: Config) -> Iterator[Finding]:
             f"who may use {cloud}",
             f"this host has no group {group}",
             advice=allow_lists.UNKNOWN_GROUP_REMEDY,
+        )
+
+
+def join_head(config: Config) -> Iterator[Finding]:
+    """Report names of ``join.head`` that this host cannot resolve."""
+    for host in head_names.unresolved(config):
+        yield Finding.note(
+            "join.head", f"this host cannot resolve {host}", advice=head_names.REMEDY
         )
 
 
