@@ -34,8 +34,8 @@ from slurm_elastic.policies.launch.trial import (
 )
 from slurm_elastic.policies.nodes.node_state import Phase, is_down, is_drained, phase
 from slurm_elastic.slurm.client import node_updates
-from slurm_elastic.slurm.client.doctor_commands import joined
 from slurm_elastic.slurm.client.prompt import PromptCli
+from slurm_elastic.slurm.client.sbatch_test_only import joined
 from slurm_elastic.state.audit_trail import pool_subject
 from slurm_elastic.state.ledger import Decision, Ledger
 from slurm_elastic.state.spool import Spool

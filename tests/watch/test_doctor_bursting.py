@@ -25,8 +25,9 @@ from slurm_elastic.model.slurm import SlurmNode
 from slurm_elastic.policies.launch.ranking import unsold
 from slurm_elastic.policies.nodes.node_reasons import HOLD_MARK
 from slurm_elastic.providers.fake.provider import FakeProvider
-from slurm_elastic.slurm.client.doctor_commands import ProbingCli, joined
+from slurm_elastic.slurm.client.doctor_commands import ProbingCli
 from slurm_elastic.slurm.client.fake import FakeSlurm
+from slurm_elastic.slurm.client.sbatch_test_only import joined
 from slurm_elastic.state.ledger import Ledger
 from slurm_elastic.watch.doctor import bursting, clouds
 

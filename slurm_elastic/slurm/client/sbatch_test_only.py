@@ -14,7 +14,7 @@ from datetime import datetime
 
 from msgspec import Struct
 
-from slurm_elastic.base.errors import SlurmElasticError
+from slurm_elastic.base.errors import SlurmElasticError, SlurmError
 from slurm_elastic.base.units import brief
 from slurm_elastic.config import SlurmSettings
 from slurm_elastic.slurm.client.command import CallTimeout, run
@@ -23,6 +23,11 @@ TIMEOUT_S = 30.0
 _OPTION = re.compile(r"^sbatch: ([a-z][a-z-]*) *: (.*)$", re.MULTILINE)
 _START = re.compile(r"^sbatch: Job \d+ to start at (\d{4}-\S+) using \d+ processors", re.MULTILINE)
 _REFUSED = re.compile(r"^(?:sbatch: (?:error|fatal): |allocation failure: )+(.*)$", re.MULTILINE)
+_PREFIX = re.compile(
+    r"^(?:sbatch: )?(?:error: )?(?:Batch job submission failed: |allocation failure: )?"
+)
+UNSPECIFIED = "Unspecified error"
+"""sbatch's text for slurm.ERROR of a job_submit.lua."""
 _TIME_LIMIT = re.compile(r"(?:(\d+)-)?(\d+)(?::(\d+))?(?::(\d+))?")
 _SIZE = re.compile(r"(\d+)([KMGT]?)")
 _MIB = {"K": 1 / 1024, "": 1, "M": 1, "G": 1024, "T": 1024**2}
@@ -106,3 +111,24 @@ def count(text: str, default: int = 1) -> int:
     """The smallest value of a number or a range (``2-4``)."""
     digits = re.match(r"\d+", text)
     return int(digits[0]) if digits else default
+
+
+def is_scripts_refusal(error: SlurmError) -> bool:
+    """Return whether a job_submit.lua refused the job and gave a reason: a text of its own and
+    slurm.ERROR. An error of the connection may also come with UNSPECIFIED.
+    """
+    text = joined(error.stderr)
+    if UNSPECIFIED not in error.stderr or text == UNSPECIFIED:
+        return False
+    return not SlurmError(error.command, error.code, text).unanswered
+
+
+def joined(output: str) -> str:
+    """Return sbatch's messages in one line, without their prefixes.
+
+    A refusing job_submit.lua has its own text first (slurm.log_user). Then the error that it
+    returns says nothing more if it is slurm.ERROR.
+    """
+    lines = (_PREFIX.sub("", line.strip()) for line in output.splitlines())
+    messages = [line for line in dict.fromkeys(lines) if line]
+    return "; ".join([line for line in messages if line != UNSPECIFIED] or messages)

@@ -17,19 +17,19 @@ def conflicts(config: Config, site: SiteConf) -> Iterator[str]:
     job would wait for ever (Job's account not known).
     """
     entry = site.option("AccountingStorageType")
-    found = entry.value if entry else "not set"
+    storage = entry.value if entry else "not set"
     # Slurm also takes the name of a plug-in without its type.
-    if found.lower().rpartition("/")[2] == "slurmdbd":
+    if storage.lower().rpartition("/")[2] == "slurmdbd":
         return
-    allowed = [config.who_of(cloud) for cloud in config.clouds]
+    rules_by_cloud = [config.who_of(cloud) for cloud in config.clouds]
     lists = {
-        "accounts": sorted({name for who in allowed for name in who.accounts}),
-        "qos": sorted({name for who in allowed for name in who.qos}),
+        "accounts": sorted({name for rules in rules_by_cloud for name in rules.accounts}),
+        "qos": sorted({name for rules in rules_by_cloud for name in rules.qos}),
     }
     for key, names in lists.items():
         if names:
             yield (
-                f"{entry.location if entry else site.path}: AccountingStorageType: found {found},"
+                f"{entry.location if entry else site.path}: AccountingStorageType: found {storage},"
                 f" expected {_SLURMDBD}, as slurm-elastic.yaml has allow.{key}: {', '.join(names)}:"
                 " without slurmdbd Slurm knows no accounts and no QOS, and jobs in these clouds"
                 " would wait for ever; use allow.groups instead"
@@ -43,6 +43,6 @@ def unknown_groups(config: Config) -> Mapping[str, str]:
 
 
 def notices(config: Config) -> Iterator[str]:
-    """A sentence for each unknown group. slurmctld may run on a host that has the group."""
+    """A sentence for each unknown group. It is no conflict, as another host may know the group."""
     for group, cloud in unknown_groups(config).items():
         yield f"who may use {cloud}: this host has no group {group}; {UNKNOWN_GROUP_REMEDY}"

@@ -26,7 +26,7 @@ from slurm_elastic.base.account import account
 from slurm_elastic.base.units import brief
 from slurm_elastic.config import SlurmSettings
 from slurm_elastic.slurm.client import siteconf
-from slurm_elastic.slurm.client.doctor_commands import joined
+from slurm_elastic.slurm.client.sbatch_test_only import joined
 from slurm_elastic.slurm.client.siteconf import ConfLine, Entry, SiteConf
 from slurm_elastic.slurm.conf import gresconf, topology_yaml
 from slurm_elastic.slurm.conf.isolated import ADDRESS, QUESTIONS, namespaces

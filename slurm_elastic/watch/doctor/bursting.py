@@ -23,7 +23,7 @@ from slurm_elastic.policies.launch.verdict import out_of_service
 from slurm_elastic.policies.nodes.node_reasons import HOLD_MARK, has_mark
 from slurm_elastic.policies.nodes.node_state import is_rebooting
 from slurm_elastic.slurm.client import confvalues, siteconf
-from slurm_elastic.slurm.client.doctor_commands import is_scripts_refusal, joined
+from slurm_elastic.slurm.client.sbatch_test_only import is_scripts_refusal, joined
 from slurm_elastic.slurm.client.site import read_site
 from slurm_elastic.slurm.conf import plan
 from slurm_elastic.slurm.conf.plugins import has_plugin

@@ -17,7 +17,7 @@ from msgspec import Struct
 from slurm_elastic.base.errors import ConfigError
 from slurm_elastic.config import Config
 from slurm_elastic.model.finding import Finding
-from slurm_elastic.slurm.client.doctor_commands import UNSPECIFIED
+from slurm_elastic.slurm.client.sbatch_test_only import UNSPECIFIED
 from slurm_elastic.slurm.conf import account_tree, allowed_partitions, dryrun, plan
 from slurm_elastic.slurm.conf.dryrun import DryRunSubmission
 from slurm_elastic.slurm.conf.plan import ConfPlan
@@ -143,8 +143,8 @@ def _comparison(
 def _site_refusal(subject: str, refusal: str, expected: str) -> Finding:
     """The site's own script refuses the job, and the filter alone would accept it.
 
-    With a reason in words that is a rule of the site, and no job of this kind reaches the filter.
-    Without words the script may be broken.
+    If it gives a reason, this is a rule of the site, which keeps such jobs from the filter. Without
+    a reason the script may be broken.
     """
     expected = f"partitions {expected}, which it gets without the site's own script"
     if refusal != UNSPECIFIED:
