@@ -48,11 +48,11 @@ class PoolCase(Struct, frozen=True, kw_only=True):
 
     ``partition``: its cloud's partition, which admits ``accounts``, ``groups`` and ``qos`` (empty:
     all) for at most ``max_time`` s, and only jobs of ``site_partitions`` (empty: jobs that name no
-    partition). ``interactive``: srun and salloc wait long enough for its
-    machines. ``most``: how many of its nodes may ever be up together; ``cloud_most``: the same for
-    its cloud. ``nodes``: its nodes in Slurm (None: unknown). ``bar``: why none of its machines
-    starts now. ``unlisted``: why the submit filter gives no job our partitions. ``shut``: why its
-    partition starts no job. ``reserved``: reservations of its nodes.
+    partition). ``interactive``: srun and salloc wait long enough for its machines. ``most``: how
+    many of its nodes may ever be up together; ``cloud_most``: the same for its cloud. ``nodes``:
+    its nodes in Slurm (None: unknown). ``bar``: why none of its machines starts now. ``unlisted``:
+    why the submit filter gives no job our partitions. ``shut``: why its partition starts no job.
+    ``reserved``: reservations of its nodes.
     """
 
     pool: Pool
@@ -232,8 +232,7 @@ def _named(question: _Question) -> str:
         return ""
     case, asker = question.case, question.asker
     names = [name for name in job.partitions if name and name not in asker.ours]
-    reason = not_open(names, case.site_partitions, asker.default)
-    if reason:
+    if reason := not_open(names, case.site_partitions, asker.default):
         return f"{reason} may get {case.partition} (allow.partitions of cloud {case.pool.cloud})"
     for kind, value in (
         ("nodes (-w)", job.required), ("nodes to avoid (-x)", job.excluded),

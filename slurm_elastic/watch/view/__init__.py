@@ -293,7 +293,6 @@ def _cloud(join: _Join, cloud: CloudSettings, blocked: CloudBlocked | None) -> C
     pools = [p for p in join.pools if p.cloud == cloud.name]
     health = next((h for h in join.facts.health if h.name == cloud.name), None)
     scope = f"cloud:{cloud.name}"
-    limits = [n for n in (cloud.limits.nodes, cloud.room) if n is not None]
     machines = [m for m in join.live if m.instance.cloud == cloud.name]
     return CloudRow(
         name=cloud.name,
@@ -303,7 +302,7 @@ def _cloud(join: _Join, cloud: CloudSettings, blocked: CloudBlocked | None) -> C
         nodes=sum(len(p.nodes) for p in pools),
         states=join.states(pools),
         machines=join.usage.nodes.get(scope, 0),
-        limit=min(limits, default=None),
+        limit=min((n for n in (cloud.limits.nodes, cloud.room) if n is not None), default=None),
         price_now=join.price_now(machines),
         price_worst=join.usage.dollars_per_hour.get(scope, 0.0),
         price_limit=cloud.limits.dollars_per_hour,
