@@ -80,13 +80,12 @@ def _naming_cloud(settings: CloudSettings) -> Iterator[None]:
         others_text = f"Python module {error.name!r} is missing; install it beside slurm-elastic"
         reason = missing_module(error, settings.provider) if is_own_kind else others_text
         raise ConfigError(f"cloud {settings.name!r}: {reason}") from error
-    except LookupError as error:
-        if type(error) is not LookupError:
-            raise  # a KeyError or an IndexError
-        # Python cannot read one of its own codecs, such as those of a Python below /root.
-        unread = missing_module(ModuleNotFoundError(name="encodings"), settings.provider)
-        raise ConfigError(f"cloud {settings.name!r}: {unread}") from error
     except Exception as error:
+        # A plain LookupError, no KeyError: Python cannot read one of its own codecs, such as those
+        # of a Python below /root.
+        if is_own_kind and type(error) is LookupError:
+            unread = missing_module(ModuleNotFoundError(name="encodings"), settings.provider)
+            raise ConfigError(f"cloud {settings.name!r}: {unread}") from error
         # An unknown error in our own code is a defect and must keep its traceback. A plug-in's
         # error is its site's business, so it becomes a message.
         if is_own_kind or isinstance(error, ConfigError):
