@@ -9,6 +9,7 @@ from functools import partial
 
 from slurm_elastic.base.errors import AuthError, ProviderError, TransientError
 from slurm_elastic.base.faults import reach
+from slurm_elastic.base.grouping import group_by
 from slurm_elastic.base.hostlist import compress
 from slurm_elastic.controller.context import Site
 from slurm_elastic.controller.ending import terminate_by_cause
@@ -17,6 +18,7 @@ from slurm_elastic.controller.snapshot import CORRELATION, find_machines_to_act_
 from slurm_elastic.model.causes import AnyCause
 from slurm_elastic.model.causes.machine_ends import CannotBeStopped, IdleStopped, JobNotWhole
 from slurm_elastic.model.cluster import LaunchSpec, Pool
+from slurm_elastic.model.machine_states import Stopping
 from slurm_elastic.model.protocols import Stops
 from slurm_elastic.model.slurm import SlurmNode
 from slurm_elastic.policies import actions
@@ -193,7 +195,7 @@ def stop_again(
     cloud: str,
     machines: Sequence[Machine],
     correlation: str,
-    cause: AnyCause = _IDLE,
+    cause: AnyCause,
 ) -> list[Machine]:
     """Repeat the call of ``stop`` for machines with an open intent. Returns the machines that the
     cloud refuses to stop. There are none if it stops them or its answer leaves that open.
@@ -239,7 +241,7 @@ def has_stopped(
     cloud: str,
     machines: Sequence[Machine],
     correlation: str,
-    cause: AnyCause = _IDLE,
+    cause: AnyCause,
 ) -> None:
     """Record that these machines have stopped. From then on they cost the pool's stopped price."""
     pools = {m.instance.id: site.pools.get(m.pool) for m in machines}
@@ -260,7 +262,9 @@ def note_stopped(
 ) -> None:
     """Record that these machines are stopped, as their cloud lists them."""
     cloud = snapshot.terms.cloud
-    has_stopped(site, cloud, find_machines_to_act_on(site, cloud, stopped), CORRELATION)
+    machines = find_machines_to_act_on(site, cloud, stopped)
+    for cause, group in group_by(machines, _cause_of_stop).items():
+        has_stopped(site, cloud, group, CORRELATION, cause)
 
 
 def repeat_stop(site: Site, snapshot: ClusterSnapshot, stops: Sequence[actions.StopAgain]) -> None:
@@ -274,5 +278,13 @@ def repeat_stop(site: Site, snapshot: ClusterSnapshot, stops: Sequence[actions.S
         site.ledger.stops.record_stop_failure(cloud, ids, CannotBeStopped(error=error))
         refused = machines
     else:
-        refused = stop_again(site, cloud, machines, CORRELATION)
+        refused = [
+            machine
+            for cause, group in group_by(machines, _cause_of_stop).items()
+            for machine in stop_again(site, cloud, group, CORRELATION, cause)
+        ]
     terminate_by_cause(site, cloud, refused, {a.machine: a.cause for a in stops}, CORRELATION)
+
+
+def _cause_of_stop(machine: Machine) -> AnyCause:
+    return machine.life.cause if isinstance(machine.life, Stopping) else _IDLE

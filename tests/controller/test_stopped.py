@@ -32,6 +32,7 @@ from slurm_elastic.features import starting, stopping
 from slurm_elastic.features.books import charges, read_books, report
 from slurm_elastic.features.cost_keys import By
 from slurm_elastic.model.causes import Quoted
+from slurm_elastic.model.causes.machine_ends import JobNotWhole
 from slurm_elastic.model.cluster import (
     Instance,
     InstanceState,
@@ -325,6 +326,44 @@ def test_machines_stop_again_if_their_job_is_refused(open_world: Callable[..., W
     world.advance(600)
     run(world, 7, "pub1", "pub2")
     assert states(world) == dict.fromkeys(kept, "running"), "they serve the next job"
+
+
+@pytest.mark.parametrize("fault", ["no answer", "stop.after-intent", "stop.after-call"])
+def test_a_machine_of_a_refused_job_stops_if_its_stop_had_no_answer(
+    open_world: Callable[..., World], monkeypatch: pytest.MonkeyPatch, fault: str
+) -> None:
+    """Slurm's own request to end the machine comes while its stop is decided and not confirmed."""
+    world = open_world(max_stopped=3)
+    let_spend(world, 1.0)
+    run(world, 1, "pub1", "pub2")
+    idle(world)
+    kept, cloud = stopped(world), world.clouds["pub"]
+    struck: list[str] = []
+
+    def reach(reached: str) -> None:
+        if reached == fault and not struck:
+            struck.append(fault)
+            raise Killed
+
+    if fault == "no answer":
+        cloud.fail_next(TransientError, times=1, call="stop")
+    else:
+        monkeypatch.setattr(stopping, "reach", reach)
+    cloud.fail_next(CapacityError, times=20, call="launch")
+    world.slurm.submit(60, PUB, 3, node_count=3)
+    world.advance(120)
+    if fault != "no answer":
+        assert struck == [fault]
+        assert world.daemon is None
+        world.start()
+    world.advance(200)
+    assert "started" in world.kinds("pub1")
+    assert "terminated" not in world.kinds("pub1")
+    assert stopped(world) == kept
+    assert states(world) == dict.fromkeys(kept, "stopped")
+    first, *later = (d for d in world.ledger.decisions.about("pub1") if d.kind == "stopped")
+    assert first.cause == stopping._IDLE
+    assert {d.cause for d in later} == {JobNotWhole()}
 
 
 def test_a_machine_that_the_cloud_does_not_stop_again_ends(
@@ -750,7 +789,7 @@ def test_one_of_no_pool_any_more_stops_at_no_price(world: World) -> None:
         "pub", [machine.instance.id], Quoted(text=str(stopping._IDLE)), world.now
     )
     site = dataclasses.replace(world.site, pools={})
-    stopping.has_stopped(site, "pub", [machine], "r-1")
+    stopping.has_stopped(site, "pub", [machine], "r-1", stopping._IDLE)
     (row,) = world.ledger.stops.machines()
     assert row.instance.price == 0.0
 

@@ -115,7 +115,9 @@ def _suspend(snapshot: ClusterSnapshot, request: Request, names: Sequence[str]) 
         )
         if has_failed_boot and not is_younger:
             yield FailBoot(machine=instance.id, cause=SuspendedBySlurm(), ends=is_not_up)
-        elif is_not_up:
+        elif is_not_up and not machine.is_stopping:
+            # If our own stop of the machine had no answer, the repair repeats the stop. `Suspend`
+            # would end the machine.
             yield Suspend(machine=instance.id, cause=SuspendedBySlurm(), unproven=is_younger)
         if not is_not_up:
             yield Drop(node=instance.node, cause=NotPoweringDown())
