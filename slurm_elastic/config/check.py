@@ -19,6 +19,7 @@ from slurm_elastic.config.document import KeyPath, shown
 from slurm_elastic.config.other_clusters import OtherCluster
 from slurm_elastic.config.partial import Draft
 from slurm_elastic.config.ranking_kinds import checked_key
+from slurm_elastic.config.readable_url import is_readable_url
 from slurm_elastic.config.validate import FITS
 from slurm_elastic.config.validate_checkpoint import CHECKPOINT_FITS
 from slurm_elastic.config.validate_join import check_images, check_join
@@ -322,7 +323,8 @@ def _notify(draft: Draft) -> None:
             if not re.fullmatch(r"[^\s-][^\s]*", str(address)):
                 draft.problems.add((*key, i), shown(address), "an address of mail")
     webhook = draft.value(("notify", "webhook"), str)
-    if webhook is not None and not re.fullmatch(r"https?://[^\s/]\S*|/.+", webhook):
+    is_url_or_path = re.fullmatch(r"https?://[^\s/]\S*|/.+", webhook or "")
+    if webhook is not None and not (is_url_or_path and is_readable_url(webhook)):
         expected = "the absolute path of a file with the address, or http://... or https://..."
         draft.problems.add(("notify", "webhook"), shown(webhook), expected)
 

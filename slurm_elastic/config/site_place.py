@@ -164,8 +164,8 @@ def why_no_address(host: str) -> str:
 
 def is_loopback_url(url: str) -> bool:
     """Whether a service is on this host itself."""
-    host = urlsplit(url).hostname or ""
     try:
+        host = urlsplit(url).hostname or ""
         return host == "localhost" or ip_address(host).is_loopback
     except ValueError:
         return False

@@ -20,6 +20,7 @@ from slurm_elastic.config.checkpoint_kinds import checked_policy, policy_of
 from slurm_elastic.config.document import KeyPath, shown
 from slurm_elastic.config.method_kinds import table
 from slurm_elastic.config.partial import Draft
+from slurm_elastic.config.readable_url import is_readable_url
 from slurm_elastic.policies.checkpoint import checkpoint
 
 SECTION = "checkpoint"
@@ -123,9 +124,10 @@ def _accounts(draft: Draft) -> None:
         draft.problems.add(
             (SECTION, "notices", "queue_cloud"), shown(notices.queue_cloud), expected
         )
-    if notices.queue_url is not None and not notices.queue_url.startswith(("http://", "https://")):
+    url = notices.queue_url
+    if url is not None and not (url.startswith(("http://", "https://")) and is_readable_url(url)):
         expected = "the URL of an SQS queue"
-        draft.problems.add((SECTION, "notices", "queue_url"), shown(notices.queue_url), expected)
+        draft.problems.add((SECTION, "notices", "queue_url"), shown(url), expected)
     needs = {("notices", "queue_url"): notices.queue_url, ("prices", "source"): prices.source}
     for place, value in needs.items():
         if value not in (None, "none", "file") and not amazons:

@@ -10,6 +10,7 @@ from msgspec import Meta, field
 
 from slurm_elastic.config.clouds import CloudSettings, InstanceType
 from slurm_elastic.config.numbers import PerHour, PerSecond
+from slurm_elastic.config.readable_url import is_readable_url
 from slurm_elastic.model.cluster import Location, Market
 from slurm_elastic.model.machine_options import MachineOptions
 from slurm_elastic.policies.launch.next_launch import WORTH_A_CALL
@@ -93,7 +94,9 @@ class AwsCloud(CloudSettings, frozen=True, kw_only=True, forbid_unknown_fields=T
         """The endpoint of another service that speaks EC2's protocol. None for EC2 itself, also if
         the endpoint is a VPC endpoint or another host of AWS.
         """
-        host = urlsplit(self.endpoint or "").hostname or ""
+        # `check` reports an endpoint that cannot be read, after it has asked for this property.
+        is_readable = is_readable_url(self.endpoint or "")
+        host = (urlsplit(self.endpoint or "").hostname if is_readable else "") or ""
         return None if host.endswith(_OF_AWS) else self.endpoint
 
     def endpoint_of(self, service: str) -> str | None:

@@ -9,6 +9,7 @@ import re
 from slurm_elastic.config.decode import describe, nearest
 from slurm_elastic.config.document import shown
 from slurm_elastic.config.partial import Draft
+from slurm_elastic.config.readable_url import is_readable_url
 from slurm_elastic.model.cluster import Location
 from slurm_elastic.providers.aws.settings import Allocation, AwsCloud, Strategy
 from slurm_elastic.providers.aws.validate_machine import check_machine
@@ -31,8 +32,10 @@ def check(draft: Draft, i: int, cloud: AwsCloud) -> None:
 
 def _places(draft: Draft, i: int, cloud: AwsCloud) -> None:
     cloud_path = ("clouds", i)
-    if cloud.endpoint is not None and not cloud.endpoint.startswith(("http://", "https://")):
-        expected = "a URL that starts with http:// or https://"
+    is_http = (cloud.endpoint or "").startswith(("http://", "https://"))
+    if cloud.endpoint is not None and not (is_http and is_readable_url(cloud.endpoint)):
+        start = "a URL that starts with http:// or https://"
+        expected = "a URL such as https://ec2.site:8773 or https://[fd00::1]" if is_http else start
         draft.problems.add((*cloud_path, "endpoint"), shown(cloud.endpoint), expected)
     for key, zones in (("zones", cloud.zones), ("subnets", cloud.subnets)):
         for n, zone in enumerate(zones):

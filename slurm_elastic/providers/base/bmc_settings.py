@@ -6,10 +6,17 @@ import re
 from collections.abc import Mapping
 from typing import Protocol
 
-BMC_URL = re.compile(r"(https://[^/\s]+|http://(localhost|127\.[\d.]+|\[::1\])(:\d+)?)/\S+")
+from slurm_elastic.config.readable_url import is_readable_url
+
+_BMC_URL = re.compile(r"(https://[^/\s]+|http://(localhost|127\.[\d.]+|\[::1\])(:\d+)?)/\S+")
 """A BMC's password gives full control of its host. Without TLS it may be sent only within this
 host.
 """
+
+
+def is_bmc_url(url: str) -> bool:
+    """Whether the URL is that of a system of a BMC."""
+    return bool(_BMC_URL.fullmatch(url)) and is_readable_url(url)
 
 
 class BmcSettings(Protocol):

@@ -15,7 +15,7 @@ from slurm_elastic.config.gone import Gone
 from slurm_elastic.config.numbers import Seconds
 from slurm_elastic.config.partial import Draft
 from slurm_elastic.model.cluster import Market
-from slurm_elastic.providers.base.bmc_settings import BMC_URL
+from slurm_elastic.providers.base.bmc_settings import is_bmc_url
 
 
 class Hypervisors(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -97,7 +97,7 @@ def check_bmcs(
     for name, url in hypervisors.bmcs.items():
         if name not in hosts:
             draft.problems.add((*path, "bmcs", name), shown(name), "a host that 'hosts' names")
-        if not hypervisors.command and not BMC_URL.fullmatch(url):
+        if not hypervisors.command and not is_bmc_url(url):
             expected = "a URL as https://bmc1/redfish/v1/Systems/1"
             draft.problems.add((*path, "bmcs", name), shown(url), expected)
         if urls.count(url) > 1:

@@ -8,6 +8,7 @@ import re
 
 from slurm_elastic.config.document import KeyPath, shown
 from slurm_elastic.config.partial import Draft
+from slurm_elastic.config.readable_url import is_readable_url
 from slurm_elastic.providers.base.hosted_cloud import own_addresses
 from slurm_elastic.providers.docker.settings import DockerCloud, DockerHost
 
@@ -33,7 +34,7 @@ def check(draft: Draft, i: int, cloud: DockerCloud) -> None:
 
 def _host(draft: Draft, host_path: KeyPath, host: DockerHost) -> None:
     given_files = [key for key in _TLS if getattr(host, key) is not None]
-    if not _URL.fullmatch(host.url):
+    if not (_URL.fullmatch(host.url) and is_readable_url(host.url)):
         expected = "unix:///PATH, tcp://HOST:PORT or ssh://USER@HOST, without a password"
         # The part before an @ may be a password, which must not be shown.
         problem = "a user or password in it" if "@" in host.url else shown(host.url)

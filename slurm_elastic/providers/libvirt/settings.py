@@ -13,6 +13,7 @@ from slurm_elastic.config.clouds import CloudSettings, InstanceType
 from slurm_elastic.config.document import shown
 from slurm_elastic.config.numbers import Count, Cpus, Mebibytes
 from slurm_elastic.config.partial import Draft
+from slurm_elastic.config.readable_url import is_readable_url
 from slurm_elastic.providers.base.hosted_cloud import (
     HostedCloud,
     Hypervisors,
@@ -101,10 +102,11 @@ def check(draft: Draft, i: int, cloud: LibvirtCloud) -> None:
     uris = {name: host.uri for name, host in cloud.hosts.items()}
     own_addresses(draft, ("clouds", i), "uri", uris)
     for name, uri in uris.items():
-        if not _URI.fullmatch(uri):
+        is_readable = is_readable_url(uri)
+        if not (is_readable and _URI.fullmatch(uri)):
             expected = "libvirt's, such as qemu+ssh://USER@HOST/system"
             draft.problems.add(("clouds", i, "hosts", name, "uri"), shown(uri), expected)
-        if unproven := _unproven(uri):
+        if is_readable and (unproven := _unproven(uri)):
             expected = f"a host that proves who it is, without {unproven}"
             draft.problems.add(("clouds", i, "hosts", name, "uri"), shown(uri), expected)
     if cloud.hypervisors is not None:

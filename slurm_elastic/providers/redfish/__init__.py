@@ -7,7 +7,7 @@ from slurm_elastic.config.cloud_kinds import CloudKind
 from slurm_elastic.config.document import shown
 from slurm_elastic.config.partial import Draft
 from slurm_elastic.model.protocols import Provider
-from slurm_elastic.providers.base.bmc_settings import BMC_URL
+from slurm_elastic.providers.base.bmc_settings import is_bmc_url
 from slurm_elastic.providers.base.later import later
 from slurm_elastic.providers.redfish.settings import RedfishCloud
 from slurm_elastic.providers.redfish.skeleton import SKELETON
@@ -34,7 +34,7 @@ def _check(draft: Draft, i: int, cloud: RedfishCloud) -> None:
     """
     hosts_path = ("clouds", i, "hosts")
     for name, url in cloud.hosts.items():
-        if not cloud.command and not BMC_URL.fullmatch(url):
+        if not cloud.command and not is_bmc_url(url):
             expected = "a URL as https://bmc1/redfish/v1/Systems/1"
             draft.problems.add((*hosts_path, name), shown(url), expected)
     mates = [other for other in draft.clouds.values() if isinstance(other, RedfishCloud)]
