@@ -35,18 +35,36 @@ class LastingMachines:
     def without_short(
         self, job: int, nodes: int, limit_s: float, pools: Sequence[Pool]
     ) -> Sequence[Pool]:
-        """Return the pools without those of clouds whose machines end before the job may end."""
+        """Return the pools without those whose machines end before the job may end."""
         clouds = {pool.cloud for pool in pools} & self._clouds
         # Most sites have no such reservation. Their looks must not cost more.
         if not clouds:
             return pools
         ends = {name: self._end(name, nodes, limit_s, pools) for name in clouds}
-        lasting = [pool for pool in pools if ends.get(pool.cloud) is None]
+        short = {
+            pool.name
+            for cloud, end in ends.items()
+            for pool in self._short(cloud, end, limit_s, pools)
+        }
+        lasting = [pool for pool in pools if pool.name not in short]
         if not lasting:
             cloud, end = next((name, end) for name, end in ends.items() if end is not None)
             cause = NeverInTime(cloud=cloud, end=end, consequence=CONSEQUENCE)
             self.too_long[job] = cause
         return lasting
+
+    def _short(
+        self, cloud: str, end: ReservationEnds | None, limit_s: float, pools: Sequence[Pool]
+    ) -> Sequence[Pool]:
+        """Return the pools of the cloud that must not serve the job. ``end``: of ``_end``."""
+        of_cloud = [pool for pool in pools if pool.cloud == cloud]
+        if end is not None:
+            return of_cloud
+        # A pool without a single machine that lasts would get a node of a job that other pools of
+        # the cloud can serve. That launch is refused, and the pool is held for a while.
+        short = [pool for pool in of_cloud if self._end(cloud, 1, limit_s, [pool]) is not None]
+        # If no pool is left, the job is too large for the cloud, too. Its launch reports that.
+        return short if len(short) < len(of_cloud) else ()
 
     def _end(
         self, cloud: str, nodes: int, limit_s: float, pools: Sequence[Pool]

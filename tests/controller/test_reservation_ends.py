@@ -450,6 +450,64 @@ def test_growth_counts_a_job_if_enough_machines_last(
     world.close()
 
 
+def beside_block(directory: Path, on_demand: int | None = None) -> World:
+    """The pool of the block beside a pool of the same cloud that buys on demand."""
+    more = PoolSettings(
+        name="more", cloud="pub", nodes="o[1-4]", cpus=2, memory=4096, markets=(Market.ON_DEMAND,)
+    )
+    limits = Limits(dollars_per_hour=50.0, on_demand=on_demand)
+    policies = SitePolicies(growth="on_demand", poll_interval=5.0)
+    return only_block(directory, more, site=policies, limits=limits)
+
+
+@pytest.mark.parametrize(
+    ("size", "limit", "on_demand", "names"),
+    [
+        (1, 3 * HOUR, None, {"more"}),
+        (1, 600, None, {"many", "more"}),
+        (4, 3 * HOUR, None, {"more"}),
+        (1, 3 * HOUR, 0, set()),
+        # The cloud never has as many machines. The launch is refused with that cause.
+        (4, 3 * HOUR, 1, {"more"}),
+    ],
+)
+def test_growth_counts_a_job_only_in_the_pools_whose_machines_last(
+    tmp_path: Path, *, size: int, limit: float, on_demand: int | None, names: set[str]
+) -> None:
+    world = beside_block(tmp_path, on_demand)
+    lasting = LastingMachines(world.site, world.now)
+    pools = tuple(world.site.pools.values())
+    assert {p.name for p in lasting.without_short(1, size, limit, pools)} == names
+    assert (1 in lasting.too_long) is (not names)
+    world.close()
+
+
+def test_the_block_is_left_to_short_jobs_if_another_pool_has_machines_that_last(
+    tmp_path: Path,
+) -> None:
+    world = beside_block(tmp_path)
+    nodes = (*NODES, "o1", "o2", "o3", "o4")
+    world.slurm.submit(1, nodes, 1, partitions=("pub",), limit=3 * HOUR, node_count=1)
+    world.advance(30)
+    world.slurm.submit(2, nodes, 1, partitions=("pub",), limit=600, node_count=1)
+    world.advance(120)
+    assert [j.id for j in world.slurm.queue().values() if "RUNNING" in j.states] == [1, 2]
+    assert on_block(world) == [False, True]
+    assert {row.kind for row in world.ledger.exclusions.holds()} <= {POLICY}
+    world.close()
+
+
+def test_a_job_that_is_larger_than_the_block_is_counted_and_refused_for_its_size(
+    tmp_path: Path,
+) -> None:
+    world = only_block(tmp_path, site=SitePolicies(growth="on_demand", poll_interval=5.0))
+    lasting = LastingMachines(world.site, world.now)
+    pools = tuple(world.site.pools.values())
+    assert list(lasting.without_short(1, 3, 3 * HOUR, pools)) == list(pools)
+    assert lasting.too_long == {}
+    world.close()
+
+
 def test_growth_counts_jobs_if_a_block_ends_too_soon_for_any(tmp_path: Path) -> None:
     """No shorter job loses anything, and the nodes are held with the cause."""
     world = only_block(tmp_path, site=SitePolicies(growth="on_demand", poll_interval=5.0))
