@@ -7,14 +7,12 @@ from collections.abc import Iterator, Sequence
 from slurm_elastic.config.clouds import CloudSettings
 from slurm_elastic.controller.context import Site
 from slurm_elastic.controller.oversized import lasting_scope
-from slurm_elastic.model.causes.composed import NeverInTime
+from slurm_elastic.model.causes.growth import OutlastsMachines
 from slurm_elastic.model.causes.misfits import ReservationEnds
 from slurm_elastic.model.cluster import Market, NodeRequest, Offer, Pool
 from slurm_elastic.policies.growth.scaling import holds_back
 from slurm_elastic.policies.launch.lasting import early_end
 from slurm_elastic.providers.base.offers import reserved_offers, typed_offer, with_disks
-
-CONSEQUENCE = "no machine starts for it now"
 
 
 class LastingMachines:
@@ -24,7 +22,7 @@ class LastingMachines:
 
     def __init__(self, site: Site, now: float) -> None:
         self._site, self._now = site, now
-        self.too_long: dict[int, NeverInTime] = {}
+        self.too_long: dict[int, OutlastsMachines] = {}
         self._clouds = {
             name
             for name, cloud in site.clouds.items()
@@ -48,9 +46,13 @@ class LastingMachines:
         }
         lasting = [pool for pool in pools if pool.name not in short]
         if not lasting:
-            cloud, end = next((name, end) for name, end in ends.items() if end is not None)
-            cause = NeverInTime(cloud=cloud, end=end, consequence=CONSEQUENCE)
-            self.too_long[job] = cause
+            end = next(end for end in ends.values() if end is not None)
+            self.too_long[job] = OutlastsMachines(
+                pools=tuple(pool.name for pool in pools),
+                reservation=end.reservation,
+                ends_at=end.ends_at,
+                limit_s=limit_s,
+            )
         return lasting
 
     def _short(

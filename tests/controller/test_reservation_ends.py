@@ -412,8 +412,7 @@ def test_growth_counts_no_job_that_outlasts_the_only_block(
     (told,) = (str(d.reason) for d in world.ledger.decisions.about("job:1"))
     assert told == (
         "reservation block ends its machines at 2027-01-15T10:00:00Z, too soon for a job of up to"
-        " 3h that cannot be saved. Cloud pub has too few other machines, so no machine starts for"
-        " it now"
+        " 3h. Pool many has too few other machines, so none starts there for it now"
     )
     world.close()
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from msgspec import Struct
 
-from slurm_elastic.base.units import brief, counted
+from slurm_elastic.base.units import brief, counted, format_moment
 from slurm_elastic.model.causes.cause import Cause
 
 
@@ -70,5 +70,27 @@ class PolicyChosen(Cause, frozen=True, kw_only=True):
         return f"policy {self.policy} from now on: {self.reason}"
 
 
-GrowthStep = GrowthPlanned | WasteMeasured | PolicyChosen
+class OutlastsMachines(Cause, frozen=True, kw_only=True):
+    """The growth policy starts no machine of its ``pools`` for a job of up to ``limit_s``: the
+    cloud ends the machines of the ``reservation`` at ``ends_at`` (Unix time), and the pools have
+    too few others. Pools of another growth policy may have some.
+    """
+
+    pools: tuple[str, ...]
+    reservation: str
+    ends_at: float
+    limit_s: float
+
+    @property
+    def words(self) -> str:
+        pools = f"Pool{'s' * (len(self.pools) != 1)} {', '.join(self.pools)}"
+        have = "has" if len(self.pools) == 1 else "have"
+        return (
+            f"reservation {self.reservation} ends its machines at {format_moment(self.ends_at)},"
+            f" too soon for a job of up to {brief(self.limit_s)}. {pools} {have} too few other"
+            " machines, so none starts there for it now"
+        )
+
+
+GrowthStep = GrowthPlanned | WasteMeasured | PolicyChosen | OutlastsMachines
 """All causes of growth without another cause as a field."""
