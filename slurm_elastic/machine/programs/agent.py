@@ -394,7 +394,8 @@ class Agent:
             if now - self.refused_since < REFUSED_S:
                 return
             say("slurmctld does not take this machine: starting slurmd as after a boot")
-            self.run(shlex.split(command))
+            if not self.run(shlex.split(command)):
+                return  # the next look tries again
         elif not self.slurm.flags or self.slurm.flags & GONE:
             return
         with open(settled, "w"):

@@ -152,6 +152,7 @@ if [ -d /run/systemd/system ]; then
   # reconfigure is enough. But slurmctld refuses a machine that booted before it told the node to
   # power up. So -b is only for a container, which has its host's uptime, and for a machine that
   # was refused. A later start (an update, a crash) never has it.
+  # If slurmd does not start, the agent runs this again, so systemd must not start it, too.
   boot=
   [ -e /run/systemd/container ] && boot=-b
   echo "boot_command=/bin/sh $dir/start -b" >>"$dir/agent"
@@ -159,7 +160,7 @@ if [ -d /run/systemd/system ]; then
 $keys || systemctl $munge munge.service || exit
 $check || exit
 echo "SLURMD_OPTIONS=\${1:-$boot} $options" >$dir/slurmd
-systemctl restart slurmd.service || exit
+systemctl restart slurmd.service || { systemctl stop slurmd.service; exit 1; }
 echo "SLURMD_OPTIONS=$options" >$dir/slurmd $joined
 END
   if [ "$munge" = start ] && [ "$check" = : ]; then

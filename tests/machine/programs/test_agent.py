@@ -387,6 +387,15 @@ def test_a_machine_that_slurmctld_does_not_take_reports_a_boot_once(
     assert seen == [0, 0, 1, 1]
 
 
+def test_a_report_of_a_boot_that_fails_is_made_again(tmp_path: Path, scontrol: Scontrol) -> None:
+    """slurmd has been stopped then, so nobody else would start it."""
+    machine = Started(tmp_path, scontrol)
+    machine.agent.settings["boot_command"] = f"sh -c 'echo >>{machine.ran}; exit 1'"
+    assert [machine.looks(now, REFUSED) for now in (100.0, 131.0, 161.0)] == [0, 1, 2]
+    machine.agent.settings["boot_command"] = f"sh -c 'echo >>{machine.ran}'"
+    assert [machine.looks(now, REFUSED) for now in (191.0, 221.0)] == [3, 3]
+
+
 def test_a_machine_that_slurmctld_has_taken_never_reports_a_boot(
     tmp_path: Path, scontrol: Scontrol
 ) -> None:

@@ -429,6 +429,25 @@ def test_the_playbooks_image_reports_no_boot_at_each_start_of_slurmd() -> None:
     assert "Restart=on-failure" in unit
 
 
+def test_a_slurmd_that_does_not_start_is_left_to_the_agent_alone(tmp_path: Path) -> None:
+    """systemd's own restart may bring slurmd up with -b, and the agent's next start then ends the
+    jobs of a node that is up.
+    """
+    machine = Machine(tmp_path)
+    machine.command("systemd-run")
+    (tmp_path / "systemd" / "system").mkdir(parents=True)
+    machine.join()
+    (machine.bin / "systemctl").write_text(
+        f'#!/bin/sh\necho "systemctl $*" >>{machine.log}\n[ "$1 $2" != "restart slurmd.service" ]\n'
+    )
+    environment = {"PATH": f"{machine.bin}:{os.environ['PATH']}"}
+    start = ["sh", str(machine.run / "start")]
+    assert subprocess.run(start, env=environment, check=False).returncode == 1
+    assert machine.log.read_text().splitlines()[-2:] == [
+        "systemctl restart slurmd.service", "systemctl stop slurmd.service",
+    ]  # fmt: skip
+
+
 @pytest.mark.parametrize(
     ("stopped", "join", "there"),
     [
