@@ -69,6 +69,7 @@ class Site:
     In memory only: ``worst_prices``: per offer the highest hourly price that its cloud has quoted.
     It also applies to machines bought before that quote. ``oversized``: jobs that fit no cloud and
     are being requeued. If an entry is lost, the job is tried once more and rejected again.
+    ``set_aside``: by job, the last reported cause for which it may start only later.
     ``unreadable``: by cloud, why its last list could not be read. A cloud that was never read has
     no entry. ``unadopted``: by cloud and id, listed machines without a row in the ledger yet.
     ``suspends``: by id, the suspend requests that still wait to be carried out. ``cloud_places``:
@@ -99,6 +100,7 @@ class Site:
     wait: Callable[[float], bool] = field(default_factory=lambda: threading.Event().wait)
     worst_prices: SharedDict[str, float] = field(default_factory=SharedDict)
     oversized: SharedDict[int, KeptOutJob] = field(default_factory=SharedDict)
+    set_aside: SharedDict[int, NotYetInTime] = field(default_factory=SharedDict)
     blocked: Mapping[str, AnyCause] = field(default_factory=dict)
     unreadable: SharedDict[str, str] = field(default_factory=SharedDict)
     unadopted: SharedDict[tuple[str, str], Instance] = field(default_factory=SharedDict)

@@ -7,6 +7,9 @@ it is held like a job that its user has held (``scontrol uhold``), and the perso
 limit or shortens the job releases it.
 
 A job that has to wait for a reservation which begins later gets that begin as its own begin time.
+The exception is a job with other partitions, because a begin time holds in all partitions. Until
+the reservation begins, slurmctld may give such a job nodes of the cloud again every few minutes,
+and the job is requeued each time. It is reported once.
 """
 
 from __future__ import annotations
@@ -58,6 +61,8 @@ def move_or_hold_jobs(site: Site) -> None:
         elif job is not None and site.monotonic() < barred.deadline:
             continue
         site.oversized.pop(number)
+    if waiting:
+        site.set_aside.keep(queue.keys())
 
 
 def find_too_large(
@@ -173,12 +178,16 @@ def _move_or_hold(site: Site, job: SlurmJob, barred: KeptOutJob) -> None:
             raise
         log.warning("job not changed job=%s error=%s", job.label, error)
         return
+    decided_cause = replace(cause, consequence=outcome)
+    # A job with other partitions comes back every few minutes.
+    if isinstance(decided_cause, NotYetInTime) and len(job.partitions) > 1:
+        if site.set_aside.get(job.id) == decided_cause:
+            return
+        site.set_aside[job.id] = decided_cause
     can = "cannot start here yet" if is_not_yet else "can never start here"
     log.warning("job %s job=%s reason=%s", can, job.label, cause)
     kind = "set-aside" if is_not_yet else "never"
-    site.record(
-        barred.correlation, kind, (job_subject(job.id),), replace(cause, consequence=outcome)
-    )
+    site.record(barred.correlation, kind, (job_subject(job.id),), decided_cause)
 
 
 def _delay(site: Site, job: SlurmJob, partition: str, cause: NotYetInTime) -> str:

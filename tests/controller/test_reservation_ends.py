@@ -384,6 +384,28 @@ def test_a_job_that_waits_for_a_later_block_may_start_in_its_other_partitions(
     world.close()
 
 
+def test_a_job_that_keeps_its_other_partitions_is_reported_once(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """slurmctld gives it a node of the cloud again and again until the later block begins."""
+    world = only_block(tmp_path, reservations=(BLOCK, LATER))
+    for name in NODES:
+        world.slurm.set_node(name, partitions=("pub",))
+    submit(world, 1, 3 * HOUR, partitions=("static", "pub"))
+    world.advance(HOUR)
+    assert world.slurm.queue()[1].restarts > 5
+    assert caplog.text.count("cannot start here yet job=1 ") == 1
+    assert world.kinds("job:1").count("set-aside") == 1
+    world.slurm.change_pending([1], partitions=("static", "other", "pub"))
+    world.advance(HOUR / 2)
+    assert world.kinds("job:1").count("set-aside") == 2, "the job has other partitions now"
+    world.slurm.remove_job(1)
+    submit(world, 2, 3 * HOUR, partitions=("static", "pub"))
+    world.advance(300)
+    assert world.site.set_aside.snapshot().keys() == {2}
+    world.close()
+
+
 GROWTHS = ("on_demand", "bursts", "group_bursts(group=1)", "semi_elastic", "ratio")
 
 
