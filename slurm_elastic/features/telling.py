@@ -17,6 +17,7 @@ import urllib.request
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Executor
 from http.client import InvalidURL
+from urllib.parse import urlsplit
 
 import msgspec
 
@@ -270,7 +271,12 @@ def address_of(webhook: str) -> str:
 
 def _without_user(address: str) -> str:
     # urllib takes a user and a password for a part of the host's name, and asks DNS for them.
-    if "@" in address.split("/")[2]:
+    try:
+        host = urlsplit(address).netloc
+    except ValueError:
+        # The error quotes the address, as those of `_post`.
+        raise ConfigError(_UNUSABLE) from None
+    if "@" in host:
         raise ConfigError(_UNUSABLE)
     return address
 

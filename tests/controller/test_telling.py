@@ -209,6 +209,22 @@ def test_a_file_with_an_address_that_cannot_be_used_is_told_without_it(
 
 
 @pytest.mark.parametrize(
+    "address", ["https://chat.example.org?key=@x", "https://chat.example.org#@x"]
+)
+def test_an_at_sign_behind_the_host_is_no_password(address: str) -> None:
+    assert address_of(address) == address
+
+
+@pytest.mark.parametrize(
+    "address", ["https://bot:secret@chat.example.org?x", "https://[fd00::1/secret"]
+)
+def test_an_address_with_a_password_or_without_a_host_is_refused(address: str) -> None:
+    with pytest.raises(ConfigError, match="the address cannot be used") as raised:
+        address_of(address)
+    assert "secret" not in str(raised.value)
+
+
+@pytest.mark.parametrize(
     "address",
     [
         "http://bot:secret@127.0.0.1/hook",
