@@ -6,6 +6,7 @@ the standard library alone and runs on any Python 3. It writes ``/run/slurm-elas
 node's name, and ``/run/slurm-elastic/launch``, ``key=value`` lines that sh can read.
 """
 
+import http.client
 import os
 import re
 import shlex
@@ -34,7 +35,9 @@ def send(url: str, method: str, name: str, value: str) -> str:
 
 
 def try_to_ask(base: str, path: str) -> str:
-    """Ask at one address; '' if the service has nothing at the path. OSError without an answer."""
+    """Ask at one address; '' if the service has nothing at the path. Without an answer:
+    OSError or HTTPException.
+    """
     token = send(base + "api/token", "PUT", "-ttl-seconds", "60")
     IMDS[:] = [base]
     try:
@@ -57,7 +60,8 @@ def ask(path: str) -> str:
         for base in IMDS:
             try:
                 return try_to_ask(base, path)
-            except OSError as error:
+            # A broken answer, such as one that is cut off, is no OSError.
+            except (OSError, http.client.HTTPException) as error:
                 failure = str(error)
         time.sleep(RETRY_S)
     return give_up("the metadata service does not answer: " + failure)

@@ -169,3 +169,27 @@ def test_a_machine_that_gets_no_answer_ends_and_takes_no_place(tmp_path: Path) -
         assert not (tmp_path / "node").exists()
         assert boot({"generation": "g7", "nodes": "a7"}, silent, tmp_path, patience=0.1) == 0
     assert (tmp_path / "node").read_text() == "a7\n"
+
+
+def test_an_answer_that_is_no_http_is_no_answer(metadata: str, tmp_path: Path) -> None:
+    """An answer that is cut off, or is of another service at the address, is retried."""
+    MetadataAnswers.answers = {"ami-launch-index": "1"}
+    with socket.create_server(("127.0.0.1", 0)) as server:
+
+        def answer_no_http() -> None:
+            while True:
+                try:
+                    peer, _ = server.accept()
+                except OSError:
+                    return
+                with peer:
+                    peer.recv(4096)
+                    peer.sendall(b"busy\r\n\r\n")
+
+        thread = threading.Thread(target=answer_no_http, daemon=True)
+        thread.start()
+        odd = f"http://127.0.0.1:{server.getsockname()[1]}/latest/"
+        assert boot({"generation": "g7", "nodes": "a[1-2]"}, metadata, tmp_path, ipv4=odd) == 0
+        server.shutdown(socket.SHUT_RDWR)
+        thread.join()
+    assert (tmp_path / "node").read_text() == "a2\n"
