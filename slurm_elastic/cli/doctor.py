@@ -109,20 +109,30 @@ def add(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None
 
 def run(args: argparse.Namespace) -> int:
     """Print the diagnosis. Exit 1 if something is wrong."""
-    typed = read(Path(args.config))
-    with as_the_services(args.config, typed) as environment:
+    return examine(
+        Path(args.config), quick=args.quick, clouds=args.clouds, account=args.account,
+        json=args.json,
+    )  # fmt: skip
+
+
+def examine(
+    file: Path, *, quick: bool = False, clouds: bool = False, account: str = "", json: bool = False
+) -> int:
+    """Print the diagnosis of the site of a configuration. Return 1 if something is wrong."""
+    typed = read(file)
+    with as_the_services(file, typed) as environment:
         catalogues = _catalogues(typed)
         config = completed_by(typed, catalogues, time.time())
-        if args.clouds:
+        if clouds:
             diagnosis = _diagnosis(look_at_clouds(config, catalogues), time.time())
         else:
             look = diagnose if plan.is_installed(config) else before_install
             slurm = ProbingCli(config.slurm)
             diagnosis = look(
-                config, slurm, time.time(), environment, quick=args.quick, catalogues=catalogues,
-                file=Path(args.config), account=args.account,
+                config, slurm, time.time(), environment, quick=quick, catalogues=catalogues,
+                file=file, account=account,
             )  # fmt: skip
-    if args.json:
+    if json:
         write_json(diagnosis)
     else:
         render(diagnosis, plain())

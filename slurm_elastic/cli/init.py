@@ -395,7 +395,7 @@ def _checked(path: Path) -> int:
         say(str(error))
         failed = 2
     print("\ndoctor --quick:")
-    ill = doctor.run(argparse.Namespace(config=path, json=False, quick=True, clouds=False))
+    ill = doctor.examine(path, quick=True)
     print("next:")
     if failed:
         print(f"  slurm-elastic{option} conf check       # after you have fixed the above")
