@@ -318,7 +318,7 @@ def render(priced: Priced, console: Console) -> None:
             console.print(_interruption(row.forecast), style="dim")
     for row in priced.rows:
         if row.forecast.why:
-            console.print(f"{_where(row.forecast)}: not possible: {row.forecast.why}")
+            console.print(f"{_where(row.forecast)}: no forecast: {row.forecast.why}")
     for text in _closed_texts(priced):
         console.print(words(text, "yellow"))
     cloud_table.show(priced.clouds, console)
