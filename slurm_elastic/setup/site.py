@@ -35,6 +35,7 @@ class SiteFacts(Struct, frozen=True, kw_only=True):
     user: str
     head: str
     slurmctld_port: str = SLURMCTLD
+    slurmd_port: str = "6818"
     partition: str
     cpus: int
     memory: int
@@ -65,6 +66,7 @@ def facts(path: Path) -> SiteFacts:
         user=_text(site, "SlurmUser", "root"),
         head=_head(site),
         slurmctld_port=_text(site, "SlurmctldPort", SLURMCTLD),
+        slurmd_port=_text(site, "SlurmdPort", "6818"),
         partition=default.names[0] if default else "",
         cpus=cpus,
         memory=memory,

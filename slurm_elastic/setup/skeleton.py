@@ -43,8 +43,11 @@ def completed(kinds: CloudTable, name: str, clouds_found: Sequence[Found]) -> Fo
 
 
 def with_names(cloud: Found, site: SiteFacts) -> Found:
-    """The cloud with its own name, SlurmUser and SlurmctldPort in its steps."""
-    names = {"name": cloud.name, "user": site.user, "slurmctld_port": site.slurmctld_port}
+    """The cloud with its own name, SlurmUser and the ports of Slurm in its steps."""
+    names = {
+        "name": cloud.name, "user": site.user, "slurmctld_port": site.slurmctld_port,
+        "slurmd_port": site.slurmd_port,
+    }  # fmt: skip
     todos = {key: step.format_map(names) for key, step in cloud.todos.items()}
     return replace(cloud, todos=todos)
 

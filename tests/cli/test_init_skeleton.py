@@ -217,3 +217,13 @@ def test_in_a_sandboxs_shell_init_says_so(
         ]
     )
     assert f"the shell of the sandbox in {tmp_path}" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("kind", ["aws", "openstack"])
+def test_the_steps_name_the_sites_own_ports(host: Host, kind: str) -> None:
+    conf = host.site("small")
+    lines = [x for x in conf.read_text().splitlines() if "port" not in x.lower()]
+    conf.write_text("\n".join([*lines, "SlurmctldPort=7100", "SlurmdPort=7200", ""]))
+    assert host.init(conf, "--yes", "--cloud", kind) == 0
+    step = next(line for line in host.yaml.read_text().splitlines() if "reach machines" in line)
+    assert "at port 7200, and machines the head at 7100" in step

@@ -27,7 +27,7 @@ SKELETON = Found(
         "image_bucket": "aws s3 mb s3://BUCKET; only 'image upload' needs it, so take it out later",
         "image": "slurm-elastic image build compute.raw; slurm-elastic image upload {name} "
         "compute.raw; it prints the id",
-        "network": "let the head reach machines at port 6818, and machines the head at "
+        "network": "let the head reach machines at port {slurmd_port}, and machines the head at "
         "{slurmctld_port}: " + page("network"),
     },
 )  # fmt: skip

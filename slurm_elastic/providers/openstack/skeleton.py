@@ -21,7 +21,7 @@ SKELETON = Found(
         "image": "slurm-elastic image build compute.qcow2; slurm-elastic image upload {name} "
         "compute.qcow2; it prints the name",
         "networks": "openstack network list",
-        "ports": "let the head reach machines at port 6818, and machines the head at "
+        "ports": "let the head reach machines at port {slurmd_port}, and machines the head at "
         "{slurmctld_port}: openstack security group rule create",
     },
 )  # fmt: skip
