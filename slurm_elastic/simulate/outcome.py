@@ -260,7 +260,7 @@ def _figures(
         _pool_figures(index, machines, runs, peak(steps[index]))
         for index, machines in enumerate(pools)
     )
-    traffic = sum(dollars for _, dollars in _traffic(jobs, pools, runs.ended, runs.where))
+    traffic = sum((dollars for _, dollars in _traffic(jobs, pools, runs.ended, runs.where)), 0.0)
     return Figures(
         jobs=len(waits),
         unserved=unserved,

@@ -41,6 +41,11 @@ def test_the_last_cost_is_the_whole_cost() -> None:
     assert series.cost(OUTCOME)[-1][1] == pytest.approx(OUTCOME.figures.cost)
 
 
+def test_the_traffic_of_jobs_without_data_is_an_amount_too() -> None:
+    """JSON of a run has 0.0 then, as for each other amount."""
+    assert isinstance(OUTCOME.figures.traffic, float)
+
+
 MARKET = SpotMarket(Curve([0, 600, 900, 6000], [0.1, 0.2, 0.4, 0.1]), bid=0.5)
 
 
