@@ -289,6 +289,7 @@ class Metadata:
     def ask(self, path: str, method: str, header: str, value: str) -> str:
         """The answer's text, or '' (404: there is no warning)."""
         # Imported only here: slurmd waits for our start, and this import is most of it.
+        import http.client
         import urllib.request
 
         request = urllib.request.Request(  # noqa: S310
@@ -298,7 +299,8 @@ class Metadata:
         try:
             with opener.open(request, timeout=2) as answer:
                 return str(answer.read(MAX_BYTES).decode())
-        except (OSError, ValueError):
+        # A broken answer, an HTTPException, must not end the round of the dead-man switch.
+        except (OSError, ValueError, http.client.HTTPException):
             return ""
 
 

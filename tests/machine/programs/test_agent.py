@@ -5,9 +5,11 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import socket
 import subprocess
 import sys
 import tempfile
+import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -243,6 +245,23 @@ def test_warnings_of_ec2_are_read_by_a_token(metadata: str) -> None:
 
 def test_no_metadata_service_is_no_warning() -> None:
     assert agent.Metadata("http://127.0.0.1:9/latest/").warning(0) == ""
+
+
+def test_an_answer_that_is_no_http_is_no_warning() -> None:
+    """An error here would end the round before the dead-man switch is asked."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+
+        def answer_no_http() -> None:
+            peer, _ = server.accept()
+            with peer:
+                peer.recv(4096)
+                peer.sendall(b"busy\r\n\r\n")
+
+        thread = threading.Thread(target=answer_no_http)
+        thread.start()
+        url = f"http://127.0.0.1:{server.getsockname()[1]}/latest/"
+        assert agent.Metadata(url).warning(0) == ""
+        thread.join()
 
 
 class Running:
