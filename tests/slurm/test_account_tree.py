@@ -19,14 +19,20 @@ BASE = "ClusterName=small\nNodeName=n1 CPUs=2\n"
 TREE = "root|\nphysics|root\nphysics|\nastro|physics\nastro|\nStars|astro\nlaw|root\n"
 
 
-def config(root: Path, *accounts: str) -> Config:
-    cloud = FakeCloud(name="near", location=Location.ON_PREMISES, allow=Who(accounts=accounts))
+def config(root: Path, *accounts: str, partitions: tuple[str, ...] = ()) -> Config:
+    allow = Who(accounts=accounts, partitions=partitions)
+    cloud = FakeCloud(name="near", location=Location.ON_PREMISES, allow=allow)
     slurm = SlurmSettings(bin_dir=str(root))
     return Config(cluster=Cluster(name="small"), clouds=(cloud,), pools=(), slurm=slurm)
 
 
 def told(
-    root: Path, text: str, *accounts: str, tree: str = "", version: tuple[int, int] = NEW
+    root: Path,
+    text: str,
+    *accounts: str,
+    tree: str = "",
+    version: tuple[int, int] = NEW,
+    partitions: tuple[str, ...] = (),
 ) -> list[str]:
     conf = root / "slurm.conf"
     conf.write_text(BASE + text)
@@ -36,7 +42,7 @@ def told(
         f'#!/bin/sh\necho "$@" >{root}/asked\n{"cat" if tree else "false"} {root}/tree\n'
     )
     sacctmgr.chmod(0o755)
-    made = config(root, *accounts)
+    made = config(root, *accounts, partitions=partitions)
     conf_settings = replace(made.slurm, conf=str(conf))
     return list(notices(replace(made, slurm=conf_settings), siteconf.read(conf), version))
 
@@ -70,6 +76,28 @@ def test_nothing_is_said_of_accounts_that_the_default_partition_denies(
     assert told(tmp_path, text) == []
 
 
+def test_accounts_that_only_a_named_partition_denies_are_named(tmp_path: Path) -> None:
+    """The filter then lists no cloud for its jobs: one may have an account below these."""
+    text = f"{BATCH}PartitionName=gpu Nodes=n1 DenyAccounts=law,chem\n"
+    (notice,) = told(tmp_path, text, partitions=("gpu",))
+    assert notice.startswith(
+        f"{tmp_path}/slurm.conf:4: partition gpu denies account law, chem and all accounts below it"
+    )
+    assert "so jobs of partition gpu with an account get no cloud (near)" in notice
+    assert told(tmp_path, text) == []
+    assert told(tmp_path, text, "physics", partitions=("gpu",)) == []
+    (notice,) = told(
+        tmp_path, f"PartitionName=DEFAULT DenyAccounts=law\n{text}", partitions=("gpu",)
+    )
+    assert "partition gpu denies account chem and" in notice
+
+
+def test_jobs_of_a_named_partition_are_called_so(tmp_path: Path) -> None:
+    text = f"{BATCH}PartitionName=gpu Nodes=n1\n{DENY}"
+    (notice,) = told(tmp_path, text, partitions=("gpu",))
+    assert "so jobs of partition gpu with an account get no cloud (near)" in notice
+
+
 def test_nothing_is_said_of_a_slurm_that_compares_names_only(tmp_path: Path) -> None:
     text = f"AccountingStorageType=accounting_storage/slurmdbd\n{BATCH}{DENY}"
     assert told(tmp_path, text, "physics", tree=TREE, version=OLD) == []
@@ -94,7 +122,7 @@ def test_accounts_below_allowed_ones_are_named(
     answer = told(tmp_path, text, *accounts, tree=TREE)
     expected = (
         "cloud near: Slurm also admits accounts below the accounts of allow.accounts, but their "
-        f"plain jobs get no cloud; name them, too: {unnamed}"
+        f"jobs get no cloud; name them, too: {unnamed}"
     )
     assert answer == ([expected] if unnamed else [])
     if accounts:

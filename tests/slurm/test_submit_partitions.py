@@ -105,6 +105,44 @@ def test_who_may_not_use_the_named_partition_gets_no_cloud(lua: Callable[[str], 
 
 
 @pytest.mark.parametrize(
+    ("job", "gpu", "public", "denies_below", "expected"),
+    [
+        ({"account": "arts"}, {"allow_accounts": "physics"}, {}, False, "gpu"),
+        ({"account": "arts"}, {"allow_accounts": "physics,Arts"}, {}, False, "gpu,public"),
+        ({"default_account": "arts"}, {"allow_accounts": "physics"}, {}, False, "gpu"),
+        ({"account": "arts"}, {"deny_accounts": "arts"}, {}, False, "gpu"),
+        ({"account": "arts"}, {"deny_accounts": "law"}, {}, False, "gpu,public"),
+        ({"qos": "low"}, {"allow_qos": "high"}, {}, False, "gpu"),
+        ({"qos": "low"}, {"deny_qos": "low"}, {}, False, "gpu"),
+        ({"default_qos": "high"}, {"allow_qos": "high"}, {}, False, "gpu,public"),
+        # An account below "law" is denied in gpu, and the filter does not know the tree.
+        ({"account": "arts"}, {"deny_accounts": "law"}, {}, True, "gpu"),
+        ({"account": "arts"}, {"deny_accounts": "law"}, {"deny_accounts": "law"}, True, "gpu,public"),
+        ({"account": "arts"}, {"deny_accounts": "law"}, {"allow_accounts": "arts"}, True, "gpu,public"),
+        ({}, {"deny_accounts": "law"}, {}, True, "gpu,public"),
+    ],
+)  # fmt: skip
+def test_who_is_refused_by_the_named_partition_gets_no_cloud(
+    lua: Callable[[str], str],
+    job: dict[str, Any],
+    gpu: dict[str, Any],
+    public: dict[str, Any],
+    denies_below: bool,
+    expected: str,
+) -> None:
+    """Slurm accepts a job that one partition of its list admits, so it would run in the cloud."""
+    parts = dict(PARTS) | {"gpu": PARTS["gpu"] | gpu, "public": PARTITION | public}
+    pools = domain_pools(GPU_CLOUD, expand)
+    text = render(GPU_CLOUD, pools, denies_below=denies_below)[FILTER]
+    assert listed(lua, {"partition": "gpu", **job}, parts, text) == expected
+
+
+def test_lists_of_the_default_partition_close_no_cloud(lua: Callable[[str], str]) -> None:
+    parts = dict(PARTITIONS) | {"static": STATIC | {"allow_accounts": "physics"}}
+    assert listed(lua, {"account": "arts"}, parts) == ALL
+
+
+@pytest.mark.parametrize(
     ("array", "cloud", "expected", "message"),
     [
         (None, {"max_time": 60}, "gpu,public",

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from slurm_elastic.base.errors import SlurmError
 from slurm_elastic.config import Config
 from slurm_elastic.slurm.client import controller
-from slurm_elastic.slurm.client.siteconf import ConfRecord, Entry, SiteConf
+from slurm_elastic.slurm.client.siteconf import ConfRecord, SiteConf
 from slurm_elastic.slurm.conf import allowed_partitions
 
 
@@ -21,35 +21,57 @@ def is_hierarchical(version: tuple[int, int]) -> bool:
 
 
 def notices(config: Config, site: SiteConf, version: tuple[int, int]) -> Iterator[str]:
-    """Sentences about plain jobs that get no cloud because the filter does not know the tree."""
+    """Sentences about jobs that get no cloud because the filter does not know the tree."""
     if is_hierarchical(version):
-        yield from _denied(config, site)
+        for record, clouds in allowed_partitions.clouds_by_partition(config, site):
+            # An account that allow.accounts names may use its cloud, whatever is above it.
+            names = [cloud.name for cloud in clouds if not config.who_of(cloud).accounts]
+            if names:
+                yield from _denied_by_clouds(record, names, site)
+                yield from _denied_by_partition(record, names, site)
         yield from _unnamed(config, site)
 
 
-def _denied(config: Config, site: SiteConf) -> Iterator[str]:
-    """The accounts that cloud partitions deny and a partition of their jobs does not."""
+def _denied_by_clouds(record: ConfRecord, clouds: Sequence[str], site: SiteConf) -> Iterator[str]:
+    """The accounts that cloud partitions deny and the partition of their jobs does not."""
     inherited = site.partition_defaults.get("denyaccounts")
     # AllowAccounts switches DenyAccounts off.
     if inherited is None or "allowaccounts" in site.partition_defaults:
         return
-    for record, its_clouds in allowed_partitions.clouds_by_partition(config, site):
-        clouds = [cloud.name for cloud in its_clouds if not config.who_of(cloud).accounts]
-        yield from _denied_beside(record, clouds, inherited)
-
-
-def _denied_beside(record: ConfRecord, clouds: Sequence[str], inherited: Entry) -> Iterator[str]:
     own_list = "" if record.get("allowaccounts") else record.get("denyaccounts")
-    own_names = {name.lower() for name in own_list.split(",")}
-    names = [name for name in inherited.value.split(",") if name.lower() not in own_names]
-    if names and clouds:
+    if names := _missing(inherited.value, own_list):
         yield (
-            f"{inherited.location}: cloud partitions deny account {', '.join(names)} and all"
+            f"{inherited.location}: cloud partitions deny account {names} and all"
             f" accounts below it, partition {record.names[0]} does not: the submit filter cannot"
-            f" see the tree of accounts, so plain jobs with an account get no cloud"
-            f" ({', '.join(clouds)}); deny the same accounts in partition {record.names[0]}, or"
+            f" see the tree of accounts, so {allowed_partitions.jobs_of(record, site)} with an"
+            f" account get no cloud ({', '.join(clouds)}); deny the same accounts in partition"
+            f" {record.names[0]}, or name the others in allow.accounts"
+        )
+
+
+def _denied_by_partition(
+    record: ConfRecord, clouds: Sequence[str], site: SiteConf
+) -> Iterator[str]:
+    """The accounts that a named partition denies and the clouds of its jobs do not."""
+    entry, inherited = record.values.get("denyaccounts"), site.partition_defaults
+    if record is site.default_partition or entry is None or record.get("allowaccounts"):
+        return
+    denied = inherited.get("denyaccounts")
+    names = _missing(entry.value, denied.value if denied else "")
+    if names and "allowaccounts" not in inherited:
+        yield (
+            f"{entry.location}: partition {record.names[0]} denies account {names} and all"
+            " accounts below it, cloud partitions do not: the submit filter cannot see the tree of"
+            f" accounts, so {allowed_partitions.jobs_of(record, site)} with an account get no"
+            f" cloud ({', '.join(clouds)}); deny the same accounts in PartitionName=DEFAULT, or"
             " name the others in allow.accounts"
         )
+
+
+def _missing(names: str, others: str) -> str:
+    """The accounts of the first list that the second does not have."""
+    known = {name.lower() for name in others.split(",")}
+    return ", ".join(name for name in names.split(",") if name.lower() not in known)
 
 
 def _unnamed(config: Config, site: SiteConf) -> Iterator[str]:
@@ -65,7 +87,7 @@ def _unnamed(config: Config, site: SiteConf) -> Iterator[str]:
         if unnamed:
             yield (
                 f"cloud {cloud}: Slurm also admits accounts below the accounts of allow.accounts,"
-                f" but their plain jobs get no cloud; name them, too: {', '.join(unnamed)}"
+                f" but their jobs get no cloud; name them, too: {', '.join(unnamed)}"
             )
 
 

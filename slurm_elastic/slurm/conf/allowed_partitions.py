@@ -39,6 +39,12 @@ def clouds_by_partition(
     return rows
 
 
+def jobs_of(record: ConfRecord, site: SiteConf) -> str:
+    """The jobs that go to this partition of the site, for a sentence."""
+    is_default = record is site.default_partition
+    return "plain jobs" if is_default else f"jobs of partition {record.names[0]}"
+
+
 def conflicts(config: Config, site: SiteConf) -> Iterator[str]:
     """Report partitions of ``allow.partitions`` that the site does not have. Report a partition if
     Slurm would start its jobs in a cloud first.

@@ -408,14 +408,30 @@ local function may_deny_below(part, default)
   return false
 end
 
-local function permitted(part, job, default)
-  local account = not blank(job.account) and job.account or job.default_account
+local function account_of(job)
+  return not blank(job.account) and job.account or job.default_account
+end
+
+-- Whether the lists of accounts and QOS of the partition admit the job.
+local function admits_account(part, job)
   local qos = not blank(job.qos) and job.qos or job.default_qos
+  return permits(part.allow_accounts, part.deny_accounts, account_of(job))
+    and permits(part.allow_qos, part.deny_qos, qos)
+end
+
+-- Whether the partition that the job names may deny its account by an account above it. Slurm accepts
+-- the job if one partition of its list does, so it would run in the cloud. An account that the cloud
+-- names itself is meant to use it.
+local function may_be_denied(part, job, default)
+  return not blank(job.partition) and admits_all(part.allow_accounts) and may_deny_below(default, part)
+end
+
+local function permitted(part, job, default)
   return part.state_up == UP
     and admits_host(part, job)
-    and permits(part.allow_accounts, part.deny_accounts, account)
-    and (account == nil or not may_deny_below(part, default))
-    and permits(part.allow_qos, part.deny_qos, qos)
+    and admits_account(part, job)
+    and (account_of(job) == nil
+      or not (may_deny_below(part, default) or may_be_denied(part, job, default)))
 end
 
 -- Whether each licence of the job is one that the site lists for the cloud. Slurm counts licences for
@@ -502,6 +518,11 @@ end
 local function sound(default, job)
   if default.state_up ~= UP and default.state_up ~= SUBMIT_ONLY then
     return false -- drained or inactive: Slurm refuses the job, as before
+  end
+  -- With a list Slurm accepts a job that only the cloud admits (unless EnforcePartLimits=ALL), so
+  -- naming a partition would open its clouds to people whom the partition refuses.
+  if not blank(job.partition) and not admits_account(default, job) then
+    return false
   end
   -- With a list Slurm takes the smallest MinNodes of its partitions.
   local least = number(default.min_nodes, NO_VAL) or 0
