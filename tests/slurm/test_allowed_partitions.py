@@ -121,6 +121,7 @@ def test_properties_of_each_named_partition_are_compared(root: Path) -> None:
     quiet, one = planned(root / "a", lines=lines), planned(root / "b", "gpu", lines=lines)
     for words in (
         "partition gpu has QOS gold, cloud partitions have none",
+        "may start jobs of partition gpu in a cloud first, or last",
         "partition gpu has DefMemPerGPU=9000, cloud partitions have none: a job without --mem gets",
         "partition gpu has neither MaxTime nor DefaultTime: jobs that name no time start in no cloud",
     ):

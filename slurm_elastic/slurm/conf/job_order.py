@@ -1,4 +1,4 @@
-"""Properties of a site that change the order of a plain job's partitions.
+"""Properties of a site that change the order of a job's partitions.
 
 A QOS of a partition, or an association with a partition, gives a job another priority there. Both
 also carry limits, so the fragment copies neither. The sentences say which line to change.
@@ -17,7 +17,7 @@ from slurm_elastic.slurm.conf import allowed_partitions
 
 
 def notices(config: Config, site: SiteConf) -> Iterator[str]:
-    """A sentence for each property of the site that changes the order of a plain job's partitions.
+    """A sentence for each property of the site that changes the order of a job's partitions.
     No sentence if Slurm orders jobs by their time alone.
     """
     kind = site.option("PriorityType")
@@ -41,9 +41,9 @@ def _qos(site: SiteConf, record: ConfRecord) -> Iterator[str]:
     change = " and ".join(f"`sacctmgr modify qos {name} set priority=0`" for name in names if name)
     yield (
         f"{where}: partition {record.names[0]} has QOS {own_qos}, cloud partitions have"
-        f" {cloud_qos}: with"
-        " PriorityWeightQOS the priority of a QOS may start plain jobs in a cloud first, or last;"
-        f" to prevent it: {change}, or the same priority for both"
+        f" {cloud_qos}: with PriorityWeightQOS the priority of a QOS may start"
+        f" {allowed_partitions.jobs_of(record, site)} in a cloud first, or last; to prevent it:"
+        f" {change}, or the same priority for both"
     )
 
 
