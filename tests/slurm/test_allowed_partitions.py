@@ -43,9 +43,16 @@ def test_partitions_without_a_cloud_are_named_once(root: Path) -> None:
     lines += "PartitionName=old Nodes=n3 State=DOWN\nPartitionName=tests Nodes=n3 RootOnly=YES"
     sentence = "jobs that name partition gpu or big do not burst (clouds[].allow.partitions)"
     assert notices(planned(root / "a", lines=lines), "do not burst") == [sentence]
-    one = planned(root / "b", "gpu", lines=lines)
-    assert notices(one, "do not burst") == [sentence.replace("gpu or ", "")]
+    one = planned(root / "b", "debug", "gpu", lines=lines)
+    assert notices(one, "name partition") == [sentence.replace("gpu or ", "")]
     assert notices(planned(root / "c"), "do not burst") == []
+
+
+def test_plain_jobs_that_no_cloud_is_open_to_are_named(root: Path) -> None:
+    lines = f"{GPU} PriorityTier=5 MaxTime=10"
+    sentence = "jobs that name no partition do not burst; add debug to allow.partitions"
+    assert notices(planned(root / "a", "gpu", lines=lines), "do not burst") == [sentence]
+    assert notices(planned(root / "b", "gpu", "debug", lines=lines), "do not burst") == []
 
 
 @pytest.mark.parametrize(("name", "hint"), [("gpuu", "gpu"), ("GPU", "gpu")])
@@ -111,6 +118,53 @@ def test_a_cloud_gets_the_time_of_its_first_partition(root: Path) -> None:
     assert "DefaultTime=0-00:10:00" in planned(root / "a", lines=lines).fragment
     assert "DefaultTime=0-00:30:00" in planned(root / "b", "gpu", lines=lines).fragment
     assert "DefaultTime=0-00:10:00" in planned(root / "c", "debug", "gpu", lines=lines).fragment
+    # The default partition is first in any order, or plain arrays would lose the cloud.
+    assert "DefaultTime=0-00:10:00" in planned(root / "d", "gpu", "debug", lines=lines).fragment
+
+
+@pytest.mark.parametrize(
+    ("times", "has_note"),
+    [
+        ("MaxTime=30", True),
+        ("MaxTime=UNLIMITED", True),
+        ("MaxTime=10", False),
+        ("MaxTime=30 DefaultTime=5", False),
+    ],
+)
+def test_other_limits_of_listed_partitions_are_named(
+    root: Path, times: str, has_note: bool
+) -> None:
+    one = planned(root, "gpu", "debug", lines=f"{GPU} PriorityTier=5 {times}")
+    found = notices(one, "has another MaxTime")
+    assert len(found) == has_note
+    for notice in found:
+        assert notice.startswith("cloud aws sets a time limit for jobs without --time by partition")
+        assert " debug, but partition gpu has another MaxTime: " in notice
+        assert "arrays of partition gpu do not burst" in notice
+
+
+@pytest.mark.parametrize(
+    ("default", "partitions", "expected"),
+    [
+        ("YES", (), "debug,aws"),
+        ("YES", ("gpu", "debug"), "debug,aws"),
+        ("YES", ("gpu",), ""),
+        ("NO", (), "aws"),
+        ("NO", ("gpu",), ""),
+    ],
+)
+def test_without_lua_plain_jobs_get_the_clouds_that_are_open_to_them(
+    root: Path, default: str, partitions: tuple[str, ...], expected: str
+) -> None:
+    conf = small_sites.copy("default-1", root)
+    text = conf.read_text().replace("Default=1", f"Default={default}")
+    conf.write_text(f"PluginDir={root}\n{text}{GPU} PriorityTier=5\n")
+    config = small_sites.config(conf)
+    config = replace(config, allow=replace(config.allow, partitions=partitions))
+    lines = plan.make(config, version=(24, 11)).manual
+    exported = [line for line in lines if " SBATCH_PARTITION" in line]
+    assert exported == ([f"    export SBATCH_PARTITION={expected}"] if expected else [])
+    assert bool(lines) == bool(expected)
 
 
 def test_properties_of_each_named_partition_are_compared(root: Path) -> None:

@@ -7,7 +7,7 @@ PriorityJobFactor of the cloud partitions.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from slurm_elastic.config import Config
 from slurm_elastic.config.clouds import CloudSettings
@@ -17,12 +17,17 @@ from slurm_elastic.slurm.client.siteconf import ConfRecord, SiteConf, priority
 
 
 def partitions_of(config: Config, cloud: CloudSettings, site: SiteConf) -> tuple[ConfRecord, ...]:
-    """The site's partitions whose jobs may use the cloud, in the order of ``allow.partitions``."""
+    """The site's partitions whose jobs may use the cloud: the default one first, then in the order
+    of ``allow.partitions``.
+    """
     names = config.who_of(cloud).partitions
+    default = site.default_partition
     if not names:
-        return (site.default_partition,) if site.default_partition else ()
-    records = {name: record for record in site.partitions for name in record.names}
-    return tuple(records[name] for name in names if name in records)
+        return (default,) if default else ()
+    by_name = {name: record for record in site.partitions for name in record.names}
+    records = [by_name[name] for name in names if name in by_name]
+    # The cloud takes the time limit of the first one, and most jobs name no partition.
+    return tuple(sorted(records, key=lambda record: record is not default))
 
 
 def clouds_by_partition(
@@ -98,8 +103,15 @@ def _behind_clouds(
 
 
 def notices(config: Config, site: SiteConf) -> Iterator[str]:
-    """The site's other partitions that take users' jobs, from which jobs do not burst."""
+    """The site's partitions that take users' jobs, from which jobs do not burst. Partitions whose
+    jobs get the time limit of another one in a cloud.
+    """
     with_clouds = [record for record, _ in clouds_by_partition(config, site)]
+    default = site.default_partition
+    if config.clouds and default is not None and default not in with_clouds:
+        yield (
+            f"jobs that name no partition do not burst; add {default.names[0]} to allow.partitions"
+        )
     names = [
         record.names[0]
         for record in site.partitions
@@ -112,4 +124,27 @@ def notices(config: Config, site: SiteConf) -> Iterator[str]:
         yield (
             f"jobs that name partition {' or '.join(names)} do not burst"
             " (clouds[].allow.partitions)"
+        )
+    for cloud in config.clouds:
+        if config.who_of(cloud).default_time is None:
+            yield from _other_limits(cloud.name, partitions_of(config, cloud, site))
+
+
+def _other_limits(cloud: str, records: Sequence[ConfRecord]) -> Iterator[str]:
+    limits = [
+        confvalues.seconds(record.get("defaulttime") or record.get("maxtime")) for record in records
+    ]
+    # A job of a partition with DefaultTime gets its limit there, also for the cloud.
+    names = [
+        record.names[0]
+        for record, limit in zip(records, limits, strict=True)
+        if limit != limits[0] and not record.get("defaulttime")
+    ]
+    if names:
+        listed = " and ".join(names)
+        yield (
+            f"cloud {cloud} sets a time limit for jobs without --time by partition"
+            f" {records[0].names[0]}, but partition {listed} has another MaxTime: without --time"
+            f" arrays of partition {listed} do not burst, and other jobs of it may end sooner in"
+            " the cloud; set the same MaxTime, or give each partition a cloud of its own"
         )

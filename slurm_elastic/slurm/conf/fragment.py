@@ -330,7 +330,8 @@ def _time_at_site(config: Config, cloud: CloudSettings, site: SiteConf) -> float
     """The time limit (s) that the fragment sets for jobs without a limit, or None: the MaxTime of
     the site's own partition, if jobs without a limit get it there and the cloud allows it. Slurm
     gives all tasks of an array the limit of the first task that starts, so otherwise such an array
-    could not use both partitions. Of several partitions of ``allow.partitions`` the first counts.
+    could not use both partitions. Of several partitions of ``allow.partitions`` the default one
+    counts, else the first.
     """
     record = next(iter(allowed_partitions.partitions_of(config, cloud, site)), None)
     if record is None or record.get("defaulttime"):
