@@ -43,6 +43,15 @@ def is_group(name: str) -> bool:
     return True
 
 
+def has_members(group: str) -> bool:
+    """Whether this host shows a member of the group: in its list, or an account with that gid.
+
+    A directory service may show neither, although users are in the group.
+    """
+    entry = grp.getgrnam(group)
+    return bool(entry.gr_mem) or any(user.pw_gid == entry.gr_gid for user in pwd.getpwall())
+
+
 def same_account(user: str, other: str) -> bool:
     """Whether ``user`` and ``other``, each a name or a uid, mean the same account."""
     try:

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import grp
+import pwd
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 from needs import unless
 
 from slurm_elastic.base.errors import ConfigError
 from slurm_elastic.config import configfile
 from slurm_elastic.slurm.conf import allow_lists, check, plan
 from slurm_elastic.slurm.conf.plan import ConfPlan
+from slurm_elastic.watch.doctor import head
 from tests.slurm import small_sites
 
 pytestmark = unless("slurmctld")
@@ -67,3 +71,36 @@ def test_a_group_that_this_host_lacks_is_a_note(root: Path) -> None:
     (line,) = [notice for notice in notices if "nosuchgroup" in notice]
     assert line.startswith("who may use aws: this host has no group nosuchgroup; correct the name")
     assert not any("no group users" in notice for notice in notices)
+
+
+def test_a_group_without_members_is_the_first_note(
+    root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    empty = grp.struct_group(("users", "x", 54321, []))
+    monkeypatch.setattr(grp, "getgrnam", lambda _: empty)
+    line = planned(root, "groups: [users]").notices[0]
+    assert line.startswith("who may use aws: group users has no member on this host; name a group")
+    assert "EnforcePartLimits=ALL" in line
+
+
+@pytest.mark.parametrize("how", ["listed", "primary"])
+def test_a_group_with_members_is_no_note(
+    root: Path, monkeypatch: pytest.MonkeyPatch, how: str
+) -> None:
+    gid, members = (54321, ["mary"]) if how == "listed" else (pwd.getpwnam("root").pw_gid, [])
+    group = grp.struct_group(("users", "x", gid, members))
+    monkeypatch.setattr(grp, "getgrnam", lambda _: group)
+    assert not any("who may use" in line for line in planned(root, "groups: [users]").notices)
+
+
+def test_a_group_without_members_is_noted_for_every_cloud_that_has_it(
+    root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = planned(root, "groups: [users]").config
+    (cloud,) = config.clouds
+    monkeypatch.setattr(grp, "getgrnam", lambda _: grp.struct_group(("users", "x", 54321, [])))
+    two = replace(config, clouds=(cloud, replace(cloud, name="lab")))
+    (flaw,) = allow_lists.group_flaws(two)
+    assert flaw.clouds == "aws, lab"
+    (finding,) = head.allowed_groups(two)
+    assert finding.observed == "group users has no member on this host"

@@ -1,15 +1,24 @@
-"""Allow lists that Slurm cannot apply here: accounts and QOS without slurmdbd, unknown groups."""
+"""Allow lists that Slurm cannot apply here: accounts and QOS without slurmdbd, unknown groups,
+and groups without members.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
+from typing import NamedTuple
 
-from slurm_elastic.base.account import is_group
+from slurm_elastic.base.account import has_members, is_group
 from slurm_elastic.config import Config
 from slurm_elastic.slurm.client.siteconf import SiteConf
 
 _SLURMDBD = "accounting_storage/slurmdbd"
-UNKNOWN_GROUP_REMEDY = "correct the name in allow.groups, or make the group"
+_UNKNOWN_REMEDY = "correct the name in allow.groups, or make the group"
+# Slurm gives the submit filter such a partition as one that everybody may use (job_submit/lua,
+# _user_can_use_part), so the filter lists it.
+_EMPTY_REMEDY = (
+    "name a group in allow.groups that your users are in: else Slurm lets nobody into that"
+    " partition, and with EnforcePartLimits=ALL it refuses every job that lists it"
+)
 
 
 def conflicts(config: Config, site: SiteConf) -> Iterator[str]:
@@ -36,13 +45,31 @@ def conflicts(config: Config, site: SiteConf) -> Iterator[str]:
             )
 
 
-def unknown_groups(config: Config) -> Mapping[str, str]:
-    """A cloud by each group of the allow lists that this host does not have."""
-    named = {group: cloud.name for cloud in config.clouds for group in config.who_of(cloud).groups}
-    return {group: cloud for group, cloud in named.items() if not is_group(group)}
+class GroupFlaw(NamedTuple):
+    """A group of allow lists that lets nobody in. ``clouds``: the clouds that have it, by name."""
+
+    clouds: str
+    finding: str
+    remedy: str
+
+
+def group_flaws(config: Config) -> Iterator[GroupFlaw]:
+    """The groups of the allow lists that this host does not have, or shows no member of."""
+    clouds_by_group: dict[str, list[str]] = {}
+    for cloud in config.clouds:
+        for group in config.who_of(cloud).groups:
+            clouds_by_group.setdefault(group, []).append(cloud.name)
+    for group, names in clouds_by_group.items():
+        clouds = ", ".join(names)
+        if not is_group(group):
+            yield GroupFlaw(clouds, f"this host has no group {group}", _UNKNOWN_REMEDY)
+        elif not has_members(group):
+            yield GroupFlaw(clouds, f"group {group} has no member on this host", _EMPTY_REMEDY)
 
 
 def notices(config: Config) -> Iterator[str]:
-    """A sentence for each unknown group. It is no conflict, as another host may know the group."""
-    for group, cloud in unknown_groups(config).items():
-        yield f"who may use {cloud}: this host has no group {group}; {UNKNOWN_GROUP_REMEDY}"
+    """A sentence for each such group. It is no conflict, as another host may know the group and
+    its members.
+    """
+    for flaw in group_flaws(config):
+        yield f"who may use {flaw.clouds}: {flaw.finding}; {flaw.remedy}"

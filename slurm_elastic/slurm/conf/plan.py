@@ -259,6 +259,8 @@ def _gres_files(site: SiteConf, gres: str) -> Iterator[PlannedFile]:
 def _notices(
     config: Config, pools: Sequence[Pool], site: SiteConf, version: tuple[int, int]
 ) -> Iterator[str]:
+    # First, because jobs that ran before may be refused after the install.
+    yield from allow_lists.notices(config)
     epilog = site.option("Epilog")
     if fragment.wipes(config) and epilog is not None and not epilog.value.startswith("/"):
         yield (
@@ -269,7 +271,6 @@ def _notices(
     for reason in blocked_clouds(config).values():
         yield f"{reason}; its partition is INACTIVE until then"
     yield from _gres_notices(config, pools, site)
-    yield from allow_lists.notices(config)
     yield from head_names.notices(config)
     yield from submissions.notices(config, site)
     yield from account_tree.notices(config, site, version)

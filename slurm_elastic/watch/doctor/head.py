@@ -219,13 +219,9 @@ def budgets(config: Config) -> Iterator[Finding]:
 
 
 def allowed_groups(config: Config) -> Iterator[Finding]:
-    """Report groups of allow lists that this host lacks: slurmctld knows no member of them."""
-    for group, cloud in allow_lists.unknown_groups(config).items():
-        yield Finding.note(
-            f"who may use {cloud}",
-            f"this host has no group {group}",
-            advice=allow_lists.UNKNOWN_GROUP_REMEDY,
-        )
+    """Report groups of allow lists that this host lacks or shows no member of."""
+    for flaw in allow_lists.group_flaws(config):
+        yield Finding.note(f"who may use {flaw.clouds}", flaw.finding, advice=flaw.remedy)
 
 
 def join_head(config: Config) -> Iterator[Finding]:
