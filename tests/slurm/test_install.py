@@ -19,6 +19,8 @@ from slurm_elastic.config import Config, HaSettings, configfile
 from slurm_elastic.config.copying import Data
 from slurm_elastic.model.causes import Quoted
 from slurm_elastic.model.exclusion import CAPACITY, Exclusion
+from slurm_elastic.model.slurm import SlurmNode
+from slurm_elastic.slurm.client.cli import SlurmCli
 from slurm_elastic.slurm.conf import conf_diff, our_lines, plan
 from slurm_elastic.slurm.conf.install import InstallResult, install, read_manifest
 from slurm_elastic.slurm.conf.uninstall import uninstall
@@ -530,13 +532,30 @@ def test_uninstall_refuses_while_machines_are_paid(host: Host) -> None:
     before = host.etc()
     with pytest.raises(ConfigError) as refused:
         host.uninstall(force=False)
-    assert refused.value.problems[0] == "machines that cost money: i-1 of pub1, i-2 of pub2"
+    assert refused.value.problems[0] == "machines of clouds: i-1 of pub1, i-2 of pub2"
     assert "scontrol update nodename=pub[1-2] state=power_down" in refused.value.problems[1]
     assert host.etc() == before
 
     all_ended(host)
     host.uninstall(force=False)
     assert b"elastic" not in host.conf.read_bytes()
+
+
+def test_uninstall_names_the_order_that_ends_the_boot_of_a_machine(
+    host: Host, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    host.install()
+    answering(host)
+    paid(host, ("i-1", "pub1"), ("i-2", "pub2"))
+    states = {"pub1": {"IDLE", "CLOUD", "POWERING_UP"}, "pub2": {"IDLE", "CLOUD"}}
+    nodes = {name: SlurmNode(name=name, states=frozenset(flags)) for name, flags in states.items()}
+    monkeypatch.setattr(SlurmCli, "nodes", lambda *_: nodes)
+    with pytest.raises(ConfigError) as refused:
+        host.uninstall(force=False)
+    assert (
+        "`scontrol update nodename=pub2 state=power_down`, then `scontrol update nodename=pub1"
+        " state=power_down_force`, then leave slurm-elasticd running" in refused.value.problems[1]
+    )
 
 
 def test_after_an_uninstall_no_node_is_held_any_more(host: Host) -> None:
@@ -569,7 +588,7 @@ def test_a_launch_without_an_answer_counts_as_paid(host: Host) -> None:
 def test_a_forced_uninstall_names_what_stays_paid(host: Host) -> None:
     host.install()
     paid(host, ("i-1", "pub1"))
-    assert "machines that cost money: i-1 of pub1" in host.uninstall().lines
+    assert "machines of clouds: i-1 of pub1" in host.uninstall().lines
     assert b"elastic" not in host.conf.read_bytes()
 
 
@@ -581,7 +600,7 @@ def test_machines_that_came_between_the_two_steps_are_refused_too(host: Host) ->
     assert host.uninstall(force=False).restart_needed
     paid(host, ("i-1", "pub1"))
     answering(host)
-    with pytest.raises(ConfigError, match="machines that cost money: i-1 of pub1"):
+    with pytest.raises(ConfigError, match="machines of clouds: i-1 of pub1"):
         host.uninstall(force=False)
     assert Path(host.config.slurm.programs_dir).exists()
 
@@ -590,7 +609,7 @@ def test_a_ledger_that_cannot_be_read_rules_out_nothing(host: Host) -> None:
     host.install()
     answering(host)
     (host.config.state / "ledger.db").write_bytes(b"broken" * 1000)
-    with pytest.raises(ConfigError, match=r"there may be machines that cost money: .*ledger\.db"):
+    with pytest.raises(ConfigError, match=r"there may be machines of clouds: .*ledger\.db"):
         host.uninstall(force=False)
 
 
@@ -606,10 +625,10 @@ def test_a_pool_or_cloud_does_not_leave_while_its_machines_are_paid(host: Host, 
     pools = tuple(pool for pool in config.pools if pool.name not in gone)
     smaller = replace(config, clouds=clouds, pools=pools)
     before = host.etc()
-    with pytest.raises(ConfigError, match="machines that cost money: i-1 of pub1"):
+    with pytest.raises(ConfigError, match="machines of clouds: i-1 of pub1"):
         host.install(smaller)
     assert host.etc() == before
-    assert "machines that cost money: i-1 of pub1" in host.install(smaller, force=True).lines
+    assert "machines of clouds: i-1 of pub1" in host.install(smaller, force=True).lines
 
 
 def test_machines_of_nodes_that_stay_are_no_reason_to_refuse(host: Host) -> None:

@@ -3,7 +3,7 @@
 When slurmctld starts without a partition, it ends every job of that partition with NODE_FAIL, even
 a pending job that has other partitions in its list (measured on 22.05). So we cut these lists
 first, and refuse if a job has no other partition, or runs on a node that leaves. We also refuse
-while machines cost money: Slurm suspends no node that it does not know, so nothing would end them.
+while clouds have machines: Slurm suspends no node that it does not know, so nothing would end them.
 """
 
 from __future__ import annotations
@@ -16,11 +16,12 @@ from pathlib import Path
 
 from msgspec import Struct
 
-from slurm_elastic.base.errors import ConfigError, SlurmElasticError
+from slurm_elastic.base.errors import ConfigError, SlurmElasticError, SlurmError
 from slurm_elastic.base.hostlist import compress
 from slurm_elastic.config import Config, SlurmSettings
 from slurm_elastic.model.exclusion import CAPACITY, POLICY
 from slurm_elastic.model.slurm import ON_NODES, SlurmJob
+from slurm_elastic.policies.nodes.node_state import Phase, phase
 from slurm_elastic.slurm.client.cli import SlurmCli
 from slurm_elastic.slurm.client.siteconf import ConfLine, names, read_lines
 from slurm_elastic.slurm.conf import fragment
@@ -64,20 +65,26 @@ class LeavingCosts(Struct, frozen=True, kw_only=True):
     def lines(self) -> Iterator[str]:
         """A sentence for each kind, with the names of the first few."""
         if self.unread:
-            yield f"there may be machines that cost money: {self.unread}"
+            yield f"there may be machines of clouds: {self.unread}"
         if self.machines:
             shown = [f"{m.instance.id} of {m.instance.node or 'no node'}" for m in self.machines]
-            yield f"machines that cost money: {_first(shown)}"
+            yield f"machines of clouds: {_first(shown)}"
         for launch in self.launches:
             yield f"a launch at {launch.cloud} for {compress(launch.nodes)} has no answer yet"
 
-    def problems(self, known_nodes: Set[str]) -> Iterator[str]:
-        """The sentences of ``lines``, with the remedy. ``known_nodes``: nodes that Slurm
-        still has.
+    def problems(self, known_nodes: Set[str], booting: Set[str] = frozenset()) -> Iterator[str]:
+        """The sentences of ``lines``, with the remedy. ``known_nodes``: nodes that Slurm still has.
+        ``booting``: nodes that power up.
         """
         yield from self.lines()
-        nodes = compress({m.instance.node for m in self.machines} & known_nodes)
-        ask = f"`scontrol update nodename={nodes} state=power_down`, then " if nodes else ""
+        nodes = {m.instance.node for m in self.machines} & known_nodes
+        # 22.05 ignores power_down of a node that powers up, until ResumeTimeout.
+        orders = {"power_down": nodes - booting, "power_down_force": nodes & booting}
+        ask = "".join(
+            f"`scontrol update nodename={compress(names)} state={state}`, then "
+            for state, names in orders.items()
+            if names
+        )
         if self:
             yield (
                 f"nothing would end machines once their nodes have left: {ask}leave slurm-elasticd"
@@ -193,12 +200,23 @@ def hindrances(
         return ()
     if not up:
         return (_UNKNOWN_JOBS,)
-    jobs = SlurmCli(settings).jobs()
+    slurm = SlurmCli(settings)
+    jobs = slurm.jobs()
     running = [job for job in jobs if departing.nodes & set(job.nodes) and job.states & ON_NODES]
     stuck = [
         job for job in _waiting(jobs, departing) if departing.partitions >= set(job.partitions)
     ]
-    return (*_complaints(running, stuck), *costs.problems(departing.nodes))
+    booting = _booting(slurm, departing.nodes) if costs.machines else frozenset[str]()
+    return (*_complaints(running, stuck), *costs.problems(departing.nodes, booting))
+
+
+def _booting(slurm: SlurmCli, names: Set[str]) -> frozenset[str]:
+    """The nodes that power up; none if slurmctld does not say."""
+    try:
+        nodes = slurm.nodes(sorted(names)).values()
+    except SlurmError:
+        return frozenset()
+    return frozenset(node.name for node in nodes if phase(node) is Phase.POWERING_UP)
 
 
 def _waiting(jobs: Sequence[SlurmJob], departing: NodesAndPartitions) -> list[SlurmJob]:
