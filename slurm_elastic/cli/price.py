@@ -228,7 +228,8 @@ def _partitions(config: Config, asked: Submission) -> list[str]:
     named = asked.options.get("partition", "")
     own_name = named or why_not.default_partition(why_not.site_of(config))
     names = [name for name in own_name.split(",") if name]
-    if not submit_filter.trouble(Path(config.slurm.conf)):
+    is_left_alone = submit_filter.chooses_nodes(asked.options)
+    if not is_left_alone and not submit_filter.trouble(Path(config.slurm.conf)):
         names += [
             cloud.partition_name
             for cloud in config.clouds

@@ -128,8 +128,11 @@ def test_a_job_counts_for_the_clouds_that_allow_its_partition(
     text += '  - {name: hall, cloud: own, nodes: "h1", slurmd_port: 17009, cpus: 2, memory: 4G}\n'
     site = configfile.parse(text, "site.yaml")
     monkeypatch.setattr(price.submit_filter, "trouble", lambda conf: "")
-    asked = Submission(options={"partition": named} if named else {})
-    assert price._partitions(site, asked) == expected
+    options = {"partition": named} if named else {}
+    assert price._partitions(site, Submission(options=options)) == expected
+    for option in ("nodelist", "nodefile", "exclude", "reservation", "clusters"):
+        asked = Submission(options={**options, option: "st1"})
+        assert price._partitions(site, asked) == (named or "cpu").split(","), option
 
 
 def test_a_named_partition_is_no_list_of_the_user() -> None:

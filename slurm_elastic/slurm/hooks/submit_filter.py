@@ -118,6 +118,14 @@ def is_open_to(config: Config, cloud: CloudSettings, partition: str, *, is_named
     return partition in allowed if allowed else not is_named
 
 
+def chooses_nodes(options: Mapping[str, str]) -> bool:
+    """Whether the filter leaves a job with these options of sbatch alone, because its user chose
+    the nodes or another cluster (CHOSEN in the Lua code).
+    """
+    names = ("nodelist", "nodefile", "exclude", "reservation", "clusters")
+    return any(options.get(name) for name in names)
+
+
 def _ranked(config: Config) -> list[CloudSettings]:
     return sorted(config.clouds, key=lambda cloud: cloud.location is not Location.ON_PREMISES)
 
