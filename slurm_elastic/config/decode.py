@@ -31,6 +31,7 @@ from slurm_elastic.base.units import (
 )
 from slurm_elastic.config.document import KeyPath, shown
 from slurm_elastic.config.gone import Gone, farewell
+from slurm_elastic.config.key_places import place_below
 from slurm_elastic.config.problems import Problems
 
 MAX_NUMBER = 10**12  # a bound so that sums and the ledger's integers cannot overflow
@@ -183,7 +184,8 @@ class Conversion:
         unknown = [key for key in plain if key not in known_keys and key not in removed]
         meant_keys: set[str] = set()
         for key in unknown:
-            close, places = nearest(key, free), self._places.get(key, ())
+            close = nearest(key, free)
+            places = [place_below(path, known_keys, place) for place in self._places.get(key, ())]
             # A key of another level is no misspelling, unless this level has a longer form of it.
             if places and close and key not in close:
                 close = None

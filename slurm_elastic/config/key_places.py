@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Container, Iterator, Mapping, Sequence
 
 import msgspec.inspect as mi
 
@@ -16,6 +16,17 @@ def key_places(root: mi.Type) -> Mapping[str, tuple[str, ...]]:
     for key, place in _places(root):
         places[key] = (*places.get(key, ()), place)
     return places
+
+
+def place_below(path: Sequence[str | int], keys: Container[str], place: str) -> str:
+    """The place of a key. If this level has the same section, it is the one that the author means
+    (``clouds[].allow.groups``).
+    """
+    section, dot, _ = place.partition(".")
+    if not path or not dot or section not in keys:
+        return place
+    level = "".join("[]" if isinstance(part, int) else f".{part}" for part in path)
+    return f"{level.removeprefix('.')}.{place}"
 
 
 def _places(root: mi.Type) -> Iterator[tuple[str, str]]:

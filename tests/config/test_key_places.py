@@ -43,6 +43,12 @@ def test_a_key_of_another_level_is_named_with_it(extra: str, place: str) -> None
     assert problem.endswith(f"; did you mean {place}?")
 
 
+@pytest.mark.parametrize("key", ["partitions", "groups"])
+def test_a_key_of_a_clouds_own_section_is_named_with_it(key: str) -> None:
+    problem = refused("", TEXT.replace("location: public", f"location: public\n    {key}: [gpu]"))
+    assert problem.endswith(f"; did you mean clouds[].allow.{key}?")
+
+
 @pytest.mark.parametrize(
     ("extra", "mapping"),
     [
