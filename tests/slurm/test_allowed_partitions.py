@@ -176,11 +176,33 @@ def test_properties_of_each_named_partition_are_compared(root: Path) -> None:
     for words in (
         "partition gpu has QOS gold, cloud partitions have none",
         "may start jobs of partition gpu in a cloud first, or last",
-        "partition gpu has DefMemPerGPU=9000, cloud partitions have none: a job without --mem gets",
         "partition gpu has neither MaxTime nor DefaultTime: jobs that name no time start in no cloud",
     ):
         assert not notices(quiet, words)
         assert len(notices(one, words)) == 1
+
+
+@pytest.mark.parametrize(
+    ("options", "gres", "expected"),
+    [
+        ("DefMemPerGPU=9000", {}, ""),
+        ("DefMemPerGPU=9000", {"gpu:a100": 1}, "a job with GPUs and without --mem gets all memory"),
+        ("DefMemPerCPU=10 DefMemPerGPU=9000", {"gpu": 1}, "a job without --mem gets all memory"),
+    ],
+)
+def test_memory_for_each_gpu_concerns_jobs_with_gpus(
+    root: Path, options: str, gres: dict[str, int], expected: str
+) -> None:
+    conf = small_sites.copy("default-1", root)
+    lines = f"SelectTypeParameters=CR_Core_Memory\n{GPU} PriorityTier=5 {options}\n"
+    conf.write_text(f"{conf.read_text()}{lines}")
+    config = small_sites.config(conf)
+    allowed = replace(config.allow, partitions=("gpu",))
+    pools = tuple(replace(pool, gres=gres) for pool in config.pools)
+    one = plan.make(replace(config, allow=allowed, pools=pools), version=(24, 11))
+    found = notices(one, "DefMem")
+    assert len(found) == bool(expected)
+    assert all(expected in notice for notice in found)
 
 
 def test_memory_for_each_gpu_counts_beside_memory_for_each_cpu(root: Path) -> None:

@@ -6,9 +6,10 @@ gives a job without a default all memory of its node, so each such job gets a ma
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 
 from slurm_elastic.config import Config
+from slurm_elastic.config.clouds import CloudSettings
 from slurm_elastic.slurm.client.siteconf import SiteConf
 from slurm_elastic.slurm.conf import allowed_partitions
 
@@ -17,28 +18,41 @@ _NAMES = ("DefMemPerCPU", "DefMemPerNode", _PER_GPU)
 
 
 def notices(config: Config, site: SiteConf) -> Iterator[str]:
-    """A sentence for each DefMem of an allowed partition that cloud partitions do not inherit."""
+    """A sentence for each allowed partition with a DefMem that cloud partitions do not inherit."""
     by_memory = site.option("SelectTypeParameters")
     if by_memory is None or "MEMORY" not in by_memory.value.upper():
         return
     options = {name: site.partition_defaults.get(name.lower()) or site.option(name)
                for name in _NAMES}  # fmt: skip
     inherited = {name: entry.value for name, entry in options.items() if entry}
-    for record, _ in allowed_partitions.clouds_by_partition(config, site):
+    for record, clouds in allowed_partitions.clouds_by_partition(config, site):
         # A value for each GPU counts beside one for each CPU, and before it.
-        for name in _NAMES if not inherited else {_PER_GPU} - inherited.keys():
-            if entry := record.values.get(name.lower()):
-                yield (
-                    f"{entry.location}: partition {record.names[0]} has {name}={entry.value}, cloud"
-                    f" partitions have none: {_effect(inherited)}; set {name} for all partitions,"
-                    " in a line of its own of slurm.conf or in PartitionName=DEFAULT"
-                )
+        names = [name for name in _NAMES if not inherited or name in {_PER_GPU} - inherited.keys()]
+        # DefMemPerGPU is for jobs with GPUs only.
+        if not _has_gpus(config, clouds):
+            names = [name for name in names if name != _PER_GPU]
+        # The first is enough: without a value for each CPU all jobs get all memory.
+        for name in [name for name in names if name.lower() in record.values][:1]:
+            entry = record.values[name.lower()]
+            yield (
+                f"{entry.location}: partition {record.names[0]} has {name}={entry.value}, cloud"
+                f" partitions have none: {_effect(name, inherited)}; set {name} for all partitions,"
+                " in a line of its own of slurm.conf or in PartitionName=DEFAULT"
+            )
 
 
-def _effect(inherited: Mapping[str, str]) -> str:
-    for name, value in inherited.items():
-        return f"a job with GPUs and without --mem gets {name}={value} there"
-    return (
-        "a job without --mem gets all memory of a cloud node, so each such job starts a machine of"
-        " its own"
+def _has_gpus(config: Config, clouds: Sequence[CloudSettings]) -> bool:
+    names = {cloud.name for cloud in clouds}
+    return any(
+        gres.partition(":")[0] == "gpu"
+        for pool in config.pools
+        if pool.cloud in names
+        for gres in pool.gres
     )
+
+
+def _effect(name: str, inherited: Mapping[str, str]) -> str:
+    jobs = "a job with GPUs and without --mem" if name == _PER_GPU else "a job without --mem"
+    for other, value in inherited.items():
+        return f"{jobs} gets {other}={value} there"
+    return f"{jobs} gets all memory of a cloud node, so each such job starts a machine of its own"
