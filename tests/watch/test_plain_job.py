@@ -82,7 +82,7 @@ def installed(root: Path, script: str | None, clouds: int = 1) -> Config:
 
 
 def tried(config: Config, account: str = "") -> Finding:
-    (finding,) = plain_job.examine(config, plan.make(config), account, "")
+    (finding,) = plain_job.examine(config, plan.make(config), lambda _: (account, ""))
     return finding
 
 
@@ -141,10 +141,40 @@ def test_a_job_of_each_allowed_partition_is_tried(root: Path) -> None:
     site = replace(site, clouds=(other, replace(gpu_cloud, allow=Who(partitions=("gpu",)))))
     texts = render(site, domain_pools(site, expand), siteconf.read(conf))
     (root / FILTER).write_text(texts[FILTER])
-    plain, named = plain_job.examine(site, plan.make(site), "", "")
+    plain, named = plain_job.examine(site, plan.make(site), lambda _: ("", ""))
     assert (plain.level, plain.observed) == (FindingLevel.OK, f"it gets site,{other.name}")
     assert named.subject == "a job of partition gpu on a throw-away slurmctld"
     assert (named.level, named.observed) == (FindingLevel.OK, f"it gets gpu,{gpu_cloud.name}")
+
+
+def test_each_job_has_the_account_of_its_own_first_cloud(root: Path) -> None:
+    body = """local at = job_desc.partition == 'gpu' and 'cloud-with-a-long-name-01'
+      or 'cloud-with-a-long-name-00'
+  return job_desc.account == at and slurm.SUCCESS or slurm.ERROR"""
+    site = installed(root, f"{SCRIPT.format(body)}{chr(10).join(filter_lines(root))}\n", 2)
+    conf = root / "slurm.conf"
+    conf.write_text(CONF + "PartitionName=gpu Nodes=n1\n")
+    other, gpu_cloud = site.clouds
+    site = replace(site, clouds=(other, replace(gpu_cloud, allow=Who(partitions=("gpu",)))))
+    texts = render(site, domain_pools(site, expand), siteconf.read(conf))
+    (root / FILTER).write_text(texts[FILTER])
+    found = list(plain_job.examine(site, plan.make(site), lambda cloud: (cloud.name, "")))
+    assert [finding.level for finding in found] == [FindingLevel.OK] * 2
+
+
+def test_a_filter_of_an_earlier_configuration_is_no_fault_of_the_sites_script(root: Path) -> None:
+    site = installed(root, None)
+    (root / "slurm.conf").write_text(CONF + "PartitionName=gpu Nodes=n1\n")
+    (cloud,) = site.clouds
+    site = replace(site, clouds=(replace(cloud, allow=Who(partitions=("site", "gpu"))),))
+    plain, named = plain_job.examine(site, plan.make(site), lambda _: ("", ""))
+    assert plain.level is FindingLevel.OK
+    assert named.level is FindingLevel.WRONG
+    assert named.observed == (
+        "it gets gpu only: the installed slurm_elastic.lua is not the one of this configuration"
+    )
+    assert named.expected.startswith(f"partitions gpu,{cloud.name}")
+    assert named.advice == "slurm-elastic conf install"
 
 
 @pytest.mark.parametrize("clouds", [40, pytest.param(100, marks=pytest.mark.release)])

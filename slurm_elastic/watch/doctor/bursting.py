@@ -234,14 +234,16 @@ def _waits_for_growth(config: Config, cloud: CloudSettings, nodes: Mapping[str, 
 
 
 def plain_job(config: Config, client: Probing, named_account: str = "") -> Iterator[Finding]:
-    """Yield which partitions a plain job gets whose user may use the first cloud."""
-    blocked = blocked_clouds(config)
-    cloud = next((cloud for cloud in config.clouds if cloud.name not in blocked), None)
+    """Yield which partitions a plain job gets, and a job of each other partition that may use a
+    cloud. Its user may use the first of its clouds.
+    """
     planned = plain_jobs.planned_of(config)
-    if cloud is not None and planned is not None:
-        allowed = config.who_of(cloud)
-        account, user = _allowed_user(allowed, client, config, named_account)
-        yield from plain_jobs.examine(config, planned, account, user)
+    if planned is not None:
+        yield from plain_jobs.examine(
+            config,
+            planned,
+            lambda cloud: _allowed_user(config.who_of(cloud), client, config, named_account),
+        )
 
 
 def _probe(

@@ -16,6 +16,7 @@ from msgspec import Struct
 
 from slurm_elastic.base.errors import ConfigError
 from slurm_elastic.config import Config
+from slurm_elastic.config.clouds import CloudSettings
 from slurm_elastic.model.finding import Finding
 from slurm_elastic.slurm.client.sbatch_test_only import UNSPECIFIED
 from slurm_elastic.slurm.conf import account_tree, allowed_partitions, dryrun, plan
@@ -33,11 +34,12 @@ Scripts = Mapping[str, str]
 
 class _Trial(Struct, frozen=True, kw_only=True):
     """A job to submit. ``partition``: what it names ("": none). ``clouds``: our partitions
-    that are open to it.
+    that are open to it. ``cloud``: the first of them, by whose rules the user is chosen.
     """
 
     partition: str
     clouds: tuple[str, ...]
+    cloud: CloudSettings
 
     @property
     def subject(self) -> str:
@@ -48,9 +50,11 @@ class _Trial(Struct, frozen=True, kw_only=True):
         return f"job of partition {self.partition}" if self.partition else PLAIN_JOB
 
 
-def examine(config: Config, planned: ConfPlan, account: str, user: str) -> Iterator[Finding]:
+def examine(
+    config: Config, planned: ConfPlan, submitter_of: Callable[[CloudSettings], tuple[str, str]]
+) -> Iterator[Finding]:
     """Submit a job that names no partition, and one for each other partition whose jobs may use a
-    cloud, as ``user`` (if this is root) with ``account``.
+    cloud. ``submitter_of``: the account and, if this is root, the user of a job for a cloud.
     """
     trials, scripts = _trials(config, planned), _scripts(planned.site.directory)
     if not trials or not scripts:
@@ -62,10 +66,13 @@ def examine(config: Config, planned: ConfPlan, account: str, user: str) -> Itera
         )
         return
     for trial in trials:
+        account, user = submitter_of(trial.cloud)
         options = [f"--account={account}"] if account else []
         options += [f"--partition={trial.partition}"] if trial.partition else []
 
-        def submit_with(lua_files: Scripts, options: Sequence[str] = options) -> DryRunSubmission:
+        def submit_with(
+            lua_files: Scripts, options: Sequence[str] = options, user: str = user
+        ) -> DryRunSubmission:
             return dryrun.submit_job(
                 config.slurm, planned.site, planned.fragment, isolation, lua_files,
                 gres=planned.gres, options=options,
@@ -79,10 +86,15 @@ def _trials(config: Config, planned: ConfPlan) -> list[_Trial]:
     ranked, default = submit_filter.ranked_partitions(config), planned.site.default_partition
     trials = []
     for record, clouds in allowed_partitions.clouds_by_partition(config, planned.site):
-        names = {cloud.partition_name for cloud in clouds}
-        open_clouds = tuple(name for name in ranked if name in names)
-        partition = "" if record is default else record.names[0]
-        trials += [_Trial(partition=partition, clouds=open_clouds)] if open_clouds else []
+        usable = {c.partition_name: c for c in clouds if c.partition_name in ranked}
+        if usable:
+            trials.append(
+                _Trial(
+                    partition="" if record is default else record.names[0],
+                    clouds=tuple(name for name in ranked if name in usable),
+                    cloud=next(iter(usable.values())),
+                )
+            )
     return trials
 
 
@@ -105,7 +117,11 @@ def _try(
             planned.site,
             denies_below=account_tree.is_hierarchical(planned.version),
         )
-        yield from _comparison(trial, site_result, submit_with(filter_scripts))
+        filter_result = submit_with(filter_scripts)
+        is_outdated = scripts.get(submit_filter.FILTER) not in (
+            None, filter_scripts[submit_filter.FILTER],
+        )  # fmt: skip
+        yield from _comparison(trial, site_result, filter_result, is_outdated=is_outdated)
 
 
 def _scripts(directory: Path) -> Scripts:
@@ -121,12 +137,26 @@ def _scripts(directory: Path) -> Scripts:
 
 
 def _comparison(
-    trial: _Trial, site_result: DryRunSubmission, filter_result: DryRunSubmission
+    trial: _Trial,
+    site_result: DryRunSubmission,
+    filter_result: DryRunSubmission,
+    *,
+    is_outdated: bool,
 ) -> Iterator[Finding]:
-    """Compare the results of the site's script and of the filter alone."""
+    """Compare the results of the site's script and of the filter alone. ``is_outdated``: the
+    installed filter is not that of this configuration.
+    """
     expected = ",".join(filter_result.partitions)
     if site_result.refusal and not filter_result.refusal and not filter_result.failure:
         yield _site_refusal(trial.subject, site_result.refusal, expected)
+    elif any(name in trial.clouds for name in filter_result.partitions) and is_outdated:
+        yield Finding.wrong(
+            trial.subject,
+            f"it gets {','.join(site_result.partitions)} only: the installed"
+            f" {submit_filter.FILTER} is not the one of this configuration",
+            expected=f"partitions {expected}, which it gets with the new one",
+            advice="slurm-elastic conf install",
+        )
     elif any(name in trial.clouds for name in filter_result.partitions):
         yield Finding.wrong(
             trial.subject,
