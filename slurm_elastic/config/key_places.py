@@ -19,8 +19,8 @@ def key_places(root: mi.Type) -> Mapping[str, tuple[str, ...]]:
 
 
 def place_below(path: Sequence[str | int], keys: Container[str], place: str) -> str:
-    """The place of a key. If this level has the same section, it is the one that the author means
-    (``clouds[].allow.groups``).
+    """The place of a key. If the level of ``path`` has the same section, the author means the
+    section of this level (``clouds[].allow.groups``).
     """
     section, dot, _ = place.partition(".")
     if not path or not dot or section not in keys:

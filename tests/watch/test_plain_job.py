@@ -171,7 +171,7 @@ def test_a_filter_of_an_earlier_configuration_is_no_fault_of_the_sites_script(ro
     assert plain.level is FindingLevel.OK
     assert named.level is FindingLevel.WRONG
     assert named.observed == (
-        "it gets gpu only: the installed slurm_elastic.lua is not the one of this configuration"
+        "it gets gpu only: the installed slurm_elastic.lua does not match the configuration"
     )
     assert named.expected.startswith(f"partitions gpu,{cloud.name}")
     assert named.advice == "slurm-elastic conf install"

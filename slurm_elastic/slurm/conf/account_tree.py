@@ -68,10 +68,10 @@ def _denied_by_partition(
         )
 
 
-def _missing(names: str, others: str) -> str:
+def _missing(names: str, denied_names: str) -> str:
     """The accounts of the first list that the second does not have."""
-    known = {name.lower() for name in others.split(",")}
-    return ", ".join(name for name in names.split(",") if name.lower() not in known)
+    denied = {name.lower() for name in denied_names.split(",")}
+    return ", ".join(name for name in names.split(",") if name.lower() not in denied)
 
 
 def _unnamed(config: Config, site: SiteConf) -> Iterator[str]:

@@ -144,7 +144,7 @@ def _comparison(
     is_outdated: bool,
 ) -> Iterator[Finding]:
     """Compare the results of the site's script and of the filter alone. ``is_outdated``: the
-    installed filter is not that of this configuration.
+    installed filter does not match the configuration.
     """
     expected = ",".join(filter_result.partitions)
     if site_result.refusal and not filter_result.refusal and not filter_result.failure:
@@ -153,7 +153,7 @@ def _comparison(
         yield Finding.wrong(
             trial.subject,
             f"it gets {','.join(site_result.partitions)} only: the installed"
-            f" {submit_filter.FILTER} is not the one of this configuration",
+            f" {submit_filter.FILTER} does not match the configuration",
             expected=f"partitions {expected}, which it gets with the new one",
             advice="slurm-elastic conf install",
         )
