@@ -68,6 +68,7 @@ BOTH = site_of(public=("static", "gpu"), onprem=("gpu",))
         (BOTH, {}, "static,public"),
         # a named partition changes nothing for jobs that are left alone for another reason
         (GPU_CLOUD, {"partition": "gpu", "req_nodes": "g1"}, "gpu"),
+        (GPU_CLOUD, {"partition": "gpu", "exc_nodes": "pub1"}, "gpu"),
         (GPU_CLOUD, {"partition": "gpu", "reservation": "res"}, "gpu"),
         (GPU_CLOUD, {"partition": "gpu", "contiguous": 1}, "gpu"),
     ],
