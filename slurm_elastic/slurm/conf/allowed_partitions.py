@@ -12,6 +12,7 @@ from collections.abc import Iterator, Sequence
 from slurm_elastic.config import Config
 from slurm_elastic.config.clouds import CloudSettings
 from slurm_elastic.config.decode import nearest
+from slurm_elastic.policies.launch.open_partitions import is_open
 from slurm_elastic.slurm.client import confvalues
 from slurm_elastic.slurm.client.siteconf import ConfRecord, SiteConf, priority
 
@@ -20,14 +21,20 @@ def partitions_of(config: Config, cloud: CloudSettings, site: SiteConf) -> tuple
     """The site's partitions whose jobs may use the cloud: the default one first, then in the order
     of ``allow.partitions``.
     """
-    names = config.who_of(cloud).partitions
-    default = site.default_partition
-    if not names:
-        return (default,) if default else ()
-    by_name = {name: record for record in site.partitions for name in record.names}
-    records = [by_name[name] for name in names if name in by_name]
-    # The cloud takes the time limit of the first one, and most jobs name no partition.
-    return tuple(sorted(records, key=lambda record: record is not default))
+    allowed, default = config.who_of(cloud).partitions, site.default_partition
+    last_records = {name: record for record in site.partitions for name in record.names}
+
+    def is_listed(record: ConfRecord, name: str) -> bool:
+        is_valid = last_records[name] is record
+        return is_valid and is_open(allowed, name, is_named=record is not default)
+
+    def place(record: ConfRecord) -> tuple[bool, int]:
+        # The cloud takes the time limit of the first one, and most jobs name no partition.
+        places = [allowed.index(name) for name in record.names if name in allowed]
+        return record is not default, min(places, default=0)
+
+    records = [r for r in site.partitions if any(is_listed(r, name) for name in r.names)]
+    return tuple(sorted(records, key=place))
 
 
 def clouds_by_partition(

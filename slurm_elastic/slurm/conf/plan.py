@@ -374,17 +374,16 @@ def _manual_lua(site: SiteConf) -> Iterator[str]:
 
 def _manual_profile(config: Config, site: SiteConf) -> Iterator[str]:
     """The environment by which plain jobs burst if Slurm has no Lua (sbatch(1))."""
-    default = site.default_partition
+    # If the site has no default partition, jobs that name none can still use the clouds.
+    names = site.default_partition.names[:1] if site.default_partition else ()
     clouds = [
         cloud.partition_name
         for cloud in config.clouds
-        # If the site has no default partition, jobs that name none can still use the clouds.
-        if not config.who_of(cloud).partitions
-        or default in allowed_partitions.partitions_of(config, cloud, site)
+        if submit_filter.is_open_to(config, cloud, "".join(names), is_named=False)
     ]
     if not clouds:
         return
-    listed = ",".join([*(default.names[:1] if default else ()), *clouds])
+    listed = ",".join([*names, *clouds])
     yield "this Slurm has no job_submit/lua; to let plain jobs burst, put into /etc/profile.d:"
     for name in ("SBATCH_PARTITION", "SLURM_PARTITION", "SALLOC_PARTITION"):
         yield f"    export {name}={listed}"

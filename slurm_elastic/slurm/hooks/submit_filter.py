@@ -26,6 +26,7 @@ from slurm_elastic.model.causes.save_refusals import NO_DIRECTORY, ONE_NODE
 from slurm_elastic.model.cluster import Location, Market, Pool
 from slurm_elastic.policies.checkpoint.unsavable import SEVERAL_NODES
 from slurm_elastic.policies.launch.job_data import FORM as DATA_FORM
+from slurm_elastic.policies.launch.open_partitions import is_open
 from slurm_elastic.policies.launch.pool_order import DEFAULT_RUN_S
 from slurm_elastic.policies.launch.ranking import MARKET_ORDER, SPOT_NOT_CHEAPER
 from slurm_elastic.policies.launch.verdict import features
@@ -114,8 +115,7 @@ def ranked_partitions(config: Config) -> list[str]:
 
 def is_open_to(config: Config, cloud: CloudSettings, partition: str, *, is_named: bool) -> bool:
     """Whether jobs of the site's partition may use the cloud. ``is_named``: the job names it."""
-    allowed = config.who_of(cloud).partitions
-    return partition in allowed if allowed else not is_named
+    return is_open(config.who_of(cloud).partitions, partition, is_named=is_named)
 
 
 def chooses_nodes(options: Mapping[str, str]) -> bool:
