@@ -53,7 +53,9 @@ class ConfigMerge:
         self, before: str, source: str, clouds: Sequence[Found], site: SiteFacts, answers: Answers
     ) -> None:
         self._before, self._source = before, source
-        self._whole = not any(cloud.todos for cloud in clouds)
+        # A mistake that the file has already, such as an older TODO, is no flaw of an answer. The
+        # checks after init name its line.
+        self._whole = not any(cloud.todos for cloud in clouds) and _is_whole(before, source)
         config = self._parse(before)
         already = earlier(config)
         new_clouds = [
@@ -109,6 +111,15 @@ class ConfigMerge:
             yield f"  {read.locate(path)}: {'(remove it)' if value is None else flow(value)}"
         for section, lines in (("clouds", self._clouds), ("pools", self._pools)):
             yield from (f"{section}:", *lines) if lines else ()
+
+
+def _is_whole(text: str, source: str) -> bool:
+    """Whether no cloud of the file has a mistake or a TODO."""
+    try:
+        configfile.parse(text, source)
+    except ConfigError:
+        return False
+    return True
 
 
 def _edits(config: Config, before: Answers, answers: Answers) -> Iterator[Edit]:

@@ -219,6 +219,21 @@ def test_a_section_may_be_written_in_any_way(who: str) -> None:
     assert "# a day" in text or "# a day" not in who
 
 
+def test_a_to_do_of_an_older_cloud_is_no_flaw_of_an_answer() -> None:
+    old = "  - {name: one, provider: aws, location: public, region: TODO, image: TODO, "
+    old += "types: {m: {cpus: 4, memory: 8G, price: 1}}}\n"
+    there = THERE.replace("  # a remark\n", old)
+    answers = replace(
+        merge.earlier(configfile.parse(there, "old.yaml", whole=False)).answers,
+        clouds=("shop",), groups=("users",), cap=4.0, cpus=4, memory=8192,
+    )  # fmt: skip
+    text = merge.ConfigMerge(there, "old.yaml", (SHOP,), SITE, answers).text
+    config = configfile.parse(text, "new", whole=False)
+    assert [cloud.name for cloud in config.clouds] == ["lab", "one", "shop"]
+    with pytest.raises(ConfigError, match=r"new:\d+: clouds\[1\] \(one\)\.image: to do"):
+        configfile.parse(text, "new")
+
+
 def test_clouds_are_added_to_lists_in_a_line() -> None:
     flat = (
         "cluster: {name: small}\nclouds: [{name: lab, provider: fake, location: on-premises, "
