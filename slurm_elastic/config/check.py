@@ -145,17 +145,6 @@ def _allow_places(draft: Draft) -> list[KeyPath]:
     return [("allow",), *(("clouds", i, "allow") for i in draft.indices("clouds"))]
 
 
-def _allowed_partitions(draft: Draft) -> None:
-    """Report partitions of clouds in ``allow.partitions``, which names partitions of the site."""
-    names = {draft.value(("clouds", i, "partition"), str) or draft.value(("clouds", i, "name"), str)
-             for i in draft.indices("clouds")}  # fmt: skip
-    for place in _allow_places(draft):
-        for n, name in enumerate(draft.value((*place, "partitions"), tuple) or ()):
-            if name in names:
-                expected = "a partition of the site's own nodes, not of a cloud"
-                draft.problems.add((*place, "partitions", n), shown(name), expected)
-
-
 def _offer_names(draft: Draft) -> None:
     """Report types and zones with characters that no name may have. A slash is such a character,
     because ``Offer.key`` is split at slashes.
@@ -367,7 +356,6 @@ _CHECKS: tuple[Callable[[Draft], None], ...] = (
     _cluster,
     _names,
     _words,
-    _allowed_partitions,
     _offer_names,
     _duplicates,
     _pool_clouds,

@@ -8,6 +8,7 @@ import pytest
 from msgspec.structs import replace
 
 from slurm_elastic.base.errors import ConfigError
+from slurm_elastic.config import configfile
 from slurm_elastic.config.access import Who
 from slurm_elastic.slurm.conf import plan
 from slurm_elastic.slurm.conf.plan import ConfPlan
@@ -53,6 +54,26 @@ def test_plain_jobs_that_no_cloud_is_open_to_are_named(root: Path) -> None:
     sentence = "jobs that name no partition do not burst; add debug to allow.partitions"
     assert notices(planned(root / "a", "gpu", lines=lines), "do not burst") == [sentence]
     assert notices(planned(root / "b", "gpu", "debug", lines=lines), "do not burst") == []
+
+
+def test_a_cloud_named_like_an_allowed_partition_is_the_mistake(root: Path) -> None:
+    conf = small_sites.copy("default-1", root)
+    conf.write_text(f"{conf.read_text()}{GPU} PriorityTier=5\n")
+    line = len(conf.read_text().splitlines())
+    text = small_sites.CONFIGURATION.format(cluster="alpha", conf=conf)
+    text = text.replace("name: aws", "name: gpu").replace("cloud: aws", "cloud: gpu")
+    text = text.replace("groups: [users]", "groups: [users], partitions: [gpu]")
+    with pytest.raises(ConfigError) as raised:
+        plan.make(configfile.parse(text, "slurm-elastic.yaml"), version=(24, 11))
+    assert str(raised.value) == (
+        f"{conf}:{line}: gpu is the site's own; cloud gpu uses it too; give that cloud another"
+        " `partition` or `name` in slurm-elastic.yaml"
+    )
+
+
+def test_a_partition_of_a_cloud_is_none_of_the_sites(root: Path) -> None:
+    with pytest.raises(ConfigError, match=r"allow.partitions\[0\]: found 'aws', expected a part"):
+        planned(root, "aws")
 
 
 @pytest.mark.parametrize(("name", "hint"), [("gpuu", "gpu"), ("GPU", "gpu")])

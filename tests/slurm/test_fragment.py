@@ -212,8 +212,14 @@ def test_times_are_rounded_up_to_minutes(seconds: float, expected: str) -> None:
             ),
         ),
         ("NodeName=pub3", "{}:3: node pub3 is the site's own; pool spot names it too"),
-        ("PartitionName=aws", "{}:3: aws is the site's own; cloud aws uses it too"),
-        ("NodeSet=onprem Nodes=x", "{}:3: onprem is the site's own; cloud onprem uses it too"),
+        (
+            "PartitionName=aws",
+            "{}:3: aws is the site's own; cloud aws uses it too; give that cloud another `partition` or `name` in slurm-elastic.yaml",
+        ),
+        (
+            "NodeSet=onprem Nodes=x",
+            "{}:3: onprem is the site's own; cloud onprem uses it too; give that cloud another `partition` or `name` in slurm-elastic.yaml",
+        ),
         (
             "PartitionName=a Nodes=ALL",
             "{}:3: partition a has Nodes=ALL and would take in cloud nodes; name its nodes instead",

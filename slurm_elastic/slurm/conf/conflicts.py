@@ -108,7 +108,10 @@ def _names(config: Config, pools: Sequence[Pool], site: SiteConf) -> Iterator[st
     for cloud in config.clouds:
         name = cloud.partition_name
         if name in partitions:
-            yield f"{partitions[name]}: {name} is the site's own; cloud {cloud.name} uses it too"
+            yield (
+                f"{partitions[name]}: {name} is the site's own; cloud {cloud.name} uses it too;"
+                " give that cloud another `partition` or `name` in slurm-elastic.yaml"
+            )
 
 
 def _lone_localhost(site: SiteConf) -> Iterator[str]:
