@@ -13,7 +13,7 @@ from slurm_elastic.base.units import brief
 from slurm_elastic.config import Config
 from slurm_elastic.model.memory import Machine
 from slurm_elastic.model.protocols import Console
-from slurm_elastic.model.slurm import SlurmNode
+from slurm_elastic.model.slurm import SlurmNode, leads_nowhere
 from slurm_elastic.policies.launch.trial import (
     HEADLESS,
     NAMELESS,
@@ -56,7 +56,8 @@ class Evidence:
             port = ssh.port
         elif node is not None:
             port = node.port or port
-            address = node.address if node.address not in ("", node.name) else address
+            is_usable = node.address not in ("", node.name) and not leads_nowhere(node.address)
+            address = node.address if is_usable else address
         self._probed = _probe(address, port)
         return not self._probed
 

@@ -28,6 +28,13 @@ node must not reach another machine that has the node's old address.
 """
 
 
+def leads_nowhere(address: str) -> bool:
+    """Whether this is NOWHERE or one of its neighbours, which slurm.conf gives to cloud nodes until
+    their machines register.
+    """
+    return address.startswith("233.252.")
+
+
 class SlurmNode(Struct, frozen=True, kw_only=True, gc=False):
     """A node in Slurm. ``states``: base state and flags, upper case.
 
