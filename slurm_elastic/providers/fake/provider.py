@@ -67,7 +67,7 @@ class _Machine(Struct):
 
 class FakeAccount:
     """All machines, the stock and the prices. Machines in ``protected`` cannot be ended.
-    Thread-safe through its provider.
+    Thread-safe through its provider. ``first_number``: of the first machine's id.
     """
 
     guarded_by: ClassVar[GuardedBy] = {
@@ -75,7 +75,7 @@ class FakeAccount:
         "lock": Guarded("launches"),
     }
 
-    def __init__(self) -> None:
+    def __init__(self, first_number: int = 1) -> None:
         self.lock = threading.RLock()
         self.machines: dict[str, _Machine] = {}
         self.limits: dict[str, int] = {}
@@ -85,7 +85,7 @@ class FakeAccount:
         self.protected: set[str] = set()
         self.image = "image-1"
         self.launches: dict[tuple[str, str], tuple[str, ...]] = {}
-        self._numbers = itertools.count(1)
+        self._numbers = itertools.count(first_number)
 
     def add_foreign(self, instance: Instance, owner: str | None = None) -> None:
         """Add a machine that another cluster, or no cluster, started."""
@@ -150,7 +150,9 @@ class FakeProvider:
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
         self.name = settings.name
-        self.account = account or FakeAccount()
+        # The account of a restarted daemon is a new one. The ledger takes an id only once, so the
+        # numbers continue at the time of the start.
+        self.account = account or FakeAccount(int(clock()))
         self.latency = 0.0
         self.visible_after = 0.0
         self.alternatives = 0

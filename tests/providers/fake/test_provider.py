@@ -194,3 +194,15 @@ def test_an_interruption_is_noticed_until_the_machine_is_gone(bed: FakeBed) -> N
     provider.take(machine.id)
     assert list(provider.notices()) == []
     assert list(provider.instances()) == []
+
+
+def test_a_daemon_that_starts_again_gives_no_id_twice() -> None:
+    """Without an account that outlives it, as the daemon opens this cloud."""
+    ids = []
+    for at in (1000.0, 1060.0):
+        bed = FakeBed()
+        cluster = Cluster(name="c", uuid=UUID)
+        provider = FakeProvider(settings(), cluster, clock=lambda at=at: at)
+        (machine,) = provider.launch(spec_for(bed, provider, 1))
+        ids.append(machine.id)
+    assert ids[0] != ids[1]
