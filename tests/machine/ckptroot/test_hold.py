@@ -11,7 +11,6 @@ from typing import Any, cast
 
 import pytest
 
-from slurm_elastic.checkpointers import node_helper_client
 from slurm_elastic.machine.ckptroot import session as sessions
 from slurm_elastic.machine.ckptroot.caller import Caller
 from slurm_elastic.machine.ckptroot.hold import Outcome
@@ -107,8 +106,7 @@ def test_the_hold_of_a_large_image_lasts_until_the_head_has_read_it(
     )
     monkeypatch.setattr(held.session, "_saves", saves)
     held.session.carry_out(HeadRequest("9", "checkpoint", stop=True, within=3600.0))
-    verify_s = node_helper_client.VERIFY_MIN_S + size / node_helper_client.VERIFY_RATE
-    held.now += verify_s
+    held.now += 120 + size / (16 << 20)
     assert held.session.hold.outcome() is Outcome.STAYS
     assert held.asked == 0
     held.now += HOLD
