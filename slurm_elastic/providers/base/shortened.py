@@ -1,4 +1,4 @@
-"""Programs without comments and docstrings, which machines do not need. Clouds limit user data."""
+"""Programs without what machines do not need, such as comments: clouds limit user data."""
 
 from __future__ import annotations
 
@@ -6,20 +6,40 @@ import ast
 import io
 import re
 import tokenize
+from collections.abc import Iterator
 
 _HERE_DOCUMENT = re.compile(r"<<-?\s*(?P<quote>['\"]?)(?P<end>[A-Za-z_]+)(?P=quote)")
 
 
 def python(source: str) -> str:
-    """A Python program without comments and docstrings. Python runs it as it runs ``source``."""
-    lines = source.splitlines()
+    """A Python program without comments, docstrings and annotations of functions. Python runs it as
+    it runs ``source``.
+    """
+    lines, tree = source.splitlines(), ast.parse(source)
     for token in tokenize.generate_tokens(io.StringIO(source).readline):
         if token.type == tokenize.COMMENT:
             row, column = token.start
             lines[row - 1] = lines[row - 1][:column].rstrip()
-    for begin, end in _docstrings(ast.parse(source)):
+    # From the right, so that the columns of a line's other annotations stay.
+    for row, begin, end in sorted(_annotations(tree, lines), reverse=True):
+        lines[row - 1] = lines[row - 1][:begin] + lines[row - 1][end:]
+    for begin, end in _docstrings(tree):
         lines[begin - 1 : end] = [""] * (end - begin + 1)
     return "\n".join(line for line in lines if line.strip())
+
+
+def _annotations(tree: ast.Module, lines: list[str]) -> Iterator[tuple[int, int, int]]:
+    """Yield row and columns of each annotation of an argument or a result that is on one line."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.arg) and node.annotation is not None:
+            begin, annotation = node.col_offset + len(node.arg), node.annotation
+        elif isinstance(node, ast.FunctionDef) and node.returns is not None:
+            annotation = node.returns
+            begin = lines[annotation.lineno - 1].rindex(" ->", 0, annotation.col_offset)
+        else:
+            continue
+        if annotation.end_lineno == node.lineno or isinstance(node, ast.FunctionDef):
+            yield annotation.lineno, begin, annotation.end_col_offset or begin
 
 
 def _docstrings(tree: ast.Module) -> list[tuple[int, int]]:

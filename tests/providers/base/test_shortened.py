@@ -1,4 +1,4 @@
-"""Programs for machines lose comments and docstrings, and nothing else."""
+"""Programs for machines lose comments, docstrings and annotations of functions, and nothing else."""
 
 from __future__ import annotations
 
@@ -15,13 +15,17 @@ PROGRAMS = Path(joining.__file__).parents[2] / "machine" / "programs"
 
 
 class WithoutTexts(ast.NodeTransformer):
-    """Without the statements that are texts."""
+    """Without the statements that are texts, and without annotations of functions."""
 
     def generic_visit(self, node: ast.AST) -> ast.AST:
         super().generic_visit(node)
         body = getattr(node, "body", None)
         if isinstance(body, list):
             node.body = [s for s in body if not is_text(s)] or body  # type: ignore[attr-defined]
+        if isinstance(node, ast.arg):
+            node.annotation = None
+        elif isinstance(node, ast.FunctionDef):
+            node.returns = None
         return node
 
 
@@ -39,8 +43,16 @@ def test_a_program_is_the_same_for_python(path: Path) -> None:
     whole, left = ast.parse(source), ast.parse(short)
     assert ast.dump(WithoutTexts().visit(whole)) == ast.dump(WithoutTexts().visit(left))
     assert '"""' not in short
+    assert "->" not in short
     assert "#" not in short.replace("%~#", "").replace("~#!", "")
     assert len(short) < 0.8 * len(source)
+
+
+def test_annotations_of_functions_go_and_defaults_stay() -> None:
+    source = (
+        "def f(a: int, *b: str, c: dict[str, int] = {1: 2}) -> tuple[int, str]:\n    d: int = 1\n"
+    )
+    assert shortened.python(source) == "def f(a, *b, c = {1: 2}):\n    d: int = 1"
 
 
 def test_a_function_of_a_docstring_alone_and_a_text_of_several_lines_stay() -> None:
