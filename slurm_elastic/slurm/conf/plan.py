@@ -36,6 +36,7 @@ from slurm_elastic.slurm.conf import (
     pair,
     submissions,
     tree_width,
+    untyped_gres,
 )
 from slurm_elastic.slurm.conf.leaving import NodesAndPartitions
 from slurm_elastic.slurm.conf.our_lines import has_include, with_include, without_include
@@ -271,6 +272,7 @@ def _notices(
     for reason in blocked_clouds(config).values():
         yield f"{reason}; its partition is INACTIVE until then"
     yield from _gres_notices(config, pools, site)
+    yield from untyped_gres.notices(config, site)
     yield from head_names.notices(config)
     yield from submissions.notices(config, site)
     yield from account_tree.notices(config, site, version)
