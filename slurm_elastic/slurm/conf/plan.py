@@ -37,6 +37,7 @@ from slurm_elastic.slurm.conf import (
     submissions,
     tree_width,
     untyped_gres,
+    users_socket,
 )
 from slurm_elastic.slurm.conf.leaving import NodesAndPartitions
 from slurm_elastic.slurm.conf.our_lines import has_include, with_include, without_include
@@ -273,6 +274,7 @@ def _notices(
         yield f"{reason}; its partition is INACTIVE until then"
     yield from _gres_notices(config, pools, site)
     yield from untyped_gres.notices(config, site)
+    yield from users_socket.notices(config)
     yield from head_names.notices(config)
     yield from submissions.notices(config, site)
     yield from account_tree.notices(config, site, version)
