@@ -34,7 +34,7 @@ def notices(config: Config, site: SiteConf) -> Iterator[str]:
 
 
 def _typed_gres(partition: ConfRecord, site: SiteConf) -> dict[str, ConfRecord]:
-    """The typed gres of the partition's nodes, such as gpu:a100, each with a line that has it."""
+    """The typed gres of the nodes of a partition, such as gpu:a100, with their lines."""
     try:
         members = set(expand(partition.get("nodes")))
     except HostlistError:
