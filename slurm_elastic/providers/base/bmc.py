@@ -12,7 +12,7 @@ from sushy import connector, exceptions
 from sushy.resources.system.system import System
 
 from slurm_elastic.base import asking, trust
-from slurm_elastic.base.errors import ConfigError, ProviderError, TransientError
+from slurm_elastic.base.errors import ConfigError, InstanceNotFound, ProviderError, TransientError
 from slurm_elastic.providers.base.bmc_settings import BmcSettings
 from slurm_elastic.providers.base.errors import causes
 from slurm_elastic.providers.base.statuses import error_of_status
@@ -97,7 +97,11 @@ class Redfish:
             text = f"{host}: {url.netloc} cannot be reached: {next(reasons, error)}"
             raise TransientError(name, "NotConnected", text) from error
         except exceptions.HTTPError as error:
-            raise error_of_status(name, error.status_code, f"{host}: {error}") from error
+            told = error_of_status(name, error.status_code, f"{host}: {error}")
+            if isinstance(told, InstanceNotFound):
+                # The path may be mistyped, or a new firmware's. The host may run all the same.
+                told = ProviderError(name, told.code, told.message)
+            raise told from error
         except (exceptions.SushyError, LookupError, ValueError, AttributeError) as error:
             raise TransientError(name, type(error).__name__, f"{host}: {error}") from error
         finally:

@@ -7,6 +7,7 @@ import re
 from slurm_elastic.base.errors import (
     AuthError,
     CapacityError,
+    InstanceNotFound,
     ProviderError,
     QuotaError,
     TransientError,
@@ -14,6 +15,7 @@ from slurm_elastic.base.errors import (
 
 _TEMPORARY = (408, 425, 429)
 _RIGHTS = (401, 403, 407)
+_GONE = (404, 410)
 _ERROR_BY_TEXT: dict[str, type[ProviderError]] = {
     r"\bquota|\blimit\b.*\bexceed|\bexceed\w*\b.*\blimit": QuotaError,
     r"\bcapacity\b|no valid host|out of stock|sold out": CapacityError,
@@ -33,7 +35,7 @@ def kind_of(status: int) -> type[ProviderError]:
 
 def error_of_status(cloud: str, status: int, message: str) -> ProviderError:
     """The error of a status and a message. The message may also show a quota or a lack of
-    capacity. A 404 or 410 proves no machine gone: the path may be mistyped or have changed.
+    capacity.
     """
     kind = kind_of(status)
     # A 5xx stays TransientError whatever its text says: the request may have taken effect.
@@ -41,5 +43,5 @@ def error_of_status(cloud: str, status: int, message: str) -> ProviderError:
         kinds_by_text = (
             k for pattern, k in _ERROR_BY_TEXT.items() if re.search(pattern, message.lower())
         )
-        kind = next(kinds_by_text, kind)
+        kind = next(kinds_by_text, InstanceNotFound if status in _GONE else kind)
     return kind(cloud, f"HTTP{status}", message)
