@@ -29,7 +29,9 @@ def python(source: str) -> str:
 
 
 def _annotations(tree: ast.Module, lines: list[str]) -> Iterator[tuple[int, int, int]]:
-    """Yield row and columns of each annotation of an argument or a result that is on one line."""
+    """Yield row and columns of each annotation of an argument or a result. Annotations of several
+    lines are left out.
+    """
     for node in ast.walk(tree):
         if isinstance(node, ast.arg) and node.annotation is not None:
             begin, annotation = node.col_offset + len(node.arg), node.annotation
@@ -38,8 +40,9 @@ def _annotations(tree: ast.Module, lines: list[str]) -> Iterator[tuple[int, int,
             begin = lines[annotation.lineno - 1].rindex(" ->", 0, annotation.col_offset)
         else:
             continue
-        if annotation.end_lineno == node.lineno or isinstance(node, ast.FunctionDef):
-            yield annotation.lineno, begin, annotation.end_col_offset or begin
+        first = node.lineno if isinstance(node, ast.arg) else annotation.lineno
+        if annotation.lineno == annotation.end_lineno == first:
+            yield first, begin, annotation.end_col_offset or begin
 
 
 def _docstrings(tree: ast.Module) -> list[tuple[int, int]]:

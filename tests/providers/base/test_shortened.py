@@ -55,6 +55,13 @@ def test_annotations_of_functions_go_and_defaults_stay() -> None:
     assert shortened.python(source) == "def f(a, *b, c = {1: 2}):\n    d: int = 1"
 
 
+def test_an_annotation_of_several_lines_stays() -> None:
+    source = (
+        "def f(\n    a: dict[\n        int, str\n    ],\n) -> tuple[\n    int\n]:\n    return 1"
+    )
+    assert shortened.python(source) == source
+
+
 def test_a_function_of_a_docstring_alone_and_a_text_of_several_lines_stay() -> None:
     source = 'def f():\n    """Nothing."""\n\n\nX = """a\n  # b"""  # c\n'
     assert shortened.python(source) == 'def f():\n    """Nothing."""\nX = """a\n  # b"""'
