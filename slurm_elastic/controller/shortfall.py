@@ -25,6 +25,8 @@ from slurm_elastic.model.causes.composed import (
 )
 from slurm_elastic.model.causes.machine_ends import JobNotWhole
 from slurm_elastic.model.cluster import NodeRequest
+from slurm_elastic.model.memory import Machine
+from slurm_elastic.model.slurm import SlurmNode
 from slurm_elastic.policies.launch.gang import GangResult, gangs, request_for, resolve
 from slurm_elastic.state.audit_trail import job_subject
 
@@ -97,6 +99,17 @@ def refuse_jobs(
     # Only machines whose node was powered down: a node that came up in the meantime was not, and
     # its machine may run a job.
     doomed = [m for m in machines if m.instance.node in forced]
+    _end(site, cloud, doomed, view, correlation)
+
+
+def _end(
+    site: Site,
+    cloud: str,
+    doomed: Sequence[Machine],
+    view: Mapping[str, SlurmNode],
+    correlation: str,
+) -> None:
+    """End the machines of refused jobs, but for those that a feature stops."""
     unfinished = find_unfinished(site, doomed)
     doomed = [m for m in doomed if m not in unfinished]
     for spare_started in site.extensions.spare_of_refused:
