@@ -274,7 +274,7 @@ def _without_user(address: str) -> str:
     try:
         host = urlsplit(address).netloc
     except ValueError:
-        # The error quotes the address, as those of `_post`.
+        # Not chained: the error quotes the address, which may have a secret.
         raise ConfigError(_UNUSABLE) from None
     if "@" in host:
         raise ConfigError(_UNUSABLE)

@@ -149,7 +149,7 @@ class Grower:
         """Return the pools in which machines may be started for these jobs now."""
         pools = growing if self.free_of_bounds or self._is_open(now) else []
         if self.lasting is not None and queue:
-            # Queue.by_fit has put only jobs into this queue that are too long for the same pools.
+            # The same pools are too short for all jobs of this queue (Queue.by_fit).
             short_pools = self.lasting.short_pools(queue[0], now)
             pools = [entry for entry in pools if entry[0] not in short_pools]
         if own_only or (not self._costs_nothing and self._is_spent(now)):

@@ -60,7 +60,7 @@ def ask(path: str) -> str:
         for base in IMDS:
             try:
                 return try_to_ask(base, path)
-            # A broken answer, such as one that is cut off, is no OSError.
+            # A broken answer (cut off, garbled) is no OSError.
             except (OSError, http.client.HTTPException) as error:
                 failure = str(error)
         time.sleep(RETRY_S)

@@ -66,7 +66,7 @@ class SiteTemplate:
         del request["Version"]
         answer = self._api.send("describe_launch_template_versions", request)
         data = answer["LaunchTemplateVersions"][0]["LaunchTemplateData"]
-        # Our requests repeat it. botocore sends no request that has a field of answers alone.
+        # Our requests repeat it. botocore refuses a request with a field that only answers have.
         accepted: Data = self._api.accepted("CreateLaunchTemplate", "LaunchTemplateData", data)
         return accepted
 

@@ -15,7 +15,7 @@ host.
 
 
 def is_bmc_url(url: str) -> bool:
-    """Whether the URL is that of a system of a BMC."""
+    """Whether the URL names a system of a BMC."""
     return bool(_BMC_URL.fullmatch(url)) and is_readable_url(url)
 
 
