@@ -6,12 +6,11 @@ so would one that nobody but another test has found free.
 
 from __future__ import annotations
 
+import atexit
 import random
 import socket
 
 RANGE = range(10_000, 20_000)
-_claims: list[socket.socket] = []
-"""A name of the kernel's for each port that was given, this process's until it ends."""
 
 
 def free_ports(count: int) -> list[int]:
@@ -26,13 +25,14 @@ def free_ports(count: int) -> list[int]:
 
 
 def _claimed(port: int) -> bool:
+    """Whether this process now has the kernel's name for the port, which it keeps until it ends."""
     claim = socket.socket(socket.AF_UNIX)
     try:
         claim.bind(f"\0slurm-elastic-test-port-{port}")
     except OSError:
         claim.close()
         return False
-    _claims.append(claim)
+    atexit.register(claim.close)
     return True
 
 
