@@ -14,7 +14,7 @@ import pytest
 from e2e.conftest import why_not
 from e2e.crash import FULL, assert_one_machine_a_node, steps
 from e2e.heads import HEADS, SERVICES, Pair, up
-from e2e.takeover import assert_no_more_than_given, bought, jobs_go_on
+from e2e.takeover import assert_no_more_than_asked, bought, jobs_go_on
 from e2e.world import Until, back_to_zero, running_nodes
 
 from slurm_elastic.sandbox.daemons import AGENT, ELASTICD, SLURMCTLD
@@ -67,7 +67,7 @@ def test_a_launch_in_which_the_head_dies_is_made_once(
     settled(pair)
     back_to_zero(site)
     assert_one_machine_a_node(site)
-    assert_no_more_than_given(site, before)
+    assert_no_more_than_asked(site, before)
 
 
 def test_a_head_that_stood_still_does_nothing_when_it_wakes(pair: Pair) -> None:
@@ -116,7 +116,7 @@ def test_a_launch_that_a_head_yet_sends_when_the_other_one_acts_makes_no_second_
     assert site.wait_job(job)["JobState"] == "COMPLETED"
     settled(pair)
     back_to_zero(site)
-    assert_no_more_than_given(site, before)
+    assert_no_more_than_asked(site, before)
 
 
 @pytest.mark.release
