@@ -20,7 +20,7 @@ from slurm_elastic.controller.periodic import SiteTask
 from slurm_elastic.features.cost_notes import note_costs
 from slurm_elastic.features.usage_counters import CallTimes, settle
 from slurm_elastic.model.memory import ChargedRun
-from slurm_elastic.model.slurm import ENDED, SlurmJob
+from slurm_elastic.model.slurm import BOOTS, ENDED, SlurmJob
 from slurm_elastic.policies.money.cost_split import share
 
 PERIOD_S = 60.0
@@ -28,7 +28,7 @@ PERIOD_S = 60.0
 PAUSE_PER_DURATION = 20.0
 """After a look the task pauses at least this many times as long as the look took."""
 RUNS = frozenset({"RUNNING", "SUSPENDED", "STOPPED", "COMPLETING"})
-"""States of a started job. A job in CONFIGURING still waits for its machines."""
+"""States of a started job."""
 
 
 def join(site: Site) -> Extensions:
@@ -88,6 +88,10 @@ def news(
 def run_of(site: Site, job: SlurmJob) -> ChargedRun | None:
     """The present or last run of a job on nodes of ours; None if it has none."""
     has_ended = job.has_ended
+    # Since 23.11 Slurm reports RUNNING beside CONFIGURING (25.11, measured). Such a job still waits
+    # for its machines, and Slurm sets its start again when they are up.
+    if BOOTS in job.states:
+        return None
     if not job.start or not (job.states & RUNS or (has_ended and job.states & ENDED)):
         return None
     shares = _shares(site, job)

@@ -62,6 +62,7 @@ def test_a_run_has_its_share_of_each_node_of_ours(site: Site) -> None:
     "job",
     [
         replace(JOB, states=frozenset({"CONFIGURING"})),
+        replace(JOB, states=frozenset({"RUNNING", "CONFIGURING", "POWER_UP_NODE"})),
         replace(JOB, states=frozenset({"PENDING"}), nodes=()),
         replace(JOB, states=frozenset({"PENDING", "NODE_FAIL"})),
         replace(JOB, nodes=("own1",)),
