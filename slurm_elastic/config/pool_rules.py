@@ -162,9 +162,16 @@ def bid_of(cloud: CloudSettings, pool: Pool, instance_type: str) -> float | None
     return pool.bid(instance_type, on_demand_price)
 
 
+def on_demand_prices(cloud: CloudSettings, pool: Pool) -> dict[str, float]:
+    """The price on demand ($/h) of one of the pool's machines with its disks, by type. A cloud with
+    one price for all machines has it under ``""``.
+    """
+    if cloud.flat_price is not None:
+        return {"": cloud.flat_price}
+    disks = pool.machine.disk_price
+    return {name: kind.price + disks for name, kind in types_of(cloud, pool).items()}
+
+
 def cheapest(cloud: CloudSettings, pool: Pool) -> float:
     """The lowest price on demand ($/h) of the pool's types; 0 if it has none."""
-    if cloud.flat_price is not None:
-        return cloud.flat_price
-    prices = [kind.price + pool.machine.disk_price for kind in types_of(cloud, pool).values()]
-    return min(prices, default=0.0)
+    return min(on_demand_prices(cloud, pool).values(), default=0.0)

@@ -18,8 +18,11 @@ from slurm_elastic.base.errors import ConfigError
 from slurm_elastic.config import Cluster, Config, PoolSettings
 from slurm_elastic.config.access import Share, Who
 from slurm_elastic.config.books import BooksSettings
+from slurm_elastic.config.clouds import InstanceType
 from slurm_elastic.config.joining import Join
+from slurm_elastic.config.pool_rules import types_of
 from slurm_elastic.model.cluster import Location
+from slurm_elastic.model.machine_options import MachineOptions
 from slurm_elastic.providers.fake.settings import FakeCloud
 from slurm_elastic.slurm.client import siteconf
 from slurm_elastic.slurm.conf import fragment, plan, submissions
@@ -370,15 +373,36 @@ def test_partitions_have_billing_weights_in_money_where_the_site_wants_them(
     for cloud in config.clouds:
         mine = [p for p in config.pools if p.cloud == cloud.name]
         prices = [
-            shape.price / shape.cpus
-            for name, shape in cloud.shapes.items()
-            if any(not p.type_names or name in p.type_names for p in mine)
+            shape.price / p.cpus
+            for p in plan.pools_of(config)
+            if p.cloud == cloud.name
+            for shape in types_of(cloud, p).values()
         ]
         dearest = max(prices, default=(cloud.flat_price or 0.0) / mine[0].cpus)
         expected = f'TRESBillingWeights="CPU={dearest / 0.001:.6g}"'
         partition = line(text, f"PartitionName={cloud.partition_name} ")
         assert (expected in partition) == (dearest > 0)
     assert "TRESBillingWeights" in text
+
+
+def test_a_whole_node_bills_the_price_of_the_largest_machine_that_serves_it(
+    config: Config, tmp_path: Path
+) -> None:
+    (pool, *_) = (p for p in plan.pools_of(config) if p.cloud == "aws")
+    cloud = config.cloud("aws")
+    large = InstanceType(cpus=4 * pool.cpus, memory=4 * pool.real_memory, price=7.0)
+    changed = replace(cloud, types={**cloud.types, "large": large})
+    clouds = tuple(changed if c.name == "aws" else c for c in config.clouds)
+    options = MachineOptions(disk_price=0.5)
+    pools = tuple(
+        replace(p, instance_types=("large",), machine=options) if p.name == pool.name else p
+        for p in config.pools
+    )
+    books = BooksSettings(billing_unit=0.001)
+    changed_config = replace(config, clouds=clouds, pools=pools, accounting=books)
+    text = rendered(changed_config, site_of(tmp_path, ""))
+    (weight,) = re.findall(rf'PartitionName={changed.partition_name} .*="CPU=([\d.]+)"', text)
+    assert float(weight) * pool.cpus * 0.001 == pytest.approx(7.5)
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,7 @@ from slurm_elastic.config import Config, blocked_clouds
 from slurm_elastic.config.access import Share
 from slurm_elastic.config.clouds import CloudSettings
 from slurm_elastic.config.copying import Data
-from slurm_elastic.config.pool_rules import fail_safe
+from slurm_elastic.config.pool_rules import fail_safe, on_demand_prices
 from slurm_elastic.model.cluster import Location, Pool
 from slurm_elastic.model.slurm import NOWHERE
 from slurm_elastic.policies.launch.verdict import features
@@ -272,17 +272,18 @@ def _partitions(config: Config, pools: Sequence[Pool], site: SiteConf) -> Iterat
         yield "# From the site's PartitionName=DEFAULT, unless set below: " + ", ".join(inherited)
     blocked = blocked_clouds(config)
     for cloud in config.clouds:
-        nodes = [node for pool in pools if pool.cloud == cloud.name for node in pool.nodes]
-        if not nodes:
+        own_pools = [pool for pool in pools if pool.cloud == cloud.name]
+        if not any(pool.nodes for pool in own_pools):
             continue
         if cloud.name in blocked:
             yield f"# Shut: {blocked[cloud.name]}"
         # We launch nothing for a blocked cloud, so Slurm must accept no jobs there.
         state = "INACTIVE" if cloud.name in blocked else "UP"
-        yield f"{_partition(config, cloud, nodes, site)} State={state}"
+        yield f"{_partition(config, cloud, own_pools, site)} State={state}"
 
 
-def _partition(config: Config, cloud: CloudSettings, nodes: Sequence[str], site: SiteConf) -> str:
+def _partition(config: Config, cloud: CloudSettings, pools: Sequence[Pool], site: SiteConf) -> str:
+    nodes = [node for pool in pools for node in pool.nodes]
     resets = (_PARTITION_RESETS[k] for k in site.partition_defaults if k in _PARTITION_RESETS)
     return " ".join(
         (
@@ -292,7 +293,7 @@ def _partition(config: Config, cloud: CloudSettings, nodes: Sequence[str], site:
             *_order(site),
             *_access(config, cloud, site),
             *_times(config, cloud),
-            *_billing(config, cloud),
+            *_billing(config, cloud, pools),
             *_sharing(config, cloud),
             *resets,
         )
@@ -360,18 +361,18 @@ def _sharing(config: Config, cloud: CloudSettings) -> Iterator[str]:
         yield "OverSubscribe=EXCLUSIVE"
 
 
-def _billing(config: Config, cloud: CloudSettings) -> Iterator[str]:
-    """TRESBillingWeights by the cloud's highest on-demand price for a CPU."""
+def _billing(config: Config, cloud: CloudSettings, pools: Sequence[Pool]) -> Iterator[str]:
+    """TRESBillingWeights by the cloud's highest on-demand price for a CPU. ``pools``: the
+    cloud's.
+    """
     unit = config.accounting.billing_unit
     prices = [
-        shape.price / shape.cpus
-        for pool in config.pools
-        if pool.cloud == cloud.name
-        for name, shape in cloud.shapes.items()
-        if not pool.type_names or name in pool.type_names
+        # By the CPUs of the node: a whole node of Slurm must count the price of a whole machine,
+        # which may have more CPUs.
+        price / pool.cpus
+        for pool in pools
+        for price in on_demand_prices(cloud, pool).values()
     ]
-    if cloud.flat_price is not None:
-        prices = [cloud.flat_price / pool.cpus for pool in config.pools if pool.cloud == cloud.name]
     if unit is not None and prices and max(prices) > 0:
         # Only CPU: Slurm adds the weights of all TRES up (unless PriorityFlags has MAX_TRES), so
         # further weights would charge a whole machine twice.
