@@ -69,10 +69,10 @@ def _partitions(
     Warn if the other cloud's cap is too low for that price.
     """
     cloud = config.cloud(word.to)
-    prices = [shape.price for shape in cloud.shapes.values()]
-    price = min(prices, default=cloud.flat_price or 0.0)
+    pools = domain_pools(config, expand)
+    price = min((cheapest(cloud, pool) for pool in pools if pool.cloud == word.to), default=0.0)
     partitions = {each.name: each.partition_name for each in config.clouds}
-    ways = list(routes(frozenset(word.nodes), word.to, domain_pools(config, expand), partitions))
+    ways = list(routes(frozenset(word.nodes), word.to, pools, partitions))
     waiting = sum(len(ids) for way in ways for ids in redirected(facts.jobs, way).values())
     verb = "go to" if all(way.is_whole for way in ways) else "may also start in"
     yield (

@@ -119,7 +119,8 @@ def _cheapest(pool: PoolSettings, cloud: CloudSettings) -> tuple[float, str] | N
     if cloud.flat_price is not None:
         return cloud.flat_price, "machine"
     names, types = pool.type_names or tuple(cloud.shapes), cloud.shapes
-    prices = [(types[name].price, name) for name in names if name in types]
+    disks = pool.machine.disk_price
+    prices = [(types[name].price + disks, name) for name in names if name in types]
     return min(prices, default=None)
 
 

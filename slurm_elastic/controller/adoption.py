@@ -15,7 +15,7 @@ from slurm_elastic.model.causes import AnyCause
 from slurm_elastic.model.causes.composed import TagsNotBelieved
 from slurm_elastic.model.causes.machine_ends import EndedWhileUnwritable
 from slurm_elastic.model.causes.repairs import ListedAfterEnd, MovedToCloud
-from slurm_elastic.model.cluster import Instance
+from slurm_elastic.model.cluster import Instance, Pool
 from slurm_elastic.policies.actions import Adopt, AdoptStopped
 from slurm_elastic.state.ledger import Machine
 
@@ -93,17 +93,20 @@ def _write_row(site: Site, instance: Instance, worst: float) -> Machine | None:
     name = pool.name if pool else ""
     # Every user of the cloud account may edit the price tag. Too low a price would leave room in
     # the limits for further machines, so the configured price is the least that counts.
-    worst = max(worst, _configured_price(site, instance), instance.price)
+    worst = max(worst, _configured_price(site, instance, pool), instance.price)
     return site.ledger.machines.adopt(instance, name, site.now(), worst, site.providers.keys())
 
 
-def _configured_price(site: Site, instance: Instance) -> float:
-    """The configured price of the machine's type ($/h); 0 if the configuration lacks the type."""
+def _configured_price(site: Site, instance: Instance, pool: Pool | None) -> float:
+    """The configured price of the machine's type and disks ($/h); 0 if the configuration lacks the
+    type.
+    """
     settings = site.clouds[instance.cloud]
     if settings.flat_price is not None:
         return settings.flat_price
     shape = settings.shapes.get(instance.instance_type)
-    return shape.price if shape else 0.0
+    disks = pool.machine.disk_price if pool else 0.0
+    return shape.price + disks if shape else 0.0
 
 
 def _explain_return(before: Machine, instance: Instance) -> AnyCause:

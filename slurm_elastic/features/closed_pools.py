@@ -16,7 +16,7 @@ from slurm_elastic.base.hostlist import expand
 from slurm_elastic.config import Config, blocked_clouds, domain_pools
 from slurm_elastic.config.clouds import CloudSettings
 from slurm_elastic.config.limit_changes import DOLLARS
-from slurm_elastic.config.pool_rules import rules_of, types_of
+from slurm_elastic.config.pool_rules import on_demand_prices, rules_of
 from slurm_elastic.controller.budget import (
     apply_directives,
     block_for_pool,
@@ -122,10 +122,10 @@ def _order_text(obstacle: AnyCause, directives: Iterable[Directive], now: float)
 
 def _configured(cloud: CloudSettings, pool: Pool) -> Iterator[Offer]:
     """The configured offers. Spot offers have no price here, so the on-demand price counts."""
-    prices = {name: kind.price for name, kind in types_of(cloud, pool).items()}
+    prices = on_demand_prices(cloud, pool)
     places = {*(pool.zones or cloud.known_zones), *(held.zone for held in cloud.held if held.zone)}
     yield from reserved_offers(cloud, pool, sorted(places) or (ANY,))
-    for name, price in (prices or {ANY: cloud.flat_price or 0.0}).items():
+    for name, price in (prices or {"": 0.0}).items():
         for market in pool.markets:
             # ``reserved_offers`` has yielded these.
             if market is Market.RESERVED and cloud.reservations:
@@ -135,7 +135,7 @@ def _configured(cloud: CloudSettings, pool: Pool) -> Iterator[Offer]:
                 yield Offer(
                     cloud=cloud.name,
                     location=cloud.location,
-                    instance_type=name,
+                    instance_type=name or ANY,
                     zone=zone,
                     market=market,
                     price=0.0 if spot else price,

@@ -15,7 +15,7 @@ from msgspec.structs import replace
 from slurm_elastic.base.hostlist import expand
 from slurm_elastic.config import Config, domain_pools
 from slurm_elastic.config.node_limits import max_cloud_nodes, max_pool_nodes
-from slurm_elastic.config.pool_rules import rules_of, traffic_terms, types_of
+from slurm_elastic.config.pool_rules import on_demand_prices, rules_of, traffic_terms
 from slurm_elastic.model.cluster import Location, Market, Pool
 from slurm_elastic.model.memory import Machine
 from slurm_elastic.model.slurm import SlurmJob, SlurmNode
@@ -228,9 +228,7 @@ def _paid(
     """
     if not started.start:
         return started
-    kinds = types_of(config.cloud(pool.cloud), pool).values()
-    flat = config.cloud(pool.cloud).flat_price
-    demand = [kind.price for kind in kinds] if flat is None else [flat]
+    demand = on_demand_prices(config.cloud(pool.cloud), pool).values()
     spot = _last_spot(machines) if Market.SPOT in pool.markets else None
     lease = rules_of(config, next(p for p in config.pools if p.name == pool.name)).lease
     on_demand = any(market is not Market.SPOT for market in pool.markets) or spot is None

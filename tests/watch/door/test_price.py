@@ -16,6 +16,7 @@ from slurm_elastic.base.unixsocket import Peer
 from slurm_elastic.config import Config
 from slurm_elastic.config.copying import Traffic
 from slurm_elastic.model.cluster import Market
+from slurm_elastic.model.machine_options import MachineOptions
 from slurm_elastic.model.slurm import SlurmJob, SlurmNode
 from slurm_elastic.policies.launch.habits import Habits
 from slurm_elastic.watch.door.answers import DoorAnswers, Refreshed
@@ -126,6 +127,22 @@ def test_a_job_without_a_limit_costs_at_most_what_its_partition_lets_it_run(site
     assert highest(PriceAsk(job=wish, limits={"batch": 600})) > 24 * named
     found = prices_of(site, PriceAsk(job=wish, limits={name: 600}), seen)
     assert {p.limit for p in found if p.start} == {600}
+
+
+def test_the_disks_of_the_machines_are_paid_beside_their_type(site: Config) -> None:
+    slurm = busy_slurm()
+    seen = Moment(now=NOW, jobs=slurm.jobs(), nodes=slurm.nodes(), habits=Habits())
+    name = next(cloud.partition_name for cloud in site.clouds if cloud.name == "aws")
+    ask = PriceAsk(job=replace(WISH, partitions=(name,), cpus=1, limit=600))
+    disks = MachineOptions(disk_price=0.25)
+    pools = tuple(replace(pool, machine=disks) for pool in site.pools)
+
+    def rate(config: Config) -> float:
+        found = next(p for p in prices_of(config, ask, seen) if not p.why)
+        assert found.low is not None
+        return found.low / found.nodes * 3600 / max(found.run[1], 60)
+
+    assert rate(replace(site, pools=pools)) - rate(site) == pytest.approx(0.25)
 
 
 def test_the_data_of_a_job_costs_traffic_and_time(site: Config) -> None:
