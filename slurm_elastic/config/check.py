@@ -26,7 +26,7 @@ from slurm_elastic.config.validate_join import check_images, check_join
 from slurm_elastic.config.validate_machine import check_machine_keys, check_replacement
 from slurm_elastic.config.validate_mounts import check_mounts
 from slurm_elastic.config.validate_network import check_network
-from slurm_elastic.config.validate_policies import POLICIES_FIT
+from slurm_elastic.config.validate_policies import ACCOUNT, ACCOUNT_EXPECTED, POLICIES_FIT
 from slurm_elastic.config.validate_prices import LIMIT_FITS
 from slurm_elastic.config.validate_reservations import check_reservations
 from slurm_elastic.config.validate_stopped import check_stopped
@@ -306,6 +306,10 @@ def _notify(draft: Draft) -> None:
         expected = "the absolute path of a program, then its arguments"
         draft.problems.add(("notify", "command", 0), shown(command[0]), expected)
     accounts = draft.value(("notify", "accounts"), dict) or {}
+    for name in accounts:
+        # Slurm turns each account's name into lower case: no job would ever have another one.
+        if not ACCOUNT.fullmatch(name):
+            draft.problems.add(("notify", "accounts", name), shown(name), ACCOUNT_EXPECTED)
     keys: list[KeyPath] = [("notify", "mail"), *(("notify", "accounts", name) for name in accounts)]
     for key in keys:
         for i, address in enumerate(draft.value(key, tuple) or ()):

@@ -90,12 +90,10 @@ def _payers_of(site: SitePolicies) -> Iterator[tuple[str, str, Budget]]:
     yield from (("user_budgets", name, budget) for name, budget in site.user_budgets.items())
 
 
+ACCOUNT = re.compile(r"[^\sA-Z,'\"()|=]+")
+ACCOUNT_EXPECTED = "an account as Slurm has it: in lower case, without spaces and commas"
 _PAYERS = {
-    "account_budgets": (
-        "budgets of accounts",
-        re.compile(r"[^\sA-Z,'\"()|=]+"),
-        "an account as Slurm has it: in lower case, without spaces and commas",
-    ),
+    "account_budgets": ("budgets of accounts", ACCOUNT, ACCOUNT_EXPECTED),
     "user_budgets": (
         "budgets of users",
         re.compile(r"[^\s,:/'\"()|=]+"),

@@ -50,8 +50,8 @@ def of_budget(scope: str, budget: Budget, spent: Spent, now: float) -> Iterator[
         yield Occasion(
             event=NotifyEvent.BUDGET,
             # With the percentage, so that 80 % and 100 % are each notified once. With the date,
-            # because the budget of the next day or month is another one.
-            key=f"budget/{scope}/{period}/{date}/{percent}",
+            # because the budget of the next day or month is another one; so is a raised budget.
+            key=f"budget/{scope}/{period}/{date}/{bound:g}/{percent}",
             text=f"{scope}: {money(used)} of {money(bound)} of this {period}'s budget"
             f" is spent{consequence}",
             values={"scope": scope, "period": period, "spent": used, "budget": bound},
@@ -71,7 +71,8 @@ def of_rate(config: Config, usage: Usage) -> Iterator[Occasion]:
         if cap is not None and cap > 0 and rate >= WARN_FRACTION * cap:
             yield Occasion(
                 event=NotifyEvent.RATE,
-                key=f"rate/{key or 'cluster'}",
+                # With the cap: a raised cap may be reached within the day, too.
+                key=f"rate/{key or 'cluster'}/{cap:g}",
                 text=f"{name}: machines may cost {money(rate)} an hour, the cap is {money(cap)}",
                 values={"scope": key or "cluster", "rate": rate, "cap": cap},
             )

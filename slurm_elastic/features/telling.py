@@ -237,6 +237,16 @@ def mail_program(config: Config) -> str:
         return MAIL
 
 
+class _FollowNothing(urllib.request.HTTPRedirectHandler):
+    """Makes a redirection an error. urllib would follow it with a GET, without our document."""
+
+    def redirect_request(self, *_: object) -> None:
+        return None
+
+
+_OPENER = urllib.request.build_opener(_FollowNothing)
+
+
 def _post(notify: Notify, cluster: str, occasion: Occasion) -> None:
     request = urllib.request.Request(  # noqa: S310 - http and https, by address_of's check
         address_of(str(notify.webhook)),
@@ -245,7 +255,7 @@ def _post(notify: Notify, cluster: str, occasion: Occasion) -> None:
         method="POST",
     )
     try:
-        with urllib.request.urlopen(request, timeout=DELIVERY_TIMEOUT_S):  # noqa: S310
+        with _OPENER.open(request, timeout=DELIVERY_TIMEOUT_S):
             pass
     except (InvalidURL, UnicodeError):
         # These errors quote the address, whose path or password is a secret. Users read the log.

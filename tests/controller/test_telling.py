@@ -175,6 +175,41 @@ def test_a_webhook_that_hangs_holds_nobody_up(
     assert [one["values"]["pool"] for one in got] == ["burst", "rack"]
 
 
+def test_a_webhook_that_points_elsewhere_has_not_got_the_message(
+    world: World, caplog: pytest.LogCaptureFixture
+) -> None:
+    """urllib would follow with a GET, which loses the document."""
+    methods: list[str] = []
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            methods.append("POST")
+            self.send_response(302)
+            self.send_header("Location", "/elsewhere")
+            self.end_headers()
+
+        def do_GET(self) -> None:
+            methods.append("GET")
+            self.send_response(200)
+            self.end_headers()
+
+        def log_message(self, *_: object) -> None: ...
+
+    server = HTTPServer(("127.0.0.1", 0), Handler)
+    thread = threading.Thread(target=server.serve_forever)
+    thread.start()
+    made = teller(world, webhook=f"http://127.0.0.1:{server.server_port}/hook")
+    paused(world)
+    made.look()
+    eventually(lambda: "notification failed" in caplog.text or "notified" in caplog.text)
+    made.close()
+    server.shutdown()
+    server.server_close()
+    thread.join()
+    assert methods == ["POST"]
+    assert "notification failed way=webhook event=paused error=HTTP Error 302" in caplog.text
+
+
 def test_the_address_may_be_in_a_file_for_slurmuser_alone(
     world: World, tmp_path: Path, hook: tuple[str, list[dict[str, Any]], threading.Event]
 ) -> None:
@@ -331,6 +366,22 @@ def test_the_budget_of_another_day_is_told_within_the_day(
     assert [key.split("/")[2] for key in told] == periods
 
 
+def test_a_budget_and_a_cap_that_were_raised_are_told_again_within_the_day(world: World) -> None:
+    told: list[list[str]] = []
+    for dollars in (10.0, 10.0, 20.0):
+        spent, limits = Spent(day=dollars), Limits(dollars_per_hour=dollars)
+        occasions = [
+            *of_budget("cluster", Budget(per_day=dollars), spent, world.now),
+            *of_rate(replace(world.config, limits=limits), Usage(dollars_per_hour={"": dollars})),
+        ]
+        keys = [one.key for one in occasions]
+        told.append(
+            world.ledger.decisions.claim_messages(keys, world.now, 86400, MAX_PER_HOUR, 3600)
+        )
+        world.now += 3600
+    assert [len(keys) for keys in told] == [2, 0, 2]
+
+
 def test_all_kinds_of_occasions_are_found(world: World) -> None:
     now = world.now
     world.slurm.submit(1, ["pub1"])
@@ -445,10 +496,10 @@ def test_a_rate_is_told_from_80_percent_of_a_cap_on(
     config = replace(world.config, limits=Limits(dollars_per_hour=cap))
     found = list(of_rate(config, Usage(dollars_per_hour={"": rate, "cloud:pub": 0.2})))
     both = {one.key: one.text for one in found}
-    assert both.pop("rate/cloud:pub") == (
+    assert both.pop("rate/cloud:pub/0.25") == (
         "cloud pub: machines may cost $0.20 an hour, the cap is $0.25"
     )
-    assert both.keys() == ({"rate/cluster"} if told else set())
+    assert both.keys() == ({"rate/cluster/1"} if told else set())
     assert list(of_rate(config, Usage())) == [], "nothing runs"
 
 
@@ -567,6 +618,7 @@ def test_the_document_says_which_cluster_and_version() -> None:
         ("{webhook: webhook.txt}", r"notify\.webhook"),
         ("{mail_program: mail}", r"notify\.mail_program"),
         ("{events: [budgets]}", r"notify\.events\[0\]"),
+        ("{accounts: {Physics: [a@example.org]}}", r"notify\.accounts\.Physics: .* lower case"),
     ],
 )
 def test_mistakes_are_told(tmp_path: Path, text: str, place: str) -> None:
