@@ -342,12 +342,11 @@ def test_no_name_of_a_job_is_shown_if_slurm_does_not_answer(site: Path) -> None:
 def test_how_much_unused_time_is_normal_and_which_key_lowers_it(
     books: CostRows, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Of each of four machines, ten minutes at the mean price of $0.27 an hour are normal."""
+    """Of each of the three machines that cost money, ten minutes at $0.36 an hour are normal."""
     config = configfile.load(config_file(tmp_path))
     costs = report(books, By.ACCOUNT)
     normal = normal_unused(config, costs)
-    rate = costs.micro / costs.hours
-    waits = round(4 * 600 / 3600 * rate)
+    waits = 3 * 60_000
     assert normal == NormalUnused(micro_dollars=18_000 + 30_000 + waits, wait_s=600.0)
     shares = {share.reason: share.keys for share in unused_shares(config, costs)}
     assert shares == {
@@ -419,6 +418,8 @@ def test_an_empty_time_is_told(site: Path, capsys: pytest.CaptureFixture[str]) -
     code, _, err = run(capsys, site, "--since", "1h", "--until", "2h")
     assert (code, err) == (2, "slurm-elastic: --until must be later than --since\n")
     code, _, err = run(capsys, site, "--since", "2999-01-01")
+    assert (code, err) == (2, "slurm-elastic: --since is in the future\n")
+    code, _, err = run(capsys, site, "--since", "2999-01-01", "--until", "2999-02-01")
     assert (code, err) == (2, "slurm-elastic: --since is in the future\n")
     code, out, _ = run(capsys, site, "--since", "2026-01-01", "--until", "2026-02-01")
     assert (code, "nothing was paid in that time" in out) == (0, True)

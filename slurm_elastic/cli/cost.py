@@ -114,7 +114,7 @@ def run(args: argparse.Namespace) -> int:
     since = month(now) if args.since is None else args.since
     if args.until is not None and args.until <= since:
         raise ConfigError("--until must be later than --since")
-    if args.until is None and since > now:
+    if since > now:
         raise ConfigError("--since is in the future")
     if args.format == "focus":
         return _print_focus(config, since, args.until, now)

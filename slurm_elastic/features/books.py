@@ -44,6 +44,7 @@ class Costs(Struct, frozen=True, kw_only=True):
     """Costs from ``since`` until ``until`` (Unix time), most expensive first, unused parts last.
 
     ``micro``: the machines' charges in that time in micro-dollars. ``hours``: the machine-hours.
+    ``paid_machines``, ``paid_hours``: the machines that cost money while they ran, and their hours.
     ``own``: only the jobs of one user are included. ``shared``: jobs pay the unused parts.
     ``pieces``: the number of sums that were checked, each within one clock hour of a machine.
     ``problems``: sums that do not add up. ``micro_on_demand``: the costs of the same machines at
@@ -63,6 +64,8 @@ class Costs(Struct, frozen=True, kw_only=True):
     first_launch: float | None = None
     machines: int = 0
     hours: float = 0.0
+    paid_machines: int = 0
+    paid_hours: float = 0.0
     pieces: int = 0
     own: bool = False
     shared: bool = False
@@ -248,6 +251,8 @@ def _costs(
         first_launch=books.first_launch if uid is None else None,
         machines=sums.machines,
         hours=sums.hours,
+        paid_machines=sums.paid_machines,
+        paid_hours=sums.paid_hours,
         pieces=sums.pieces,
         own=uid is not None,
         shared=share_unused and uid is None,

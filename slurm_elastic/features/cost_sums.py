@@ -52,6 +52,8 @@ class CostSums:
         self.micro = self.pieces = 0
         self.on_demand = 0.0
         self._machines: set[tuple[str, str]] = set()
+        self._paid_machines: set[tuple[str, str]] = set()
+        self._paid_ms = 0
         self._users: dict[str, str] = {}  # by job
         self.problems: list[str] = []
 
@@ -59,7 +61,12 @@ class CostSums:
         """Add the charge of a machine. A machine that was stopped and restarted has several."""
         instance = charge.machine.instance
         self.micro += charge.micro
-        self._machines.add((instance.cloud, whole_id(instance.id)))
+        name = (instance.cloud, whole_id(instance.id))
+        self._machines.add(name)
+        # A stopped machine costs only its disk, which says nothing about the price of an hour.
+        if charge.micro and not charge.machine.is_off:
+            self._paid_machines.add(name)
+            self._paid_ms += sum(hour.end - hour.begin for hour in charge.hours)
         self.pieces += len(charge.hours)
         self._check(charge)
         for hour in charge.hours:
@@ -84,6 +91,16 @@ class CostSums:
     def machines(self) -> int:
         """The number of machines; a restarted machine counts once."""
         return len(self._machines)
+
+    @property
+    def paid_machines(self) -> int:
+        """The number of machines that ran and cost money."""
+        return len(self._paid_machines)
+
+    @property
+    def paid_hours(self) -> float:
+        """The machine-hours of these."""
+        return self._paid_ms / HOUR
 
     @property
     def hours(self) -> float:

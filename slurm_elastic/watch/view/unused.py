@@ -58,8 +58,9 @@ def normal_unused(config: Config, costs: Costs) -> NormalUnused:
     """
     by_reason = {line.key: line.micro for line in costs.lines if line.unused}
     wait_s = max((_wait_s(config, pool) for pool in _bought_pools(config)), default=0.0)
-    rate = costs.micro / costs.hours if costs.hours else 0.0  # micro-dollars per machine-hour
-    waits = round(costs.machines * wait_s / 3600 * rate)
+    # Machines of the site itself cost nothing. Their many hours would hide the price of the others.
+    rate = costs.micro / costs.paid_hours if costs.paid_hours else 0.0  # micro-dollars per hour
+    waits = round(costs.paid_machines * wait_s / 3600 * rate)
     ending = 0 if _longest_lease(config) > 1 else by_reason.get(Unused.ENDING, 0)
     boot, idle = by_reason.get(Unused.BOOT, 0), by_reason.get(Unused.IDLE, 0)
     return NormalUnused(micro_dollars=boot + ending + min(idle, waits), wait_s=wait_s)
