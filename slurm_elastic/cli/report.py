@@ -19,9 +19,11 @@ from slurm_elastic.cli.machine_readable import write_json
 from slurm_elastic.cli.month_tables import render
 from slurm_elastic.config import Config
 from slurm_elastic.config.configfile import load
+from slurm_elastic.config.limit_changes import with_limits
 from slurm_elastic.features.cost_keys import By
+from slurm_elastic.model.directive import limit_changes
 from slurm_elastic.state.ledger.retention import MACHINES_KEPT
-from slurm_elastic.watch.door.client import costs_by_key, costs_of
+from slurm_elastic.watch.door.client import costs_by_key, costs_of, facts_of
 from slurm_elastic.watch.door.questions import CostAsk
 from slurm_elastic.watch.view.month_report import (
     KEYS,
@@ -166,7 +168,11 @@ def gather(config: Config, month: Month, now: float) -> MonthReport:
     until = min(month.end, now)
     since = max(until - MAX_WEEKS * WEEK_S - 86400, 0.0)
     days_ask = CostAsk(by=By.DAY, since=since // 86400 * 86400, until=until)
-    return month_report(config, month, costs, costs_of(config, days_ask, now), now)
+    days = costs_of(config, days_ask, now)
+    if not costs[By.ACCOUNT].own:  # own jobs are compared with no budget
+        changes = limit_changes(facts_of(config, now).directives, now)
+        config = with_limits(config, changes)
+    return month_report(config, month, costs, days, now)
 
 
 def _require_costs(month: Month, now: float) -> None:

@@ -24,6 +24,7 @@ from slurm_elastic.cli.main import main
 from slurm_elastic.cli.month_page import web_page
 from slurm_elastic.cli.month_tables import curve_rows
 from slurm_elastic.config import configfile
+from slurm_elastic.model.directive import Directive, LimitChange
 from slurm_elastic.model.slurm import SlurmJob
 from slurm_elastic.simulate.certainty import Interval
 from slurm_elastic.simulate.month_replay import CurvePoint, Replay
@@ -72,6 +73,17 @@ def report(capsys: pytest.CaptureFixture[str], path: Path, *words: str) -> str:
     files = [words[n + 1] for n, word in enumerate(words) if word in ("--html", "--pdf")]
     assert said.err == "".join(f"wrote {file}\n" for file in files)
     return said.out
+
+
+def test_a_budget_that_an_operator_has_raised_is_the_one_in_the_report(
+    site: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    ledger = Ledger(tmp_path / "state" / "ledger.db")
+    raised = LimitChange(scope="", key="per_month", value=8000.0)
+    ledger.directives.give(Directive(word=raised, who="ann", since=NOW - 60, starts=NOW - 60))
+    ledger.close()
+    found = json.loads(report(capsys, site, "--json", "--no-simulation"))
+    assert found["budget_micro_dollars"] == 8_000_000_000
 
 
 def test_the_simulation_replays_the_months_jobs_of_slurmdbd(

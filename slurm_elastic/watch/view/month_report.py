@@ -84,8 +84,9 @@ class MonthReport(Struct, frozen=True, kw_only=True):
     ``since``, ``until``: the span of the figures (Unix time); it ends before the month does if
     ``is_over`` is false. ``own_jobs_only``: as in the document of ``cost``.
     ``on_demand_micro_dollars``: the price of the same machine-hours on demand.
-    ``budget_micro_dollars``: the configured budget of a month (None: none). ``first_launch``: the
-    first launch on record, of all months (None: none, or only own jobs are included).
+    ``budget_micro_dollars``: the budget of a month that is in force now (None: none).
+    ``first_launch``: the first launch on record, of all months (None: none, or only own jobs are
+    included).
     ``no_replay``: why there is no simulation, or "". ``problems``: sums that do not add up.
     """
 
