@@ -21,6 +21,7 @@ from slurm_elastic.features.cost_notes import note_costs
 from slurm_elastic.features.usage_counters import CallTimes, settle
 from slurm_elastic.model.memory import ChargedRun
 from slurm_elastic.model.slurm import BOOTS, ENDED, SlurmJob
+from slurm_elastic.policies.launch.verdict import gres_named
 from slurm_elastic.policies.money.cost_split import share
 
 PERIOD_S = 60.0
@@ -120,7 +121,18 @@ def _shares(site: Site, job: SlurmJob) -> tuple[tuple[str, int], ...]:
     for name, nodes in by_pool.items():
         pool = site.pools[name]
         node_share = share(
-            job.allocated, len(job.nodes), pool.cpus, pool.real_memory, pool.gres
+            _allocated(job), len(job.nodes), pool.cpus, pool.real_memory, pool.gres
         )  # fmt: skip
         shares.append((compress(nodes), node_share))
     return tuple(shares)
+
+
+def _allocated(job: SlurmJob) -> str:
+    """The job's resources on all nodes. Slurm reports gres only if AccountingStorageTRES names
+    them, which needs slurmdbd (25.11, measured). Otherwise those that the job asks for count.
+    """
+    if not job.allocated or "gres/" in job.allocated:
+        return job.allocated
+    each = [f"gres/{name}={count * len(job.nodes)}" for name, count in gres_named(job.gres)]
+    together = [f"gres/{name}={count}" for name, count in gres_named(job.job_gres)]
+    return ",".join((job.allocated, *each, *together))

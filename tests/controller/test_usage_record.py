@@ -73,6 +73,27 @@ def test_what_does_not_run_on_our_machines_is_no_run(site: Site, job: SlurmJob) 
     assert run_of(site, job) is None
 
 
+@pytest.mark.parametrize(
+    ("fields", "share"),
+    [
+        ({"gres": "gres/gpu:t4:4"}, 1_000_000),
+        ({"gres": "gres:gpu:2"}, 500_000),
+        ({"job_gres": "gres/gpu:6"}, 500_000),
+        ({"gres": "gres/gpu:4", "allocated": "cpu=3,node=3,gres/gpu=3"}, 250_000),
+        ({"gres": "gres/gpu:4", "allocated": ""}, 1_000_000),
+    ],
+)
+def test_gpus_count_if_slurm_does_not_account_for_them(
+    site: Site, fields: dict[str, str], share: int
+) -> None:
+    pools = {name: replace(pool, gres={"gpu:t4": 4}, cpus=32) for name, pool in site.pools.items()}
+    of_nodes = {node: pools[pool.name] for node, pool in site.pool_of.items()}
+    site = dataclasses.replace(site, pools=pools, pool_of=of_nodes)
+    run = run_of(site, replace(JOB, **fields))
+    assert run is not None
+    assert [node_share for _, node_share in run.shares] == [share]
+
+
 def test_a_run_is_written_once_and_once_more_at_its_end(site: Site, world: World) -> None:
     world.now = T + 100
     first = news(site, (), [JOB], world.now)

@@ -72,6 +72,20 @@ def test_a_share_is_a_millionth_at_least_and_the_whole_at_most(tres: str, millio
     assert share("cpu=1", 1, 0, 16384, {"gpu": 0}) == WHOLE, "of what a node has none of"
 
 
+@pytest.mark.parametrize(
+    ("tres", "gres"),
+    [
+        ("gres/gpu=2", {"gpu:t4": 4, "fpga": 1}),
+        ("gres/gpu=2", {"gpu:t4": 3, "gpu:l4": 1}),
+        ("gres/gpu=2,gres/gpu:t4=2", {"gpu:t4": 4}),
+        ("gres/gpu=1,gres/gpu:l4=1", {"gpu:t4": 3, "gpu:l4": 2}),
+        ("gres/gpu=2,gres/gpu:x=9", {"gpu": 4}),
+    ],
+)
+def test_gpus_count_with_and_without_their_type(tres: str, gres: dict[str, int]) -> None:
+    assert share(f"cpu=1,{tres}", 1, 32, 16384, gres) == WHOLE // 2
+
+
 def test_memory_is_told_in_any_unit_and_what_is_no_number_is_left_out() -> None:
     units = amounts("a=512K,b=3,c=2M,d=2G,e=2T,f=2P,g=1.2.3,h=,i")
     assert units == {

@@ -153,7 +153,7 @@ def need(job: SlurmJob, pool: Pool) -> int:
     """Return how many nodes of the pool the job takes."""
     gres = [
         math.ceil(asked_count / have)
-        for name, asked_count in _gres_named(job.job_gres)
+        for name, asked_count in gres_named(job.job_gres)
         if (have := _gres_of(pool, name))
     ]
     return max(job.node_count, math.ceil(job.cpus / pool.cpus), *gres)
@@ -191,14 +191,14 @@ def lacks_gres(job: SlurmJob, pool: Pool) -> str:
     any number of nodes.
     """
     for text, together in ((job.gres, False), (job.job_gres, True)):
-        for name, asked_count in _gres_named(text):
+        for name, asked_count in gres_named(text):
             have = _gres_of(pool, name)
             if have == 0 or (asked_count > have and not together):
                 return f"its nodes have {have} {name}, the job asks for {asked_count}"
     return ""
 
 
-def _gres_named(text: str) -> Iterable[tuple[str, int]]:
+def gres_named(text: str) -> Iterable[tuple[str, int]]:
     """Yield each gres of the text with its count. Only Slurm can judge parts that do not match."""
     for item in re.split(r"[ ,]+", text):
         match = _GRES.fullmatch(item)

@@ -111,12 +111,24 @@ def share(allocated: str, nodes: int, cpus: int, memory: int, gres: Mapping[str,
     with so many CPUs, MiB and units of ``gres``. ``allocated``: Slurm's
     ``cpu=4,mem=8G,gres/gpu=1``. At least one millionth; the whole machine if Slurm reports nothing.
     """
-    has = amounts(allocated)
-    whole = {"cpu": cpus, "mem": memory} | {f"gres/{name}": n for name, n in gres.items()}
     node_shares = [
-        has[name] / nodes / amount for name, amount in whole.items() if amount and name in has
+        amount / nodes / whole
+        for name, amount in amounts(allocated).items()
+        if (whole := _whole_of(name, cpus, memory, gres))
     ]
     return min(max(round(max(node_shares) * WHOLE), 1), WHOLE) if node_shares else WHOLE
+
+
+def _whole_of(name: str, cpus: int, memory: int, gres: Mapping[str, int]) -> int:
+    """Return the amount of a TRES on a node. ``gres/gpu`` counts all types of GPUs: Slurm reports
+    the type only if AccountingStorageTRES names it.
+    """
+    kind, _, gres_name = name.partition("/")
+    if kind != "gres":
+        return {"cpu": cpus, "mem": memory}.get(name, 0)
+    return sum(
+        count for key, count in gres.items() if key == gres_name or key.startswith(f"{gres_name}:")
+    )
 
 
 def amounts(tres: str) -> dict[str, float]:
