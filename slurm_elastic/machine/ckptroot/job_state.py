@@ -56,6 +56,10 @@ class JobState:
 
     def ends_with(self, attempt: int) -> bool:
         """Return whether this run is the job's last one as far as Slurm knows."""
+        # A slurmctld that has lost its state ends the jobs that it does not know. They come back
+        # with that state.
+        if self.state == "GONE":
+            return False
         has_ended = self.restarts == attempt and self.state in _ENDED | {"COMPLETING"}
         return has_ended and not self.was_cut_off()
 
@@ -168,6 +172,19 @@ def is_up(site: HelperSite) -> bool:
     except (OSError, subprocess.TimeoutExpired):
         return False
     return result.returncode == 0 and b" UP" in result.stdout
+
+
+def next_number(site: HelperSite) -> int:
+    """Return the number that slurmctld gives to the next job; 0 if it does not say."""
+    command = [site.scontrol, "show", "config"]
+    try:
+        result = subprocess.run(
+            command, env=environment(site), capture_output=True, timeout=20, check=False
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return 0
+    number = re.search(rb"^NEXT_JOB_ID\s*=\s*(\d+)", result.stdout, re.MULTILINE)
+    return int(number[1]) if number and result.returncode == 0 else 0
 
 
 def environment(site: HelperSite) -> dict[str, str]:

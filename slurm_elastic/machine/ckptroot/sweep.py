@@ -3,9 +3,9 @@
 A job removes its directory when it ends. It cannot if its machine was lost, its session was killed,
 or it was ended while it was held or waited. The sweeper runs periodically on one host (the head, if
 root may write to the shared directory there, or any node). In doubt it removes nothing. It removes
-only jobs that slurmctld reports as ended, or that slurmctld no longer knows while it is up. A job
-that Slurm has ended at its time limit or by a preemption stays for as long as slurmctld knows it,
-unless the head asks for the removal.
+only jobs that slurmctld reports as ended, or that slurmctld no longer knows while it is up and has
+given later numbers. A job that Slurm has ended at its time limit or by a preemption stays for as
+long as slurmctld knows it, unless the head asks for the removal.
 """
 
 from __future__ import annotations
@@ -52,6 +52,11 @@ def _sweep_job(site: HelperSite, path: Path) -> str:
     request = store.request()
     # The head may ask for the removal of a directory whose job it knows to be over.
     is_asked_for = request is not None and request.verb == "remove"
+    # A slurmctld that has lost its state begins to count from the first number again. A person may
+    # restore that state, and the job waits again.
+    is_lost = state.state == "GONE" and store.job >= job_state.next_number(site)
+    if is_lost and not is_asked_for:
+        return f"job {path.name}: stays: slurmctld may have lost its state"
     # While Slurm knows a job that it has cut off, the head may still requeue it. The second case:
     # the job id was reused, and the new job's own run cleans up.
     if not is_asked_for and (state.was_cut_off() or not _same_user(store, state)):

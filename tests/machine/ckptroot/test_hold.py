@@ -258,6 +258,13 @@ def test_slurmctld_is_asked_five_times_and_its_silence_keeps_the_images(held: He
     assert not remains(held, int(signal.SIGKILL), None, None, None, None, says("FAILED"))
 
 
+def test_a_slurmctld_that_lost_its_state_ends_no_image(held: Held) -> None:
+    """It kills the jobs that it does not know. They are requeued when its state is back."""
+    held.session.hold.end()
+    assert remains(held, int(signal.SIGKILL), says("GONE"))
+    assert remains(held, 0, says("GONE"), terminated=True)
+
+
 def test_a_directory_that_cannot_be_removed_is_the_sweepers(
     held: Held, monkeypatch: pytest.MonkeyPatch
 ) -> None:

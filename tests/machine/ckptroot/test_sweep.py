@@ -25,7 +25,7 @@ def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> HelperSite:
     )
     for job in (8, 7):
         (made.jobs / str(job)).mkdir(parents=True)
-    (tmp_path / "s").write_text("#!/bin/sh\necho Slurmctld at x is UP\n")
+    (tmp_path / "s").write_text("#!/bin/sh\necho Slurmctld at x is UP\necho 'NEXT_JOB_ID = 9'\n")
     (tmp_path / "s").chmod(0o755)
     monkeypatch.setattr(sweeps, "trust", lambda path, directory: None)
     monkeypatch.setattr(
@@ -117,6 +117,22 @@ def test_a_number_that_was_given_out_again_is_another_jobs(
     monkeypatch.setattr(sweeps.job_state, "ask", lambda site, job: JobState(state, 2000, 0))
     assert any("job 7" in line for line in sweeps.sweep(site)) is goes
     assert (site.jobs / "7").exists() is not goes
+
+
+@pytest.mark.parametrize(("next_number", "goes"), [("9", True), ("7", False), ("", False)])
+def test_a_slurmctld_that_never_gave_a_number_has_lost_its_state(
+    site: HelperSite, monkeypatch: pytest.MonkeyPatch, next_number: str, goes: bool
+) -> None:
+    """Its jobs come back with that state. Until then they are as unknown as jobs of long ago."""
+    answers = f"Slurmctld at x is UP\nNEXT_JOB_ID             = {next_number}"
+    Path(site.scontrol).write_text(f"#!/bin/sh\necho '{answers}'\n")
+    monkeypatch.setattr(sweeps.job_state, "ask", lambda site, job: JobState("GONE", -1, 0))
+    lines = sweeps.sweep(site)
+    assert (site.jobs / "7").exists() is not goes
+    assert any("may have lost its state" in line for line in lines) is not goes
+    monkeypatch.setattr(JobStore, "request", lambda store: HeadRequest("1", "remove"))
+    sweeps.sweep(site)
+    assert not (site.jobs / "7").exists(), "the head has waited for longer"
 
 
 def test_whose_job_it_was_need_not_be_known_now(
