@@ -63,9 +63,9 @@ REMOVAL_BACKOFF = Backoff(30.0, 3600.0)
 """Seconds until the removal of images is tried again after it failed."""
 MISSING_JOB_TIMEOUT_S = 300.0
 """Seconds for which a job must be missing from Slurm's lists before its images are removed."""
-EMPTY_LIST_TIMEOUT_S = 3600.0
-"""The same time if Slurm lists no job at all, as a slurmctld that lost its state does. It is
-longer, because a person may restore that state.
+LOST_STATE_TIMEOUT_S = 3600.0
+"""The same time if Slurm lists no job with a higher number, as after a slurmctld has lost its
+state. It is longer, because a person may restore that state.
 """
 NO_HURRY = (float("inf"), 0.0)
 """The urgency of work without any deadline."""
@@ -414,7 +414,9 @@ class SavesInPlace:
     def _is_over(self, number: int, jobs: Mapping[int, SlurmJob], now: float) -> bool:
         job = jobs.get(number)
         if job is None:
-            timeout_s = MISSING_JOB_TIMEOUT_S if jobs else EMPTY_LIST_TIMEOUT_S
+            # A slurmctld that lost its state gives the first numbers again to new jobs.
+            has_later_job = any(other > number for other in jobs)
+            timeout_s = MISSING_JOB_TIMEOUT_S if has_later_job else LOST_STATE_TIMEOUT_S
             return now - self._missing_since.setdefault(number, now) > timeout_s
         self._missing_since.pop(number)
         live_states = job.states & {"RUNNING", "PENDING", "COMPLETING", "STOPPED", "SUSPENDED"}

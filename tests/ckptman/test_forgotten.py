@@ -6,11 +6,12 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from msgspec.structs import asdict
 
 from slurm_elastic.base.errors import CheckpointError, SlurmError
 from slurm_elastic.base.report_once import ReportOnce
 from slurm_elastic.base.shared_dict import SharedDict
-from slurm_elastic.ckptman.saves import EMPTY_LIST_TIMEOUT_S, MISSING_JOB_TIMEOUT_S
+from slurm_elastic.ckptman.saves import LOST_STATE_TIMEOUT_S, MISSING_JOB_TIMEOUT_S
 from tests.ckptman.world import CkptWorld
 
 
@@ -70,8 +71,21 @@ def test_images_of_the_last_job_go_though_the_queue_is_empty(world: CkptWorld) -
     world.slurm.finish(1)
     world.advance(MISSING_JOB_TIMEOUT_S + 60)
     assert world.state.images(1), "a slurmctld that lost its state lists no job either"
-    world.advance(EMPTY_LIST_TIMEOUT_S)
+    world.advance(LOST_STATE_TIMEOUT_S)
     assert not world.state.images(1)
+
+
+def test_a_slurmctld_that_counts_from_the_start_again_ends_no_image(world: CkptWorld) -> None:
+    """It has lost its state, and new jobs have come since."""
+    world.runs(20)
+    world.save_before(20)
+    job = world.job(20)
+    world.slurm.remove_job(20)
+    world.slurm.set_job(1, "PENDING")
+    world.advance(LOST_STATE_TIMEOUT_S / 2)
+    world.slurm.set_job(20, **asdict(job))
+    world.advance(LOST_STATE_TIMEOUT_S)
+    assert world.state.images(20)
 
 
 def test_an_outage_of_slurmctld_ends_no_image(world: CkptWorld) -> None:
@@ -79,7 +93,7 @@ def test_an_outage_of_slurmctld_ends_no_image(world: CkptWorld) -> None:
     world.save_before(1)
     world.slurm.broken = SlurmError(("squeue",), 1, "Unable to contact slurm controller")
     world.restart_ckptman()
-    world.advance(2 * EMPTY_LIST_TIMEOUT_S)
+    world.advance(2 * LOST_STATE_TIMEOUT_S)
     world.slurm.broken = None
     world.advance(30)
     assert world.state.images(1)
