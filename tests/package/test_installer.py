@@ -80,6 +80,69 @@ def test_a_dry_run_says_every_step_and_does_none() -> None:
     assert not place.exists()
 
 
+@pytest.fixture
+def prefix() -> Iterator[Path]:
+    """A directory below /opt: nobody but root may write above it, unlike below /tmp."""
+    directory = Path(f"/opt/slurm-elastic-test-{os.getpid()}")
+    directory.mkdir()
+    try:
+        yield directory
+    finally:
+        shutil.rmtree(directory)
+
+
+def dry_run(prefix: Path) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [INSTALL, "--dry-run", "--prefix", prefix], capture_output=True, text=True, check=False
+    )
+
+
+@pytest.mark.parametrize(("owner", "mode"), [(0, 0o777), (65534, 0o755), (0, 0o700)])
+def test_a_prefix_that_others_may_change_or_not_read_is_refused(
+    owner: int, mode: int, prefix: Path
+) -> None:
+    assert dry_run(prefix).returncode == 0
+    prefix.chmod(mode)
+    os.chown(prefix, owner, 0)
+    done = dry_run(prefix)
+    assert done.returncode == 2
+    assert f"{prefix} must belong to root" in done.stderr
+
+
+def test_a_killed_run_is_repeated_and_can_be_taken_out(prefix: Path) -> None:
+    (prefix / "pyvenv.cfg").touch()
+    assert "is not empty and not an installation" in dry_run(prefix).stderr
+    (prefix / "install.begun").touch()
+    assert f"make {prefix}" in dry_run(prefix).stdout
+
+
+def function(name: str, **variables: str) -> int:
+    """Call a function of the installer."""
+    definitions = INSTALL.read_text().partition('\noptions "$@"\n')[0]
+    given = "\n".join(f"{key}={value}" for key, value in variables.items())
+    return subprocess.run(["bash", "-c", f"{definitions}\n{given}\n{name}"], check=False).returncode
+
+
+def test_a_stamp_is_not_believed_after_an_upgrade_that_was_killed(prefix: Path) -> None:
+    (prefix / "bin").mkdir()
+    (prefix / "bin" / "slurm-elastic").symlink_to("/bin/true")
+    (prefix / "install.stamp").write_text("abc\n")
+    assert function("is_current", PREFIX=str(prefix), STAMP="abc") == 0
+    (prefix / "install.begun").touch()
+    assert function("is_current", PREFIX=str(prefix), STAMP="abc") == 1
+
+
+def test_an_upgrade_keeps_the_user_of_before(tmp_path: Path) -> None:
+    variables = {"SLURM_BIN": "", "SLURM_CONF": "/nowhere", "SLURM_USER": "''"}
+    units = tmp_path / "units"
+    units.mkdir()
+    (units / "slurm-elasticd.service").write_text("[Service]\nUser=ann\nGroup=ann\n")
+    lines = 'find_user; [ "$SLURM_USER" = ann ]'
+    if Path("/etc/slurm/slurm.conf").exists():
+        pytest.skip("this host has a slurm.conf, which is believed first")
+    assert function(lines, UNITS=str(units), **variables) == 0
+
+
 def test_it_has_all_units_that_a_package_has() -> None:
     """packaging/tree.py has the list of the .deb."""
     text = INSTALL.read_text()
