@@ -114,8 +114,8 @@ class Disk:
         except LostFileError as error:
             log.error("%s; a new segment starts from %s", error, self.path)  # noqa: TRY400 - no defect
             self._begin_of_view(time.time())
-        epoch = self.journal.epoch
-        if epoch and epoch > self.journal.epoch_of(self.position.segment):
+        # In a segment of its own schema an earlier release would accept this release's lines.
+        if self.journal.is_outdated(self.position.segment, self.schema.version):
             self._begin_of_view(time.time())
 
     def _require_whole(self) -> None:

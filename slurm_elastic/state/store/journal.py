@@ -434,15 +434,14 @@ class Journal:
 
     def first(self, segment: int) -> Begin | None:
         """The head of the segment; None if it is damaged."""
-        for content, _, _ in self.read(segment):
-            line = read_line(content)
-            return None if line is None else line.begin
-        return None
+        line = next((read_line(content) for content, _, _ in self.read(segment)), None)
+        return None if line is None else line.begin
 
-    def epoch_of(self, segment: int) -> int:
-        """The epoch in which the segment was begun; 0 if its first line is damaged."""
-        head = next((read_line(content) for content, _, _ in self.read(segment)), None)
-        return 0 if head is None else head.epoch
+    def is_outdated(self, segment: int, schema: int) -> bool:
+        """Whether the segment was begun in an earlier epoch, or for an earlier schema."""
+        line = next((read_line(content) for content, _, _ in self.read(segment)), None)
+        begun_for = line.begin.schema if line and line.begin else schema
+        return self.epoch > (0 if line is None else line.epoch) or schema > begun_for
 
     def origin(self) -> str:
         """The origin in the newest readable head of a segment; "" if no head can be read."""

@@ -22,7 +22,9 @@ from held import held
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
+from msgspec.structs import replace
 
+from slurm_elastic.base.errors import ConfigError
 from slurm_elastic.state.store import disk, journal, view
 from slurm_elastic.state.store.disk import Disk
 from slurm_elastic.state.store.journal import (
@@ -713,6 +715,21 @@ def test_a_view_that_went_is_open_again_once_its_journal_is_begun_anew(path: Pat
         one.begin_anew(1.0)
         assert one.identity == journal.identity(path) != journal.NOWHERE
     assert rows(path) == {"a": 1}
+
+
+def test_an_earlier_release_refuses_a_journal_that_a_later_one_has_gone_on_with(path: Path) -> None:
+    """Else the columns and states that it does not know would be lost, and nobody would hear it."""
+    with closing(Disk(path, NOTES)) as earlier:
+        earlier.put([[put("a", 1)]], lambda: 1.0)
+    with closing(Disk(path, replace(NOTES, version=2))) as later:
+        later.put([[put("b", 2)]], lambda: 2.0)
+        assert later.journal.segments() == [1, 2]
+    with closing(Disk(path, replace(NOTES, version=2))) as later:
+        assert later.journal.segments() == [1, 2]
+    for file in path.parent.glob("notes.db*"):  # another head, or a directory that was restored
+        file.unlink()
+    with pytest.raises(ConfigError, match="has schema 2, this release knows schemas up to 1"):
+        Disk(path, NOTES)
 
 
 def test_tables_that_are_gone_are_left_out(path: Path) -> None:
