@@ -8,6 +8,7 @@ import os
 import pwd
 import re
 import socket
+import sqlite3
 import subprocess
 import time
 from collections.abc import Iterator
@@ -365,6 +366,45 @@ def test_a_damaged_ledger_is_told_with_what_becomes_of_it(
     found = wrong(config, slurm)[f"head node: ledger {tmp_path}/ledger.db"]
     assert "is damaged" in found.observed
     assert "it sets the file aside and makes a new one" in found.advice
+
+
+def of_later_release(path: Path) -> None:
+    with contextlib.closing(sqlite3.connect(path)) as db:
+        db.execute("pragma user_version = 99")
+
+
+def test_a_ledger_of_a_later_release_is_not_told_to_be_made_by_a_start(
+    config: Config, slurm: FakeSlurm, ledger: Ledger
+) -> None:
+    ledger.close()
+    of_later_release(config.state / "ledger.db")
+    found = wrong(config, slurm)[f"head node: ledger {config.state}/ledger.db"]
+    assert "install the newer slurm-elastic again" in found.observed
+    assert found.advice == ""
+
+
+def test_records_of_saves_of_a_later_release_are_a_finding(config: Config) -> None:
+    CheckpointState(config.state / FILE).close()
+    of_later_release(config.state / FILE)
+    (found,) = services.checkpoints(config, T0)
+    assert found.level is FindingLevel.WRONG
+    assert "install the newer slurm-elastic again" in found.observed
+
+
+def test_a_request_that_is_served_while_doctor_looks_is_no_finding(
+    config: Config, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    requests = tmp_path / "requests"
+    (requests / "bad").mkdir(parents=True)
+    served = requests / "1.json"
+    real = Path.glob
+
+    def listed(path: Path, pattern: str) -> list[Path]:
+        return [*real(path, pattern), *([served] if path == requests else [])]
+
+    monkeypatch.setattr(Path, "glob", listed)
+    (found,) = head.spool(config, T0)
+    assert found.level is FindingLevel.OK
 
 
 @pytest.mark.parametrize(

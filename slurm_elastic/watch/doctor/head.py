@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import pwd
 import shutil
@@ -237,7 +238,7 @@ def spool(config: Config, now: float) -> Iterator[Finding]:
     directory = config.state / "requests"
     try:
         with config.sharing():
-            times = [p.stat().st_mtime for p in directory.glob("*.json")]
+            times = [time for path in directory.glob("*.json") if (time := _written_at(path))]
             bad = sum(1 for _ in (directory / "bad").glob("*.json"))
     except OSError as error:
         yield Finding.wrong(SPOOL, str(error.strerror))
@@ -259,6 +260,13 @@ def spool(config: Config, now: float) -> Iterator[Finding]:
             expected="none",
             advice="the daemon's log says what is wrong with them; delete them afterwards",
         )
+
+
+def _written_at(path: Path) -> float | None:
+    """Return when the file was written; None if slurm-elasticd has served it since the listing."""
+    with contextlib.suppress(FileNotFoundError):
+        return path.stat().st_mtime
+    return None
 
 
 def _failed(config: Config, nodes: Mapping[str, SlurmNode]) -> Iterator[Finding]:

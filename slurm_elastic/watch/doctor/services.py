@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 
 from slurm_elastic.base import service_remedies
-from slurm_elastic.base.errors import SlurmElasticError
+from slurm_elastic.base.errors import ConfigError, SlurmElasticError
 from slurm_elastic.base.units import brief, counted
 from slurm_elastic.config import Config
 from slurm_elastic.model.causes import AnyCause
@@ -79,6 +79,8 @@ def daemon(config: Config, now: float) -> Iterator[Finding]:
             advice=f"{trouble.remedy}; until then slurm-elasticd, if it runs, only ends machines",
             cause=DISK if trouble.kind is TroubleKind.FULL else LEDGER,
         )
+    except ConfigError as error:  # a later release wrote it: a start would fail, too
+        yield _of_later_release(f"ledger {path}", error, DAEMON)
     except SlurmElasticError as error:
         yield Finding.wrong(
             f"ledger {path}",
@@ -87,6 +89,12 @@ def daemon(config: Config, now: float) -> Iterator[Finding]:
             advice="start slurm-elasticd, which makes it and brings it up to date",
             cause=DAEMON,
         )
+
+
+def _of_later_release(subject: str, error: ConfigError, cause: str) -> Finding:
+    """Report a file of a later release; the error names the remedy."""
+    expected = "a file of this release or an earlier one"
+    return Finding.wrong(subject, str(error), expected=expected, cause=cause)
 
 
 def _ledger_findings(
@@ -145,6 +153,8 @@ def checkpoints(config: Config, now: float) -> Iterator[Finding]:
     try:
         if path.exists():
             CheckpointState(path, read_only=True).close()
+    except ConfigError as error:
+        yield _of_later_release(f"records of saves {path}", error, CKPTMAN)
     except (sqlite3.Error, OSError) as error:
         fault = trouble_of(error, path)
         yield Finding.wrong(
