@@ -119,7 +119,7 @@ def run(args: argparse.Namespace) -> int:
         if text == before:
             say(f"{output} has all clouds and answers already; nothing is changed.")
         else:
-            for directory in _write(output, text):
+            for directory in _write(output, text, is_new=before is None):
                 print(f"made directory {directory}")
             print(f"{'changed' if before else 'wrote'} {output}")
         return _checked(output)
@@ -364,8 +364,12 @@ def _ask(question: Question, so_far: Answers, rules: Callable[[Answers], object]
         doubted = text
 
 
-def _write(path: Path, text: str) -> list[Path]:
+def _write(path: Path, text: str, *, is_new: bool = True) -> list[Path]:
     """Write the file completely or not at all. Returns the directories that were created."""
+    # Not by a look at the path: somebody may have put a link there since.
+    if not is_new:
+        configfile.rewrite(path, text)
+        return []
     created = [parent for parent in reversed(path.absolute().parents) if not parent.exists()]
     path.parent.mkdir(parents=True, exist_ok=True)
     writing.replace(path, text.encode(), 0o644)
@@ -377,7 +381,8 @@ def _checked(path: Path) -> int:
 
     ``conf show`` is one line here: its pages of output would hide the rest.
     """
-    if configfile.read_uuid(path) is None:
+    # Machines carry cluster.uuid of the file: a second identity beside it would be refused.
+    if configfile.read(path).cluster.uuid is None:
         configfile.ensure_uuid(path)
         print(f"wrote {path.parent / configfile.UUID_FILE}, which marks this cluster's machines")
     option = "" if path == Path(DEFAULT_CONFIG) else f" --config {path}"

@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import argparse
 import socket
-import stat
 import sys
 import time
 import uuid
@@ -419,7 +418,7 @@ def _write_names(path: Path, cloud: CloudSettings, keys: Mapping[str, object]) -
     before = configfile.text(path)
     text = apply.with_names(before, str(path), cloud.name, keys)
     if text != before:
-        writing.replace(path, text.encode(), stat.S_IMODE(path.stat().st_mode))
+        configfile.rewrite(path, text)
         print(f"changed {path}: {', '.join(keys)} of cloud {cloud.name}")
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
+import stat
 import time
 import uuid
 from collections.abc import Callable, Hashable
@@ -180,6 +181,16 @@ def ensure_uuid(path: Path, identity: str | None = None) -> str:
     if created is None:
         raise ConfigError(f"{file}: was removed while it was created")
     return created
+
+
+def rewrite(path: Path, text: str) -> None:
+    """Replace the text of an existing configuration. It keeps its mode and its owner, and a link
+    to it stays a link.
+    """
+    file = path.resolve()
+    status = file.stat()
+    owner = (status.st_uid, status.st_gid) if os.geteuid() == 0 else None
+    writing.replace(file, text.encode(), stat.S_IMODE(status.st_mode), owner)
 
 
 def _uuid_file(path: Path) -> Path:

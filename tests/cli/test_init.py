@@ -693,6 +693,42 @@ def test_a_planted_link_is_not_written_through(tmp_path: Path) -> None:
     assert not (tmp_path / "site.yaml").is_symlink()
 
 
+def test_a_file_that_is_there_keeps_its_link_mode_and_owner(host: Host) -> None:
+    conf = host.site("small")
+    assert host.init(conf, "--yes") == 0
+    file = host.yaml.rename(host.root / "of-git.yaml")
+    file.chmod(0o640)
+    if os.geteuid() == 0:
+        os.chown(file, 0, 12345)
+    before = file.stat()
+    host.yaml.symlink_to(file)
+    answers = host.root / "answers.yaml"
+    answers.write_text("cap: 7\n")
+    host.init(conf, "--answers", str(answers))
+    assert host.yaml.is_symlink()
+    assert configfile.load(host.yaml).limits.dollars_per_hour == 7
+    after = file.stat()
+    assert (after.st_mode, after.st_uid, after.st_gid) == (
+        before.st_mode, before.st_uid, before.st_gid,
+    )  # fmt: skip
+
+
+def test_an_identity_in_the_file_gets_no_other_one_beside_it(
+    host: Host, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The file would be refused afterwards, and no service would start."""
+    conf = host.site("small")
+    assert host.init(conf, "--yes") == 0
+    (host.root / "cluster-uuid").unlink()
+    identity = "11111111-1111-4111-8111-111111111111"
+    text = host.yaml.read_text()
+    host.yaml.write_text(text.replace("cluster: {", f"cluster: {{uuid: {identity}, "))
+    assert host.init(conf, "--yes") == 0
+    assert "cluster-uuid" not in capsys.readouterr().err
+    assert not (host.root / "cluster-uuid").exists()
+    assert configfile.load(host.yaml).cluster.uuid == identity
+
+
 def test_a_planted_file_does_not_become_the_configuration(tmp_path: Path) -> None:
     draft = tmp_path / ".site.yaml.new"
     draft.touch()
