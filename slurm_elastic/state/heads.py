@@ -214,9 +214,24 @@ def _content(path: Path) -> Iterable[Path]:
 
 def require_unshared(state: Path) -> None:
     """Raise ConfigError if links to a shared directory exist but ``ha.directory`` is not set."""
-    path = state / SHARED[0]
-    if path.is_symlink():
+    links = [path for name in (*SHARED, *SHARED_FILES) if _leads_to_shared(path := state / name)]
+    if links:
+        # All at once: a link that stays fails when the shared directory is unmounted.
+        names = ", ".join(path.name for path in links)
+        directory = os.path.dirname(os.readlink(links[0]))
         raise ConfigError(
-            f"ha.directory: not set, and {path} leads to {os.readlink(path)}, which two heads "
-            "shared: set it, or put that directory in the place of the link"
+            f"ha.directory: not set, and {names} of {state} lead into {directory}, which two heads "
+            "shared: set it, or put copies of them in the place of these links"
         )
+
+
+def _leads_to_shared(path: Path) -> bool:
+    """Whether it is a link that ``link`` has made. The site may have links of its own."""
+    if not path.is_symlink():
+        return False
+    if path.name == SHARED[0] or not path.exists():
+        return True
+    try:
+        return Epochs(Path(os.readlink(path)).parent).number() > 0
+    except OSError:
+        return True

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
+import shutil
 import sqlite3
 import threading
 from pathlib import Path
@@ -217,6 +218,29 @@ def test_a_memory_of_ones_own_is_not_put_away(shared: Path, tmp_path: Path) -> N
 def test_links_of_a_second_head_need_their_setting(pair: tuple[Head, Head]) -> None:
     with pytest.raises(ConfigError, match=r"ha\.directory: not set"):
         heads.require_unshared(pair[0].state)
+
+
+def test_all_links_are_named_when_a_head_is_to_go_on_alone(pair: tuple[Head, Head]) -> None:
+    """Else the service fails later, when the shared directory is unmounted."""
+    pair[0].act()
+    state, own = pair[0].state, pair[0].state / "journal"
+    shared = own.resolve()
+    own.unlink()
+    shutil.copytree(shared, own)
+    with pytest.raises(ConfigError, match=r"requests, notices, catalogue, .*known_hosts"):
+        heads.require_unshared(state)
+    for path in filter(Path.is_symlink, list(state.iterdir())):
+        path.unlink()
+    heads.require_unshared(state)
+
+
+def test_a_link_of_the_sites_own_is_none_to_a_shared_directory(tmp_path: Path) -> None:
+    elsewhere = tmp_path / "elsewhere" / "catalogue"
+    elsewhere.mkdir(parents=True)
+    state = tmp_path / "state"
+    state.mkdir()
+    (state / "catalogue").symlink_to(elsewhere)
+    heads.require_unshared(state)
 
 
 # a disk of both heads that is full
