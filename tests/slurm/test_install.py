@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import pwd
+import shutil
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -339,6 +340,34 @@ def test_a_slurm_below_a_prefix_of_its_own_has_its_plugins_there(root: Path) -> 
     plugins.mkdir(parents=True)
     (plugins / "job_submit_lua.so").touch()
     assert "JobSubmitPlugins=lua" in plan.make(config, version=VERSION).fragment
+
+
+def test_uninstall_removes_programs_of_an_earlier_directory(host: Host) -> None:
+    """slurmctld may have called them until its restart, so the install leaves them there."""
+    host.install()
+    earlier = Path(host.config.slurm.programs_dir)
+    settings = replace(host.config.slurm, programs_dir=f"{host.root}/elsewhere")
+    host.config = replace(host.config, slurm=settings)
+    host.install()
+    assert (earlier / "slurm-elastic-resume").exists()
+    host.uninstall()
+    assert not earlier.exists()
+    assert not (host.root / "elsewhere").exists()
+
+
+def test_uninstall_takes_no_files_from_another_slurm_conf_that_has_our_lines(host: Host) -> None:
+    """slurmctld would not start on it: its include would lead to nothing."""
+    host.install()
+    moved = shutil.copytree(host.conf.parent, host.root / "moved")
+    (moved / "slurm.conf").write_bytes(our_lines.without_include(host.conf.read_bytes()))
+    own = host.config
+    host.config = replace(own, slurm=replace(own.slurm, conf=str(moved / "slurm.conf")))
+    with pytest.raises(ConfigError, match=f"expected {host.conf}: the install put its lines"):
+        host.uninstall()
+    assert (host.conf.parent / "slurm-elastic.conf").exists()
+    host.config = own
+    host.uninstall()
+    assert not (host.conf.parent / "slurm-elastic.conf").exists()
 
 
 def test_uninstall_keeps_a_file_that_was_changed(host: Host) -> None:

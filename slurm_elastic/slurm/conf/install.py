@@ -202,12 +202,32 @@ def _write_state(config: Config, config_path: Path, planned: ConfPlan, files: Tr
         slurm_conf=config.slurm.conf,
         backup=config.slurm.conf + BACKUP_SUFFIX,
         programs_dir=config.slurm.programs_dir,
-        files={str(f.path): digest(f.content) for f in planned.files if f.mode is not None},
+        files={
+            **_earlier_files(config, config_path),
+            **{str(f.path): digest(f.content) for f in planned.files if f.mode is not None},
+        },
     )
     content = msgspec.json.format(msgspec.json.encode(manifest), indent=2) + b"\n"
     file = PlannedFile(path=manifest_path(config_path), content=content, mode=0o644)
     if file.differs():
         files.write(file)
+
+
+def _earlier_files(config: Config, config_path: Path) -> dict[str, str]:
+    """The files of earlier installs, for the uninstall: slurmctld may still call programs of an
+    earlier ``programs_dir``. Files beside another slurm.conf stay with that.
+    """
+    manifest = None
+    with contextlib.suppress(ConfigError):  # a damaged record is written again
+        manifest = read_manifest(config_path)
+    if manifest is None:
+        return {}
+    is_same, directory = manifest.slurm_conf == config.slurm.conf, Path(manifest.slurm_conf).parent
+    return {
+        path: written
+        for path, written in manifest.files.items()
+        if is_same or Path(path).parent != directory
+    }
 
 
 def _slurm_user(config: Config) -> tuple[int, int] | None:

@@ -70,7 +70,9 @@ def uninstall(
     if manifest is None and not our_lines.has_include(text):
         return InstallResult(changed=(), lines=("nothing is installed",))
     costs = leaving.find_costs(config, leaving.NodesAndPartitions(), frozenset())
-    if problems := tuple(_problems(config, text, version, costs, force=force)):
+    problems = [*_installed_elsewhere(config, manifest)]
+    problems += _problems(config, text, version, costs, force=force)
+    if problems:
         raise ConfigError(*problems)
     proven: tuple[str, ...] = ()
     if our_lines.has_include(text) and verify:
@@ -124,6 +126,20 @@ def _problems(
     elif not force:
         # Jobs may have got machines between the first step and the restart of slurmctld.
         yield from costs.problems(frozenset())
+
+
+def _installed_elsewhere(config: Config, manifest: InstallManifest | None) -> Iterator[str]:
+    """A sentence if another slurm.conf has our lines: slurmctld does not start on it without the
+    files beside it.
+    """
+    place, named = Path(manifest.slurm_conf if manifest else config.slurm.conf), config.slurm.conf
+    if not place.exists() or place.samefile(named):
+        return
+    if our_lines.has_include(place.read_bytes()):
+        yield (
+            f"slurm.conf: found {named}, expected {place}: the install put its lines there, and"
+            " they are still in it; set slurm.conf to it, then repeat the uninstall"
+        )
 
 
 def _preview(config: Config, text: bytes, manifest: InstallManifest | None) -> Iterator[str]:
@@ -233,9 +249,10 @@ def _remove_files(
         else:
             kept_lines.append(f"{path} was changed since the install and stays")
     if manifest is not None:
-        # Files of other people keep the directory.
-        with contextlib.suppress(OSError):
-            Path(manifest.programs_dir).rmdir()
+        # Files of other people keep a directory. An earlier install may have had another one.
+        for directory in {Path(manifest.programs_dir), *(path.parent for path in removed)}:
+            with contextlib.suppress(OSError):
+                directory.rmdir()
     kept_lines += _drop_backup(Path(config.slurm.conf))
     # Last: if a removal fails, the next run must still know which files are ours.
     manifest_path(config_path).unlink(missing_ok=True)
