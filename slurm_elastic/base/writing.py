@@ -26,6 +26,7 @@ _BESIDE = "(-journal|-wal|-shm)?"
 """Files that sqlite creates beside its database."""
 _ABANDONED_AFTER_S = 86400.0
 _CANNOT_SYNC = (errno.EINVAL, errno.ENOTSUP, errno.EOPNOTSUPP)
+_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 _THROUGH_NO_LINK = os.O_WRONLY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
@@ -103,6 +104,12 @@ def draft(
         finally:
             os.close(descriptor)
         yield draft_path
+    except OSError as error:
+        # A write names no file, and a rename names the draft.
+        is_of_write = error.filename is None and error.errno in _FULL
+        if is_of_write or error.filename == name:
+            raise _about(error, path) from error
+        raise
     finally:
         draft_path.unlink(missing_ok=True)
 

@@ -166,6 +166,22 @@ def test_errors_name_the_file_that_was_asked_for(tmp_path: Path) -> None:
     assert os.listdir(tmp_path) == ["directory"]
 
 
+def test_a_full_disk_and_a_failed_rename_name_the_file_and_not_its_draft(tmp_path: Path) -> None:
+    with (
+        pytest.raises(OSError, match="No space left on device") as full,
+        writing.draft(tmp_path / "export"),
+    ):
+        raise OSError(errno.ENOSPC, "No space left on device")  # as write(2), without a name
+    assert full.value.filename == str(tmp_path / "export")
+    (tmp_path / "directory").mkdir()
+    with pytest.raises(IsADirectoryError) as taken, writing.draft(tmp_path / "directory") as draft:
+        os.replace(draft, tmp_path / "directory")
+    assert taken.value.filename == str(tmp_path / "directory")
+    with pytest.raises(FileNotFoundError) as other, writing.draft(tmp_path / "export"):
+        (tmp_path / "none").read_bytes()
+    assert other.value.filename == str(tmp_path / "none")
+
+
 def test_modes_hold_whatever_the_umask(tmp_path: Path) -> None:
     writing.replace(tmp_path / "file", b"all may read", 0o644)
     assert stat.S_IMODE((tmp_path / "file").stat().st_mode) == 0o644
