@@ -215,12 +215,20 @@ def put_back(
             journal = journal_of(memory_part.path)
             with contextlib.closing(journal), journal.locked(BUSY_TIMEOUT):
                 # First: after a crash between the two steps the next process rebuilds its view.
-                journal.note(Applied())
+                _forget_view(journal)
                 journal.segment_of(partial(_written, file, memory_part))
             # Open and close it once: that builds the view, and shows now whether the journal can be
             # applied.
             Disk(memory_part.path, memory_part.schema).close()
     return sum(memory_part.lines for memory_part in parts)
+
+
+def _forget_view(journal: Journal) -> None:
+    try:
+        journal.note(Applied())
+    except OSError as error:
+        # pwrite(2) names no file. On a full disk this is the first write.
+        raise OSError(error.errno, error.strerror, str(journal.turn)) from error
 
 
 @contextlib.contextmanager
@@ -296,7 +304,7 @@ def _require_newer(source: Path, part: _Part) -> None:
     if not health.facts:
         return
     begun, last = part.first.begin, journal.first(journal.segments()[-1])
-    same = {journal.origin()}
+    same = {journal.newest_head().origin}
     if last is not None and last.source and last.until == health.last:
         same.add(last.source)
     is_same = begun is not None and begun.origin in same

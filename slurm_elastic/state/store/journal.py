@@ -56,7 +56,7 @@ class Fact(Struct, frozen=True, omit_defaults=True):
 class Begin(Struct, frozen=True):
     """The head of a segment: the number of ``rows`` that follow, and the ``schema`` of the tables.
     ``origin``: a random id that all segments of one journal share. A journal restored from a backup
-    names the backup's origin (``source``) and the last line of the backup (``until``).
+    names the backup's origin (``source``) and its last line (``until``) in each segment.
     """
 
     memory: str
@@ -405,8 +405,9 @@ class Journal:
         self, begin: Begin, facts: Iterable[Fact], number: int, now: float
     ) -> Iterator[bytes]:
         """The first lines of a segment."""
-        origin = self.origin() or secrets.token_hex(8)
-        head = msgspec.structs.replace(begin, origin=origin)
+        newest = self.newest_head()
+        origin = newest.origin or secrets.token_hex(8)
+        head = Begin(begin.memory, begin.schema, begin.rows, origin, newest.source, newest.until)
         yield line_of(JournalLine(n=number, at=now, epoch=self.epoch, begin=head))
         for fact in facts:
             yield line_of(JournalLine(n=number, facts=(fact,)))
@@ -443,7 +444,7 @@ class Journal:
         begun_for = line.begin.schema if line and line.begin else schema
         return self.epoch > (0 if line is None else line.epoch) or schema > begun_for
 
-    def origin(self) -> str:
-        """The origin in the newest readable head of a segment; "" if no head can be read."""
+    def newest_head(self) -> Begin:
+        """The newest readable head of a segment; an empty one if no head can be read."""
         heads = (self.first(segment) for segment in reversed(self.segments()))
-        return next((head.origin for head in heads if head is not None), "")
+        return next((head for head in heads if head is not None), Begin("", 0, 0))

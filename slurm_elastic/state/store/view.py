@@ -390,7 +390,7 @@ def _filled(
     if len(segments) > 1 and not _begins_whole(journal, start):
         before = journal.first(segments[-2])
         # Another origin: a backup was restored, so older segments are of another journal.
-        if before is not None and before.origin == journal.origin():
+        if before is not None and before.origin == journal.newest_head().origin:
             start = segments[-2]
     damages: list[Damage] = []
     end = Position(segments[-1], 0, 0)

@@ -22,7 +22,7 @@ from slurm_elastic.base.errors import SlurmElasticError
 from slurm_elastic.state.ledger import Ledger
 from slurm_elastic.state.ledger.schema import LEDGER
 from slurm_elastic.state.store import backup, disk
-from slurm_elastic.state.store.journal import is_whole
+from slurm_elastic.state.store.journal import Fact, is_whole
 
 
 @pytest.fixture
@@ -217,6 +217,26 @@ def test_an_export_is_put_back_where_it_was_made_as_long_as_nothing_was_written_
         SlurmElasticError, match=r"has the ledger up to line 4, but .* ends with line 3 of"
     ):
         backup.put_back(export, [(path, LEDGER)], older=False)
+
+
+def test_a_later_release_takes_one_export_of_an_earlier_one_after_another(
+    path: Path, other: Path, tmp_path: Path
+) -> None:
+    """It begins a segment of its own schema, and has still written nothing of its own."""
+    later = replace(LEDGER, version=LEDGER.version + 1)
+    for job in (3, 4):
+        backup.export([(path, LEDGER)], tmp_path / "export")
+        backup.put_back(tmp_path / "export", [(other, later)], older=False)
+        assert len(list((other.parent / "journal").glob("*.jsonl"))) == 2
+        with closing(Ledger(path)) as ledger:
+            ledger.requeues.lift(job, 0, T0)
+    with closing(disk.Disk(other, later)) as own:
+        own.put(
+            [[Fact(put="lifted_requeues", rows=[{"job": 9, "restarts": 0, "at": T0}])]], lambda: T0
+        )
+    backup.export([(path, LEDGER)], tmp_path / "export")
+    with pytest.raises(SlurmElasticError, match="of another journal"):
+        backup.put_back(tmp_path / "export", [(other, later)], older=False)
 
 
 def test_one_line_more_than_the_export_has_is_not_given_up_unasked(
