@@ -18,6 +18,7 @@ from slurm_elastic.ckptman.executor import KeyedExecutor, Urgency, WorkKind
 from slurm_elastic.ckptman.losses import UnannouncedEnds
 from slurm_elastic.ckptman.orders import Orders, ReceivedOrder
 from slurm_elastic.ckptman.requeue_failover import RequeueFailover
+from slurm_elastic.ckptman.rescheduling import reschedule
 from slurm_elastic.ckptman.saves import SavesInPlace
 from slurm_elastic.ckptman.site import CheckpointSite
 from slurm_elastic.ckptman.snapshot import Snapshot
@@ -150,9 +151,7 @@ class PlanApplier:
             if move is None:
                 continue
             try:
-                self._take_next_step(
-                    migration.reschedule(self._site, move, snapshot.leaving), snapshot
-                )
+                self._take_next_step(reschedule(self._site, move, snapshot.leaving), snapshot)
             # An error of one job must not stop the steps of the other jobs.
             except SlurmElasticError as error:
                 log.warning(

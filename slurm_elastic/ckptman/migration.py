@@ -22,8 +22,7 @@ requeued     Slurm has taken the command                          watch it (``af
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
-from operator import itemgetter
+from collections.abc import Sequence
 
 from msgspec.structs import replace
 
@@ -32,15 +31,14 @@ from slurm_elastic.base.errors import CheckpointError, SlurmError
 from slurm_elastic.base.faults import reach
 from slurm_elastic.checkpointers.signal import taken_at
 from slurm_elastic.ckptman import suspended
-from slurm_elastic.ckptman.decide import MIN_FIRST_SAVE_S, JobPlan, verification_seconds
+from slurm_elastic.ckptman.decide import MIN_FIRST_SAVE_S, JobPlan
 from slurm_elastic.ckptman.requeueing import ended_for_move, is_at_work, release_run, requeue
+from slurm_elastic.ckptman.rescheduling import latest_save_at, next_save_at
 from slurm_elastic.ckptman.site import CheckpointSite
 from slurm_elastic.ckptman.snapshot import choose_method
 from slurm_elastic.ckptman.steps import MAX_TRIES, RETRY_AFTER_S, enter_step, record_step
 from slurm_elastic.config.job_checkpoint import why_no_method
 from slurm_elastic.model.causes.moves import (
-    DeadlineLater,
-    DeadlineSooner,
     DeadlineTooNear,
     ImageNotUsed,
     ImagesNotListed,
@@ -60,12 +58,10 @@ from slurm_elastic.model.causes.moves import (
 from slurm_elastic.model.checkpoint import Image, JobRun
 from slurm_elastic.model.slurm import ENDED, SlurmJob
 from slurm_elastic.policies.checkpoint.checkpoint import fits
-from slurm_elastic.policies.checkpoint.threat import LEAD, OF_JOBS, Threat, ThreatCause
+from slurm_elastic.policies.checkpoint.threat import OF_JOBS, ThreatCause
 from slurm_elastic.policies.policy_text import text_of
 from slurm_elastic.state.ckptstate.facts import Migration, MigrationStep
 
-MIN_POSTPONEMENT_S = 30.0
-"""Seconds by which a deadline must move to count as later, because clouds round their deadlines."""
 LAUNCHER_START_S = 30.0
 """Seconds in which a new run may lack its launcher. Its first save is retried in that time."""
 STOP_BACKOFF = Backoff(1800.0, 43_200.0)
@@ -114,58 +110,6 @@ def _pause_after(last_move: Migration) -> float:
     return STOP_BACKOFF.longer(last_move.pause) if has_stopped else last_move.pause
 
 
-def reschedule(site: CheckpointSite, move: Migration, leaving: Mapping[str, Threat]) -> Migration:
-    """Adjust the move to the earliest end of its nodes. A node may be taken away sooner than
-    announced. If it is taken later, a failed save is tried again.
-    """
-    threats = [leaving[subject] for subject in move.targets if subject in leaving]
-    earliest = min(
-        ((threat.until, threat) for threat in threats if threat.until is not None),
-        key=itemgetter(0),
-        default=None,
-    )
-    if earliest is None or move.step is MigrationStep.REQUEUED:
-        return move
-    deadline, threat = earliest
-    if move.deadline is None or deadline < move.deadline:
-        return _bring_forward(site, move, deadline)
-    has_given_up = move.step is MigrationStep.WAITING and not (move.again or move.was_stopped)
-    is_for_nodes = move.cause not in OF_JOBS and move.method in site.checkpointers
-    if has_given_up and is_for_nodes and deadline >= move.deadline + MIN_POSTPONEMENT_S:
-        return _try_again_later(site, move, threat, deadline)
-    return move
-
-
-def _bring_forward(site: CheckpointSite, move: Migration, deadline: float) -> Migration:
-    act_at, now = move.at, site.now()
-    if move.step is MigrationStep.WAITING and act_at is not None:
-        slack = site.config.checkpoint.deadline_margin
-        latest = _latest_save_at(site, move, deadline) if move.again else deadline - slack
-        act_at = min(act_at, max(latest, now))
-    changed_move = replace(move, deadline=deadline, at=act_at)
-    site.state.put(changed_move)
-    record_step(site, changed_move, "ckpt-sooner", DeadlineSooner(left_s=deadline - now))
-    return changed_move
-
-
-def _try_again_later(
-    site: CheckpointSite, move: Migration, threat: Threat, deadline: float
-) -> Migration:
-    """Plan another save for the time when a save for this threat would begin."""
-    now, slack = site.now(), site.config.checkpoint.deadline_margin
-    job = site.jobs.last.get(move.run.job)
-    if job is None or not fits(deadline, now, MIN_FIRST_SAVE_S, slack):
-        return move
-    save_s = move.dump if site.state.images(move.run.job) else None
-    check_s = verification_seconds(move.method, save_s)
-    act_at = max(threat.answer_at(job, move.dump, slack, check_s), now)
-    # The tries begin again: the earlier saves failed against the earlier deadline.
-    changed_move = replace(move, deadline=deadline, at=act_at, again=True, tries=0)
-    site.state.put(changed_move)
-    record_step(site, changed_move, "ckpt-later", DeadlineLater(left_s=deadline - now))
-    return changed_move
-
-
 def continue_migration(site: CheckpointSite, move: Migration) -> Migration:
     """Take each step that can be taken now without waiting for Slurm."""
     match move.step:
@@ -190,18 +134,12 @@ def _save_later(site: CheckpointSite, move: Migration) -> Migration:
     ``pause`` if there is no deadline.
     """
     now, deadline = site.now(), move.deadline
-    act_at = now + move.pause if deadline is None else _latest_save_at(site, move, deadline)
+    act_at = now + move.pause if deadline is None else latest_save_at(site, move, deadline)
     if act_at <= now:
         return _save(site, move)
     cause = StoppedInVain()
     record_step(site, move, "ckpt-paused", cause)
     return enter_step(site, move, MigrationStep.WAITING, at=act_at, again=True, note=cause)
-
-
-def _latest_save_at(site: CheckpointSite, move: Migration, deadline: float) -> float:
-    """When a save and its verification must begin to be over before the deadline (Unix time)."""
-    check_s = verification_seconds(move.method, move.dump)
-    return deadline - move.dump - check_s - site.config.checkpoint.deadline_margin - LEAD
 
 
 def _find_or_save(site: CheckpointSite, move: Migration) -> Migration:
@@ -349,14 +287,15 @@ def _handle_failed_save(
     may_retry = tries < MAX_TRIES or (is_first_save and now - move.run.started < LAUNCHER_START_S)
     job = _read_job(site, move.run)
     is_running = job is not None and job.restarts == move.run.attempt and not job.states & ENDED
-    if is_running and has_time and may_retry:
+    retry_at = now + RETRY_AFTER_S if has_time and may_retry else next_save_at(site, move)
+    if is_running and retry_at is not None:
         return enter_step(
             site,
             move,
             MigrationStep.WAITING,
             tries=tries,
             again=True,
-            at=now + RETRY_AFTER_S,
+            at=retry_at,
             note=cause,
         )
     move = fall_back(site, replace(move, tries=tries), cause, runs=is_running)

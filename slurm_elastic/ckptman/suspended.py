@@ -19,6 +19,7 @@ from slurm_elastic.ckptman.executor import KeyedExecutor
 from slurm_elastic.ckptman.origins import has_started
 from slurm_elastic.ckptman.site import CheckpointSite
 from slurm_elastic.ckptman.snapshot import Snapshot, choose_method, is_working
+from slurm_elastic.ckptman.steps import RETRY_AFTER_S
 from slurm_elastic.model.causes.checkpoints import ResumedForSave, SlurmRefused, SuspendedAgain
 from slurm_elastic.model.checkpoint import JobRun
 from slurm_elastic.model.slurm import SlurmJob
@@ -114,12 +115,15 @@ def _is_still_suspended(site: CheckpointSite, job: int) -> bool:
 
 
 def _is_moved(site: CheckpointSite, job: int) -> bool:
-    """Whether a move needs the job running. A move that waits for its last moment, or pauses before
-    it stops the run again, does not.
+    """Whether a move needs the job running. A move that waits for its last moment, or for minutes
+    until its next save, does not.
     """
+    soon_at = site.now() + RETRY_AFTER_S
     moves = (move for move in site.state.migrations() if move.run.job == job)
     return any(
-        move.step is not MigrationStep.WAITING or (move.again and not move.pause) for move in moves
+        move.step is not MigrationStep.WAITING
+        or (move.again and (move.at is None or move.at <= soon_at))
+        for move in moves
     )
 
 

@@ -231,6 +231,40 @@ def test_a_save_that_fails_is_tried_again_then_the_older_image_serves(world: Ckp
     assert "ckpt-older-image" in kinds
 
 
+STEP_RUNS = "job 7: no checkpoint: it runs a step (srun), which criu does not save: 7.0"
+
+
+@pytest.mark.parametrize("left", [3600.0, None])
+def test_a_save_that_fails_long_before_the_end_of_a_node_is_made_later(
+    world: CkptWorld, left: float | None
+) -> None:
+    """The obstacle, such as a step, is gone by then. Without that save hours of work are lost."""
+    node = world.runs(7).nodes[0]
+    if left is not None:
+        world.save_before(7)
+    world.saver.fail_next.extend([CheckpointError(STEP_RUNS)] * 4)
+    deadline = None if left is None else world.now + left
+    world.order("notice", node=node, reason="its host is replaced", deadline=deadline)
+    world.until(lambda: world.back(7, 1), 1500)
+    world.tick()
+    (moved,) = world.migrations()
+    assert moved.image is not None
+    assert moved.image.taken > world.now - 60
+    assert world.told(7).count("ckpt-failed") == 4
+
+
+def test_the_last_save_of_a_run_that_failed_to_be_saved_begins_in_time(world: CkptWorld) -> None:
+    node = world.runs(7).nodes[0]
+    world.saver.broken = CheckpointError(STEP_RUNS)
+    deadline = world.now + 900
+    world.order("notice", node=node, reason="its host is replaced", deadline=deadline)
+    world.until(lambda: world.told(7).count("ckpt-failed") == 4, 700)
+    world.saver.broken = None
+    world.until(lambda: world.back(7, 1), 300)
+    assert world.migrations()[0].image is not None
+    assert world.now < deadline
+
+
 def test_a_slow_save_without_a_deadline_has_the_time_that_it_needs() -> None:
     world = CkptWorld(expected_duration=700.0)
     try:

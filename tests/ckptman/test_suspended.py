@@ -123,12 +123,22 @@ def test_one_that_cannot_be_saved_goes_on_from_its_older_save_and_is_suspended(
 def test_a_machine_that_stays_after_all_leaves_it_suspended(world: CkptWorld) -> None:
     node = suspends(world, 7)
     world.saver.fail_next.extend([CheckpointError("no room")] * 3)
-    world.order("notice", node=node, reason="", deadline=world.now + 600, rebalance=False)
+    world.order("notice", node=node, reason="", deadline=world.now + 120, rebalance=False)
     world.until(lambda: "ckpt-no-image" in world.told(7))
     world.order("withdraw", node=node)
     world.advance(30)
     assert is_there(world, 7, 0)
     assert world.migrations()[0].step is MigrationStep.STAYED
+
+
+def test_it_is_suspended_between_a_failed_save_and_the_next(world: CkptWorld) -> None:
+    node = suspends(world, 7)
+    world.saver.fail_next.extend([CheckpointError("no room")] * 3)
+    world.order("notice", node=node, reason="", deadline=world.now + 3600, rebalance=False)
+    world.until(lambda: world.told(7).count("ckpt-failed") == 3)
+    world.until(lambda: is_there(world, 7, 0), 30)
+    world.until(lambda: is_there(world, 7, 1), 700)
+    assert world.migrations()[0].image is not None
 
 
 def test_an_operator_has_it_saved_and_it_is_suspended_again(world: CkptWorld) -> None:
