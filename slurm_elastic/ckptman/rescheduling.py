@@ -27,13 +27,16 @@ MIN_SAVE_AGAIN_S = 120.0
 
 def reschedule(site: CheckpointSite, move: Migration, leaving: Mapping[str, Threat]) -> Migration:
     """Adjust the move to the earliest end of its nodes. A node may be taken away sooner than
-    announced. If it is taken later, a failed save is tried again.
+    announced, or another node of the run as well. If it is taken later, a failed save is tried
+    again.
     """
     if move.step is MigrationStep.REQUEUED:
         return move
+    move = _with_other_nodes(site, move, leaving)
+    subjects = {*move.targets, *move.threatened}
     threats = [
         threat
-        for subject in move.targets
+        for subject in subjects
         if (threat := leaving.get(subject)) is not None and threat.until is not None
     ]
     earliest = min(threats, key=attrgetter("until"), default=None)
@@ -47,6 +50,32 @@ def reschedule(site: CheckpointSite, move: Migration, leaving: Mapping[str, Thre
     if has_given_up and is_for_nodes and deadline >= move.deadline + MIN_POSTPONEMENT_S:
         return _try_again_later(site, move, earliest, deadline)
     return move
+
+
+def _with_other_nodes(
+    site: CheckpointSite, move: Migration, leaving: Mapping[str, Threat]
+) -> Migration:
+    """Add the nodes of the run that must be left as well since the move was planned. The run ends
+    with the first of its nodes.
+    """
+    job = site.jobs.last.get(move.run.job)
+    if job is None or job.restarts != move.run.attempt:
+        return move
+    now, slack = site.now(), site.config.checkpoint.deadline_margin
+    check_s = verification_seconds(move.method, move.dump)
+    others = tuple(
+        node
+        for node in move.run.nodes
+        if node not in move.threatened
+        and (threat := leaving.get(node)) is not None
+        and threat.concerns(job)
+        and now >= threat.answer_at(job, move.dump, slack, check_s)
+    )
+    if not others:
+        return move
+    widened = replace(move, threatened=(*move.threatened, *others))
+    site.state.put(widened)
+    return widened
 
 
 def _bring_forward(site: CheckpointSite, move: Migration, deadline: float) -> Migration:

@@ -265,6 +265,24 @@ def test_the_last_save_of_a_run_that_failed_to_be_saved_begins_in_time(world: Ck
     assert world.now < deadline
 
 
+def test_a_second_node_that_goes_sooner_hurries_the_job(world: CkptWorld) -> None:
+    world.slurm.submit(8, ("pub1", "pub2"), 2, required=("pub2",))
+    world.until(lambda: "RUNNING" in world.job(8).states)
+    world.advance(60)
+    world.saver.fail_next.extend([CheckpointError(STEP_RUNS)] * 3)
+    world.order("notice", node="pub1", reason="its host is replaced", deadline=world.now + 3600)
+    world.until(lambda: world.told(8).count("ckpt-failed") == 3)
+    deadline = world.now + 120
+    world.interrupt("pub2", 120)
+    world.until(lambda: world.job(8).restarts == 1, 120)
+    world.advance(5)
+    (moved,) = world.migrations()
+    assert moved.image is not None
+    assert world.now < deadline
+    assert set(moved.threatened) == {"pub1", "pub2"}
+    assert not world.job(8).required, "it may start on nodes that stay"
+
+
 def test_a_slow_save_without_a_deadline_has_the_time_that_it_needs() -> None:
     world = CkptWorld(expected_duration=700.0)
     try:
