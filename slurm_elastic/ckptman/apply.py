@@ -79,7 +79,7 @@ class PlanApplier:
             suspended.suspend_owed_jobs(self._site, snapshot, self.crew)
             after_requeue.renew_exclusions(self._site, snapshot.jobs, moving_jobs, self.crew)
             self.saves.probe(snapshot, moving_jobs, self.crew)
-            self.saves.lift_requeue_after_others(snapshot)
+            self.saves.lift_waiting_requeues(snapshot)
             self.saves.remove_images(snapshot, moving_jobs, self.crew)
         # A held move waits for an obstacle that may last, so frequent ticks would gain nothing.
         return not all(

@@ -21,6 +21,7 @@ from slurm_elastic.checkpointers.signal import taken_at
 from slurm_elastic.ckptman import suspended, verdicts
 from slurm_elastic.ckptman.decide import SAVE, JobFacts, JobPlan, is_transparent, run_of
 from slurm_elastic.ckptman.executor import KeyedExecutor, WorkKind
+from slurm_elastic.ckptman.job_refusals import JobRefusals
 from slurm_elastic.ckptman.orders import Orders, ReceivedOrder
 from slurm_elastic.ckptman.site import CheckpointSite
 from slurm_elastic.ckptman.snapshot import Snapshot, choose_method, is_working
@@ -97,6 +98,7 @@ class SavesInPlace:
         self._missing_since: SharedDict[int, float] = SharedDict()
         self._failed_removals: SharedDict[int, _FailedRemoval] = SharedDict()
         self._waiting_for_lift: SharedDict[int, JobRun] = SharedDict()
+        self._refused_lifts = JobRefusals()
         self._has_read_images = False
         self._reports = ReportOnce[int]()
 
@@ -298,9 +300,13 @@ class SavesInPlace:
         try:
             requeue_setting.lift_for_good(self._site.slurm, run.job)
         except SlurmError as error:
-            cause = SlurmRefused(error=str(error))
-            self._site.recorder.record_run(run, "ckpt-no-requeue", cause)
+            # Slurm would end the job with its node, and no other save may come before that.
+            self._waiting_for_lift[run.job] = run
+            if self._refused_lifts.put_off(run.job, str(error), self._site.monotonic()):
+                cause = SlurmRefused(error=str(error))
+                self._site.recorder.record_run(run, "ckpt-no-requeue", cause)
         else:
+            self._refused_lifts.clear(run.job)
             self._site.recorder.record_run(run, "ckpt-requeue-lifted", ImageMakesSafe())
 
     def _lifted_for_now(self) -> frozenset[int]:
@@ -314,13 +320,17 @@ class SavesInPlace:
             # again after the next save.
             return frozenset()
 
-    def lift_requeue_after_others(self, snapshot: Snapshot) -> None:
-        """Lift ``--no-requeue`` again if another service restored it after the job's first save."""
+    def lift_waiting_requeues(self, snapshot: Snapshot) -> None:
+        """Lift ``--no-requeue`` of saved jobs if Slurm refused that at the save, or if another
+        service restored the setting after it.
+        """
         if not self._has_read_images:
             self._has_read_images = True
             self._remember_saved_runs(snapshot)
         waiting_runs = self._waiting_for_lift.snapshot()
-        due_jobs = waiting_runs.keys() - self._lifted_for_now() if waiting_runs else ()
+        lifted_jobs = self._lifted_for_now() if waiting_runs else frozenset()
+        may_ask, now = self._refused_lifts.may_ask, self._site.monotonic()
+        due_jobs = [number for number in waiting_runs.keys() - lifted_jobs if may_ask(number, now)]
         if not due_jobs:
             return
         try:
@@ -334,12 +344,14 @@ class SavesInPlace:
 
     def _remember_saved_runs(self, snapshot: Snapshot) -> None:
         """Remember the runs that were saved before this service started, while their lift was
-        temporary.
+        temporary or Slurm refused it.
         """
-        for number in self._lifted_for_now() & snapshot.jobs.keys():
+        lifted_jobs = self._lifted_for_now()
+        for number in snapshot.images.keys() & snapshot.jobs.keys():
             job, choice = snapshot.jobs[number], snapshot.choices.get(number)
-            images = snapshot.images.get(number, ())
-            if choice and any(image.attempt == job.restarts for image in images):
+            is_lifted = job.requeue and number not in lifted_jobs
+            has_image = any(image.attempt == job.restarts for image in snapshot.images[number])
+            if choice and has_image and not is_lifted:
                 self._waiting_for_lift[number] = run_of(job, choice)
 
     def forget(self, snapshot: Snapshot, crew: KeyedExecutor) -> None:
@@ -356,6 +368,7 @@ class SavesInPlace:
             for number in memory.snapshot().keys() - kept_jobs:
                 if not crew.is_busy(number):  # its save may still write here
                     memory.pop(number)
+        self._refused_lifts.keep(kept_jobs)
         self._reports.forget_unless(lambda number: number in kept_jobs or crew.is_busy(number))
 
     def remove_images(

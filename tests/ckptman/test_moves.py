@@ -6,6 +6,7 @@ import itertools
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
+from unittest.mock import Mock
 
 import pytest
 from msgspec.structs import asdict, replace
@@ -709,6 +710,24 @@ def test_a_leave_that_ends_after_the_first_image_is_given_for_good(
     assert world.told(7).count("ckpt-requeue-lifted") == 1
     assert world.told(7).count("ckpt-saved") == 1
     assert world.ledger.requeues.lifted() == ()
+
+
+@pytest.mark.parametrize("restarted", [False, True])
+def test_no_requeue_that_slurm_refuses_to_lift_is_lifted_without_another_save(
+    world: CkptWorld, restarted: bool
+) -> None:
+    """No other save may come before its node is lost, and the job would end with that."""
+    world.runs(7, requeue=False)
+    refusal = SlurmError(("scontrol", "update"), 1, "Unable to contact slurm controller")
+    world.slurm.set_requeue = Mock(side_effect=refusal)  # type: ignore[method-assign]
+    world.save_before(7)
+    world.advance(20)
+    assert world.told(7).count("ckpt-no-requeue") == 1
+    if restarted:
+        world.restart_ckptman()
+    del world.slurm.set_requeue  # type: ignore[method-assign]
+    world.until(lambda: world.job(7).requeue, 60)
+    assert world.told(7).count("ckpt-saved") == 1
 
 
 def test_a_run_that_slurm_began_while_no_requeue_was_lifted_is_not_requeued(
