@@ -30,6 +30,7 @@ from slurm_elastic.policies.checkpoint.threat import (
     Threat,
     ThreatCause,
     due,
+    horizon,
     notices,
 )
 from slurm_elastic.providers.base.prices.book import price_key
@@ -110,7 +111,8 @@ def in_order(job_plans: Iterable[JobPlan]) -> tuple[JobPlan, ...]:
 
 def _plan(facts: JobFacts, slack: float) -> JobPlan | None:
     action = _first_action(facts)
-    if facts.cause is not None and facts.threat is not None and facts.can_move:
+    is_moved_now = facts.can_move and (action is not None or not _may_save_before_move(facts))
+    if facts.cause is not None and facts.threat is not None and is_moved_now:
         # A run that certainly ends at the deadline is saved whatever its policy says.
         saves = (action is not None or facts.cause in CERTAIN) and all(
             fits(facts.deadline, situation.now, situation.dump, slack)
@@ -126,6 +128,24 @@ def _plan(facts: JobFacts, slack: float) -> JobPlan | None:
     if action is None:
         return None
     return JobPlan(kind=SAVE, facts=facts, saves=True, cause=action.cause)
+
+
+def _may_save_before_move(facts: JobFacts) -> bool:
+    """Whether the policy, which wants no save now, may still want one in time. The move waits for
+    it, because a run gets no periodic saves while it is moved.
+    """
+    choice = facts.choice
+    if choice.method == "none" or choice.policy == NO_POLICY:
+        return False
+    # slurm-elasticd waits for the begin of a departure.
+    if facts.cause in CERTAIN or facts.cause is ThreatCause.DEPARTURE:
+        return False
+    if facts.deadline is None:
+        # Without an image a move could only wait for the end of the node.
+        return all(situation.last is None for situation in facts.situations)
+    return all(
+        facts.deadline - situation.now > horizon(situation.dump) for situation in facts.situations
+    )
 
 
 def _move_reason(threat: JobThreat, action: SaveJob | None) -> MoveReason:

@@ -266,6 +266,19 @@ def test_the_last_save_of_a_run_that_failed_to_be_saved_begins_in_time(world: Ck
     assert world.now < deadline
 
 
+@pytest.mark.parametrize("left", [3600.0, None])
+def test_a_policy_that_saves_at_intervals_does_so_before_the_move(left: float | None) -> None:
+    world = CkptWorld(policy="daly(mtti=18000)")  # every ten minutes
+    try:
+        node = world.runs(7).nodes[0]
+        deadline = None if left is None else world.now + left
+        world.order("notice", node=node, reason="its host is replaced", deadline=deadline)
+        world.until(lambda: world.back(7, 1), 1200)
+        assert world.migrations()[0].image is not None
+    finally:
+        world.close()
+
+
 def test_a_second_node_that_goes_sooner_hurries_the_job(world: CkptWorld) -> None:
     world.slurm.submit(8, ("pub1", "pub2"), 2, required=("pub2",))
     world.until(lambda: "RUNNING" in world.job(8).states)

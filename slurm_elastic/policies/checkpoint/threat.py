@@ -202,7 +202,7 @@ def age_threat(
     """Return the threat to a machine that has reached its pool's maximum age (s), or soon will;
     None before that. ``dump``: the longest save (s) of its jobs.
     """
-    if max_age is None or launched + max_age - now > _horizon(dump):
+    if max_age is None or launched + max_age - now > horizon(dump):
         return None
     ends = launched + max_age
     # No rule ends a machine with jobs, so one over its age has no deadline.
@@ -219,7 +219,7 @@ def of_end(
     """Return the threat to a machine whose cloud ends it with its reservation; None if not soon.
     ``dump``: the longest save (s) of its jobs.
     """
-    if ends_at is None or ends_at - now > _horizon(dump):
+    if ends_at is None or ends_at - now > horizon(dump):
         return None
     return Threat(
         target=node, cause=ThreatCause.RESERVATION_END, answer=Response.MOVE, since=now,
@@ -308,7 +308,7 @@ def of_limit(job: SlurmJob, dump: float, times: int, renewed: int, now: float) -
     # Slurm does not end a preempted run later than by its limit, so that threat is enough.
     if job.preempted or not times:
         return None
-    if job.limit is None or until is None or until - now > _horizon(dump):
+    if job.limit is None or until is None or until - now > horizon(dump):
         return None
     is_last = renewed >= times
     return Threat(
@@ -395,7 +395,8 @@ def notices(threats: Iterable[Threat], now: float) -> tuple[Notice, ...]:
     )
 
 
-def _horizon(dump: float) -> float:
+def horizon(dump: float) -> float:
+    """Return how long before its end a planned threat counts (s). ``dump``: a save's duration."""
     return max(HORIZON, 3 * dump)
 
 
