@@ -103,9 +103,11 @@ def show(rows: Sequence[RankedCloudRow], console: Console) -> None:
 
 
 def _row(job: JobShape, row: RankedPool, rank: int | None, behind: str) -> RankedCloudRow:
-    terms = row.terms
-    hours = row.machines * (terms.boot_s + job.seconds) / 3600
-    offers = job.offers_of(terms)
+    terms, offers = row.terms, job.offers_of(row.terms)
+    # The cost includes the traffic, which no hour has, and the machines while the data moves.
+    seconds = terms.boot_s + terms.traffic.seconds(job.data) + job.seconds
+    hours = row.machines * seconds / 3600
+    machine_dollars = row.cost - terms.traffic.dollars(job.data)
     if terms.offers and not offers:
         behind = "its reservation ends before the job"
     return RankedCloudRow(
@@ -115,7 +117,7 @@ def _row(job: JobShape, row: RankedPool, rank: int | None, behind: str) -> Ranke
         cloud=terms.cloud,
         market=offers[0].market if offers else None,
         machines=row.machines,
-        price=row.cost / hours if offers and hours else None,
+        price=machine_dollars / hours if offers and hours else None,
         cost=row.cost if offers else None,
         reason=behind if terms.unavailable is None else str(terms.unavailable),
     )

@@ -23,7 +23,8 @@ from slurm_elastic.model.causes import Quoted
 from slurm_elastic.model.cluster import Market
 from slurm_elastic.model.exclusion import COOL_DOWN, Exclusion
 from slurm_elastic.model.slurm import SlurmJob
-from slurm_elastic.policies.launch.pool_order import JobShape, PoolTerms, PricedRoom
+from slurm_elastic.policies.launch.job_data import JobData
+from slurm_elastic.policies.launch.pool_order import JobShape, PoolTerms, PricedRoom, TrafficTerms
 from slurm_elastic.policies.launch.ranking import DEFAULT_KEYS
 from slurm_elastic.slurm.client.fake import FakeSlurm
 from slurm_elastic.slurm.hooks.order_file import FILE, MAX_AGE_S, text_of
@@ -132,6 +133,14 @@ def test_a_cost_is_machines_and_hours_at_the_price() -> None:
     (row,) = rows(terms("a", 0.0, offers=few, boot_s=1800.0))
     assert (row.market, row.price) == (Market.SPOT, pytest.approx((0.1 + 3 * 0.5) / 4))
     assert row.cost == pytest.approx(row.machines * (row.price or 0.0) * 1.5)
+
+
+def test_the_traffic_of_a_job_is_in_its_cost_and_not_in_the_price_of_an_hour() -> None:
+    traffic = TrafficTerms(price_out=0.09, bandwidth=1000.0)
+    job = JobShape(machines={"a": 2}, seconds=HOUR, data=JobData(gb_in=100.0, gb_out=50.0))
+    (row,) = cloud_rows(job, [terms("a", 0.1, traffic=traffic)], DEFAULT_KEYS)
+    assert row.price == pytest.approx(0.1)
+    assert row.cost == pytest.approx(50 * 0.09 + 2 * 0.1 * (HOUR + 1200) / HOUR)
 
 
 @pytest.mark.parametrize(
