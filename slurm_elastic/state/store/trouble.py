@@ -128,7 +128,8 @@ def trouble_of(error: BaseException, path: Path) -> Trouble:
     cause = error.__cause__ if isinstance(error, JournalError) else error
     if kind in _NAMED and isinstance(cause, OSError) and cause.filename:
         path = Path(cause.filename)
-    place = path if path.is_dir() else path.parent
+    # Not Path.is_dir, which raises PermissionError for a user who may not enter the directory.
+    place = path if os.path.isdir(path) else path.parent
     what, remedy = {
         TroubleKind.FULL: (
             f"the disk of {place} {DISK_FULL_TEXT}",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import os
 import sqlite3
 from pathlib import Path
 
@@ -113,3 +114,19 @@ def test_a_damaged_file_is_kept_beside_and_what_sqlite_left_of_it_goes(tmp_path:
     found = {one.name: one.read_text() for one in tmp_path.iterdir()}
     name = "ledger.db.damaged-19700101T000000Z"
     assert found == {name: "damaged 0", f"{name}-2": "damaged 1"}
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="takes on the rights of another user")
+def test_a_user_who_may_not_enter_the_directory_gets_the_trouble_and_no_error(
+    tmp_path: Path,
+) -> None:
+    """`doctor` of every user, once the services have a state directory."""
+    path = tmp_path / "closed" / "checkpoints.db"
+    path.parent.mkdir(mode=0o700)
+    os.seteuid(65534)
+    try:
+        trouble = trouble_of(PermissionError(errno.EACCES, "Permission denied", str(path)), path)
+    finally:
+        os.seteuid(0)
+    assert trouble.kind is TroubleKind.UNUSABLE
+    assert trouble.remedy.endswith(str(path.parent))
