@@ -5,8 +5,8 @@ from __future__ import annotations
 import time
 from pathlib import Path
 
+from . import instructions, outputs
 from . import manifest as manifests
-from . import outputs
 from .images import OpenFile
 from .inventory import check_locked
 from .rights import as_user
@@ -26,6 +26,7 @@ def restore(run: Run, image: Path) -> int:
     if actual != expected:
         raise RequestRefused(f"it is of {actual}, not of {expected}")
     manifests.compare(image, manifest)
+    started_with = instructions.of_image(image)
     with as_user(caller):
         check_locked(manifest.locked)
     method.put_back_files(image)
@@ -35,6 +36,8 @@ def restore(run: Run, image: Path) -> int:
         run.report(line)
     method.restore(image, manifest)
     run.given_back = manifest.writing
+    # Not this node's: the restored programs have chosen on the node on which they were started.
+    run.instructions = started_with
     seconds = time.monotonic() - begun
     run.report(f"continues from image {image.name} on {run.node}, restored in {seconds:.3f} s")
     if manifest.closed:

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from . import log
 from .caller import Caller
+from .instructions import of_node
 from .method import Method
 from .quota import JobQuota
 from .site import HelperSite
@@ -20,7 +21,8 @@ class Run:
     it.
 
     ``given_back``: the files (path to size) that were open in the image from which this run
-    continues. Empty once the run has an image of its own.
+    continues. Empty once the run has an image of its own. ``instructions``: of the processor on
+    which the job's programs were started.
     """
 
     site: HelperSite
@@ -30,6 +32,7 @@ class Run:
     meta: Meta
     method: Method
     given_back: dict[str, int] = field(default_factory=dict)
+    instructions: list[str] = field(default_factory=of_node)
 
     def __post_init__(self) -> None:
         self.quota = JobQuota(self.site, self.caller.job, self.caller.uid, self.store.path)

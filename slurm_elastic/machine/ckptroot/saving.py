@@ -7,8 +7,8 @@ import time
 from dataclasses import replace
 from pathlib import Path
 
+from . import instructions, outputs
 from . import manifest as manifests
-from . import outputs
 from .manifest import ImageManifest
 from .node_disk import NodeDisk, move
 from .quota import allocated
@@ -84,6 +84,7 @@ class RunSaves:
         # slurmstepd. DMTCP has already continued the tasks, so its own earlier sizes win.
         sizes = outputs.sizes(run.meta.outputs, caller) | writing
         method.gather(image, max(room - allocated(image), 0))
+        instructions.note(image, run.instructions)
         room -= allocated(image)
         # Only after there is a new image: until then another node may still use an older one.
         outputs.cut_copies(run.copies, run.meta.outputs, run.given_back)

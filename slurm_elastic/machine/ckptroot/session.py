@@ -16,6 +16,7 @@ import time
 
 from . import job_state, log, outputs, restoring
 from .hold import JobHold, Outcome
+from .instructions import of_node
 from .next_save import CHECK_EVERY_S, NextSave
 from .run import Run
 from .saving import RunSaves
@@ -74,6 +75,7 @@ class Session:
             run.given_back = dict.fromkeys(run.meta.outputs, 0)
             for line in outputs.clear(run.copies, run.meta.outputs, run.caller):
                 run.report(line)
+        run.instructions = of_node()
         run.method.start()
         self._publish()
 

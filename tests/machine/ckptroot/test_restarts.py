@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from slurm_elastic.machine.ckptroot import log
+from slurm_elastic.machine.ckptroot import instructions, log
 from slurm_elastic.machine.ckptroot import manifest as manifests
 from slurm_elastic.machine.ckptroot.caller import Caller
 from slurm_elastic.machine.ckptroot.manifest import ImageManifest
@@ -110,6 +110,7 @@ class Job:
 @pytest.fixture
 def job(monkeypatch: pytest.MonkeyPatch) -> Iterator[Job]:
     monkeypatch.setattr(log, "write", lambda *_: None)
+    monkeypatch.setattr(instructions, "CPUINFO", Path("/none"))
     path = Path(tempfile.mkdtemp(prefix="se-restarts-", dir="/tmp"))
     path.chmod(0o755)
     made = Job(path)

@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 
+from slurm_elastic.machine.ckptroot import instructions
 from slurm_elastic.machine.ckptroot import manifest as manifests
 from slurm_elastic.machine.ckptroot import session as sessions
 from slurm_elastic.machine.ckptroot.caller import Caller
@@ -145,6 +146,8 @@ class Bed:
             (self.store.path / name).mkdir(parents=True)
         self.out = directory / "out"
         self.out.touch()
+        self.cpuinfo = directory / "cpuinfo"
+        monkeypatch.setattr(instructions, "CPUINFO", self.cpuinfo)
         self.attempt = attempt
         self.session = self.opened()
 
@@ -290,6 +293,55 @@ def test_a_file_that_it_kept_locked_and_that_has_changed_is_a_reason_to_start_an
     run.save()
     run.session.begin()
     assert "has changed since the job, which keeps it locked" in run.said()[0]
+
+
+def has_processor(run: Bed, flags: str) -> Session:
+    """The next run, on a node with that processor."""
+    run.cpuinfo.write_text(f"processor\t: 0\nflags\t\t: fpu {flags}\n\nprocessor\t: 1\n")
+    run.session = run.opened()
+    return run.session
+
+
+ON_X86 = pytest.mark.skipif(os.uname().machine != "x86_64", reason="flags of x86-64")
+
+
+@ON_X86
+def test_an_image_is_not_used_where_its_programs_would_meet_unknown_instructions(run: Bed) -> None:
+    """The C library has chosen its functions by them, and CRIU compares none."""
+    has_processor(run, "sse4_2 avx2 avx512f avx512vl sha_ni")
+    run.save()
+    has_processor(run, "sse4_2 avx2").begin()
+    lacks = "the processor of this node lacks avx512f, avx512vl, which the job may use"
+    assert run.status()["origin"] == {"image": 0, "why": f"image 1 is not used: {lacks}"}
+    has_processor(run, "sse4_2 avx2 avx512f avx512vl amx_tile").begin()
+    assert run.status()["origin"]["image"] == 1
+
+
+@ON_X86
+def test_a_job_may_return_to_the_processor_on_which_it_was_started(run: Bed) -> None:
+    has_processor(run, "avx2")
+    run.save()
+    has_processor(run, "avx2 avx512f").begin()
+    run.save()
+    has_processor(run, "avx2").begin()
+    assert run.status()["origin"] == {"image": 2, "why": ""}
+
+
+@ON_X86
+def test_a_job_that_starts_over_chooses_by_its_new_processor(run: Bed) -> None:
+    has_processor(run, "avx2 avx512f")
+    run.save()
+    has_processor(run, "avx2").begin()
+    assert run.status()["origin"]["image"] == 0
+    run.save()
+    has_processor(run, "avx2").begin()
+    assert run.status()["origin"]["image"] == 2
+
+
+def test_an_image_without_a_word_of_its_processor_is_used(run: Bed) -> None:
+    run.save()
+    has_processor(run, "avx2").begin()
+    assert run.status()["origin"]["image"] == 1
 
 
 def test_an_image_of_which_a_file_has_changed_is_not_used(run: Bed) -> None:
