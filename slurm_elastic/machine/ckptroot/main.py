@@ -12,7 +12,7 @@ from .image_wait import RunEnded
 from .payload import become
 from .session import finish
 from .signals import block
-from .site import CONFIG, RequestRefused, read
+from .site import CONFIG, Absent, RequestRefused, read, trust
 from .store import JobStore
 from .sweep import sweep
 from .tempfiles import PLACES
@@ -73,10 +73,16 @@ def _octal(text: str) -> int:
 def _ready(method: str, config: str) -> None:
     """RequestRefused if the script had better run without us.
 
-    If only slurmctld's answer is missing and the job may have images, return: ``run`` waits for the
-    answer.
+    If only the shared directory or slurmctld's answer is missing and the job may have images,
+    return: ``run`` waits for it.
     """
     site, caller = starting.allowed(method, config, asks=True)
+    try:
+        trust(site.directory, directory=True)
+    except Absent:
+        if not caller.restarts:
+            raise
+        return
     state = job_state.ask(site, caller.job)
     if state is not None:
         starting.check_owner(state, caller)

@@ -18,6 +18,10 @@ class RequestRefused(Exception):  # noqa: N818 - an answer to the caller, not a 
     """The request is refused. The text of the exception says why."""
 
 
+class Absent(RequestRefused):
+    """A directory is not there now, as while its file server is away."""
+
+
 @dataclass(frozen=True)
 class Amount:
     """Bytes, or a share (0 to 1) of a file system."""
@@ -77,11 +81,11 @@ class HelperSite:
         return self.directory / self.cluster
 
 
-def read(path: str = CONFIG) -> HelperSite:
+def read(path: str = CONFIG, *, checks_directory: bool = True) -> HelperSite:
     """Read the configuration: ``name = value`` lines.
 
     RequestRefused if a value is wrong, or if another user than root could have written the file,
-    the key or the shared directory.
+    the key or the shared directory. Without ``checks_directory`` the caller must check that.
     """
     values = _values(_read_trusted(Path(path)).decode())
     key = _read_trusted(Path(values.pop("key", "/etc/slurm-elastic/ckpt.key")), private=True)
@@ -92,7 +96,8 @@ def read(path: str = CONFIG) -> HelperSite:
     cluster = _needed(values, "cluster", path)
     if not cluster.replace("-", "").replace("_", "").isalnum():
         raise RequestRefused(f"{path}: cluster {cluster!r} is not a name")
-    trust(directory, directory=True)
+    if checks_directory:
+        trust(directory, directory=True)
     user = values.pop("slurm_user", "slurm")
     try:
         entry = pwd.getpwnam(user)
@@ -112,7 +117,8 @@ def read(path: str = CONFIG) -> HelperSite:
 
 
 def trust(path: Path, *, directory: bool = False, private: bool = False) -> None:
-    """RequestRefused unless only root can change the file or directory at ``path``.
+    """RequestRefused unless only root can change the file or directory at ``path``; Absent if
+    there is no such directory.
 
     The path and all directories above must be root's, must not be links, and must not be writable
     by others (except sticky directories such as /tmp). A ``private`` file must be readable by root
@@ -125,7 +131,8 @@ def trust(path: Path, *, directory: bool = False, private: bool = False) -> None
         try:
             status = place.lstat()
         except OSError as error:
-            raise RequestRefused(f"{path}: {error.strerror}") from error
+            refusal = Absent if directory else RequestRefused
+            raise refusal(f"{path}: {error.strerror}") from error
         mode = stat.S_IMODE(status.st_mode)
         if stat.S_ISLNK(status.st_mode):
             raise RequestRefused(f"{place}: a link")

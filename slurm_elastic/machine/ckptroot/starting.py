@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
+from pathlib import Path
 
 from . import caller as callers
 from . import criu, dmtcp, job_nodes, job_state, outputs
@@ -17,7 +18,7 @@ from .quota import JobQuota
 from .run import Run
 from .session import Session
 from .signals import Relay
-from .site import HelperSite, RequestRefused, read
+from .site import Absent, HelperSite, RequestRefused, read, trust
 from .store import JobStore, Meta, Taken, read_script
 
 METHODS = {"criu": criu, "dmtcp": dmtcp}
@@ -25,11 +26,11 @@ METHODS = {"criu": criu, "dmtcp": dmtcp}
 
 def allowed(method: str, config: str, *, asks: bool = False) -> tuple[HelperSite, Caller]:
     """Return the configuration and the caller. RequestRefused if this node does not offer the
-    method, or not to this caller.
+    method, or not to this caller. The shared directory is not checked yet (``is_there``).
     """
     if method not in METHODS:
         raise RequestRefused(f"unknown method {method!r}")
-    site = read(config)
+    site = read(config, checks_directory=False)
     METHODS[method].available(site)
     return site, callers.identify(site, asks=asks)
 
@@ -97,6 +98,12 @@ def take(site: HelperSite, caller: Caller, store: JobStore, wait: ImageWait) -> 
     """Take the job's directory. Return slurmctld's state of the job, read after any wait."""
     # A job without images loses nothing by starting at once, so only the others wait for slurmctld.
     wait.patient = may_have_images(store, caller)
+    if not is_there(site.directory, wait):
+        raise RequestRefused(f"{site.directory} is not there")
+    # A mount point is empty while its file server is away. Without this the job would start over,
+    # and save on the node's own disk.
+    if wait.patient:
+        is_there(site.jobs, wait)
     state = _ask(site, caller, wait, caller.restarts)
     wait.patient = state.restarts > 0
     while True:
@@ -108,6 +115,20 @@ def take(site: HelperSite, caller: Caller, store: JobStore, wait: ImageWait) -> 
                 raise
     # During a wait the job may have been cancelled or requeued.
     return _ask(site, caller, wait, state.restarts) if wait.waited else state
+
+
+def is_there(directory: Path, wait: ImageWait) -> bool:
+    """Return whether the directory is there, after a wait for it. RequestRefused if another user
+    than root could change it.
+    """
+    while True:
+        try:
+            trust(directory, directory=True)
+        except Absent as absent:
+            if not wait.retry_after_pause(str(absent)):
+                return False
+        else:
+            return True
 
 
 def _ask(site: HelperSite, caller: Caller, wait: ImageWait, restarts: int | None) -> JobState:
@@ -174,7 +195,7 @@ def plain(config: str, umask: int, argv: list[str]) -> Payload:
     environment.
     """
     try:
-        sudo = read(config).sudo
+        sudo = read(config, checks_directory=False).sudo
     except (RequestRefused, OSError, ValueError):
         sudo = HelperSite.sudo
     user, gid = callers.sudo_user(), callers.sudo_number("SUDO_GID")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import zipfile
+from collections.abc import Callable
 from io import BytesIO
 from pathlib import Path
 from types import SimpleNamespace
@@ -102,7 +103,7 @@ def test_a_ready_is_asked_of_the_method_the_caller_and_slurmctld(
 ) -> None:
     asked: list[object] = []
     site = HelperSite(cluster="t", directory=tmp_path, key=b"", reader=(0, 0))
-    monkeypatch.setattr(starting, "read", lambda config: site)
+    monkeypatch.setattr(starting, "read", lambda config, checks_directory: site)
     method = SimpleNamespace(available=lambda site: asked.append("available"))
     monkeypatch.setitem(starting.METHODS, "criu", method)
     identify = lambda site, asks: asked.append(asks) or CALLER  # noqa: E731
@@ -115,6 +116,20 @@ def test_a_ready_is_asked_of_the_method_the_caller_and_slurmctld(
     assert way_in.main(["ready", "criu"], "/x") == 1
     said = "slurm-elastic: job 7 is of uid 1, sudo was called by 2000\n"
     assert capsys.readouterr().err == said
+
+
+@ROOT
+@pytest.mark.usefixtures("told")
+def test_a_restart_is_ready_though_its_file_server_is_away(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It waits for the server. Without that it would start over at once, without saves."""
+    site = HelperSite(cluster="t", directory=tmp_path / "away", key=b"", reader=(0, 0))
+    callers = [RESTARTED, CALLER]
+    monkeypatch.setattr(starting, "allowed", lambda *_, asks: (site, callers.pop(0)))
+    assert way_in.main(["ready", "criu"], "/x") == 0
+    assert way_in.main(["ready", "criu"], "/x") == 1
+    assert "away: No such file or directory" in capsys.readouterr().err
 
 
 class BecameError(Exception):
@@ -172,7 +187,9 @@ class Bed:
         self.taken = 0
         self.images: list[Path] = []
         self.waits: list[str] = []
-        self.site = HelperSite(cluster="t", directory=tmp_path, key=b"", reader=(0, 0))
+        self.site = HelperSite(cluster="t", directory=tmp_path / "d", key=b"", reader=(0, 0))
+        self.site.jobs.mkdir(parents=True)
+        self.server: list[Callable[[], object]] = []
         self.store: Any = SimpleNamespace(open=self.open, images=lambda: self.images)
         self.patience: Any = SimpleNamespace(
             patient=None,
@@ -181,6 +198,8 @@ class Bed:
             raise_if_cancelled=lambda: None,
         )
         monkeypatch.setattr(starting.job_state, "ask", lambda *_, **__: self.answers.pop(0))
+        if os.geteuid() != 0:  # whose directories nobody trusts
+            monkeypatch.setattr(starting, "trust", lambda *_, **__: None)
 
     def open(self) -> None:
         if self.taken:
@@ -188,8 +207,12 @@ class Bed:
             raise Taken("driven by another")
 
     def again(self, why: str) -> bool:
+        """``server``: what its file server does in the next waits; the last of them is the end."""
         self.waits.append(why)
         self.patience.waited = self.patience.waited or bool(self.patience.patient)
+        if self.server:
+            self.server.pop(0)()
+            return bool(self.server)
         return bool(self.patience.patient)
 
     def take(self, caller: Caller = CALLER) -> JobState:
@@ -225,6 +248,45 @@ def test_a_first_run_waits_for_neither(bed: Bed, what: str) -> None:
         RequestRefused, match="does not answer" if what == "slurmctld" else "by another"
     ):
         bed.take()
+
+
+@ROOT
+def test_a_restart_waits_for_its_file_server(bed: Bed) -> None:
+    away = bed.site.directory.with_name("away")
+    bed.site.directory.rename(away)
+
+    def mount_point() -> None:
+        bed.site.directory.mkdir()
+
+    def mount() -> None:
+        bed.site.directory.rmdir()
+        away.rename(bed.site.directory)
+
+    bed.answers, bed.server = [RUNS, RUNS], [lambda: None, mount_point, mount, lambda: None]
+    assert bed.take(RESTARTED) == RUNS
+    nothing = "No such file or directory"
+    waits_for = (bed.site.directory, bed.site.directory, bed.site.jobs)
+    assert bed.waits == [f"{path}: {nothing}" for path in waits_for]
+    assert bed.answers == [], "what it said before the wait is old"
+
+
+@ROOT
+@pytest.mark.parametrize("caller", ["first", "restarted"])
+def test_without_its_file_server_nothing_is_saved(bed: Bed, caller: str) -> None:
+    bed.site.jobs.rmdir()
+    bed.site.directory.rmdir()
+    bed.server = [lambda: None]
+    with pytest.raises(RequestRefused, match="is not there"):
+        bed.take(RESTARTED if caller == "restarted" else CALLER)
+
+
+@ROOT
+def test_the_first_job_of_a_cluster_is_saved_though_it_was_restarted(bed: Bed) -> None:
+    bed.site.jobs.rmdir()
+    bed.server = [lambda: None]
+    bed.answers = [RUNS, RUNS]
+    bed.patience.waited = False
+    assert bed.take(RESTARTED) == RUNS
 
 
 def test_a_run_that_slurm_has_given_up_while_it_waited_is_none(bed: Bed) -> None:
