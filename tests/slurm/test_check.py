@@ -153,6 +153,17 @@ def test_slurm_user_gets_only_the_state_directory_of_the_copy(root: Path) -> Non
 
 
 @site_cases.ISOLATED
+@pytest.mark.skipif(os.geteuid() != 0, reason="slurmctld runs as another user for root only")
+def test_the_proof_is_made_whatever_roots_umask(root: Path) -> None:
+    before = os.umask(0o077)
+    try:
+        report = check.check(planned("small", root))
+    finally:
+        os.umask(before)
+    assert report.full, report.lines
+
+
+@site_cases.ISOLATED
 def test_a_slurm_without_auth_none_gets_a_munged_of_its_own(
     root: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

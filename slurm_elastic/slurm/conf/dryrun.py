@@ -105,8 +105,7 @@ def run(
     """
     with tempfile.TemporaryDirectory(prefix="slurm-elastic-check-") as name:
         directory = Path(name)
-        _prepare(settings, site, fragment, directory)
-        _prepare_gres(site, gres, directory)
+        _prepare(settings, site, fragment, gres, directory)
         command = [*_command(settings, site, directory, wrapper), f"--linger={linger}"]
         if failure := _failure_of(command, directory, site):
             return _failed(failure)
@@ -134,8 +133,7 @@ def submit_job(
     """
     with tempfile.TemporaryDirectory(prefix="slurm-elastic-check-") as name:
         directory = Path(name)
-        _prepare(settings, site, fragment, directory)
-        _prepare_gres(site, gres, directory)
+        _prepare(settings, site, fragment, gres, directory)
         for script, text in scripts.items():
             _write_script(directory / script, text, settings.user)
         if scripts:
@@ -259,7 +257,7 @@ def _succeeds(command: Sequence[str]) -> bool:
 
 
 def _prepare(
-    settings: SlurmSettings, site: SiteConf, fragment: str | None, directory: Path
+    settings: SlurmSettings, site: SiteConf, fragment: str | None, gres: str, directory: Path
 ) -> None:
     lines = site.lines
     if fragment is not None:
@@ -275,10 +273,13 @@ def _prepare(
             shutil.copyfile(site.directory / name, directory / name)
     hosts = "".join(f"{line}\n" for line in _hosts(lines))
     (directory / "hosts").write_bytes(siteconf.encoded(hosts))
+    _prepare_gres(site, gres, directory)
     # Empty: a copy of the site's state would hold its jobs and nodes.
     (directory / "state").mkdir()
-    # A temporary directory has mode 0700, but slurmctld reads this one as SlurmUser.
-    directory.chmod(0o755)
+    # slurmctld reads all of it as SlurmUser, but a temporary directory has mode 0700, and under
+    # root's umask 077 so do the files.
+    for path in (*directory.iterdir(), directory):
+        path.chmod(0o755 if path.is_dir() else 0o644)
     if os.geteuid() == 0:
         # Only ``state``: root writes into the directory, where SlurmUser must not plant links.
         owner = account(user)
