@@ -729,6 +729,15 @@ def test_an_identity_in_the_file_gets_no_other_one_beside_it(
     assert configfile.load(host.yaml).cluster.uuid == identity
 
 
+def test_directories_are_open_to_slurm_user_whatever_the_umask(tmp_path: Path) -> None:
+    before = os.umask(0o077)
+    try:
+        created = init._write(tmp_path / "etc" / "elastic" / "site.yaml", "cluster: {}\n")
+    finally:
+        os.umask(before)
+    assert [directory.stat().st_mode & 0o777 for directory in created] == [0o755, 0o755]
+
+
 def test_a_planted_file_does_not_become_the_configuration(tmp_path: Path) -> None:
     draft = tmp_path / ".site.yaml.new"
     draft.touch()
