@@ -43,6 +43,8 @@ TRANSPARENT_METHODS = ("criu", "dmtcp", "fake")
 """Methods that save programs that know nothing about checkpoints."""
 MIN_UNSAVED_WORK_S = 60.0
 """Seconds of work since its last save from which a suspended job is saved again."""
+MAX_CLOCK_STEP_S = 60.0
+"""Seconds by which our clock may be set back before we doubt the times of saves."""
 MIN_FIRST_SAVE_S = 5.0
 """Seconds that must be left for a first save, whose duration is not known yet."""
 
@@ -282,8 +284,13 @@ def _situations(
     """One situation for each of the job's machines, but equal machines share one: for a policy they
     are the same.
     """
-    # Only images of this run: an older run's image says nothing about the work since.
-    images = [image for image in snapshot.images.get(job.id, ()) if image.attempt == job.restarts]
+    # Only images of this run: an older run's image says nothing about the work since. Nor does an
+    # image from the future, which was made before our clock was set back.
+    images = [
+        image
+        for image in snapshot.images.get(job.id, ())
+        if image.attempt == job.restarts and image.taken <= snapshot.now + MAX_CLOCK_STEP_S
+    ]
     last_image = max(images, key=lambda image: image.taken, default=None)
     mtti = _mtti(snapshot, job)
     yielded_keys = set()
@@ -306,7 +313,8 @@ def _situations(
             job=str(job.id),
             now=snapshot.now,
             launched=launched,
-            started=job.start,
+            # Also the start may be from the future.
+            started=min(job.start, snapshot.now),
             last=last_image.taken if last_image else None,
             cost=last_image.seconds if last_image else 0.0,
             dump=_save_seconds(snapshot, job.id, threats),

@@ -279,6 +279,27 @@ def test_a_policy_that_saves_at_intervals_does_so_before_the_move(left: float | 
         world.close()
 
 
+def test_a_clock_that_was_ahead_keeps_no_job_from_being_saved() -> None:
+    """As after the boot of a head whose own clock runs in local time."""
+    world = CkptWorld(policy="daly(mtti=18000)")  # every ten minutes
+    try:
+        world.runs(7)
+        world.now += 7200
+        world.until(lambda: len(world.state.images(7)) == 1, 60)
+        world.now -= 7200
+        world.until(lambda: len(world.state.images(7)) == 2, 1200)
+    finally:
+        world.close()
+
+
+def test_a_job_that_began_before_the_clock_was_set_back_is_saved(world: CkptWorld) -> None:
+    node = world.runs(7).nodes[0]
+    world.slurm.set_job(7, start=world.now + 7200)
+    world.interrupt(node)
+    world.until(lambda: world.back(7, 1))
+    assert world.migrations()[0].image is not None
+
+
 def test_a_second_node_that_goes_sooner_hurries_the_job(world: CkptWorld) -> None:
     world.slurm.submit(8, ("pub1", "pub2"), 2, required=("pub2",))
     world.until(lambda: "RUNNING" in world.job(8).states)
