@@ -172,7 +172,8 @@ class SignalCheckpointer:
         started_at = max(run.started, _require_same_run(run, job).start)
         wait_s = min(started_at + MIN_RUN_TIME_S, deadline - MIN_RUN_TIME_S) - self._clock()
         if wait_s > 0:
-            self._sleep(wait_s)
+            # The start may lie in the future, if the clock was set back since.
+            self._sleep(min(wait_s, MIN_RUN_TIME_S))
 
     def _hold(self, run: JobRun, deadline: float) -> None:
         """Send SIGSTOP, and wait until Slurm shows the job as stopped. A run that has ended needs

@@ -334,6 +334,11 @@ def test_the_time_for_traps_counts_from_the_start_that_slurm_shows(clocked: Cloc
     assert clocked.save().taken == pytest.approx(1004.0)
 
 
+def test_a_start_from_before_the_clock_was_set_back_costs_no_save(clocked: Clocked) -> None:
+    clocked.bed.slurm.set_job(7, "RUNNING", start=clocked.now + 7200.0)
+    assert clocked.save().taken == pytest.approx(1005.0)
+
+
 def test_a_run_that_begins_after_the_sign_is_not_stopped(clocked: Clocked) -> None:
     def saves_and_restarts(job: int, name: str) -> None:
         clocked.bed._caught(job, name)
