@@ -52,9 +52,13 @@ if [ -L "$1" ] || [ ! -O "$1" ]; then
 fi
 chmod 711 "$1" && cd "$1" || exit 40
 undo() { [ "$3" = go ] || kill -CONT $(pgrep -s "$4") "$4" 2>/dev/null; rm -f "$2.new"; exit 41; }
+# Nobody waits for a save after its deadline, so nobody else would let a stopped job continue.
+end=$(($(date +%s) + $5))
+in_time() { n=$((end - $(date +%s))); [ "$n" -gt 0 ] && timeout -k 5 "$n" "$@"; }
 [ "$3" = stop ] && stop=--stop || stop=
-timeout -k 5 "$5" "$6/cr_checkpoint" $stop --tree --file "$2.new" "$4" >&2 || undo "$@"
-sync "$2.new" && size=$(stat -c %s "$2.new") && sum=$(sha256sum <"$2.new") || undo "$@"
+in_time "$6/cr_checkpoint" $stop --tree --file "$2.new" "$4" >&2 || undo "$@"
+in_time sync "$2.new" && size=$(stat -c %s "$2.new") && sum=$(in_time sha256sum <"$2.new") ||
+    undo "$@"
 mv "$2.new" "$2" && echo "${sum%% *}" >"$2.sum" || undo "$@"
 echo "$2" >last.new && mv last.new last || undo "$@"
 for old in [0-9]*; do
@@ -116,7 +120,7 @@ class BlcrCheckpointer:
             raise CheckpointError(f"job {run.label}: no time left for a checkpoint")
         arguments = (
             str(self._directory / str(run.job)), str(number), "stop" if stop else "go", str(pid),
-            f"{seconds_left:.0f}", self._settings.bin_dir, str(self._keep),
+            f"{int(seconds_left)}", self._settings.bin_dir, str(self._keep),
         )  # fmt: skip
         script = ("sh", "-c", _SAVE, "slurm-elastic", *arguments)
         make_directory = ("sh", "-c", _OWN, "slurm-elastic", arguments[0], f"{run.uid}:{run.gid}")

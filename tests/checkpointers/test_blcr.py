@@ -65,6 +65,7 @@ echo "uid=$(id -u) home=${HOME-} args=$*" >>HOME/calls
 kill -STOP "$pid"
 cat "HOME/progress-$pid" >"$file"
 [ ! -e HOME/empty ] || : >"$file"
+[ ! -e HOME/huge ] || truncate -s 40G "$file"
 [ -n "$stop" ] || kill -CONT "$pid"
 """
 
@@ -196,6 +197,17 @@ def test_a_save_that_hangs_ends_by_its_deadline_and_the_job_goes_on(bed: BlcrBed
     with pytest.raises(CheckpointError):
         save(bed, run, stop=True, within=2.5)
     assert bed.works(run)
+
+
+def test_a_save_whose_image_is_read_for_too_long_does_not_leave_the_job_stopped(
+    bed: BlcrBed,
+) -> None:
+    run = bed.run()
+    (bed.home / "huge").touch()
+    with pytest.raises(CheckpointError):
+        save(bed, run, stop=True, within=3.5)
+    eventually(lambda: bed.works(run))
+    assert list(bed.checkpointer.images(run)) == []
 
 
 def test_a_failure_says_why_and_the_job_goes_on(bed: BlcrBed) -> None:
