@@ -9,9 +9,14 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
+from cost_cases import config_file
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from slurm_elastic.config import configfile
+from slurm_elastic.controller.budget import read_spending
+from slurm_elastic.features.books import read_books, report
+from slurm_elastic.features.cost_keys import By
 from slurm_elastic.model.causes import Quoted
 from slurm_elastic.model.cluster import Instance, InstanceState, Market
 from slurm_elastic.policies.growth.release import Idle
@@ -131,6 +136,28 @@ def test_each_cloud_is_asked_for_itself(tmp_path: Path) -> None:
     assert ledger.books.dollars("aws", T - 3600, T, 3600) == pytest.approx(3.6)
     assert ledger.books.dollars("none", T - 3600, T, 1) == 0.0
     ledger.close()
+
+
+def test_costs_and_budgets_bill_a_pool_by_its_own_unit(tmp_path: Path) -> None:
+    """Growth and release have the unit of the pool, so its money has it, too."""
+    path = config_file(tmp_path)
+    text = path.read_text().replace(
+        "{name: burst,", "{name: burst, policies: {billing_increment: 1h},"
+    )
+    path.write_text(f"{text}policies: {{budget: {{per_month: 100}}}}\n")
+    config = configfile.load(path)
+    ledger = Ledger(tmp_path / "state" / "ledger.db")
+    for number, pool in ((1, "burst"), (2, "other"), (3, "burst")):
+        ledger.machines.adopt(machine(number, 3.6, T), pool, T)
+    ledger.machines.record_end("aws", ["i-1", "i-2"], Quoted(text="over"), T + 600)
+    now = T + 4000
+    costs = report(read_books(config, ledger, T, None, now), By.POOL)
+    spent = read_spending(config, ledger, now)
+    ledger.close()
+    assert {line.key: line.micro for line in costs.lines} == {
+        "burst": 3_600_000 + 7_200_000, "other": 600_000
+    }  # fmt: skip
+    assert spent[""].month == pytest.approx(costs.micro / 1e6)
 
 
 @pytest.mark.parametrize(("unit", "dollars"), [(1, 3000 / 3600), (3600, 1.0), (60, 3000 / 3600)])

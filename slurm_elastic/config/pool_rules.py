@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+
+from msgspec import Struct
 
 from slurm_elastic.config import Config, PoolSettings
 from slurm_elastic.config.clouds import CloudSettings, InstanceType
@@ -22,6 +24,7 @@ from slurm_elastic.config.policies import (
 from slurm_elastic.config.policy_choice import candidates, with_policy
 from slurm_elastic.config.release_kinds import release_of
 from slurm_elastic.model.cluster import Location, Pool
+from slurm_elastic.model.memory import Machine
 from slurm_elastic.model.reserved import Held
 from slurm_elastic.policies.growth.capacity import Slurm, SteadyStream
 from slurm_elastic.policies.growth.release import Delayed, Idle, IdleOrder, OwnRelease
@@ -100,6 +103,40 @@ def bounds_of(budget: Budget) -> Bounds:
 def lease_of(config: Config, cloud: CloudSettings) -> int:
     """The unit (s) in which the cloud bills."""
     return round(_first((cloud.policies.billing_increment, config.policies.billing_increment), 1))
+
+
+class BillingUnits(Struct, frozen=True, kw_only=True):
+    """The units (s) in which machines are billed. ``by_pool``: of pools with a unit of their own,
+    such as machines whose system is billed by the hour.
+    """
+
+    by_cloud: Mapping[str, int]
+    by_pool: Mapping[str, int]
+
+    def unit(self, cloud: str, pool: str) -> int:
+        """The unit for a machine. It is a second for a cloud outside the configuration."""
+        return self.by_pool.get(pool, self.by_cloud.get(cloud, 1))
+
+    def dollars(self, machine: Machine, now: float) -> float:
+        """The cost of a machine until ``now``, at the price at which it was bought."""
+        return machine.lease.cost(now, self.unit(machine.instance.cloud, machine.pool))
+
+    @property
+    def longest(self) -> int:
+        """The longest unit of all."""
+        return max((1, *self.by_cloud.values(), *self.by_pool.values()))
+
+
+def billing_units(config: Config) -> BillingUnits:
+    """The units of all clouds and pools, as ``rules`` has them."""
+    return BillingUnits(
+        by_cloud={cloud.name: lease_of(config, cloud) for cloud in config.clouds},
+        by_pool={
+            pool.name: round(unit)
+            for pool in config.pools
+            if (unit := pool.policies.billing_increment) is not None
+        },
+    )
 
 
 def paid_reservations(config: Config, now: float) -> tuple[Held, ...]:

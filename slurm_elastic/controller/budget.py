@@ -15,7 +15,7 @@ from slurm_elastic.config import Config
 from slurm_elastic.config.clouds import CloudSettings
 from slurm_elastic.config.limit_changes import with_limits
 from slurm_elastic.config.policies import Budget
-from slurm_elastic.config.pool_rules import bounds_of, lease_of, paid_reservations
+from slurm_elastic.config.pool_rules import billing_units, bounds_of, paid_reservations
 from slurm_elastic.model.causes import AnyCause
 from slurm_elastic.model.causes.stops import (
     BudgetSpent,
@@ -35,8 +35,6 @@ from slurm_elastic.policies.money.reservations import spent_on
 from slurm_elastic.state.ledger import Ledger, LedgerState
 
 NO_BUDGET = Budget()
-UNKNOWN_LEASE_S = 1
-"""The billing unit (s) of a cloud outside the configuration."""
 
 
 def find_stops(
@@ -199,10 +197,10 @@ class _PaidReader:
 
     def __init__(self, config: Config, ledger: Ledger, now: float) -> None:
         self._ledger, self._now = ledger, now
-        self._leases = {cloud.name: lease_of(config, cloud) for cloud in config.clouds}
+        self._units = billing_units(config)
         self._held = {cloud.name: cloud.held for cloud in config.clouds}
-        longest = max((UNKNOWN_LEASE_S, *self._leases.values()))
-        self._stamp = ledger.books.ended_stamp(begin_of_day_and_month(now)[1] - longest)
+        month = begin_of_day_and_month(now)[1]
+        self._stamp = ledger.books.ended_stamp(month - self._units.longest)
 
     def dollars(self, cloud: str, since: float) -> float:
         """Return the dollars of a cloud's machines and reservations from ``since`` on."""
@@ -213,10 +211,10 @@ class _PaidReader:
         payers.
         """
         books, now = self._ledger.books, self._now
-        lease = self._leases.get(cloud, UNKNOWN_LEASE_S)
+        lease, by_pool = self._units.unit(cloud, ""), self._units.by_pool
         reserved = books.reserved(cloud, since, now, self._stamp)
         return [
-            *books.cost_by_payers(cloud, since, now, lease, self._stamp),
+            *books.cost_by_payers(cloud, since, now, lease, self._stamp, by_pool),
             *spent_on(reserved, self._held.get(cloud, ()), since, now),
         ]
 

@@ -16,7 +16,7 @@ from msgspec import Struct
 
 from slurm_elastic.base.hostlist import expand
 from slurm_elastic.config import Config, domain_pools
-from slurm_elastic.config.pool_rules import lease_of
+from slurm_elastic.config.pool_rules import BillingUnits, billing_units
 from slurm_elastic.features.cost_keys import By
 from slurm_elastic.features.cost_sums import CostLine, CostSums, on_demand_price
 from slurm_elastic.features.reserved_charges import Charge, OnDemandPrices, settled
@@ -36,8 +36,6 @@ from slurm_elastic.state.ledger.books import MINIMUM
 from slurm_elastic.state.ledger.retention import MACHINES_KEPT
 
 MAX_PROBLEMS = 20
-UNKNOWN_LEASE_S = 1
-"""Billing unit (seconds) of a cloud outside the configuration."""
 
 
 class Costs(Struct, frozen=True, kw_only=True):
@@ -83,7 +81,7 @@ class CostRows(NamedTuple):
     machines: Sequence[Machine]
     runs: Sequence[ChargedRun]
     drains: Sequence[Drained]
-    leases: Mapping[str, int]
+    units: BillingUnits
     held: Mapping[str, Sequence[Held]] = {}
     first_launch: float | None = None
     on_demand: Mapping[tuple[str, str, str], float] = {}
@@ -95,8 +93,8 @@ def read_books(
     """Read the rows of a span from the ledger. ``since`` is moved to the begin of the ledger's
     retention. If ``until`` is None, leases count to their ends, which may lie in the future.
     """
-    leases = {cloud.name: lease_of(config, cloud) for cloud in config.clouds}
-    longest = max(leases.values(), default=1)
+    units = billing_units(config)
+    longest = units.longest
     since = max(since, now - MACHINES_KEPT)
     # A begun lease is paid to its end, which may lie in the future.
     until = now + longest + MINIMUM if until is None else until
@@ -114,7 +112,7 @@ def read_books(
         machines,
         ledger.usage.runs(begin, until),
         ledger.usage.drains(begin, until),
-        leases,
+        units,
         {cloud.name: cloud.held for cloud in config.clouds if cloud.reservations},
         ledger.books.first_launch(),
         _on_demand_prices(config),
@@ -183,7 +181,7 @@ def _bought(books: CostRows) -> Iterator[Charge]:
 def leasekey_of_machine(machine: Machine, books: CostRows) -> PaidTime:
     """The machine's lease, as known at ``books.now``."""
     instance, ended = machine.instance, _ended(machine, books.now)
-    unit = books.leases.get(instance.cloud, UNKNOWN_LEASE_S)
+    unit = books.units.unit(instance.cloud, machine.pool)
     paid = paid_until(instance.launched, ended, unit, MINIMUM)
     service_end = ended if machine.retired_at is None else min(machine.retired_at, ended)
     up = service_end if machine.registered_at is None else machine.registered_at

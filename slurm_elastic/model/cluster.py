@@ -6,6 +6,7 @@ Units: money in US dollars, prices in dollars per machine-hour, memory in MiB, t
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from enum import StrEnum
 from functools import cached_property
@@ -351,12 +352,13 @@ class Lease(Struct, frozen=True, kw_only=True):
     end: float | None
     price: float
 
-    def cost(self, now: float, minimum: float = 60.0) -> float:
-        """The cost until ``now`` ($), billed per second with a ``minimum`` in seconds (EC2's
-        billing of Linux since 2017-10).
+    def cost(self, now: float, unit: int = 1, minimum: float = 60.0) -> float:
+        """The cost until ``now`` ($): each begun ``unit`` (s) in full, or per second with a
+        ``minimum`` in seconds (EC2's billing of Linux since 2017-10).
         """
-        seconds = max((now if self.end is None else self.end) - self.start, minimum)
-        return seconds / 3600 * self.price
+        seconds = max((now if self.end is None else self.end) - self.start, 0.0)
+        paid = max(seconds, minimum) if unit <= 1 else max(math.ceil(seconds / unit), 1) * unit
+        return paid / 3600 * self.price
 
 
 class NoticeKind(StrEnum):

@@ -19,35 +19,36 @@ MINIMUM = 60.0
 _PAID = """
     , paid as (
         select accounts, price, launched, case
-            when ?4 <= 1 then max(seconds, ?5)
-            else max(cast(seconds / ?4 as integer)
-                + (seconds > ?4 * cast(seconds / ?4 as integer)), 1) * ?4
+            when unit <= 1 then max(seconds, ?5)
+            else max(cast(seconds / unit as integer)
+                + (seconds > unit * cast(seconds / unit as integer)), 1) * unit
             end as seconds
         from leases
     )
     select accounts, sum(price / 3600.0 * max(seconds - max(?2 - launched, 0), 0)) as dollars
     from paid group by accounts order by accounts
 """
+_UNIT = "coalesce((select value from json_each(?7) where key = pool), ?4) as unit"
 # ``indexed by`` is needed: without it sqlite would read all machines of the cloud of a year.
 SPENT_BY_LIVE = f"""
     with leases as (
-        select accounts, price, launched, max(?3 - launched, 0) as seconds
+        select accounts, price, launched, max(?3 - launched, 0) as seconds, {_UNIT}
         from machines indexed by machines_live where cloud = ?1 and ended is null
         and reservation = ''
     ) {_PAID}
 """
 SPENT_BY_ENDED = f"""
     with leases as (
-        select accounts, price, launched, max(ended - launched, 0) as seconds
-        from machines indexed by machines_ended where cloud = ?1 and ended >= ?2 - ?4
+        select accounts, price, launched, max(ended - launched, 0) as seconds, {_UNIT}
+        from machines indexed by machines_ended where cloud = ?1 and ended >= ?2 - ?6
         and reservation = ''
     ) {_PAID}
 """
-"""The cost of ended machines by payers ($). Values: cloud, since, now, lease, minimum; times and
-durations in seconds. Each begun lease counts whole, at the price at which its machine was bought.
-If a lease began before ``since``, only its part after ``since`` counts. All machines with the same
-payers and parts make one row. Machines that were launched on a reservation are left out: see
-``reserved``.
+"""The cost of ended machines by payers ($). Values: cloud, since, now, unit of billing, minimum,
+longest unit, units of pools with their own (JSON); times and durations in seconds. Each begun lease
+counts whole, at the price at which its machine was bought. If a lease began before ``since``, only
+its part after ``since`` counts. All machines with the same payers and parts make one row. Machines
+that were launched on a reservation are left out: see ``reserved``.
 """
 _RESERVED_COLUMNS = "reservation, accounts, price, worst_price, launched, ended"
 RESERVED_LIVE = f"""
@@ -91,19 +92,26 @@ class BookRows:
         return sum(dollars for _, dollars in self.cost_by_payers(cloud, since, now, lease))
 
     def cost_by_payers(
-        self, cloud: str, since: float, now: float, lease: int, stamp: EndedStamp | None = None
+        self,
+        cloud: str,
+        since: float,
+        now: float,
+        lease: int,
+        stamp: EndedStamp | None = None,
+        by_pool: Mapping[str, int] = {},
     ) -> tuple[tuple[dict[str, int], float], ...]:
-        """The cost by payers: (parts by account, dollars). ``stamp``: sums of ended machines may be
-        reused as long as this stamp is the same.
+        """The cost by payers: (parts by account, dollars). ``lease``: the cloud's unit of billing
+        (s), ``by_pool``: the pools' own. ``stamp``: sums of ended machines may be reused as long as
+        this stamp is the same.
         """
+        longest, units = max(lease, *by_pool.values(), 1), to_json(by_pool)
 
         def read(sql: str, until: float) -> list[tuple[str, float]]:
-            rows = self._store.select(sql, cloud, since, until, float(lease), MINIMUM)
-            return [(row["accounts"], row["dollars"]) for row in rows]
+            values = (cloud, since, until, float(lease), MINIMUM, float(longest), units)
+            return [(row["accounts"], row["dollars"]) for row in self._store.select(sql, *values)]
 
-        ended = self._of_ended(
-            stamp, since - lease, ("spent", cloud, since, lease), lambda: read(SPENT_BY_ENDED, 0.0)
-        )
+        key = ("spent", cloud, since, lease, units)
+        ended = self._of_ended(stamp, since - longest, key, lambda: read(SPENT_BY_ENDED, 0.0))
         dollars: dict[str, float] = {}
         for accounts, paid in (*ended, *read(SPENT_BY_LIVE, now)):
             dollars[accounts] = dollars.get(accounts, 0.0) + paid

@@ -8,7 +8,7 @@ from msgspec import Struct
 
 from slurm_elastic.base.units import brief
 from slurm_elastic.config import Config, PoolSettings
-from slurm_elastic.config.pool_rules import lease_of, rules_of
+from slurm_elastic.config.pool_rules import billing_units, rules_of
 from slurm_elastic.features.books import Costs
 from slurm_elastic.model.cluster import Location
 from slurm_elastic.policies.growth.release import Delayed, Idle, OwnRelease
@@ -87,7 +87,7 @@ def _wait_s(config: Config, pool: PoolSettings) -> float:
 
 
 def _longest_lease(config: Config) -> int:
-    return max((lease_of(config, cloud) for cloud in config.clouds), default=1)
+    return billing_units(config).longest
 
 
 def _advice(config: Config, reason: Unused) -> tuple[tuple[str, ...], str]:
