@@ -16,6 +16,7 @@ from slurm_elastic.base.units import brief, money
 from slurm_elastic.cli.streams import visible
 from slurm_elastic.cli.trial_evidence import Evidence
 from slurm_elastic.config import Config
+from slurm_elastic.config.pool_rules import billing_units
 from slurm_elastic.model.causes import Quoted
 from slurm_elastic.model.cluster import Pool
 from slurm_elastic.model.memory import Machine, decided_at
@@ -194,7 +195,7 @@ class Trial:
             try:
                 leftover = self._rest()
                 if is_over(leftover):
-                    self._say(TrialStep.ENDED, _ended_words(leftover.machines, time.time()))
+                    self._say(TrialStep.ENDED, _ended_words(self.config, leftover.machines))
                     return True
                 self._order_end(leftover.node)
             except SlurmError as error:  # retry: slurmctld may only be busy
@@ -398,10 +399,11 @@ def _is_free(node: SlurmNode) -> bool:
     return phase(node) is Phase.POWERED_DOWN and not is_drained(node) and not is_down(node)
 
 
-def _ended_words(machines: Sequence[Machine], now: float) -> str:
+def _ended_words(config: Config, machines: Sequence[Machine]) -> str:
     if not machines:
         return "no machine was started"
-    dollars = sum(machine.lease.cost(now) for machine in machines)
+    units, now = billing_units(config), time.time()
+    dollars = sum(units.dollars(machine, now) for machine in machines)
     return f"{MEANING[TrialStep.ENDED]}; {money(dollars)} in all"
 
 

@@ -252,6 +252,23 @@ def test_machines_that_do_not_register_have_their_price_and_the_next_step(
     assert paused.do.startswith("slurm-elastic clear general; slurm-elastic try general (it starts")
 
 
+def test_costs_are_billed_in_the_cloud_s_unit_as_in_cost(tmp_path: Path) -> None:
+    machines = [
+        machine_with(
+            instance=instance(f"i-{n}", f"pub{n}", launched=NOW - 600), pool="general",
+            ended=end,
+        )
+        for n, end in ((1, None), (2, NOW))
+    ]  # fmt: skip
+    by_second = config(tmp_path)
+    hourly = replace(by_second, policies=SitePolicies(billing_increment=3600.0))
+    for site, dollars in ((by_second, 0.04 / 6), (hourly, 0.04)):
+        view = status_view(site, Facts(now=NOW, nodes={}, machines=machines))
+        (total,), (row,) = view.totals, view.instances
+        found = (row.cost, total.cost_live, total.cost_ended)
+        assert found == pytest.approx((dollars, dollars, dollars))
+
+
 @pytest.mark.parametrize(
     ("code", "level", "sentence", "remedy"),
     [

@@ -11,7 +11,7 @@ from slurm_elastic.base.hostlist import compress, expand
 from slurm_elastic.config import Config, blocked_clouds, domain_pools
 from slurm_elastic.config.clouds import CloudSettings
 from slurm_elastic.config.limit_changes import with_limits
-from slurm_elastic.config.pool_rules import paid_reservations
+from slurm_elastic.config.pool_rules import billing_units, paid_reservations
 from slurm_elastic.model.causes.stops import CloudBlocked
 from slurm_elastic.model.cluster import Pool, Usage
 from slurm_elastic.model.directive import Directive, describe, limit_changes
@@ -75,7 +75,7 @@ class _Join:
         self.pool_by_name = {p.name: p for p in self.pools}
         self.pool_of = {name: pool for pool in self.pools for name in pool.nodes}
         self.rank_of = {name: rank for rank, name in enumerate(self.pool_of)}
-        self.clouds = {c.name: c for c in config.clouds}
+        self.clouds, self.units = {c.name: c for c in config.clouds}, billing_units(config)
         # With PrivateData=nodes Slurm lists no node at all to this user.
         hidden = not facts.nodes and "nodes" in facts.private
         self.nodes = None if hidden else facts.nodes
@@ -219,7 +219,7 @@ def status_view(config: Config, facts: Facts) -> StatusView:
         launches=tuple(_launch(launch, facts.now) for launch in facts.open_launches),
         cool_downs=tuple(not_now.cool_down(c, facts.now) for c in facts.cool_downs),
         holds=not_now.holds(facts, join.hold_of.values(), join.state_of),
-        totals=_totals(facts),
+        totals=_totals(join),
         checkpoints=join.checkpoints,
         checkpoints_error=facts.checkpoints_error,
         breakers=tuple(not_now.breaker(b, config, facts) for b in facts.breakers),
@@ -374,7 +374,7 @@ def _instance(join: _Join, machine: Machine) -> InstanceView:
         address=instance.address,
         launched=instance.launched,
         age=max(0.0, now - instance.launched),
-        cost=machine.lease.cost(now),
+        cost=join.units.dollars(machine, now),
         jobs=tuple(_job(j) for j in jobs),
         next=next_step,
         calm=next_step.startswith(CALM),
@@ -429,22 +429,22 @@ def _launch(launch: Launch, now: float) -> LaunchView:
     )
 
 
-def _totals(facts: Facts) -> tuple[TotalView, ...]:
+def _totals(join: _Join) -> tuple[TotalView, ...]:
     by_market: defaultdict[str, list[Machine]] = defaultdict(list)
-    for machine in facts.machines:
-        if machine.ended_at is None or machine.ended_at >= facts.now - DAY_S:
+    for machine in join.facts.machines:
+        if machine.ended_at is None or machine.ended_at >= join.facts.now - DAY_S:
             by_market[str(machine.instance.market)].append(machine)
-    return tuple(_total(market, by_market[market], facts.now) for market in sorted(by_market))
+    return tuple(_total(join, market, by_market[market]) for market in sorted(by_market))
 
 
-def _total(market: str, machines: Sequence[Machine], now: float) -> TotalView:
+def _total(join: _Join, market: str, machines: Sequence[Machine]) -> TotalView:
     live = [m for m in machines if not m.has_ended]
     ended = [m for m in machines if m.has_ended]
     return TotalView(
         market=market,
         machines=len(live),
         price_now=sum(m.instance.price for m in live),
-        cost_live=sum(m.lease.cost(now) for m in live),
-        cost_ended=sum(m.lease.cost(now) for m in ended),
+        cost_live=sum(join.units.dollars(m, join.facts.now) for m in live),
+        cost_ended=sum(join.units.dollars(m, join.facts.now) for m in ended),
         ended=len(ended),
     )
