@@ -30,6 +30,7 @@ from slurm_elastic.features.cost_sums import CostLine
 from slurm_elastic.model.causes import Quoted
 from slurm_elastic.model.cluster import Location, Market
 from slurm_elastic.model.memory import ChargedRun, part_id, whole_id
+from slurm_elastic.policies.money.cost_split import Unused
 from slurm_elastic.slurm.client.prompt import PromptCli
 from slurm_elastic.state.ledger import Ledger
 from slurm_elastic.watch.view.focus import COLUMNS, rows
@@ -226,6 +227,30 @@ def test_a_job_uses_a_machine_no_longer_than_that_was_there(tmp_path: Path) -> N
     sums = lines(report(books, By.ACCOUNT))
     assert sums["physics"] == 10 * 100
     assert sum(sums.values()) == 60 * 100
+
+
+def test_a_machine_that_cannot_be_ended_runs_no_job_of_its_successor(tmp_path: Path) -> None:
+    """The cloud refuses to end it for half an hour; another machine serves the node."""
+    config = configfile.load(config_file(tmp_path))
+    with closing(Ledger(config.state / "ledger.db")) as ledger:
+        old = machine("pub1", T, 0.36)
+        ledger.machines.adopt(old, "burst", T)
+        ledger.machines.record_registration("aws", ["i-pub1"], T)
+        ledger.machines.record_ending("aws", ["i-pub1"], Quoted(text="idle"), T + 1000)
+        new = replace(old, id="i-2", generation="g-2", launched=T + 1000)
+        ledger.machines.adopt(new, "burst", T + 1000)
+        ledger.machines.record_registration("aws", ["i-2"], T + 1000)
+        ledger.machines.record_end("aws", ["i-pub1"], Quoted(text="idle"), T + 2800)
+        ledger.usage.write([
+            ChargedRun(job=n, begin=T + begin, end=T + end, label=str(n), user="ann", uid=1,
+                account="physics", partition="aws", shares=(("pub1", 1_000_000),))
+            for n, begin, end in ((7, 0, 1100), (8, 1200, 2200))
+        ])  # fmt: skip
+        books = read_books(config, ledger, T - 1, None, T + 2800)
+    by_job = {line.key: line.micro for line in report(books, By.JOB).lines}
+    # Job 7 was on the old machine until T + 1000, and the record of its end is late.
+    assert by_job["8"] == 1000 * 100
+    assert by_job[Unused.ENDING] == 1700 * 100
 
 
 def test_a_machine_that_was_paid_before_the_span_alone_is_charged_nothing(tmp_path: Path) -> None:

@@ -167,10 +167,13 @@ def _bought(books: CostRows) -> Iterator[Charge]:
         if begin >= end:
             continue
         node, service_end = machine.instance.node, min(lease.end, _ms(_ended(machine, books.now)))
-        # While a machine is stopped, another machine serves its node and runs the node's jobs.
+        # While a machine is stopped, another machine serves its node and runs the node's jobs. The
+        # same after the decision to end it: if the cloud refuses to end it, it is paid for days.
         node_uses = () if lease.stopped else uses.get(node, ())
         machine_uses = [
-            _within(u, lease.begin, service_end) for u in node_uses if u.end > lease.begin
+            _within(u, lease.begin, service_end)
+            for u in node_uses
+            if u.end > lease.begin and u.begin <= lease.over
         ]
         hours = split(
             lease, [u for u in machine_uses if u.begin < u.end], drains.get(node, ()), begin, end
