@@ -11,6 +11,7 @@ from pathlib import Path
 from rich.console import Console, Group, RenderableType
 from rich.text import Text
 
+from slurm_elastic.base.errors import ConfigError
 from slurm_elastic.base.local_time import clock, minute, zone
 from slurm_elastic.base.units import brief, counted, money
 from slurm_elastic.cli.columns import Rows
@@ -71,9 +72,13 @@ def add(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None
 
 
 def run(args: argparse.Namespace) -> int:
-    """Print the jobs. SlurmElasticError if they cannot be read or seen."""
+    """Print the jobs. SlurmElasticError if they cannot be read or seen, ConfigError for a time to
+    come.
+    """
     config, now = load(Path(args.config)), time.time()
     since = now - DAY_S if args.since is None else args.since
+    if since > now:
+        raise ConfigError("--since is in the future")
     ask = OwnJobsAsk(since=since, user=args.user, everyone=args.everyone)
     document = own_jobs_of(config, PromptCli(config.slurm, excluded=False), ask, now)
     if args.json:

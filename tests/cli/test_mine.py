@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import io
+from pathlib import Path
 
 import pytest
+from cost_cases import config_file
 from msgspec.structs import replace
 from rich.console import Console
 
@@ -136,6 +138,12 @@ def test_a_job_that_was_saved_and_cannot_be_any_more_says_both() -> None:
 def test_a_save_of_another_day_has_its_date(width: int) -> None:
     job = replace(JOBS[0], save=JobSave(method="criu", number=3, at=NOW - 3 * 86400))
     assert "01-12 08:00" in printed(replace(DOCUMENT, jobs=(job,)), width)
+
+
+def test_a_time_to_come_is_wrong_use(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = config_file(tmp_path)
+    assert main(["--config", str(path), "mine", "--since", "2999-01-01"]) == 2
+    assert capsys.readouterr().err == "slurm-elastic: --since is in the future\n"
 
 
 @pytest.mark.parametrize("since", ["0001-01-01", "99999999999d", "9999-12-31T23:59-02:00"])
