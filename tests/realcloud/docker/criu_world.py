@@ -229,7 +229,7 @@ class CriuWorld(ContainerWorld):
         shown = self.wait_job(job, state)
         steps = self.steps(job)
         assert steps == list(range(len(steps)))
-        assert self.output(job)[0] == "start restart=0 args="
+        assert self.own_output(job)[0] == "start restart=0 args="
         assert self.output(job)[-1] == "finished"
         return shown
 
@@ -241,6 +241,10 @@ class CriuWorld(ContainerWorld):
     def output(self, job: int) -> list[str]:
         path = self.shared / "jobs" / f"out-{job}"
         return path.read_text().splitlines() if path.exists() else []
+
+    def own_output(self, job: int) -> list[str]:
+        """The lines that the job itself wrote. Ours come before or after its first one."""
+        return [line for line in self.output(job) if "slurm-elastic: " not in line]
 
     def steps(self, job: int) -> list[int]:
         lines = self.output(job)

@@ -343,5 +343,5 @@ def test_an_image_that_would_come_back_as_root_is_not_restored(world: CriuWorld)
     world.wait_more(job)
     (world.shared / "jobs" / f"end-{job}").touch()
     world.wait_job(job)
-    assert world.output(job)[0] == "start restart=1 args="  # anew, as alice
+    assert world.own_output(job)[0] == "start restart=1 args="  # anew, as alice
     gone(world, job)

@@ -45,10 +45,12 @@ def test_both_are_saved_at_a_notice_and_have_their_own_files(world: ServedWorld)
         assert world.job(job)["NodeList"] == "n1"
         assert "temporary /tmp" in world.output(job)
     world.ckpt("notice", "n1", "--in", "2m")
+    images: dict[int, int] = {}
     for job in jobs:
         moved = world.moved(job)
         assert moved.image is not None, world.told(job)
         assert moved.image.attempt == 0
+        images[job] = moved.image.number
         world.wait_more(job)
     for job in jobs:
         shown = world.end(job)
@@ -58,7 +60,7 @@ def test_both_are_saved_at_a_notice_and_have_their_own_files(world: ServedWorld)
         of_the_move = [line for line in world.output(job) if "slurm-elastic:" in line]
         assert len(of_the_move) == 2
         assert "this job was requeued" in of_the_move[0]
-        assert "it continues from save 1" in of_the_move[1]
+        assert f"it continues from save {images[job]} " in of_the_move[1]
         gone(world, job)
     for node in NODES:
         assert left_on(world, node) == []

@@ -57,7 +57,7 @@ def test_what_cannot_be_saved_starts_anew_only_when_its_node_is_lost(world: Serv
     assert world.job(job)["Restarts"] == "0"
     lost = world.lose(job)
     assert world.moved(job).image is None
-    world.wait_for(lambda: world.output(job)[:1] == ["start restart=1 args="], "it starts anew")
+    world.wait_for(lambda: world.own_output(job)[:1] == ["start restart=1 args="], "it starts anew")
     world.wait_more(job)
     (world.shared / "jobs" / f"end-{job}").touch()
     assert world.wait_job(job)["Restarts"] == "1"
