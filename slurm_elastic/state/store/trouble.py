@@ -73,6 +73,7 @@ _BY_NUMBER = {
 }
 _NAMED = (TroubleKind.FULL, TroubleKind.LOCKED, TroubleKind.LOST, TroubleKind.READ_ONLY)
 """Troubles of the file or directory that the system's error names, which may be another one."""
+_CLOSED = (errno.EACCES, errno.EPERM)
 _LASTING = frozenset(
     {
         errno.ENOENT, errno.EACCES, errno.EPERM, errno.ENOTDIR, errno.EISDIR, errno.EEXIST,
@@ -128,6 +129,9 @@ def trouble_of(error: BaseException, path: Path) -> Trouble:
     cause = error.__cause__ if isinstance(error, JournalError) else error
     if kind in _NAMED and isinstance(cause, OSError) and cause.filename:
         path = Path(cause.filename)
+    closed = path.parent
+    if isinstance(cause, OSError) and cause.errno in _CLOSED and cause.filename:
+        closed = Path(cause.filename)  # such as one file that root has restored
     # Not Path.is_dir, which raises PermissionError for a user who may not enter the directory.
     place = path if os.path.isdir(path) else path.parent
     what, remedy = {
@@ -153,7 +157,7 @@ def trouble_of(error: BaseException, path: Path) -> Trouble:
         ),
         TroubleKind.UNUSABLE: (
             f"{path} cannot be used",
-            f"look at its disk and at the owner and mode of {path.parent}",
+            f"look at its disk and at the owner and mode of {closed}",
         ),
     }[kind]
     return Trouble(kind=kind, text=f"{what} ({error})", remedy=remedy)

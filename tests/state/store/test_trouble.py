@@ -129,4 +129,4 @@ def test_a_user_who_may_not_enter_the_directory_gets_the_trouble_and_no_error(
     finally:
         os.seteuid(0)
     assert trouble.kind is TroubleKind.UNUSABLE
-    assert trouble.remedy.endswith(str(path.parent))
+    assert trouble.remedy.endswith(str(path))
