@@ -27,8 +27,6 @@ from slurm_elastic.state.store.trouble import passes
 
 log = logging.getLogger(__name__)
 
-_HINT = "; `slurm-elastic conf install` makes it for SlurmUser"
-
 
 def run_service(
     name: str,
@@ -71,7 +69,7 @@ def run_parsed(
         _require_owner(config, name)
         with statedir.private_umask():
             _close_to_others(config.state)
-            with _locked(config.state, lock, name):
+            with _locked(config, lock, name):
                 serve(config)
     # Keep the order: these are subclasses of SlurmElasticError, which comes last.
     except ConfigError as error:
@@ -149,25 +147,40 @@ def _open_lock(path: Path) -> int:
     try:
         return os.open(path, os.O_RDWR | os.O_CREAT | flags, statedir.FILE)
     except OSError as error:
-        if error.errno != errno.EROFS:
+        if error.errno != errno.EROFS or not path.exists():
             raise
         return os.open(path, os.O_RDONLY | flags)
 
 
+def _remedy(config: Config, error: OSError, name: str) -> str:
+    """What to do, as the end of a sentence; "" if only the error itself says it."""
+    state, is_there = config.state, os.path.isdir(config.state)
+    if error.errno == errno.EROFS:
+        # A unit's ProtectSystem=strict makes each directory that it does not name read-only.
+        return f"; on a writable disk its unit lacks ReadWritePaths={state} (systemctl edit {name})"
+    if is_there and error.errno in (errno.EACCES, errno.EPERM):
+        return f"; give it back to SlurmUser: chown -R {config.slurm.user}: {state}"
+    if is_there or passes(error):
+        return ""
+    return "; `slurm-elastic conf install` makes it for SlurmUser"
+
+
 @contextlib.contextmanager
-def _locked(state: Path, lock: str, name: str) -> Iterator[None]:
+def _locked(config: Config, lock: str, name: str) -> Iterator[None]:
     """Hold the lock: one such service for each state directory.
 
     The kernel releases a flock() with the process, however it ends. Raises PassingError or
     ConfigError if the file cannot be opened, SlurmElasticError if another process has the lock.
     """
+    state = config.state
     try:
         descriptor = _open_lock(state / lock)
     except OSError as error:
         text = f"state_dir: {state} cannot be written by uid {os.getuid()}: {error.strerror}"
+        text += _remedy(config, error, name)
         if passes(error):
             raise PassingError(text) from error
-        raise ConfigError(text + _HINT) from error
+        raise ConfigError(text) from error
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:

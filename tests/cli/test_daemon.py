@@ -149,6 +149,36 @@ def test_a_lock_file_that_finds_no_room_is_tried_again(
     assert run_service("slurm-elasticd", None, "daemon.lock", lambda _: None, argv) == 75
 
 
+@pytest.mark.parametrize(
+    ("number", "remedy"),
+    [
+        (errno.EROFS, "its unit lacks ReadWritePaths={state} (systemctl edit slurm-elasticd)"),
+        (errno.EACCES, "give it back to SlurmUser: chown -R slurm: {state}"),
+    ],
+)
+def test_a_state_directory_that_is_there_is_not_to_be_made(
+    state: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    number: int,
+    remedy: str,
+) -> None:
+    """`conf install` has made it, or refuses one of root: it is none of the remedies."""
+    real = os.open
+
+    def refused(path: object, flags: int, *rest: int, **named: int) -> int:
+        if str(path).endswith("daemon.lock") and flags & os.O_CREAT:
+            raise OSError(number, os.strerror(number), path)
+        return real(path, flags, *rest, **named)
+
+    monkeypatch.setattr(os, "open", refused)
+    argv = ["--config", str(config(state))]
+    assert run_service("slurm-elasticd", "", "daemon.lock", lambda _: None, argv) in (2, 75)
+    told = capsys.readouterr().err
+    assert os.strerror(number) in told
+    assert told.endswith(remedy.format(state=state) + "\n")
+
+
 def test_a_full_disk_is_no_reason_to_stop(state: Path) -> None:
     """It serves, says so where one looks, and comes back when there is room."""
     path = config(state)
