@@ -370,6 +370,17 @@ def test_uninstall_takes_no_files_from_another_slurm_conf_that_has_our_lines(hos
     assert not (host.conf.parent / "slurm-elastic.conf").exists()
 
 
+def test_a_damaged_record_is_written_again_by_an_install(host: Host) -> None:
+    before = host.etc()
+    host.install()
+    (host.config_path.parent / "installed.json").write_bytes(b'{"slurm_conf": ')
+    with pytest.raises(ConfigError, match="`slurm-elastic conf install` writes it again"):
+        host.uninstall()
+    host.install()
+    host.uninstall()
+    assert host.etc() == before
+
+
 def test_uninstall_keeps_a_file_that_was_changed(host: Host) -> None:
     host.install()
     lua = host.conf.parent / "job_submit.lua"

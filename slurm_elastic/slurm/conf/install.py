@@ -178,8 +178,13 @@ def read_manifest(config_path: Path) -> InstallManifest | None:
         return msgspec.json.decode(path.read_bytes(), type=InstallManifest)
     except FileNotFoundError:
         return None
-    except (OSError, msgspec.DecodeError) as error:
+    except OSError as error:
         raise ConfigError(f"{path}: cannot be read: {reason_of(error)}") from error
+    except msgspec.DecodeError as error:
+        raise ConfigError(
+            f"{path}: is no record of an install: {error}; `slurm-elastic conf install` writes it"
+            " again"
+        ) from error
 
 
 def digest(content: bytes) -> str:
