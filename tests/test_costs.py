@@ -450,6 +450,18 @@ def test_an_empty_time_is_told(site: Path, capsys: pytest.CaptureFixture[str]) -
     assert (code, "nothing was paid in that time" in out) == (0, True)
 
 
+def test_costs_that_are_no_longer_kept_are_told(
+    site: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    code, out, err = run(capsys, site, "--since", "2020-01-01", "--until", "2021-01-01")
+    told = "slurm-elastic: --until is too long ago: costs are kept for 400 days\n"
+    assert (code, out, err) == (1, "", told)
+    for words in ((), ("--format", "focus")):
+        code, out, err = run(capsys, site, "--since", "2020-01-01", *words)
+        begins = "slurm-elastic: the costs begin at 2025-12-11 10:00 (UTC): costs are kept"
+        assert (code, bool(out), err) == (0, True, f"{begins} for 400 days\n")
+
+
 def test_sums_that_do_not_add_up_are_told(
     site: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -31,6 +31,7 @@ from slurm_elastic.features.cost_sums import CostLine
 from slurm_elastic.model.protocols import Slurm
 from slurm_elastic.policies.money.account_budgets import NONE
 from slurm_elastic.slurm.client.prompt import PromptCli
+from slurm_elastic.state.ledger.retention import MACHINES_KEPT
 from slurm_elastic.watch.door.client import costs_of
 from slurm_elastic.watch.door.questions import CostAsk
 from slurm_elastic.watch.door.records import LAST, may_read, opened
@@ -116,15 +117,16 @@ def run(args: argparse.Namespace) -> int:
         raise ConfigError("--until must be later than --since")
     if since > now:
         raise ConfigError("--since is in the future")
-    if args.format == "focus":
-        return _print_focus(config, since, args.until, now)
     ask = CostAsk(
         by=By(args.by or By.ACCOUNT),
         since=since,
         until=args.until,
         share_unused=args.share_unused != "no",
     )
+    if args.format == "focus":
+        return _print_focus(config, ask, now)
     costs = costs_of(config, ask, now)
+    _report_missing(costs.since, ask, own=costs.own)
     if args.by is None and args.format == "table" and not _has_accounts(costs):
         costs = costs_of(config, replace(ask, by=By.USER), now)
     if args.format == "json":
@@ -137,6 +139,20 @@ def run(args: argparse.Namespace) -> int:
     for problem in costs.problems:
         print(f"slurm-elastic: the sums are wrong: {problem}", file=sys.stderr)
     return 1 if costs.problems else 0
+
+
+def _report_missing(since: float, ask: CostAsk, *, own: bool) -> None:
+    """Report on stderr that the costs begin later than asked for, at ``since``. SlurmElasticError
+    if nothing of the span is left: "nothing was paid" would be wrong.
+    """
+    if since <= ask.since:
+        return
+    reason = f"costs are kept for {round(MACHINES_KEPT / 86400)} days"
+    if own:
+        reason = "you see your own jobs' costs of the last three months"
+    if ask.until is not None and ask.until <= since:
+        raise SlurmElasticError(f"--until is too long ago: {reason}")
+    print(f"slurm-elastic: the costs begin at {_utc(since)} (UTC): {reason}", file=sys.stderr)
 
 
 def document(costs: Costs, config: Config | None = None) -> dict[str, object]:
@@ -330,11 +346,12 @@ def _print_csv(costs: Costs) -> None:
     write_csv(rows)
 
 
-def _print_focus(config: Config, since: float, until: float | None, now: float) -> int:
+def _print_focus(config: Config, ask: CostAsk, now: float) -> int:
     if not may_read(config):
         raise SlurmElasticError("--format focus shows all jobs: it is for root and SlurmUser")
     with opened(config) as ledger:
-        books = read_books(config, ledger, since, until, now)
+        books = read_books(config, ledger, ask.since, ask.until, now)
+    _report_missing(books.since, ask, own=False)
     idle = idle_reservations(books)
     rows = focus.rows(charges(books), books.runs, config.cluster.name, idle)
     write_csv(chain([focus.COLUMNS], ([row[name] for name in focus.COLUMNS] for row in rows)))

@@ -649,8 +649,10 @@ def test_a_user_is_told_the_cost_of_the_own_jobs_alone(
     answers = DoorAnswers(config, FakeSlurm(), lambda: LATER)
     door = Door(config.read_socket, answers, answers.trusts)
     door.start()
-    path = [p for p in sys.path if p]
-    command = [sys.executable, "-Es", "-c", RUN.format(path=path), "--config", str(file), "cost"]
+    run = RUN.format(path=[p for p in sys.path if p]).replace(
+        "sys.exit(", f"import time; time.time = lambda: {LATER}; sys.exit("
+    )
+    command = [sys.executable, "-Es", "-c", run, "--config", str(file), "cost"]
 
     def told(*words: str) -> subprocess.CompletedProcess[str]:
         return subprocess.run(
