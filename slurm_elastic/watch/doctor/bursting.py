@@ -151,7 +151,7 @@ def budgets_passed(config: Config) -> Iterator[Finding]:
             f"budget of {', '.join(endless)}",
             "jobs there have no time limit: when the budget is spent, the machine of a running job "
             "stays until the job ends",
-            expected="a time limit, which bounds how far a budget can be exceeded",
+            expected="a time limit, so that the machine can end",
             advice=f"set allow.max_time, then slurm-elastic conf install ({page('decision')})",
         )
 
