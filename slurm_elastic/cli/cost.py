@@ -126,7 +126,7 @@ def run(args: argparse.Namespace) -> int:
     if args.format == "focus":
         return _print_focus(config, ask, now)
     costs = costs_of(config, ask, now)
-    _report_missing(costs.since, ask, own=costs.own)
+    _report_missing(costs.since, ask, is_own=costs.own)
     if args.by is None and args.format == "table" and not _has_accounts(costs):
         costs = costs_of(config, replace(ask, by=By.USER), now)
     if args.format == "json":
@@ -141,14 +141,14 @@ def run(args: argparse.Namespace) -> int:
     return 1 if costs.problems else 0
 
 
-def _report_missing(since: float, ask: CostAsk, *, own: bool) -> None:
+def _report_missing(since: float, ask: CostAsk, *, is_own: bool) -> None:
     """Report on stderr that the costs begin later than asked for, at ``since``. SlurmElasticError
     if nothing of the span is left: "nothing was paid" would be wrong.
     """
     if since <= ask.since:
         return
     reason = f"costs are kept for {round(MACHINES_KEPT / 86400)} days"
-    if own:
+    if is_own:
         reason = "you see your own jobs' costs of the last three months"
     if ask.until is not None and ask.until <= since:
         raise SlurmElasticError(f"--until is too long ago: {reason}")
@@ -351,7 +351,7 @@ def _print_focus(config: Config, ask: CostAsk, now: float) -> int:
         raise SlurmElasticError("--format focus shows all jobs: it is for root and SlurmUser")
     with opened(config) as ledger:
         books = read_books(config, ledger, ask.since, ask.until, now)
-    _report_missing(books.since, ask, own=False)
+    _report_missing(books.since, ask, is_own=False)
     idle = idle_reservations(books)
     rows = focus.rows(charges(books), books.runs, config.cluster.name, idle)
     write_csv(chain([focus.COLUMNS], ([row[name] for name in focus.COLUMNS] for row in rows)))

@@ -200,7 +200,7 @@ def bid_of(cloud: CloudSettings, pool: Pool, instance_type: str) -> float | None
 
 
 def on_demand_prices(cloud: CloudSettings, pool: Pool) -> dict[str, float]:
-    """The price on demand ($/h) of one of the pool's machines with its disks, by type. A cloud with
+    """The price on demand ($/h) of a machine of the pool with its disks, by type. A cloud with
     one price for all machines has it under ``""``.
     """
     if cloud.flat_price is not None:

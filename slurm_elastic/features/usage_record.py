@@ -129,7 +129,7 @@ def _shares(site: Site, job: SlurmJob) -> tuple[tuple[str, int], ...]:
 
 def _allocated(job: SlurmJob) -> str:
     """The job's resources on all nodes. Slurm reports gres only if AccountingStorageTRES names
-    them, which needs slurmdbd (25.11, measured). Otherwise those that the job asks for count.
+    them, which needs slurmdbd (25.11, measured). Otherwise the gres that the job asks for count.
     """
     if not job.allocated or "gres/" in job.allocated:
         return job.allocated
