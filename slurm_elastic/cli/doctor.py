@@ -179,6 +179,7 @@ def diagnose(
         *auth.examine(config, now),
         *head.memory(config, now),
         *(outdated.examine(config, file) if file else ()),
+        *(outdated.refused(config, file) if file else ()),
         *_both_heads(config, now),
         *threats.examine(config, slurm, now),
         *network.examine(config, slurm, now),
@@ -219,10 +220,11 @@ def before_install(
     account: str = "",
 ) -> Diagnosis:
     """The checks before ``conf install``, when neither our services nor our nodes exist yet."""
-    del file, account  # no service has read the file, and sbatch is not asked
+    del account  # sbatch is not asked
     findings = [
         *([environment] if environment else []),
         *head.before_install(config, slurm),
+        *(outdated.refused(config, file) if file else ()),
         *head.budgets(config),
         *bursting.budgets_passed(config),
         *head.allowed_groups(config),

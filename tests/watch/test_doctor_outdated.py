@@ -79,3 +79,19 @@ def test_without_a_service_there_is_nothing_to_say(config: Config, file: Path) -
     changed(file, 60)
     assert list(outdated.examine(config, file)) == []
     assert list(outdated.examine(config, file.with_name("missing"))) == []
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root gives files away")
+@pytest.mark.parametrize("name", ["slurm-elastic.yaml", "cluster-uuid"])
+def test_a_file_of_the_caller_of_sudo_is_named_as_services_refuse_it(
+    config: Config, file: Path, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SUDO_UID", "12345")
+    path = file.parent / name
+    path.touch()
+    assert list(outdated.refused(config, file)) == []
+    os.chown(path, 12345, 0)
+    configfile.require_ours(file)  # root by sudo accepts it
+    (found,) = outdated.refused(config, file)
+    assert found.observed == f"{path} belongs to uid 12345, not to root or slurm"
+    assert found.advice == f"chown root {path}"

@@ -1,4 +1,6 @@
-"""Services that still run with the configuration as it was before somebody changed the file."""
+"""Services that still run with the configuration as it was before somebody changed the file, or
+that would refuse the file at their next start.
+"""
 
 from __future__ import annotations
 
@@ -7,9 +9,11 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from slurm_elastic.base import service_remedies
+from slurm_elastic.base import service_remedies, trust
+from slurm_elastic.base.account import trusted
 from slurm_elastic.base.local_time import minute
 from slurm_elastic.config import Config
+from slurm_elastic.config.configfile import UUID_FILE
 from slurm_elastic.model.finding import Finding
 from slurm_elastic.state.heartbeat import CKPTMAN, CKPTMAN_MARK, DAEMON, MARK, Mark, read_mark
 
@@ -38,6 +42,25 @@ def examine(config: Config, file: Path) -> Iterator[Finding]:
             f" ({minute(changed_at)}), and the change has no effect before a restart",
             advice=service_remedies.restart(*outdated),
         )
+
+
+def refused(config: Config, file: Path) -> Iterator[Finding]:
+    """Report files that the services refuse. Root by sudo(8) accepts files of its caller, so the
+    commands show nothing of it.
+    """
+    owners = {0, *trusted(config.slurm.user), os.geteuid()}
+    for path in (file, file.parent / UUID_FILE):
+        try:
+            flaw = trust.flaw(path, owners)
+        except OSError:
+            continue  # whoever loads the file reports that
+        if flaw:
+            finding_text, _, advice = flaw.partition("; ")
+            yield Finding.wrong(
+                "configuration", finding_text,
+                expected="a file that only root and SlurmUser can write: with another one no "
+                "service starts", advice=advice,
+            )  # fmt: skip
 
 
 def _started_at(mark: Mark) -> float | None:
