@@ -588,3 +588,18 @@ def test_what_it_would_cost_on_demand_is_told_beside(books: CostRows) -> None:
         own = sum(c.micro for c in charges(books._replace(machines=books.machines[:2])))
         assert found.micro_on_demand == found.micro + own
     assert report(books, By.USER, uid=99).micro_on_demand == 0, "of the own jobs alone"
+
+
+def test_a_machine_bought_on_demand_saves_nothing(tmp_path: Path) -> None:
+    """Its worst price, which counts in the caps, is that of spot in another zone."""
+    config = configfile.load(config_file(tmp_path))
+    with closing(Ledger(config.state / "ledger.db")) as ledger:
+        bought = machine("pub1", T, 0.36, market=Market.ON_DEMAND)
+        ledger.machines.adopt(bought, "burst", T, 0.48)
+        books = read_books(config, ledger, T, T + 3600, T + 3600)
+    costs = report(books, By.ACCOUNT)
+    assert (costs.micro, costs.micro_on_demand) == (360_000, 360_000)
+    assert costs.fleet is not None
+    assert costs.fleet.micro_per_hour == 360_000
+    listed = {row["ListUnitPrice"] for row in rows(charges(books), books.runs, "alps")}
+    assert listed == {"0.36"}

@@ -17,6 +17,7 @@ from slurm_elastic.features.cost_keys import (
     pool_of_idle,
 )
 from slurm_elastic.features.reserved_charges import Charge
+from slurm_elastic.model.cluster import Market
 from slurm_elastic.model.memory import ChargedRun, whole_id
 from slurm_elastic.policies.money.cost_split import HOUR, WHOLE, CostHour, Unused, apportion
 from slurm_elastic.policies.money.reservations import IdleHour
@@ -191,17 +192,18 @@ def on_demand_micro(charge: Charge, hour: CostHour, key: int | Unused) -> float:
 
 
 def _on_demand_factor(machine: Machine) -> float:
-    """The on-demand price divided by the machine's price. 1 for a stopped machine, because only its
-    disk is paid.
-    """
+    """The on-demand price divided by the machine's price."""
     price = machine.instance.price
-    return 1.0 if machine.is_off or not price else max(machine.worst_price / price, 1.0)
+    return on_demand_price(machine) / price if price else 1.0
 
 
 def on_demand_price(machine: Machine) -> float:
-    """The on-demand price of the machine ($/h). A stopped machine costs only its disk."""
+    """The on-demand price of the machine ($/h). A stopped machine costs only its disk. The worst
+    price of a machine bought on demand may be higher, for the caps: a spot price in another zone.
+    """
     price = machine.instance.price
-    return price if machine.is_off else max(machine.worst_price, price)
+    is_own_price = machine.is_off or machine.instance.market is Market.ON_DEMAND
+    return price if is_own_price else max(machine.worst_price, price)
 
 
 def _spread(used: dict[tuple[str, str], int], unused: dict[tuple[str, Unused], int]) -> None:

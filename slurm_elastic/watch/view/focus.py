@@ -14,6 +14,7 @@ from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 
+from slurm_elastic.features.cost_sums import on_demand_price
 from slurm_elastic.features.reserved_charges import Charge
 from slurm_elastic.model.cluster import Market
 from slurm_elastic.model.memory import ChargedRun, whole_id
@@ -194,7 +195,7 @@ def _price(machine: Machine) -> Decimal:
 
 
 def _list_price(machine: Machine) -> Decimal:
-    return max(_price(machine), Decimal(repr(machine.worst_price)))
+    return Decimal(repr(on_demand_price(machine)))
 
 
 def _plain(number: Decimal) -> str:
