@@ -52,6 +52,21 @@ def create(path: Path, content: bytes, mode: int = 0o600) -> bool:
     return True
 
 
+def make_directories(path: Path, mode: int = 0o755) -> list[Path]:
+    """Make the directory and its missing parents with this mode, whatever the umask. Return the
+    new ones.
+    """
+    missing = [place for place in (*reversed(path.parents), path) if not place.exists()]
+    for directory in missing:
+        directory.mkdir()
+        descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+        try:
+            os.fchmod(descriptor, mode)
+        finally:
+            os.close(descriptor)
+    return missing
+
+
 def append(path: Path, content: bytes, mode: int = 0o600) -> int:
     """Append to the file, which is created if it is missing. Return its new size (bytes)."""
     is_new = not path.exists()

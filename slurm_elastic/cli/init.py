@@ -370,10 +370,7 @@ def _write(path: Path, text: str, *, is_new: bool = True) -> list[Path]:
     if not is_new:
         configfile.rewrite(path, text)
         return []
-    created = [parent for parent in reversed(path.absolute().parents) if not parent.exists()]
-    path.parent.mkdir(parents=True, exist_ok=True)
-    for directory in created:  # SlurmUser and users read the file, whatever root's umask
-        directory.chmod(0o755)
+    created = writing.make_directories(path.absolute().parent)
     writing.replace(path, text.encode(), 0o644)
     return created
 
