@@ -45,7 +45,8 @@ rm -rf /root/.config/pip /root/.pip
 printf '%s' '{SETTINGS}' >/etc/pip.conf
 apt-get install -qq -y --no-install-recommends slurmctld slurmd slurm-client slurm-wlm-basic-plugins munge python3-venv nfs-ganesha-vfs >/dev/null
 mount -t tmpfs homes /home  # an overlay cannot be exported
-useradd --create-home --groups users ann
+groupadd hpc-users
+useradd --create-home --groups hpc-users ann
 echo '127.0.0.1 head.example.org' >>/etc/hosts
 cat >/etc/ganesha/ganesha.conf <<'END'
 NFS_CORE_PARAM {{ Protocols = 4; Enable_NLM = false; Enable_RQUOTA = false; }}
