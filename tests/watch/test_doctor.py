@@ -139,7 +139,13 @@ def test_credentials_that_end_soon_are_told_once(
 ) -> None:
     """By the cloud itself, and not by what the daemon remembers of it, too."""
     ends = time.time() + 3 * 3600
-    monkeypatch.setattr(FakeProvider, "credentials_end", lambda _self: ends, raising=False)
+
+    # Not an attribute of FakeProvider: isinstance() would remember it beyond this test.
+    class EndingProvider(FakeProvider):
+        def credentials_end(self) -> float:
+            return ends
+
+    monkeypatch.setattr(clouds, "open_provider", lambda *given: EndingProvider(*given[:2]))
     ledger.health.report(health_of("near", ends, T0))
     found = doctor.diagnose(config, slurm, T0, quick=True)
     told = [(part.name, f) for part in found.parts for f in part.findings if "end in" in f.observed]
