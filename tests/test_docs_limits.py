@@ -54,6 +54,7 @@ KEPT = {
     "`kernel.yama.ptrace_scope`": "ROOT_criu::test_a_kernel_that_lets_users_trace_only_descendants_is_refused",
     "CLOCK_MONOTONIC": "matrix::java-scheduler matrix::go-ticker DOCKER_unnoticed::test_what_waits_by_the_clock_waits_as_long_as_on_one_machine"
     " ROOT_criu::test_a_job_whose_clocks_cannot_go_on_is_not_saved",
+    "the next node's processor lacks": "ROOT_session::test_an_image_is_not_used_where_its_programs_would_meet_unknown_instructions",
     "the processor's own cycles": "DOCKER_kept::test_its_environment_stays_and_the_time_of_day_goes_on",
     "a parent that asks": "ROOT_limits::test_a_parent_is_told_of_its_child_and_finds_none_stopped",
     "the environment": "DOCKER_kept::test_its_environment_stays_and_the_time_of_day_goes_on",
