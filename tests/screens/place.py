@@ -34,7 +34,8 @@ from tests.controller.world import World
 
 ROOT = Path("/srv")
 """Mounted for the player alone, so that all paths on screens are the same everywhere."""
-PID, CKPTMAN_PID = 4242, 4243
+PID, CKPTMAN_PID = 4_194_305, 4_194_306
+"""No process of this machine has them (proc(5), pid_max): its /proc would be looked at."""
 SITE = """
 cluster: {{name: alps, uuid: 11111111-1111-4111-8111-111111111111}}
 state_dir: {state}
