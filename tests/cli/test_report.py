@@ -14,6 +14,7 @@ import pytest
 from month_cases import NOW
 from msgspec.structs import replace
 from needs import unless
+from patience import patience
 
 from slurm_elastic.base.errors import ConfigError
 from slurm_elastic.base.month import Month
@@ -63,6 +64,8 @@ def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     month_cases.one_machine(ledger, OCTOBER + 3600)
     ledger.close()
     monkeypatch.setattr(module.time, "time", lambda: NOW)
+    # The simulation runs in a process that yields to all others of a busy machine.
+    monkeypatch.setattr(module, "SIMULATION_S", patience(10 * module.SIMULATION_S))
     monkeypatch.setenv("COLUMNS", "80")
     return path
 
