@@ -58,6 +58,7 @@ class JobFacts(Struct, frozen=True, kw_only=True):
     none if the job's time limit ends or it is preempted. ``can_move``: it is a batch job; Slurm
     requeues no other jobs. ``probe``: it is time to find out whether it can be saved.
     ``stays_suspended``: it is suspended, and has done no work that a save now would keep.
+    ``departs``: an order of a person wants it to leave its nodes.
     """
 
     run: JobRun
@@ -70,6 +71,7 @@ class JobFacts(Struct, frozen=True, kw_only=True):
     can_move: bool = True
     probe: bool = False
     stays_suspended: bool = False
+    departs: bool = False
 
     @property
     def at_risk(self) -> float:
@@ -140,7 +142,7 @@ def _may_save_before_move(facts: JobFacts) -> bool:
     if choice.method == "none" or choice.policy == NO_POLICY:
         return False
     # slurm-elasticd waits for the begin of a departure.
-    if facts.cause in CERTAIN or facts.cause is ThreatCause.DEPARTURE:
+    if facts.cause in CERTAIN or facts.departs:
         return False
     if facts.deadline is None:
         # Without an image a move could only wait for the end of the node.
@@ -206,6 +208,7 @@ def _facts(snapshot: Snapshot, job: SlurmJob, choice: MethodChoice) -> JobFacts:
         can_move=job.batch,
         probe=_needs_probe(snapshot, job, choice),
         stays_suspended=job.is_suspended and not _has_unsaved_work(snapshot, job),
+        departs=any(threat.cause is ThreatCause.DEPARTURE for threat in leaving),
     )
 
 

@@ -287,15 +287,25 @@ def _handle_failed_save(
     may_retry = tries < MAX_TRIES or (is_first_save and now - move.run.started < LAUNCHER_START_S)
     job = _read_job(site, move.run)
     is_running = job is not None and job.restarts == move.run.attempt and not job.states & ENDED
-    retry_at = now + RETRY_AFTER_S if has_time and may_retry else next_save_at(site, move)
-    if is_running and retry_at is not None:
+    if is_running and has_time and may_retry:
         return enter_step(
             site,
             move,
             MigrationStep.WAITING,
             tries=tries,
             again=True,
-            at=retry_at,
+            at=now + RETRY_AFTER_S,
+            note=cause,
+        )
+    if is_running and (later_at := next_save_at(site, move)) is not None:
+        return enter_step(
+            site,
+            move,
+            MigrationStep.WAITING,
+            image=next(iter(site.state.images(move.run.job)), None),
+            tries=tries,
+            again=True,
+            at=later_at,
             note=cause,
         )
     move = fall_back(site, replace(move, tries=tries), cause, runs=is_running)

@@ -63,7 +63,7 @@ def _with_other_nodes(
         return move
     now, slack = site.now(), site.config.checkpoint.deadline_margin
     check_s = verification_seconds(move.method, move.dump)
-    others = tuple(
+    other_nodes = tuple(
         node
         for node in move.run.nodes
         if node not in move.threatened
@@ -71,9 +71,9 @@ def _with_other_nodes(
         and threat.concerns(job)
         and now >= threat.answer_at(job, move.dump, slack, check_s)
     )
-    if not others:
+    if not other_nodes:
         return move
-    widened = replace(move, threatened=(*move.threatened, *others))
+    widened = replace(move, threatened=(*move.threatened, *other_nodes))
     site.state.put(widened)
     return widened
 
@@ -115,8 +115,8 @@ def latest_save_at(site: CheckpointSite, move: Migration, deadline: float) -> fl
 
 
 def next_save_at(site: CheckpointSite, move: Migration) -> float | None:
-    """When to save a run again after MAX_TRIES failed saves (Unix time); None if never. Without
-    this a run would work until a deadline that may be days away, and lose all of that work.
+    """When to save a run again after MAX_TRIES failed saves (Unix time); None if never. The
+    deadline may be days away, and the run would lose all its work until then.
     """
     now = site.now()
     if move.deadline is not None:

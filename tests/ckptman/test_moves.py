@@ -246,6 +246,10 @@ def test_a_save_that_fails_long_before_the_end_of_a_node_is_made_later(
     world.saver.fail_next.extend([CheckpointError(STEP_RUNS)] * 4)
     deadline = None if left is None else world.now + left
     world.order("notice", node=node, reason="its host is replaced", deadline=deadline)
+    world.until(lambda: world.told(7).count("ckpt-failed") == 2)
+    assert not world.migrations()[0].is_hopeless
+    world.until(lambda: world.told(7).count("ckpt-failed") == 3)
+    assert world.migrations()[0].is_hopeless is (left is None), "an order to leave starts it over"
     world.until(lambda: world.back(7, 1), 1500)
     world.tick()
     (moved,) = world.migrations()
@@ -275,6 +279,20 @@ def test_a_policy_that_saves_at_intervals_does_so_before_the_move(left: float | 
         world.order("notice", node=node, reason="its host is replaced", deadline=deadline)
         world.until(lambda: world.back(7, 1), 1200)
         assert world.migrations()[0].image is not None
+    finally:
+        world.close()
+
+
+def test_an_order_to_leave_does_not_wait_for_a_policy() -> None:
+    world = CkptWorld(policy="daly(mtti=18000)")
+    try:
+        node = world.runs(7).nodes[0]
+        world.order("notice", node=node, reason="its host is replaced", deadline=world.now + 7200)
+        world.advance(20)
+        assert not world.migrations()
+        world.order("notice", node=node, reason="drain", departure=True)
+        world.until(lambda: bool(world.migrations()), 30)
+        assert world.migrations()[0].is_hopeless, "slurm-elasticd starts it over"
     finally:
         world.close()
 

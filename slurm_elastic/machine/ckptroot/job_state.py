@@ -56,8 +56,7 @@ class JobState:
 
     def ends_with(self, attempt: int) -> bool:
         """Return whether this run is the job's last one as far as Slurm knows."""
-        # A slurmctld that has lost its state ends the jobs that it does not know. They come back
-        # with that state.
+        # A slurmctld without its state kills all jobs. They come back with that state.
         if self.state == "GONE":
             return False
         has_ended = self.restarts == attempt and self.state in _ENDED | {"COMPLETING"}

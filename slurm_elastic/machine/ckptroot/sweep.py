@@ -52,8 +52,8 @@ def _sweep_job(site: HelperSite, path: Path) -> str:
     request = store.request()
     # The head may ask for the removal of a directory whose job it knows to be over.
     is_asked_for = request is not None and request.verb == "remove"
-    # A slurmctld that has lost its state begins to count from the first number again. A person may
-    # restore that state, and the job waits again.
+    # A slurmctld without its state gives the first numbers again. A person may restore that state,
+    # and then the job waits again.
     is_lost = state.state == "GONE" and store.job >= job_state.next_number(site)
     if is_lost and not is_asked_for:
         return f"job {path.name}: stays: slurmctld may have lost its state"

@@ -31,6 +31,10 @@ class MigrationStep(StrEnum):
 ENDS = frozenset({MigrationStep.BACK, MigrationStep.STAYED, MigrationStep.ENDED})
 
 
+SOON_S = 60.0
+"""A save that is tried again sooner (s) is not given up yet."""
+
+
 class FailedRelease(Struct, frozen=True, kw_only=True):
     """A stopped run that could not be released: the ``cause`` (None: it was not tried yet), and
     ``until`` when (Unix time) it is not tried again, after a ``pause`` (s).
@@ -116,8 +120,15 @@ class Migration(Struct, frozen=True, kw_only=True):
 
     @property
     def is_hopeless(self) -> bool:
-        """Whether the run cannot be saved and is left where it is."""
-        return self.step is MigrationStep.WAITING and self.at is None and not self.again
+        """Whether the run cannot be saved, and is left where it is. Another save may be tried some
+        minutes later.
+        """
+        if self.step is not MigrationStep.WAITING:
+            return False
+        if not self.again:
+            return self.at is None
+        is_far = self.at is not None and self.at - self.changed > SOON_S
+        return self.tries > 0 and self.image is None and is_far
 
 
 class UnsavableRun(Struct, frozen=True, kw_only=True):
