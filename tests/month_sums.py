@@ -202,7 +202,7 @@ def _hours(
     mine = [
         (max(b, launched), min(e, ended), share, key)
         for b, e, share, key in runs.get(row["node"], ())
-        if b < ended and e > launched
+        if b < ended and e > launched and b <= over  # later jobs have its successor
     ]
     edges = {begin, end, up, over, *(x for b, e, _, _ in mine for x in (b, e))}
     edges |= {x for span in drains.get(row["node"], ()) for x in span}
