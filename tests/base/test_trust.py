@@ -188,7 +188,7 @@ OTHER_WAYS = {
     "base/trust.py": "the one way",
     "checkpointers/save_signs.py": "files of a job's user, opened and then looked at",
     "cli/conf_upgrade.py": "the mode and owner of the configuration, for its new file",
-    "cli/init_make.py": "the mode of the configuration, for its new file",
+    "config/configfile.py": "the mode and owner of the configuration, for its new text",
     "ckptman/sources.py": "files that anybody may drop, opened and then looked at",
     "machine/ckptroot/": "files of users among root's: each is opened and then looked at",
     "watch/doctor/head.py": "tells of the state directory",
