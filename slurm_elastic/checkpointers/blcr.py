@@ -52,7 +52,7 @@ if [ -L "$1" ] || [ ! -O "$1" ]; then
 fi
 chmod 711 "$1" && cd "$1" || exit 40
 undo() { [ "$3" = go ] || kill -CONT $(pgrep -s "$4") "$4" 2>/dev/null; rm -f "$2.new"; exit 41; }
-# Nobody waits for a save after its deadline, so nobody else would let a stopped job continue.
+# After the deadline the head waits no longer. Only this script can let the job continue then.
 end=$(($(date +%s) + $5))
 in_time() { n=$((end - $(date +%s))); [ "$n" -gt 0 ] && timeout -k 5 "$n" "$@"; }
 [ "$3" = stop ] && stop=--stop || stop=

@@ -4,17 +4,14 @@ from __future__ import annotations
 
 import argparse
 import os
-import stat
 from pathlib import Path
 
-from slurm_elastic.base import writing
 from slurm_elastic.base.errors import ConfigError
 from slurm_elastic.cli.console import say
 from slurm_elastic.config import configfile
 from slurm_elastic.setup.upgrade import upgraded
 
 BACKUP_SUFFIX = ".before-upgrade"
-_BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 
 
 def run(args: argparse.Namespace) -> int:
@@ -39,13 +36,8 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _write(path: Path, backup: Path, text: str) -> None:
-    """Write both files with the mode and owner of the configuration."""
     try:
-        status, old_content = path.stat(), path.read_bytes()
-        mode, owner = stat.S_IMODE(status.st_mode), (status.st_uid, status.st_gid)
-        mark = _BYTE_ORDER_MARK if old_content.startswith(_BYTE_ORDER_MARK) else b""
-        writing.replace(backup, old_content, mode, owner)
-        writing.replace(path, mark + text.encode(), mode, owner)
+        configfile.rewrite(path, text, backup)
     except OSError as error:
         place = error.filename or path
         raise ConfigError(

@@ -366,7 +366,7 @@ def _ask(question: Question, so_far: Answers, rules: Callable[[Answers], object]
 
 def _write(path: Path, text: str, *, is_new: bool = True) -> list[Path]:
     """Write the file completely or not at all. Returns the directories that were created."""
-    # Not by a look at the path: somebody may have put a link there since.
+    # Not by a look at the path: a link may have taken its place since.
     if not is_new:
         configfile.rewrite(path, text)
         return []

@@ -307,7 +307,7 @@ def saved_text(save: JobSave | None, now: float) -> str:
 
 
 def _saved_at(at: float, now: float) -> str:
-    # Without its date the time would read as today, and all work since that day is at risk.
+    # A time without its date reads as today, but all work since that day is at risk.
     local = time.localtime(at)
     is_today = local[:3] == time.localtime(now)[:3]
     return time.strftime("%H:%M" if is_today else "%m-%d %H:%M", local)

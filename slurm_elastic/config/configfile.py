@@ -6,6 +6,7 @@ ConfigError has all complaints at once. Each is a line
 
 from __future__ import annotations
 
+import codecs
 import contextlib
 import logging
 import os
@@ -183,14 +184,20 @@ def ensure_uuid(path: Path, identity: str | None = None) -> str:
     return created
 
 
-def rewrite(path: Path, text: str) -> None:
-    """Replace the text of an existing configuration. It keeps its mode and its owner, and a link
-    to it stays a link.
+def rewrite(path: Path, text: str, backup: Path | None = None) -> None:
+    """Replace the text of an existing configuration. It keeps its mode, its owner and its byte
+    order mark, and a link to it stays a link. The old content goes to ``backup``, if given.
+
+    OSError if a file cannot be read or written; the configuration is unchanged then.
     """
     file = path.resolve()
-    status = file.stat()
+    status, old_content = file.stat(), file.read_bytes()
+    mode = stat.S_IMODE(status.st_mode)
     owner = (status.st_uid, status.st_gid) if os.geteuid() == 0 else None
-    writing.replace(file, text.encode(), stat.S_IMODE(status.st_mode), owner)
+    mark = codecs.BOM_UTF8 if old_content.startswith(codecs.BOM_UTF8) else b""
+    if backup is not None:
+        writing.replace(backup, old_content, mode, owner)
+    writing.replace(file, mark + text.encode(), mode, owner)
 
 
 def _uuid_file(path: Path) -> Path:

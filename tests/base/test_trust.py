@@ -187,7 +187,6 @@ def test_links_without_end_are_an_error(place: Path) -> None:
 OTHER_WAYS = {
     "base/trust.py": "the one way",
     "checkpointers/save_signs.py": "files of a job's user, opened and then looked at",
-    "cli/conf_upgrade.py": "the mode and owner of the configuration, for its new file",
     "config/configfile.py": "the mode and owner of the configuration, for its new text",
     "ckptman/sources.py": "files that anybody may drop, opened and then looked at",
     "machine/ckptroot/": "files of users among root's: each is opened and then looked at",

@@ -100,8 +100,8 @@ def take(site: HelperSite, caller: Caller, store: JobStore, wait: ImageWait) -> 
     wait.patient = may_have_images(store, caller)
     if not is_there(site.directory, wait):
         raise RequestRefused(f"{site.directory} is not there")
-    # A mount point is empty while its file server is away. Without this the job would start over,
-    # and save on the node's own disk.
+    # A mount point is empty while its file server is away. The job would start over there, and
+    # save on the node's own disk.
     if wait.patient:
         is_there(site.jobs, wait)
     state = _ask(site, caller, wait, caller.restarts)

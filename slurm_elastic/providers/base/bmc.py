@@ -97,11 +97,11 @@ class Redfish:
             text = f"{host}: {url.netloc} cannot be reached: {next(reasons, error)}"
             raise TransientError(name, "NotConnected", text) from error
         except exceptions.HTTPError as error:
-            told = error_of_status(name, error.status_code, f"{host}: {error}")
-            if isinstance(told, InstanceNotFound):
+            refusal = error_of_status(name, error.status_code, f"{host}: {error}")
+            if isinstance(refusal, InstanceNotFound):
                 # The path may be mistyped, or a new firmware's. The host may run all the same.
-                told = ProviderError(name, told.code, told.message)
-            raise told from error
+                refusal = ProviderError(name, refusal.code, refusal.message)
+            raise refusal from error
         except (exceptions.SushyError, LookupError, ValueError, AttributeError) as error:
             raise TransientError(name, type(error).__name__, f"{host}: {error}") from error
         finally:

@@ -40,9 +40,9 @@ def _annotations(tree: ast.Module, lines: list[str]) -> Iterator[tuple[int, int,
             begin = lines[annotation.lineno - 1].rindex(" ->", 0, annotation.col_offset)
         else:
             continue
-        first = node.lineno if isinstance(node, ast.arg) else annotation.lineno
-        if annotation.lineno == annotation.end_lineno == first:
-            yield first, begin, annotation.end_col_offset or begin
+        line = node.lineno if isinstance(node, ast.arg) else annotation.lineno
+        if annotation.lineno == annotation.end_lineno == line:
+            yield line, begin, annotation.end_col_offset or begin
 
 
 def _docstrings(tree: ast.Module) -> list[tuple[int, int]]:

@@ -31,8 +31,8 @@ class MigrationStep(StrEnum):
 ENDS = frozenset({MigrationStep.BACK, MigrationStep.STAYED, MigrationStep.ENDED})
 
 
-SOON_S = 60.0
-"""A save that is tried again sooner (s) is not given up yet."""
+MAX_RETRY_WAIT_S = 60.0
+"""A failed save counts as given up if the wait for the next one is longer (s)."""
 
 
 class FailedRelease(Struct, frozen=True, kw_only=True):
@@ -127,7 +127,7 @@ class Migration(Struct, frozen=True, kw_only=True):
             return False
         if not self.again:
             return self.at is None
-        is_far = self.at is not None and self.at - self.changed > SOON_S
+        is_far = self.at is not None and self.at - self.changed > MAX_RETRY_WAIT_S
         return self.tries > 0 and self.image is None and is_far
 
 

@@ -1,5 +1,5 @@
-"""Services that still run with the configuration as it was before somebody changed the file, or
-that would refuse the file at their next start.
+"""Services that run with the configuration as it was before a change of the file, or that will
+refuse the file at their next start.
 """
 
 from __future__ import annotations
