@@ -127,7 +127,8 @@ def add(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None
             action.add_argument(
                 "--force",
                 action="store_true",
-                help="continue even if jobs or paid machines are on nodes that it removes",
+                help="continue even if jobs or paid machines are on nodes that it removes, or if"
+                " a throw-away slurmctld does not start on your own files",
             )
 
 
@@ -200,7 +201,10 @@ def render(args: argparse.Namespace) -> int:
 
 
 def run_check(args: argparse.Namespace) -> int:
-    """Check slurm.conf, and print the proof and the steps that remain to be done by hand."""
+    """Check slurm.conf, and print the proof and the steps that remain to be done by hand.
+
+    Exit 1 if slurmctld does not start on the site's own files: a restart would be its end.
+    """
     config = _load(args)
     _require_joining(config)
     planned = plan.make(config)
@@ -210,12 +214,12 @@ def run_check(args: argparse.Namespace) -> int:
     notices = (*planned.notices, *prices, *unused, *([lost] if lost else ()))
     remarks = (*overridden(config, planned.version), *notices, *planned.manual)
     try:
-        lines = check.check(planned).lines
+        report = check.check(planned)
     except ConfigError:
         _say(remarks)  # otherwise a person would find them one run later
         raise
-    _say((*lines, *remarks))
-    return 0
+    _say((*report.lines, *remarks))
+    return 1 if report.failure else 0
 
 
 def diff(args: argparse.Namespace) -> int:

@@ -268,6 +268,8 @@ def test_a_site_that_slurmctld_itself_refuses_gets_the_lesser_check(root: Path) 
     report = check.check(planned("small", root, "PartitionName=odd Nodes=nowhere"))
     assert not report.full
     assert "it does not start on slurm.conf as it is" in report.lines[-1]
+    assert report.failure in report.lines[-1]
+    assert report.failure
 
 
 def own_nodes(root: Path, nodes: str, names: str) -> ConfPlan:
@@ -327,3 +329,28 @@ def test_topology_without_our_nodes_prints_the_lines_to_add(root: Path) -> None:
     assert onprem.strip() == site_cases.TOPOLOGY_LINES[1]
     assert core.strip().startswith(site_cases.TOPOLOGY_LINES[2])
     assert core.endswith("topology.conf:4")
+
+
+def add_as_printed(path: Path, printed: str) -> None:
+    """Edit topology.conf by the printed lines alone, as an admin does."""
+    lines = path.read_text().splitlines()
+    for line in printed.splitlines()[1:]:
+        text, _, place = line.strip().partition("    # instead of ")
+        if place:
+            lines[int(place.rpartition(":")[2]) - 1] = ""
+        lines.append(text)
+    path.write_text("\n".join((*lines, "")))
+
+
+@site_cases.ISOLATED
+def test_slurmctld_starts_with_the_printed_lines_also_after_a_pool_grew(root: Path) -> None:
+    one = planned("topology", root)
+    path = Path(one.site.path).parent / "topology.conf"
+    pools = [
+        replace(pool, nodes=pool.nodes.replace("pub[1-8]", "pub[1-9]")) for pool in one.config.pools
+    ]
+    grown = plan.make(replace(one.config, pools=tuple(pools)))
+    with pytest.raises(ConfigError) as refused:
+        check.check(grown)
+    add_as_printed(path, str(refused.value))
+    assert check.check(grown).full

@@ -353,3 +353,12 @@ def test_a_dry_run_of_install_is_diff(admin: Admin, capsys: pytest.CaptureFixtur
     assert admin("install", "--dry-run") == 0
     assert capsys.readouterr().out == changes
     assert not (admin.conf.parent / "slurm-elastic.conf").exists()
+
+
+@site_cases.ISOLATED
+def test_check_fails_for_a_site_on_which_slurmctld_does_not_start(
+    admin: Admin, capsys: pytest.CaptureFixture[str]
+) -> None:
+    admin.conf.write_text(f"{admin.conf.read_text()}\nPartitionName=odd Nodes=nowhere\n")
+    assert admin("check") == 1
+    assert "it does not start on slurm.conf as it is" in capsys.readouterr().out

@@ -349,7 +349,11 @@ def test_all_conflicts_come_at_once(tmp_path: Path, config: Config) -> None:
                 "SwitchName=elastic-aws Nodes=pub[1-4]\nSwitchName=elastic-onprem Nodes=op[1-2]\n"
                 "SwitchName=root Switches=elastic-aws,elastic-onprem\n"
             ),
-            ["SwitchName=elastic-aws Nodes=pub[1-8],pubgpu[1-2]"],
+            ["SwitchName=elastic-aws Nodes=pub[1-8],pubgpu[1-2]    # instead of {}:1"],
+        ),
+        (
+            "SwitchName=elastic-aws Nodes=pub[1-8],pubgpu1,op[1-2]\n",
+            ["SwitchName=elastic-aws Nodes=pub[1-8],pubgpu[1-2]    # instead of {}:1"],
         ),
         ("SwitchName=s1 Nodes=n1,op[1-2],pub[1-8],pubgpu[1-2]\n", []),
     ],

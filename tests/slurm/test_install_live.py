@@ -206,6 +206,24 @@ def test_a_failed_restart_leaves_everything_as_before(root: Path) -> None:
         live.stop()
 
 
+def test_a_slurmctld_that_would_not_start_again_is_not_restarted(root: Path) -> None:
+    """A file of the site's own became fatal after slurmctld had read it."""
+    live = LiveSite("topology", root)
+    try:
+        live.start()
+        topology = live.conf.parent / "topology.conf"
+        topology.write_text(f"{topology.read_text()}SwitchName=rack1 Nodes=w[001-003]\n")
+        before = tree(live.conf.parent)
+        said = r"slurmctld runs, but would not start again .*\(rack1\) has already been defined"
+        for restart in (live.restart_command, None):
+            with pytest.raises(ConfigError, match=said):
+                install(live.config(), live.config_path, restart=restart)
+        assert tree(live.conf.parent) == before
+        assert " is UP" in live.run("scontrol", "ping")
+    finally:
+        live.stop()
+
+
 def test_the_sites_own_prolog_and_epilog_still_run(root: Path) -> None:
     live = LiveSite("own-lua", root)
     try:

@@ -392,6 +392,17 @@ def test_uninstall_names_our_switches_in_topology_yaml(root: Path) -> None:
 
 
 @ISOLATED
+def test_a_switch_of_topology_yaml_that_is_there_is_replaced(root: Path) -> None:
+    one = small_sites.planned("topology-yaml", root, version=NEW)
+    path = Path(one.site.path).parent / "topology.yaml"
+    added = topology.problems(one.config, one.pools, one.site, one.version)[0].splitlines()[1:]
+    name = added[0].split()[-1]
+    path.write_text(f"{path.read_text()}      - switch: {name}\n        nodes: n[1-3]\n")
+    line = len(path.read_text().splitlines()) - 1
+    (problem,) = topology.problems(one.config, one.pools, one.site, one.version)
+    assert f"- switch: {name}    # instead of {path}:{line}" in problem
+
+
 @pytest.mark.release
 @ROOT_PART
 def test_a_topology_yaml_with_the_printed_lines_is_checked_by_the_release(root: Path) -> None:

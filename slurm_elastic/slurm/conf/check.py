@@ -19,7 +19,9 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from slurm_elastic.base.errors import ConfigError, SlurmError
+from slurm_elastic.config import SlurmSettings
 from slurm_elastic.model.cluster import Pool
+from slurm_elastic.slurm.client import controller
 from slurm_elastic.slurm.client.siteconf import SiteConf, encoded
 from slurm_elastic.slurm.conf import (
     allow_lists,
@@ -77,11 +79,13 @@ counters of the throw-away slurmctld, and options that the fragment sets on purp
 
 class Report(Struct, frozen=True, kw_only=True):
     """``full``: a throw-away slurmctld was run. ``lines``: sentences about the proven facts, or
-    about the reason why nothing is proven.
+    about the reason why nothing is proven. ``failure``: why slurmctld does not start on the site's
+    own files, without our part.
     """
 
     full: bool
     lines: tuple[str, ...]
+    failure: str = ""
 
 
 def check(plan: ConfPlan, *, wrapper: Sequence[str] | None = None) -> Report:
@@ -101,7 +105,8 @@ def check(plan: ConfPlan, *, wrapper: Sequence[str] | None = None) -> Report:
     shared = list(mentions.partitions(site, NodesAndPartitions(nodes=_nodes_of(plan))))
     before = dryrun.run(settings, site, _bare_nodes(plan) if shared else None, isolation)
     if before.failure:
-        return _lesser(lines, f"it does not start on slurm.conf as it is: {before.failure}")
+        reason = f"it does not start on slurm.conf as it is: {before.failure}"
+        return replace(_lesser(lines, reason), failure=before.failure)
     problems = list(_readings(plan, before))
     if problems:
         raise ConfigError(*problems)
@@ -115,6 +120,20 @@ def check(plan: ConfPlan, *, wrapper: Sequence[str] | None = None) -> Report:
         f"({len(site.partitions)}) the same with and without the fragment"
     )
     return Report(full=True, lines=tuple(lines))
+
+
+def require_restartable(settings: SlurmSettings, failure: str, *, force: bool) -> None:
+    """ConfigError if slurmctld runs and would not start again on the site's own files.
+
+    It still has the files of its last start. Whoever restarts it then, stops every job of the site
+    from starting, and no roll-back of ours mends a file that is not ours.
+    """
+    if failure and not force and controller.is_up(settings):
+        raise ConfigError(
+            f"{settings.conf}: slurmctld runs, but would not start again on the site's own files:"
+            f" {failure}; nothing was changed. Mend that first. If only the throw-away slurmctld"
+            " of this check cannot start, use --force"
+        )
 
 
 def _nodes_of(plan: ConfPlan) -> frozenset[str]:

@@ -75,14 +75,15 @@ def install(
     """Install, or update an installation. ``restart`` is a command that restarts slurmctld.
 
     ``force`` removes nodes of an earlier install even while jobs run on them or wait for them, and
-    while their machines cost money. ``verify=False`` leaves out the check's slurmctld, as the
-    sandbox does, whose site is made for it.
+    while their machines cost money. It also installs if slurmctld runs and a throw-away slurmctld
+    does not start on the site's own files. ``verify=False`` leaves out the check's slurmctld, as
+    the sandbox does, whose site is made for it.
 
     Raises ConfigError, with nothing changed, if a check fails. After a later failure everything is
     as before.
     """
     planned = plan.make(config, version=version)
-    lines = list(check.check(planned).lines) if verify else []
+    lines = _proven_lines(planned, force=force) if verify else []
     _check_state_dir(config)
     controller.require_own_conf(config.slurm)
     changes = planned.changes()
@@ -105,6 +106,13 @@ def install(
     paths = tuple(file.path for file in changes)
     lines += [f"wrote {path}" for path in paths]
     return InstallResult(changed=paths, lines=(*lines, sentence), restart_needed=restart_needed)
+
+
+def _proven_lines(planned: ConfPlan, *, force: bool) -> list[str]:
+    """What ``conf check`` proves. ConfigError if it refuses the plan, or a restart."""
+    report = check.check(planned)
+    check.require_restartable(planned.config.slurm, report.failure, force=force)
+    return list(report.lines)
 
 
 def _ensure_served(planned: ConfPlan, restart: str | None, lines: Sequence[str]) -> InstallResult:

@@ -14,7 +14,7 @@ from slurm_elastic.model.slurm import Reservation
 from slurm_elastic.slurm.client import controller
 from slurm_elastic.slurm.client.cli import SlurmCli
 from slurm_elastic.slurm.client.siteconf import SiteConf
-from slurm_elastic.slurm.conf import dryrun, fragment, gresconf, topology
+from slurm_elastic.slurm.conf import check, dryrun, fragment, gresconf, topology
 from slurm_elastic.slurm.conf.leaving import NodesAndPartitions
 from slurm_elastic.slurm.conf.mentions import Mention, mentions
 
@@ -64,6 +64,7 @@ def prove(settings: SlurmSettings, site: SiteConf, *, force: bool) -> Iterator[s
     current = _current_failure(settings, site, isolation)
     # If it does not start now either, for example without a plug-in, the failure proves nothing.
     if current is not None:
+        check.require_restartable(settings, current, force=force)
         yield f"not proven by a throw-away slurmctld: it does not start now either: {current}"
     elif not force:
         raise ConfigError(

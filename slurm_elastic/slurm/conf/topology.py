@@ -113,18 +113,22 @@ def _missing(
     becomes another island.
     """
     known_nodes = {node for switch in tree for node in _expand(switch.get("nodes"))}
+    # slurmctld does not start with two switches of one name ("has already been defined").
+    locations = {switch.names[0]: switch.location for switch in tree}
     added = []
     for cloud in config.clouds:
         nodes = [node for pool in pools if pool.cloud == cloud.name for node in pool.nodes]
         if not set(nodes) <= known_nodes:
-            added.append(TopologySwitch(name=f"elastic-{cloud.name}", nodes=compress(nodes)))
-    return [*added, *_root(tree, [switch.name for switch in added])] if added else []
+            name = f"elastic-{cloud.name}"
+            replaces = locations.get(name, "")
+            added.append(TopologySwitch(name=name, nodes=compress(nodes), replaces=replaces))
+    new_names = [switch.name for switch in added if not switch.replaces]
+    return [*added, *_root(tree, new_names)]
 
 
-def _root(tree: Sequence[ConfRecord], added: Sequence[str]) -> Iterator[TopologySwitch]:
+def _root(tree: Sequence[ConfRecord], new: Sequence[str]) -> Iterator[TopologySwitch]:
     children = {child for switch in tree for child in _expand(switch.get("switches"))}
     tops = [switch for switch in tree if switch.names[0] not in children]
-    new = [name for name in added if name not in children]
     if len(tops) != 1 or not new:
         return
     top = tops[0]

@@ -375,6 +375,13 @@ def slurm_conf(config: Config) -> Iterator[Finding]:
         return
     for override in overridden(config, planned.version):
         yield Finding.wrong(conf_path, override, expected="our include line behind all options")
+    if report.failure:
+        yield Finding.wrong(
+            conf_path,
+            f"slurmctld does not start on the site's own files: {report.failure}",
+            expected="files on which a restarted slurmctld starts",
+            advice="mend that before anybody restarts slurmctld; slurm-elastic conf check tries it",
+        )
     for notice in plan.shared_partitions(planned.pools, planned.site):
         yield Finding.note(conf_path, notice)
     depth = "proven on a throw-away slurmctld" if report.full else "parsed only"
