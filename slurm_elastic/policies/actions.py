@@ -151,6 +151,7 @@ class EndStopped(OnMachine, frozen=True, kw_only=True):
     kind: ClassVar[str] = "end-stopped"
     patient: ClassVar[bool] = True
     capped: ClassVar[bool] = True
+    by_node: ClassVar[bool] = True
 
 
 class TerminateOrphan(OnMachine, frozen=True, kw_only=True):

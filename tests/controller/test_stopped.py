@@ -98,6 +98,15 @@ def idle(world: World, seconds: float = 400) -> None:
     world.advance(seconds)
 
 
+def eventually_in(world: World, holds: Callable[[], bool], seconds: float = 900) -> bool:
+    """Let time pass until ``holds``; False if it never does."""
+    for _ in range(int(seconds / 5)):
+        if holds():
+            return True
+        world.advance(5)
+    return False
+
+
 def stopped(world: World) -> dict[str, str]:
     """By machine, its node."""
     return {m.instance.id: m.instance.node for m in world.ledger.stops.machines()}
@@ -978,6 +987,44 @@ def test_a_stopped_machine_that_somebody_starts_ends_as_nobody_needs_it(world: W
     world.clouds["pub"].start(old)
     world.advance(200)
     assert world.alive() == []
+
+
+def test_a_stop_without_effect_is_paid_as_a_running_machine_until_it_ends_beside_the_fresh_one(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The guest ignores ACPI, and the next job comes before the repair's grace is over."""
+    run(world, 1, "pub1")
+    (old,) = world.machines_of("pub1")
+    monkeypatch.setattr(world.clouds["pub"], "stop", lambda _ids: None)
+    for job in world.slurm.queue():
+        world.slurm.finish(job)
+    assert eventually_in(
+        world, lambda: is_powered_down(world, "pub1") and stopped(world) == {old: "pub1"}
+    )
+    world.slurm.submit(20, ("pub1",))
+    world.advance(40)
+    assert len(world.machines_of("pub1")) == 2
+    assert eventually_in(world, lambda: world.site.usage().nodes.get("", 0) == 2), "both count"
+    assert world.site.usage().dollars_per_hour[""] == pytest.approx(0.2)
+    assert "runs-again" in world.kinds("pub1")
+    assert eventually_in(world, lambda: old not in states(world))
+    assert len(world.machines_of("pub1")) == 1
+    assert world.site.usage().dollars_per_hour[""] == pytest.approx(0.1)
+
+
+def test_a_machine_started_in_the_console_beside_another_of_its_node_ends(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run(world, 1, "pub1")
+    (old,) = world.machines_of("pub1")
+    idle(world)
+    with monkeypatch.context() as patch:
+        patch.setattr(starting, "to_start", lambda *_args, **_kwargs: [])
+        run(world, 2, "pub1")
+    (fresh,) = (i for i in states(world) if i != old)
+    world.clouds["pub"].start(old)
+    assert eventually_in(world, lambda: states(world) == {fresh: "running"})
+    assert stopped(world) == {}
 
 
 def test_while_its_offer_cools_down_a_fresh_machine_is_taken(world: World) -> None:

@@ -98,6 +98,14 @@ def test_a_failed_end_is_repeated_until_it_is_done(
     assert "terminate-failed" in world.kinds("pub1")
 
 
+def test_a_failed_end_is_repeated_while_the_clouds_list_fails(world: World) -> None:
+    up(world, "pub1")
+    world.clouds["pub"].fail_next(TransientError, 100_000, "instances")
+    world.clouds["pub"].fail_next(TransientError, 1, "terminate")
+    idle(world, 400)
+    assert world.alive() == []
+
+
 def test_an_error_of_a_clouds_library_is_logged_told_and_tried_again(
     world: World, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

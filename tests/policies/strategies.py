@@ -14,7 +14,12 @@ from slurm_elastic.model.cluster import (
     Pool,
 )
 from slurm_elastic.model.slurm import SlurmNode
-from slurm_elastic.policies.repair.cloud_view import CloudView, Intent, TrackedInstance
+from slurm_elastic.policies.repair.cloud_view import (
+    CloudView,
+    Intent,
+    StoppedInstance,
+    TrackedInstance,
+)
 
 NOW = 1_000_000.0
 NAMES = [f"pub{i}" for i in range(1, 7)]
@@ -107,6 +112,10 @@ def views(draw: st.DrawFn) -> CloudView:
         tracked=tuple(known),
         intents=tuple(intents),
         listed=draw(st.none() | st.just(tuple(seen))),
+        stopped=tuple(
+            StoppedInstance(id=f"i-{8 + k}", node=draw(st.sampled_from(NAMES)))
+            for k in range(draw(st.integers(0, 2)))
+        ),
         held=frozenset(draw(st.lists(st.sampled_from(NAMES)))),
     )
 

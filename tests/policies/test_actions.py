@@ -22,7 +22,7 @@ KINDS = {
     "doubt": "patient bulk",
     "end": "bulk",
     "end-missing": "capped bulk",
-    "end-stopped": "patient capped bulk",
+    "end-stopped": "patient capped by_node bulk",
     "fail-lost": "by_node bulk",
     "fail-node": "patient capped by_node bulk",
     "give-back": "by_node bulk",

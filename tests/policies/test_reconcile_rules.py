@@ -15,7 +15,7 @@ from msgspec.structs import replace
 from slurm_elastic.model.causes import Quoted
 from slurm_elastic.model.cluster import Instance, InstanceState
 from slurm_elastic.model.slurm import SlurmNode
-from slurm_elastic.policies.actions import NoteEnd, TerminateOrphan
+from slurm_elastic.policies.actions import NoteEnd, Terminate, TerminateOrphan
 from slurm_elastic.policies.nodes.out_of_service import DrainTerms
 from slurm_elastic.policies.nodes.pings import is_lasting, is_pinged
 from slurm_elastic.policies.repair.cloud_view import (
@@ -143,6 +143,10 @@ CASES = {
         view(BUSY, tracked=(MISSED, NAMED), listed=(NAMED_SEEN,)), [("end-missing", "i-1")]),
     "missing, its end was decided": (view(OFF, tracked=(replace(KNOWN, is_ending=True),)),
                                      [("end", "i-1")]),
+    "cloud unreadable, its end was decided": (
+        view(OFF, tracked=(replace(KNOWN, is_ending=True),), listed=None), [("terminate", "i-1")]),
+    "cloud unreadable, to be stopped": (
+        view(OFF, tracked=(replace(KNOWN, is_ending=True, is_stopping=True),), listed=None), []),
     "cloud unreadable": (view(OFF, tracked=(replace(KNOWN, missed_listings=9),), listed=None), []),
     "end decided, still there": (view(OFF, tracked=(replace(KNOWN, is_ending=True),), listed=(SEEN,)),
                                  [("terminate", "i-1")]),
@@ -316,7 +320,7 @@ def test_one_that_is_stopped_has_ended_after_as_many_reads_as_any_other() -> Non
     [
         (SILENT, SEEN, ["runs-again"]),
         (SILENT, replace(SEEN, state=InstanceState.STOPPED), ["fail-node"]),
-        (BOOTING, SEEN, ["launch"]),
+        (BOOTING, SEEN, ["end-stopped", "launch"]),
     ],
 )
 def test_a_node_whose_stopped_machine_was_started_by_somebody_has_not_lost_it(
@@ -324,6 +328,32 @@ def test_a_node_whose_stopped_machine_was_started_by_somebody_has_not_lost_it(
 ) -> None:
     world = view(states, stopped=(StoppedInstance(id="i-1", node="pub1"),), listed=(seen,))
     assert [a.kind for a in repairs(world, Thresholds())] == expected
+
+
+@pytest.mark.parametrize("beside", [(), (replace(NAMED, address="10.0.0.2"),)])
+@pytest.mark.parametrize(
+    ("states", "expected"),
+    [
+        (UP, "runs-again"),
+        (BUSY, "runs-again"),
+        (BUSY | {"DRAIN"}, "runs-again"),
+        (DOWN, "runs-again"),
+        (None, "runs-again"),
+        (BOOTING, "end-stopped"),
+        (OFF, "end-stopped"),
+    ],
+)
+def test_a_stopped_machine_that_runs_has_a_rule_whatever_its_node_and_other_machine_do(
+    states: frozenset[str] | None, expected: str, beside: tuple[TrackedInstance, ...]
+) -> None:
+    world = view(
+        states,
+        stopped=(StoppedInstance(id="i-1", node="pub1"),),
+        tracked=beside,
+        listed=(SEEN, *(NAMED_SEEN for _ in beside)),
+    )
+    (action,) = [a for a in repairs(world, Thresholds()) if a.subject == "i-1"]
+    assert action.kind == expected
 
 
 @pytest.mark.parametrize("needed", [1, 2, 5])
@@ -549,7 +579,10 @@ def test_of_two_machines_the_one_at_the_nodes_address_stays() -> None:
 @given(views())
 def test_nothing_is_deleted_when_the_cloud_was_not_read(world: CloudView) -> None:
     actions = repairs(replace(world, listed=None), Thresholds())
-    assert not [a for a in actions if a.kind.startswith(("terminate", "end", "abandon", "launch"))]
+    repeated = [a for a in actions if isinstance(a, Terminate)]
+    assert {a.machine for a in repeated} == {m.id for m in world.tracked if m.is_ending}
+    decided = [a for a in actions if a not in repeated]
+    assert not [a for a in decided if a.kind.startswith(("terminate", "end", "abandon", "launch"))]
 
 
 @given(views())

@@ -14,7 +14,10 @@ from slurm_elastic.policies.repair.strays import stray, strays_of, unending
 def test_an_end_may_take_a_quarter_of_an_hour() -> None:
     assert unending(None, T0) is None
     assert unending(T0, T0 + 900) is None
-    assert unending(T0, T0 + 900.5) == "its cloud still has it after several requests to end it"
+    assert (
+        unending(T0, T0 + 900.5)
+        == "its end was decided over 15m ago, and its cloud has not confirmed it"
+    )
 
 
 POOLS = {"pub1": pool(), "moved1": pool("own", "gcp", 1, "moved")}
@@ -51,6 +54,6 @@ def test_all_that_somebody_should_look_at_is_told_by_cloud_and_machine() -> None
                    POOLS, T0)  # fmt: skip
     assert found == {
         ("aws", "i-2"): "no pool of cloud aws has node pub99 now",
-        ("aws", "i-3"): "its cloud still has it after several requests to end it",
+        ("aws", "i-3"): "its end was decided over 15m ago, and its cloud has not confirmed it",
         ("left", "g2"): ("its launch of 2 nodes has no answer, and the configuration has no left"),
     }

@@ -365,7 +365,7 @@ def test_a_machine_that_its_cloud_does_not_end_is_shown_as_such(tmp_path: Path) 
     view = status_view(config(tmp_path), Facts(now=NOW, nodes={}, machines=ending))
     assert {i.id: i.next for i in view.instances} == {
         "i-1": "terminating: idle",
-        "i-2": "stray: its cloud still has it after several requests to end it",
+        "i-2": "stray: its end was decided over 15m ago, and its cloud has not confirmed it",
     }
 
 

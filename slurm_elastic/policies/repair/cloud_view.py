@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from enum import Enum, auto
 from functools import cached_property
+from typing import ClassVar
 
 from msgspec import Struct, field
 
@@ -52,6 +54,19 @@ def states_of(nodes: Mapping[str, SlurmNode], terms: DrainTerms) -> dict[str, No
     }
 
 
+class Recorded(Enum):
+    """What the ledger says of a machine that is paid. Each has its rule for each state in which a
+    cloud may list the machine (``reconcile_rules``).
+
+    WANTED: it serves its node, or soon will. STOPPING, ENDING: decided, and not yet confirmed.
+    """
+
+    WANTED = auto()
+    STOPPING = auto()
+    STOPPED = auto()
+    ENDING = auto()
+
+
 class TrackedInstance(Struct, frozen=True, kw_only=True):
     """A live machine of the ledger.
 
@@ -77,6 +92,14 @@ class TrackedInstance(Struct, frozen=True, kw_only=True):
     is_stopping: bool = False
     first_launched_at: float | None = None
 
+    @property
+    def recorded(self) -> Recorded:
+        """The state of its row."""
+        # STOPPING first: a machine that will be stopped has ``is_ending`` set, too.
+        if self.is_stopping:
+            return Recorded.STOPPING
+        return Recorded.ENDING if self.is_ending else Recorded.WANTED
+
 
 class StoppedInstance(Struct, frozen=True, kw_only=True):
     """A stopped machine of the ledger. ``unwanted``: why it must end, None if it may stay."""
@@ -85,6 +108,7 @@ class StoppedInstance(Struct, frozen=True, kw_only=True):
     node: str
     missed_listings: int = 0
     unwanted: Unwanted | StoppedByOrder | None = None
+    recorded: ClassVar[Recorded] = Recorded.STOPPED
 
 
 class Intent(Struct, frozen=True, kw_only=True):

@@ -21,12 +21,16 @@ any other        machine             missing N reads in a row end-missing (a mis
                                                               doubt)
 any              to be stopped       off, or about to be      stopped (as it was decided)
 any              to be stopped       runs                     stop (again)
-any              suspending          still there              terminate (again)
+any              suspending          still there, or the list terminate (again)
+                                     cannot be read
 any              stopped             missing N reads in a row end-missing
 any              stopped, unwanted   off                      end-stopped, after the grace
                  (``stopped``)
 powered down     stopped             runs                     end-stopped, after the grace
-up               stopped             runs                     runs-again, after the grace
+powering up      stopped             runs                     end-stopped, after the grace
+any other        stopped             runs                     runs-again, after the grace: from then
+                                                              on as any machine, also beside another
+                                                              machine of its node
 powering up      to be started       off                      start (again)
 any              no row              has it stopped           adopt, after the grace
 up, busy, heard  machine             has it stopped           nothing: the job runs
@@ -96,6 +100,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from math import isfinite
+from typing import assert_never
 
 from slurm_elastic.model.causes.machine_ends import (
     EndConfirmed,
@@ -115,7 +120,7 @@ from slurm_elastic.model.causes.repairs import (
     StopConfirmed,
     StopPending,
 )
-from slurm_elastic.model.cluster import OFF, InstanceState
+from slurm_elastic.model.cluster import InstanceState
 from slurm_elastic.model.slurm import SlurmNode
 from slurm_elastic.policies.actions import (
     Action,
@@ -136,7 +141,13 @@ from slurm_elastic.policies.actions import (
 )
 from slurm_elastic.policies.clock_guard import age as age_of
 from slurm_elastic.policies.nodes.node_state import Phase, is_busy, is_down, is_drained, phase
-from slurm_elastic.policies.repair.cloud_view import CloudView, Thresholds, TrackedInstance
+from slurm_elastic.policies.repair.cloud_view import (
+    CloudView,
+    Recorded,
+    StoppedInstance,
+    Thresholds,
+    TrackedInstance,
+)
 from slurm_elastic.policies.repair.inventory import (
     InventoryReport,
     answers,
@@ -145,7 +156,11 @@ from slurm_elastic.policies.repair.inventory import (
 )
 from slurm_elastic.policies.repair.launch_repairs import repair_launches
 from slurm_elastic.policies.repair.node_repairs import of_nodes
-from slurm_elastic.policies.repair.stopped_repairs import stopped_ones
+from slurm_elastic.policies.repair.stopped_repairs import (
+    missing_stopped,
+    off,
+    runs_though_stopped,
+)
 
 
 def repairs(view: CloudView, patience: Thresholds) -> tuple[Action, ...]:
@@ -156,12 +171,11 @@ def repairs(view: CloudView, patience: Thresholds) -> tuple[Action, ...]:
     listing = assess_inventory(view, patience)
     if listing.doubt:
         actions.append(DoubtList(cause=ListDoubted(doubt=listing.doubt)))
-    for machine in view.tracked:
+    paid_machines: tuple[TrackedInstance | StoppedInstance, ...] = (*view.tracked, *view.stopped)
+    for machine in paid_machines:
         action = _machine(view, machine, patience, listing)
         if action is not None:
             actions.append(action)
-    if view.stopped:
-        actions += stopped_ones(view, patience, listing)
     actions += _doubles(view)
     # Nodes last: they are about nodes without a machine, and an adoption may give a node one.
     actions += of_nodes(view, pings_count=listing.pings_count)
@@ -169,24 +183,119 @@ def repairs(view: CloudView, patience: Thresholds) -> tuple[Action, ...]:
 
 
 def _machine(
-    view: CloudView, machine: TrackedInstance, patience: Thresholds, listing: InventoryReport
+    view: CloudView,
+    machine: TrackedInstance | StoppedInstance,
+    patience: Thresholds,
+    listing: InventoryReport,
 ) -> Action | None:
-    """The action that one live machine calls for. The first condition that holds decides, in the
-    order of the table.
+    """The action that one machine calls for. Every state of the row has a rule for every state in
+    the list, which mypy checks: a pair that no rule minds would be paid for as long as it lasts.
     """
     if view.listed is None:
-        return None
+        return _unread(machine)
     state = listing.states.get(machine.id)
-    if state is None:
-        return _missing(view, machine, patience, listing)
-    # Before `suspending`, which a machine that will be stopped has set, too.
-    if machine.is_stopping:
-        return _to_be_stopped(machine, state)
-    if machine.is_ending:
+    if isinstance(machine, StoppedInstance):
+        # The list may show another account's machines, or lack tags.
+        return None if listing.doubt else _while_stopped(view, machine, state, patience)
+    match machine.recorded:
+        case Recorded.ENDING:
+            return _while_ending(machine, state)
+        case Recorded.STOPPING:
+            return _while_stopping(view, machine, state, patience, listing)
+        case Recorded.WANTED:
+            return _while_wanted(view, machine, state, listing)
+        case Recorded.STOPPED:
+            return None  # ``StoppedInstance`` above
+        case _:
+            assert_never(machine.recorded)
+
+
+def _unread(machine: TrackedInstance | StoppedInstance) -> Action | None:
+    """The action while the cloud's list cannot be read."""
+    # An end needs only the machine's id, and a cloud whose list fails may well end machines.
+    if machine.recorded is Recorded.ENDING:
         return Terminate(machine=machine.id, cause=EndPending())
+    return None
+
+
+def _while_ending(machine: TrackedInstance, state: InstanceState | None) -> Action | None:
+    match state:
+        case None:
+            return NoteEnd(machine=machine.id, cause=EndConfirmed())
+        case (
+            InstanceState.PENDING
+            | InstanceState.RUNNING
+            | InstanceState.STOPPING
+            | InstanceState.STOPPED
+            | InstanceState.TERMINATED
+        ):
+            return Terminate(machine=machine.id, cause=EndPending())
+        case _:
+            assert_never(state)
+
+
+def _while_stopping(
+    view: CloudView,
+    machine: TrackedInstance,
+    state: InstanceState | None,
+    patience: Thresholds,
+    listing: InventoryReport,
+) -> Action | None:
+    """Record that the machine has stopped or ended, or repeat the stop."""
+    match state:
+        case None:
+            # One list that lacks the machine may hide it.
+            is_lost = not listing.doubt and is_overdue(view, machine, patience)
+            return _note_missing(machine) if is_lost else None
+        case InstanceState.STOPPING | InstanceState.STOPPED:
+            return NoteStopped(machine=machine.id, cause=StopConfirmed())
+        case InstanceState.PENDING | InstanceState.RUNNING | InstanceState.TERMINATED:
+            return StopAgain(machine=machine.id, cause=StopPending())
+        case _:
+            assert_never(state)
+
+
+def _while_stopped(
+    view: CloudView,
+    machine: StoppedInstance,
+    state: InstanceState | None,
+    patience: Thresholds,
+) -> Action | None:
+    match state:
+        case None:
+            return missing_stopped(machine, patience)
+        case InstanceState.STOPPING | InstanceState.STOPPED:
+            return off(machine)
+        case InstanceState.PENDING | InstanceState.RUNNING:
+            return runs_though_stopped(view, machine)
+        case InstanceState.TERMINATED:
+            return None  # the ledger has closed its row as it read the list
+        case _:
+            assert_never(state)
+
+
+def _while_wanted(
+    view: CloudView,
+    machine: TrackedInstance,
+    state: InstanceState | None,
+    listing: InventoryReport,
+) -> Action | None:
     node = view.nodes.get(machine.node)
-    if state in OFF:
-        return _to_be_started(view, machine, state) or _stopped(view, machine, node, listing)
+    match state:
+        case None:
+            return _note_missing(machine) if machine.id in listing.gone else None
+        case InstanceState.STOPPING | InstanceState.STOPPED:
+            return _to_be_started(view, machine, state) or _stopped(view, machine, node, listing)
+        case InstanceState.PENDING | InstanceState.RUNNING | InstanceState.TERMINATED:
+            return _standing(view, machine, node)
+        case _:
+            assert_never(state)
+
+
+def _standing(view: CloudView, machine: TrackedInstance, node: SlurmNode | None) -> Action | None:
+    """The action for a machine that runs. The first condition that holds decides, in the order of
+    the table.
+    """
     if node is None:
         return _unlisted(view, machine)
     if view.states[node.name].is_unneeded:
@@ -201,6 +310,10 @@ def _machine(
     return _aged(view, machine, node)
 
 
+def _note_missing(machine: TrackedInstance) -> Action:
+    return NoteMissing(machine=machine.id, cause=NotListed(missed_listings=machine.missed_listings))
+
+
 def _stopped(
     view: CloudView, machine: TrackedInstance, node: SlurmNode | None, listing: InventoryReport
 ) -> Action | None:
@@ -212,13 +325,6 @@ def _stopped(
     if runs_job and listing.pings_count:
         return None
     return TerminateStopped(machine=machine.id, cause=StoppedByOthers())
-
-
-def _to_be_stopped(machine: TrackedInstance, state: InstanceState) -> Action:
-    """Record that the machine has stopped, or repeat the stop."""
-    if state in OFF:
-        return NoteStopped(machine=machine.id, cause=StopConfirmed())
-    return StopAgain(machine=machine.id, cause=StopPending())
 
 
 def _to_be_started(
@@ -252,20 +358,6 @@ def _unlisted(view: CloudView, machine: TrackedInstance) -> Action | None:
     if machine.max_age is None or view.now - machine.decided_at <= machine.max_age:
         return None
     return TerminateOrphan(machine=machine.id, cause=TooOldWithoutNode())
-
-
-def _missing(
-    view: CloudView, machine: TrackedInstance, patience: Thresholds, listing: InventoryReport
-) -> Action | None:
-    """The action for a machine that the list lacks."""
-    # A machine that will be stopped has not ended only because one list lacks it: the list may hide
-    # it.
-    if machine.is_ending and not machine.is_stopping:
-        return NoteEnd(machine=machine.id, cause=EndConfirmed())
-    lost = not listing.doubt and machine.is_stopping and is_overdue(view, machine, patience)
-    if machine.id not in listing.gone and not lost:
-        return None
-    return NoteMissing(machine=machine.id, cause=NotListed(missed_listings=machine.missed_listings))
 
 
 def _aged(view: CloudView, machine: TrackedInstance, node: SlurmNode) -> Action | None:

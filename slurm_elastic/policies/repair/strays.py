@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Container, Iterable, Mapping
 
-from slurm_elastic.base.units import counted
+from slurm_elastic.base.units import brief, counted
 from slurm_elastic.model.cluster import Instance, Pool
 from slurm_elastic.model.memory import Launch, Machine
 from slurm_elastic.policies.clock_guard import age
@@ -73,7 +73,7 @@ def unending(suspending: float | None, now: float) -> str | None:
     """
     if suspending is None or age(suspending, now) <= UNENDING:
         return None
-    return "its cloud still has it after several requests to end it"
+    return f"its end was decided over {brief(UNENDING)} ago, and its cloud has not confirmed it"
 
 
 def unanswered(cloud: str, nodes: int, clouds: Container[str]) -> str | None:
