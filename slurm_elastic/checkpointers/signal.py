@@ -6,6 +6,9 @@ finished its work, but Slurm can requeue ended batch jobs as well as running one
 22.05: ``scontrol requeue`` of a COMPLETED or FAILED job works as long as slurmctld knows the job,
 which is MinJobAge). The job may therefore end, because the requeue also works after the end.
 
+Slurm signals only the batch script's own shell, and by default a shell dies of the signal, whatever
+the programs do that it has started. So a job whose script does not catch the signal gets none.
+
 One small file per job records the pending save and the last two complete saves.
 """
 
@@ -32,9 +35,11 @@ from slurm_elastic.checkpointers.save_signs import (
     is_end_of_script,
 )
 from slurm_elastic.config.checkpoint import SignalSettings
+from slurm_elastic.model.causes.hindrances import UNCAUGHT
 from slurm_elastic.model.checkpoint import Image, JobRun, Origin
 from slurm_elastic.model.protocols import Slurm
 from slurm_elastic.model.slurm import ENDED, SlurmJob
+from slurm_elastic.policies.checkpoint.batch_script import DIED, dies_of_signals
 from slurm_elastic.state import statedir
 
 log = logging.getLogger(__name__)
@@ -54,6 +59,8 @@ _HAS_PROCESSES = frozenset({"RUNNING", "STOPPED", "SUSPENDED"})
 _OVER = ENDED | {"COMPLETING"}
 """States of a job whose processes have ended, or are about to."""
 _NOT_RUNNING = _OVER | {"STOPPED", "SUSPENDED"}
+HARMLESS_SIGNALS = frozenset({"CHLD", "CONT", "URG", "WINCH"})
+"""Signals that end no process that does not catch them."""
 OPTIONS = frozenset({"signal", "stop_signal", "scope", "saved"})
 """The options that a job may give this method: ``--comment=ckpt=signal,saved=file:state``."""
 
@@ -103,8 +110,15 @@ class Save(Struct, frozen=True, kw_only=True):
         return (self.attempt, self.stop) == (run.attempt, stop) and is_in_time
 
 
+class _DiedOfSignalError(CheckpointError):
+    """The signal ended the run, so the job's later runs must not get one."""
+
+
 class Book(Struct, frozen=True, kw_only=True):
-    """The contents of one job's file."""
+    """The contents of one job's file. ``dies``: whether our signal ends the job's batch script,
+    None if that was not checked yet. It holds for all runs of the job, because they have the same
+    script.
+    """
 
     uid: int
     directory: str
@@ -112,6 +126,7 @@ class Book(Struct, frozen=True, kw_only=True):
     images: tuple[Image, ...] = ()
     signs: dict[int, str] = {}
     number: int = 0
+    dies: bool | None = None
 
 
 class SignalCheckpointer:
@@ -142,7 +157,8 @@ class SignalCheckpointer:
         pending = book.pending
         is_resumed = pending is not None and pending.is_awaited(run, self._clock(), stop=stop)
         if pending is None or not is_resumed:
-            self._wait_for_traps(run, deadline)
+            job = self._wait_for_traps(run, deadline)
+            book = self._check_script(run, job, book, settings)
             pending = self._request_save(run, book, settings, deadline, stop=stop)
             book = replace(book, pending=pending)
         sign = completion_of(pending.sign, run, self._slurm)
@@ -150,6 +166,9 @@ class SignalCheckpointer:
             image = self._wait(run, sign, pending, book, deadline)
             if is_resumed:
                 image = _dated_by_sign(image, sign, pending)
+        except _DiedOfSignalError:
+            self._write(run.job, replace(book, dies=True))
+            raise
         except CheckpointError:
             self._continue_after_failure(run, pending, settings)
             raise
@@ -161,19 +180,42 @@ class SignalCheckpointer:
             self._hold(run, deadline)
         return image
 
-    def _wait_for_traps(self, run: JobRun, deadline: float) -> None:
-        """Wait until the run has had the time to set its traps."""
+    def _wait_for_traps(self, run: JobRun, deadline: float) -> SlurmJob:
+        """Wait until the run has had the time to set its traps. Returns its job."""
         try:
             job = self._look(run.job)
         except SlurmError as error:
             raise CheckpointError(f"job {run.label} cannot be signalled: {error}") from error
         # Slurm signals a job, and not a run. This save may have been queued for minutes: if the job
         # runs again since, its new script may have set no trap yet, and would die of the signal.
-        started_at = max(run.started, _require_same_run(run, job).start)
+        job = _require_same_run(run, job)
+        started_at = max(run.started, job.start)
         wait_s = min(started_at + MIN_RUN_TIME_S, deadline - MIN_RUN_TIME_S) - self._clock()
         if wait_s > 0:
             # The start may lie in the future, if the clock was set back since.
             self._sleep(min(wait_s, MIN_RUN_TIME_S))
+        return job
+
+    def _check_script(
+        self, run: JobRun, job: SlurmJob, book: Book, settings: SignalSettings
+    ) -> Book:
+        """Return the book with ``dies``. Raises CheckpointError if the signal would end the script.
+
+        ``scope=full`` signals the script's shell as well, so it needs the same check.
+        """
+        names = {settings.signal, settings.stop_signal or settings.signal}
+        if book.dies is None and job.batch and names - HARMLESS_SIGNALS:
+            try:
+                script = self._slurm.batch_script(run.job)
+            except SlurmError as error:
+                # We could not look. A signal now might end the job, so the next try looks again.
+                raise CheckpointError(
+                    f"no answer to a look at the batch script of job {run.label}: {error}"
+                ) from error
+            book = replace(book, dies=dies_of_signals(script))
+        if book.dies:
+            raise CheckpointError(f"job {run.label}: {UNCAUGHT}")
+        return book
 
     def _hold(self, run: JobRun, deadline: float) -> None:
         """Send SIGSTOP, and wait until Slurm shows the job as stopped. A run that has ended needs
@@ -290,10 +332,10 @@ class SignalCheckpointer:
             raise CheckpointError(f"job {run.label} ended or restarted before it had saved itself")
         if job.states & {"RUNNING", "STOPPED", "COMPLETING", "SUSPENDED"}:
             return
-        reason = " ".join(sorted(job.states))
+        ended = f"job {run.label} ended without having saved itself"
         if job.died_of in save_signals(self._settings, run):
-            reason = "the signal ended it, because the program does not catch it"
-        raise CheckpointError(f"job {run.label} ended without having saved itself ({reason})")
+            raise _DiedOfSignalError(f"{ended} ({DIED})")
+        raise CheckpointError(f"{ended} ({' '.join(sorted(job.states))})")
 
     def release(self, run: JobRun) -> None:
         """Send SIGCONT to all processes of the job."""
@@ -310,9 +352,19 @@ class SignalCheckpointer:
         """Return None: only the program knows from which save it was restarted."""
         return None
 
-    def hindered(self, run: JobRun) -> str:  # noqa: ARG002
-        """Return "": only an attempt shows whether a save is possible."""
-        return ""
+    def hindered(self, run: JobRun) -> str:
+        """Return why the run cannot be saved, if the signal of its pending save has ended it. This
+        is known also after a crash that came between the signal and the end.
+        """
+        book, job = self._read(run.job), self._job(run)
+        pending = None if book is None else book.pending
+        if pending is None or job is None or not job.has_ended:
+            return ""
+        is_same_run = pending.attempt == run.attempt == job.restarts
+        # A person may have sent the same signal long after our save was given up.
+        is_ours = job.end <= pending.until + STOP_TIMEOUT_S
+        died = job.died_of in save_signals(self._settings, run) and "CANCELLED" not in job.states
+        return DIED if is_same_run and is_ours and died else ""
 
     def is_at_work(self, run: JobRun) -> bool:  # noqa: ARG002
         """Return False: the program has no launcher that reports it."""

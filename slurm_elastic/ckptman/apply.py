@@ -12,7 +12,15 @@ from slurm_elastic.base.errors import SlurmElasticError
 from slurm_elastic.base.faults import reach
 from slurm_elastic.base.report_once import ReportOnce
 from slurm_elastic.base.shared_dict import SharedDict
-from slurm_elastic.ckptman import after_requeue, migration, node_release, nodes, steps, suspended
+from slurm_elastic.ckptman import (
+    after_requeue,
+    ended_by_save,
+    migration,
+    node_release,
+    nodes,
+    steps,
+    suspended,
+)
 from slurm_elastic.ckptman.decide import MOVE, NO_DEADLINE, JobPlan
 from slurm_elastic.ckptman.executor import KeyedExecutor, Urgency, WorkKind
 from slurm_elastic.ckptman.losses import UnannouncedEnds
@@ -74,6 +82,7 @@ class PlanApplier:
         if snapshot.answered:
             self._forget_jobs(snapshot)
             self._failover.protect(snapshot.jobs)
+            ended_by_save.requeue_ended_runs(self._site, snapshot, self.crew)
             self._unannounced.report(snapshot, self.crew)
             moving_jobs = frozenset(move.run.job for move in moves)
             suspended.suspend_owed_jobs(self._site, snapshot, self.crew)

@@ -279,6 +279,10 @@ class Slurm(Protocol):
         """``scancel --signal``: to the batch script alone, or with ``full`` to its children too."""
         ...
 
+    def batch_script(self, job: int) -> str:
+        """``scontrol write batch_script``: the text of the job's script, "" if it has none."""
+        ...
+
     def any_nodes(self, job: int) -> None:
         """Remove the named nodes (``-w``) of a PENDING job, so that it may start on other nodes."""
         ...

@@ -15,6 +15,7 @@ from slurm_elastic.ckptman.site import JobList
 from slurm_elastic.config.checkpoint import SignalSettings
 from slurm_elastic.model.checkpoint import Image, JobRun
 from slurm_elastic.model.slurm import SlurmJob
+from slurm_elastic.policies.checkpoint.unsavable import obstacle
 from slurm_elastic.slurm.client.fake import FakeSlurm
 from slurm_elastic.testing.saving import Deadlines, Holds, SaveContract, Spoils
 
@@ -138,8 +139,66 @@ def test_a_job_that_dies_of_the_signal_is_told_apart(bed: SignalBed) -> None:
     run = bed.run()
     bed.deaf.add(7)
     bed.slurm.on_signal = lambda job, _: bed.slurm.set_job(job, "FAILED", killed_by=10)
-    with pytest.raises(CheckpointError, match="does not catch it"):
+    with pytest.raises(CheckpointError, match="did not catch it"):
         bed.checkpointer.checkpoint(run, deadline=soon(), stop=True)
+
+
+DYING = "#!/bin/bash\npython3 prog.py\n"
+
+
+@pytest.mark.parametrize("stop", [True, False])
+@pytest.mark.parametrize("scope", ["batch", "full"])
+def test_a_script_that_would_die_of_the_signal_gets_none(
+    bed: SignalBed, scope: str, *, stop: bool
+) -> None:
+    bed.slurm.scripts[7] = DYING
+    run = bed.run(scope=scope)
+    for _ in range(2):
+        with pytest.raises(CheckpointError, match="does not catch it"):
+            bed.checkpointer.checkpoint(run, deadline=soon(), stop=stop)
+    assert bed.caught == []
+
+
+def test_a_signal_that_ends_nothing_needs_no_script_that_catches_it(bed: SignalBed) -> None:
+    bed.slurm.scripts[7] = DYING
+    bed.checkpointer.checkpoint(bed.run(signal="URG"), deadline=soon(), stop=False)
+    assert bed.caught == [(7, "URG")]
+
+
+def test_nothing_is_sent_while_the_script_cannot_be_read(bed: SignalBed) -> None:
+    run = bed.run()
+    bed.checkpointer._look = lambda job: SlurmJob(id=job, states=frozenset({"RUNNING"}))
+    bed.slurm.fail_next.append(SlurmError(("scontrol", "write"), 1, "Unable to contact"))
+    with pytest.raises(CheckpointError, match="no answer to a look at the batch script") as error:
+        bed.checkpointer.checkpoint(run, deadline=soon(), stop=False)
+    assert obstacle(str(error.value)) is None, "it passes"
+    assert bed.caught == []
+    bed.checkpointer.checkpoint(run, deadline=soon(), stop=False)
+
+
+def test_a_job_whose_run_died_of_the_signal_gets_none_in_its_later_runs(bed: SignalBed) -> None:
+    run = bed.run()
+    bed.slurm.on_signal = lambda job, _: bed.slurm.set_job(job, "FAILED", killed_by=10)
+    with pytest.raises(CheckpointError, match="did not catch it"):
+        bed.checkpointer.checkpoint(run, deadline=soon(), stop=False)
+    assert bed.checkpointer.hindered(run), "it is known why it ended"
+    bed.slurm.set_job(7, "RUNNING", restarts=1, killed_by=0)
+    bed.slurm.on_signal = bed._caught
+    again = msgspec.structs.replace(run, attempt=1)
+    assert not bed.reopen().hindered(again)
+    with pytest.raises(CheckpointError, match="does not catch it"):
+        bed.reopen().checkpoint(again, deadline=soon(), stop=False)
+    assert bed.caught == []
+
+
+def test_a_run_that_a_person_ends_by_the_same_signal_is_not_ours(clocked: Clocked) -> None:
+    clocked.bed.deaf.add(7)
+    with pytest.raises(CheckpointError, match="showed no"):
+        clocked.save(within=20.0, stop=False)
+    clocked.bed.slurm.set_job(7, "FAILED", killed_by=10, end=clocked.now + 100.0)
+    assert clocked.method.hindered(clocked.run) == ""
+    clocked.bed.slurm.set_job(7, "FAILED", killed_by=10, end=clocked.now - 10.0)
+    assert clocked.method.hindered(clocked.run)
 
 
 def test_a_job_says_for_itself_how_it_is_saved(bed: SignalBed) -> None:

@@ -77,6 +77,49 @@ def test_a_job_that_does_not_catch_the_signal_is_not_lost(site: Sandbox) -> None
     assert "ckpt-failed" in kinds(site, f"job:{job}")
 
 
+PROGRAM = r"""import os, signal, time
+def save(*_):
+    with open("draft", "w") as draft: draft.write("saved")
+    os.rename("draft", os.environ["STATE"])
+signal.signal(signal.SIGUSR1, save)
+open(os.environ["STATE"] + ".begun", "w").close()
+while not os.path.exists(os.environ["GO"]): time.sleep(0.2)
+"""
+
+
+def test_a_save_of_a_plain_script_does_not_end_its_job(site: Sandbox) -> None:
+    """The program catches the signal, but only the shell gets it: unless it becomes the program."""
+    go = site.work / "go-plain"
+    (site.work / "prog.py").write_text(PROGRAM)
+    head = (
+        "#!/bin/bash\n#SBATCH --partition=aws --cpus-per-task=1\n"
+        f"export STATE=saved-$SLURM_JOB_ID GO={go}\n"
+    )
+    bodies = {
+        "plain": "python3 prog.py\n",
+        "exec": "exec python3 prog.py\n",
+        "late": "python3 prog.py\ntrap true USR1\n",
+    }
+    jobs = {
+        name: site.submit(head + body, "--comment=ckpt=signal,saved=file:saved-%j")
+        for name, body in bodies.items()
+    }
+    for job in jobs.values():
+        begun = site.work / f"saved-{job}.begun"
+        site.wait_for(begun.exists, 120, f"job {job} has begun")
+        site.run([*ELASTIC, "ckpt", "now", str(job)])
+    last = {"plain": "ckpt-failed", "exec": "ckpt-saved", "late": "ckpt-ended"}
+    for name, job in jobs.items():
+        site.wait_for(lambda job=job, kind=last[name]: kind in kinds(site, f"job:{job}"), 120, name)
+    late = jobs["late"]
+    site.wait_for(lambda: site.job(late)["Restarts"] == "1", 120, "it is requeued")
+    go.touch()
+    ends = {name: site.wait_job(job) for name, job in jobs.items()}
+    assert {name: end["Restarts"] for name, end in ends.items()} == {
+        "plain": "0", "exec": "0", "late": "1",
+    }  # fmt: skip
+
+
 @pytest.mark.release
 def test_an_operators_notice_and_a_save_now(site: Sandbox) -> None:
     job = counter(site, steps=UNTIL_ENOUGH)

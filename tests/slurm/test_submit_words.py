@@ -20,6 +20,7 @@ from slurm_elastic.config.job_checkpoint import parse_comment
 from slurm_elastic.policies.launch.job_data import FORM
 from slurm_elastic.slurm.client import siteconf
 from slurm_elastic.slurm.hooks.submit_filter import FILTER, render, to_lua
+from tests.policies.scripts import DYING, OTHERS
 
 HARNESS = """
 local log, told = {}, {}
@@ -101,7 +102,7 @@ def test_a_comment_that_cannot_be_followed_is_an_error_with_the_right_word(
     ],
 )  # fmt: skip
 def test_other_comments_pass(lua: Callable[[str], str], comment: str) -> None:
-    assert answers(lua, {"comment": comment}) == [(0, "")]
+    assert answers(lua, {"comment": comment, "script": SCRIPT + "exec prog\n"}) == [(0, "")]
 
 
 def test_the_filter_and_the_service_refuse_the_same_words(lua: Callable[[str], str]) -> None:
@@ -169,7 +170,7 @@ def test_other_scripts_are_none_of_that(lua: Callable[[str], str], script: str) 
 
 
 def test_a_job_that_is_not_put_behind_a_launcher_may_have_steps(lua: Callable[[str], str]) -> None:
-    script = SCRIPT + "srun prog"
+    script = SCRIPT + "exec srun prog"
     jobs = ({"script": script}, {"script": script, "comment": "ckpt=signal"})
     assert answers(lua, *jobs) == [(0, "")] * 2
 
@@ -217,9 +218,30 @@ def test_who_did_not_ask_to_be_saved_is_told_nothing(lua: Callable[[str], str]) 
         {"partition": "onprem", "script": ""},
         {"partition": "onprem", "min_nodes": 2},
         {"script": "", "comment": "ckpt=none"},
-        {"min_nodes": 2, "comment": "ckpt=signal"},
+        {"min_nodes": 2, "comment": "ckpt=signal", "script": SCRIPT + "exec prog\n"},
     )
     assert answers(lua, *jobs) == [(0, "")] * 4
+
+
+@pytest.mark.parametrize("script", DYING)
+def test_a_script_that_dies_of_the_signal_to_save_itself_is_told_so(
+    lua: Callable[[str], str], script: str
+) -> None:
+    job = {"comment": "ckpt=signal,saved=file:state", "script": script}
+    said = (
+        "slurm-elastic: this job is not saved: its batch script, which alone gets the signal, does"
+        " not catch it. It would help to start its program by exec, or catch the signal by trap"
+        " (slurm-elastic help checkpointing)"
+    )
+    assert answers(lua, job, job | {"comment": "x"}) == [(0, said), (0, "")]
+
+
+@pytest.mark.parametrize("script", OTHERS)
+def test_a_script_that_may_live_through_the_signal_is_told_nothing(
+    lua: Callable[[str], str], script: str
+) -> None:
+    job = {"comment": "ckpt=signal,saved=file:state", "script": script}
+    assert answers(lua, job) == [(0, "")]
 
 
 SEVERAL = {"comment": "ckpt=dmtcp", "min_nodes": 2}
@@ -248,7 +270,7 @@ def test_ranks_that_srun_starts_by_pmi_are_refused_in_a_job_of_several_nodes(
         assert reason.format(pmi) in said
     other = [
         SEVERAL | {"script": SCRIPT + "# srun --mpi=pmix ring\nmpirun ring\n"},
-        SEVERAL | {"script": SCRIPT + "srun --mpi=pmix ring\n", "comment": "ckpt=signal"},
+        SEVERAL | {"script": SCRIPT + "exec srun --mpi=pmix ring\n", "comment": "ckpt=signal"},
     ]
     assert answers(lua, *other) == [(0, "")] * 2
     ((code, said),) = answers(lua, SEVERAL | {"script": SCRIPT + "srun hostname\n"})

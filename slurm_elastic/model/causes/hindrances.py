@@ -14,6 +14,9 @@ from slurm_elastic.model.causes.save_refusals import ONE_NODE
 SAVE_ITSELF = f"save its state yourself: --comment=ckpt=signal ({page('checkpointing')})"
 STEPS = "start the program without srun, which a job of one node does not need, or " + SAVE_ITSELF
 """The remedy for a job with steps."""
+UNCAUGHT = "its batch script, which alone gets the signal, does not catch it"
+CATCH = f"start its program by exec, or catch the signal by trap ({page('checkpointing')})"
+"""The reason and the remedy for a job whose shell dies of the signal to save itself."""
 BY_MPIRUN = f"start the program by mpirun, or {SAVE_ITSELF}"
 """The remedy for a job of several nodes with steps."""
 BY_SBATCH = "submit a script with sbatch"
@@ -58,6 +61,7 @@ class SaveObstacleKind(StrEnum):
     MANY_GROUPS = "many-groups"
     SEVERAL_NODES = "several-nodes"
     NOT_LAUNCHED = "not-launched"
+    SIGNAL_NOT_CAUGHT = "signal-not-caught"
 
 
 _TEXTS: Mapping[SaveObstacleKind, tuple[str, str]] = {
@@ -204,6 +208,10 @@ _TEXTS: Mapping[SaveObstacleKind, tuple[str, str]] = {
     SaveObstacleKind.NOT_LAUNCHED: (
         "it is not under slurm-elastic's launcher on its node",
         "ask your administrator whether the node has the root part, and the job passed the filter",
+    ),
+    SaveObstacleKind.SIGNAL_NOT_CAUGHT: (
+        UNCAUGHT,
+        CATCH,
     ),
 }
 """The text after "it cannot be saved:", and the one after "it would help to"."""

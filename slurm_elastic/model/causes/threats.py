@@ -160,6 +160,14 @@ class GoesOnDemand(Cause, frozen=True, kw_only=True):
         return "it cannot be saved, so it moves to machines that are not taken away"
 
 
+class EndedBySave(Cause, frozen=True, kw_only=True):
+    """The run died of the signal that asked it to save itself."""
+
+    @property
+    def words(self) -> str:
+        return "the signal to save itself ended it, because its batch script did not catch it"
+
+
 class ThreatenedSave(Cause, frozen=True, kw_only=True):
     """A ``threat`` moves the job, and its checkpoint policy wants a ``save`` at the same time."""
 
@@ -178,5 +186,6 @@ MoveReason = (
     | MachineLostUnannounced
     | RunEndedUnannounced
     | GoesOnDemand
+    | EndedBySave
 )
 """Why a job moves or is saved."""

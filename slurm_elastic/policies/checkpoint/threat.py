@@ -18,6 +18,8 @@ limit          the job's own time limit    requeued, with a full limit          
 preemption     Slurm, for a job of higher  moved, within the site's GraceTime          yes
                priority
 unsavable      its first saves, that fail  requeued to on-demand, where a site wants   yes
+save           Slurm: the signal of a      requeued                                    yes
+               save has ended its script
 =============  ==========================  ==========================================  ===========
 """
 
@@ -78,6 +80,7 @@ class ThreatCause(StrEnum):
     LIMIT = "limit"
     PREEMPTION = "preemption"
     UNSAVABLE = "unsavable"
+    SAVE = "save"
 
 
 PLANNED = frozenset(

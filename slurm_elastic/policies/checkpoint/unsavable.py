@@ -88,6 +88,7 @@ _KNOWN: tuple[tuple[SaveObstacleKind, str], ...] = (
         rf"(?P<method>\w+) {ONE_NODE}, and this one has (?P<nodes>\d+)",
     ),
     (SaveObstacleKind.NOT_LAUNCHED, r"not under the launcher"),
+    (SaveObstacleKind.SIGNAL_NOT_CAUGHT, r"batch script, which .*d(?:oes|id) not catch it"),
 )
 
 

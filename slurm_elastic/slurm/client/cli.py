@@ -235,6 +235,9 @@ class SlurmCli(CommentCommands, PartitionCommands, ReservationCommands):
         """``scancel --signal=NAME --batch|--full JOB``."""
         self._run("scancel", f"--signal={name}", "--full" if full else "--batch", self._label(job))
 
+    def batch_script(self, job: int) -> str:
+        return self._run("scontrol", "write", "batch_script", str(job), "-")
+
     def any_nodes(self, job: int) -> None:
         # A job with --nodelist would wait for its drained node (measured on 24.11 and 26.05).
         self._update_job(self._label(job), "reqnodelist=")

@@ -52,6 +52,7 @@ class FakeSlurm:
         self.site_default = ""
         self.comments: dict[int, str] = {}
         self.mail: dict[int, JobMail] = {}
+        self.scripts: dict[int, str] = {}
         self.never_suspended = SuspendExclusions()
         self.accounted: dict[int, str] = {}
         self.timeout = 300.0
@@ -206,6 +207,13 @@ class FakeSlurm:
             self._command("signal", job=job, signal=name, full=full)
             self._existing_job(job)
         self.on_signal(job, name)
+
+    def batch_script(self, job: int) -> str:
+        """The entry of ``scripts``, which tests set."""
+        with self._lock:
+            self._command("batch_script", job=job)
+            self._existing_job(job)
+            return self.scripts.get(job, "")
 
     def any_nodes(self, job: int) -> None:
         """Clear the required nodes."""

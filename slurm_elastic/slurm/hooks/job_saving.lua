@@ -191,6 +191,30 @@ local function pmi_of_steps(script)
   return nil
 end
 
+-- Whether a shell that runs the script dies of the signal to save itself: it neither catches it nor
+-- becomes its program. ckptman says the same (policies/checkpoint/batch_script.py).
+local function dies_of_signals(script)
+  local first = string.match(script, "^#!%s*([^\n]*)")
+  local shell = first and string.match(string.gsub(first, "^%S*env%s+", "") .. " ", "^([%w/_.-]*sh)%s")
+  shell = shell and string.match(shell, "([^/]*)$")
+  if not has({ "sh", "bash", "dash", "ksh", "zsh" }, shell) then
+    return false
+  end
+  for line in string.gmatch(script, "[^\n]+") do
+    if not string.match(line, "^%s*#") then
+      for _, word in ipairs({ "trap", "exec", "eval", "source" }) do
+        if string.find(line, "%f[%w_]" .. word .. "%f[^%w_]") then
+          return false
+        end
+      end
+      if string.find(";" .. line, "[%s;&|({]%.[ \t]") then
+        return false
+      end
+    end
+  end
+  return true
+end
+
 -- Why the job's comment cannot be followed, or is no word to us though it was meant so; nil where
 -- there is nothing to say. Without its data the filter knows no words.
 local function wrong_words(job)
@@ -235,6 +259,9 @@ local function not_saved(job, part_list)
       return "this job is not saved: " .. method .. " " .. SAVING.one_node
         .. ". It would help to " .. remedy
     end
+  end
+  if method == "signal" and type(job.script) == "string" and dies_of_signals(job.script) then
+    return "this job is not saved: " .. SAVING.uncaught .. ". It would help to " .. SAVING.catch
   end
   if launched(job, part_list) and has_steps(job.script) then
     return "steps (srun) are not saved by " .. checkpoint_method(job, part_list)

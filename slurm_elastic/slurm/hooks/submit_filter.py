@@ -21,7 +21,14 @@ from slurm_elastic.config.copying import Traffic
 from slurm_elastic.config.method_kinds import options_of, table
 from slurm_elastic.config.node_limits import max_cloud_nodes, max_pool_nodes
 from slurm_elastic.config.validate_checkpoint import SHARED
-from slurm_elastic.model.causes.hindrances import BY_MPIRUN, BY_SBATCH, ON_ONE_NODE, STEPS
+from slurm_elastic.model.causes.hindrances import (
+    BY_MPIRUN,
+    BY_SBATCH,
+    CATCH,
+    ON_ONE_NODE,
+    STEPS,
+    UNCAUGHT,
+)
 from slurm_elastic.model.causes.save_refusals import NO_DIRECTORY, ONE_NODE
 from slurm_elastic.model.cluster import Location, Market, Pool
 from slurm_elastic.policies.checkpoint.unsavable import SEVERAL_NODES
@@ -242,6 +249,7 @@ def _saving(config: Config) -> dict[str, LuaValue]:
         "without_directory": [] if config.checkpoint.directory else list(SHARED),
         "no_directory": NO_DIRECTORY, "by_sbatch": BY_SBATCH, "on_one_node": ON_ONE_NODE,
         "without_steps": STEPS, "several_nodes": SEVERAL_NODES, "by_mpirun": BY_MPIRUN,
+        "uncaught": UNCAUGHT, "catch": CATCH,
     }  # fmt: skip
 
 
