@@ -10,13 +10,7 @@ from slurm_elastic.model.boot_image import CloudImage, ImageFile
 from slurm_elastic.model.checkpoint import Image, JobRun, Origin
 from slurm_elastic.model.cluster import Instance, LaunchSpec, NodeRequest, Notice, Offer, Pool
 from slurm_elastic.model.finding import Finding
-from slurm_elastic.model.slurm import (
-    JobMail,
-    Reservation,
-    SlurmJob,
-    SlurmNode,
-    SuspendExclusions,
-)
+from slurm_elastic.model.slurm import JobMail, Reservation, SlurmJob, SlurmNode, SuspendExclusions
 
 RankingKey = Callable[[NodeRequest, Offer], float]
 """Smaller ranks first; a ranking is a list of names of such keys, compared as a tuple."""

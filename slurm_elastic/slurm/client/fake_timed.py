@@ -16,10 +16,10 @@ from slurm_elastic.base.errors import SlurmError
 from slurm_elastic.base.guards import Guarded, GuardedBy
 from slurm_elastic.model.slurm import SlurmJob, SlurmNode
 from slurm_elastic.policies.nodes.node_state import Phase, is_busy, is_down, phase
-from slurm_elastic.slurm.client.fake import (
+from slurm_elastic.slurm.client.fake import FakeSlurm
+from slurm_elastic.slurm.client.fake_states import (
     BASE_STATES,
     POWER_STATES,
-    FakeSlurm,
     address_field,
     requeued_for,
 )
