@@ -35,7 +35,7 @@ from slurm_elastic.cli.giving_orders import Plan, is_alive, known_facts
 from slurm_elastic.cli.helptext import Command
 from slurm_elastic.config import Config
 from slurm_elastic.config.configfile import load
-from slurm_elastic.config.limit_changes import KEYS
+from slurm_elastic.config.limit_changes import KEYS, unambiguous_names
 from slurm_elastic.watch.door.client import facts_of, order
 from slurm_elastic.watch.door.questions import trusted
 from slurm_elastic.watch.door.rights import (
@@ -124,8 +124,8 @@ class PageActions:
 def _actions(config: Config) -> tuple[PageAction, ...]:
     """All actions, with the clouds and pools of this configuration as suggestions."""
     clouds = tuple(cloud.name for cloud in config.clouds)
-    pools = tuple(pool.name for pool in config.pools)
-    places = tuple(dict.fromkeys((*clouds, *pools)))
+    places = unambiguous_names(config)
+    named = tuple(dict.fromkeys((*clouds, *(pool.name for pool in config.pools))))
     subject = FormField(
         name="subject", label="Nodes, pool or cloud", is_required=True, choices=places,
         hint="such as pub[1-4]",
@@ -188,7 +188,7 @@ def _actions(config: Config) -> tuple[PageAction, ...]:
             summary="End cool-downs and pauses after failed boots, so that they are tried again at "
             "once.",
             fields=(
-                FormField(name="subjects", label="Offers, pools, clouds or jobs", choices=places,
+                FormField(name="subjects", label="Offers, pools, clouds or jobs", choices=named,
                           hint="with blanks between them, as status shows them; job:17 for a job"),
                 FormField(name="gone", label="These machines of a former cloud are gone",
                           kind="flag", hint="stop counting their cost"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Sequence
 
 from slurm_elastic.base.errors import ConfigError
 from slurm_elastic.cli.giving_orders import (
@@ -14,7 +15,7 @@ from slurm_elastic.cli.giving_orders import (
 )
 from slurm_elastic.config import Config
 from slurm_elastic.config.limit_changes import scope_named
-from slurm_elastic.model.directive import Departure, Word, describe
+from slurm_elastic.model.directive import Departure, Directive, Word, describe
 from slurm_elastic.watch.door.questions import EndAsk
 from slurm_elastic.watch.view import Facts
 
@@ -57,10 +58,7 @@ def plan(args: argparse.Namespace, config: Config, facts: Facts) -> PlannedOrder
         else [d for d in directives if _is_about(config, d.word, args.subject)]
     )
     if not chosen:
-        if not directives:
-            raise ConfigError("nothing is paused or drained")
-        subjects = ", ".join(d.word.subject for d in directives)
-        raise ConfigError(f"{args.subject!r} is not paused or drained; choose from: {subjects}")
+        raise _nothing_about(config, args.subject, directives)
     # Without --dry-run the order's own lines say the same.
     preview = (f"would end: {describe(d, facts.now)}" for d in chosen if args.dry_run)
     ask = EndAsk(numbers=tuple(d.number for d in chosen), reason=args.reason)
@@ -70,7 +68,24 @@ def plan(args: argparse.Namespace, config: Config, facts: Facts) -> PlannedOrder
 def _is_about(config: Config, word: Word, subject: str) -> bool:
     if isinstance(word, Departure) and subject in (word.about, word.image):
         return True
+    # The scope of an order stays in force after its cloud or pool has left the configuration.
+    if not word.node_names and subject == word.argument:
+        return True
     try:
         return not word.node_names and word.scope == scope_named(config, subject)
     except ConfigError:
         return False
+
+
+def _nothing_about(config: Config, subject: str, directives: Sequence[Directive]) -> ConfigError:
+    """Why no order is about the subject: nothing is ordered, the name means two things, or the
+    orders are about others, named as ``resume`` accepts them.
+    """
+    if not directives:
+        return ConfigError("nothing is paused or drained")
+    choices = ", ".join(d.word.argument for d in directives)
+    try:
+        scope_named(config, subject, nodes=True)
+    except ConfigError as error:
+        return ConfigError(f"{error}; paused or drained: {choices}")
+    return ConfigError(f"{subject!r} is not paused or drained; choose from: {choices}")

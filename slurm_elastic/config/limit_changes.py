@@ -104,6 +104,19 @@ def scope_named(config: Config, text: str, *, payers: bool = False, nodes: bool 
     raise ConfigError(f"{text!r} is no {', '.join(kinds)} or {last_kind}; there are {existing}")
 
 
+def unambiguous_names(config: Config) -> tuple[str, ...]:
+    """The clouds and pools, each as ``scope_named`` accepts it: with its kind in front if a cloud
+    and a pool share the name.
+    """
+    clouds = [cloud.name for cloud in config.clouds]
+    pools = [pool.name for pool in config.pools]
+    shared = set(clouds) & set(pools)
+    return (
+        *(scope_of_cloud(name) if name in shared else name for name in clouds),
+        *(scope_of_pool(name) if name in shared else name for name in pools),
+    )
+
+
 def places(config: Config) -> str:
     """The pools with their nodes, and the clouds, for an error about a wrong name."""
     pools = ", ".join(f"{pool.name} ({pool.nodes})" for pool in config.pools)

@@ -73,8 +73,10 @@ class _Word(Struct, frozen=True, kw_only=True, tag_field="kind"):
 
     @property
     def argument(self) -> str:
-        """The object of the directive, as an argument of commands."""
-        return self.scope.removeprefix("cloud:").removeprefix("pool:") or "cluster"
+        """The object of the directive, as an argument of commands. The kind stays in front,
+        because a cloud and one of its pools may share a name.
+        """
+        return self.scope or "cluster"
 
 
 class Pause(_Word, frozen=True, kw_only=True, tag="pause"):

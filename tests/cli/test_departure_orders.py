@@ -58,7 +58,7 @@ def test_an_ordered_drain_says_who_is_waited_for_how_long_and_at_which_cost(site
     over = f"By their time limits the last one ends at {departure_orders.clock(NOW + 3600)}"
     assert said(site, found, "drain", "rack") == [
         "Drain pool rack: 2 machines at $0.02/h leave, after their jobs.",
-        "Nothing new starts there (2 nodes) until `slurm-elastic resume rack`.",
+        "Nothing new starts there (2 nodes) until `slurm-elastic resume pool:rack`.",
         "1 machine without a job: at once.",
         "1 job ends first: 41.",
         f"{over}, at most $0.01 from now.",
@@ -85,7 +85,7 @@ def test_stopped_machines_are_told_of_too(site: Config) -> None:
     alone = replace(found, machines=(), stopped=kept)
     assert said(site, alone, "drain", "rack") == [
         "Drain pool rack: 1 stopped machine at $0.01/h is ended.",
-        "Nothing new starts there (2 nodes) until `slurm-elastic resume rack`.",
+        "Nothing new starts there (2 nodes) until `slurm-elastic resume pool:rack`.",
     ]
 
 
@@ -139,7 +139,7 @@ def test_no_job_is_moved_to_a_cloud_that_is_paused(site: Config) -> None:
     found = paused(facts(site, job(41, "pub1")), until=NOW + 60)
     with pytest.raises(ConfigError, match=(
         r"^cloud onprem is paused by ann until .*: the jobs would WAIT there; "
-        r"end that first: slurm-elastic resume onprem$"
+        r"end that first: slurm-elastic resume cloud:onprem$"
     )):  # fmt: skip
         other_cloud.require_open(site, found, "onprem", NOW)
     other_cloud.require_open(site, found, "onprem", NOW + 60)

@@ -96,7 +96,7 @@ def test_the_command_that_ends_an_order_is_said_and_lines_fit(
 ) -> None:
     monkeypatch.setenv("COLUMNS", "50")
     for words, end in (
-        (["pause", "rack"], "slurm-elastic resume rack"),
+        (["pause", "rack"], "slurm-elastic resume pool:rack"),
         (["pause"], "slurm-elastic resume cluster"),
         (["limit", "cluster", "nodes", "3"], "slurm-elastic limit cluster nodes reset"),
     ):
@@ -112,7 +112,7 @@ def test_resume_ends_it_and_says_what_there_is_where_there_is_none(
     main(["pause", "rack", "--config", file])
     told(capsys)
     assert main(["resume", "onprem", "--config", file]) == 2
-    assert "'onprem' is not paused or drained; choose from: pool rack" in capsys.readouterr().err
+    assert "'onprem' is not paused or drained; choose from: pool:rack" in capsys.readouterr().err
     assert main(["resume", "rack", "--config", file]) == 0
     assert told(capsys) == "order ended: pool rack is paused by root\n"
     assert ledger.directives.all() == ()

@@ -732,7 +732,7 @@ def test_an_operators_order_is_a_note_with_its_end_and_what_it_holds_is_none(
         ),
         (
             "pool rack: max_nodes is 1 by ann since 2027-01-15 08:00 UTC",
-            "to end it: slurm-elastic limit rack max_nodes reset",
+            "to end it: slurm-elastic limit pool:rack max_nodes reset",
         ),
     ]
     assert not [what for _, what, _ in notes(config, slurm) if what == "pool rack"]

@@ -105,7 +105,7 @@ def test_the_page_leads_to_forms_that_are_filled_in(page: Page, ledger: Ledger) 
     page.wait(lambda: "Act" in page.text("nav"))
     look(page, "now-1280-light")
     page.driver.find_element(By.CSS_SELECTOR, '[aria-label="Pause cloud onprem"]').click()
-    assert page.js("return document.querySelector('[name=scope]').value") == "onprem"
+    assert page.js("return document.querySelector('[name=scope]').value") == "cloud:onprem"
     press_twice(page)
     page.wait(lambda: "cloud onprem is paused by root" in page.text("main"))
     page.driver.find_element(By.LINK_TEXT, "Now").click()

@@ -103,10 +103,10 @@ function cloud(status, one) {
     (status.reserved ?? []).filter((row) => row.cloud === one.name).map((row) => h("p", {}, `Reserved: ${row.text}`)),
     h("p", {}, states(one.states, one.nodes, one.name)),
     one.blocked ? h("p", { class: "told warn" }, h("b", {}, "Shut"), h("span", {}, one.blocked)) : "",
-    acts(act("pause", { scope: one.name }, "Pause", `cloud ${one.name}`),
-      act("limit", { scope: one.name }, "Limit", `cloud ${one.name}`),
-      act("drain", { subject: one.name }, "Drain", `cloud ${one.name}`),
-      status.clouds.length > 1 ? act("migrate", { subject: one.name }, "Migrate", `cloud ${one.name}`) : ""),
+    acts(act("pause", { scope: `cloud:${one.name}` }, "Pause", `cloud ${one.name}`),
+      act("limit", { scope: `cloud:${one.name}` }, "Limit", `cloud ${one.name}`),
+      act("drain", { subject: `cloud:${one.name}` }, "Drain", `cloud ${one.name}`),
+      status.clouds.length > 1 ? act("migrate", { subject: `cloud:${one.name}` }, "Migrate", `cloud ${one.name}`) : ""),
     one.problem ? h("p", { class: "told bad" }, h("b", {}, "Error"), h("span", {}, "see above")) : "");
 }
 
@@ -147,11 +147,11 @@ function nodes(shell, status, byNode, again) {
         h("h3", {}, why(pool.name), h("span", { class: "quiet" },
           ` of ${pool.cloud}, ${pool.markets.join(", ")}; ${paid}`)),
         h("p", {}, states(pool.states, pool.count, pool.name)),
-        acts(act("pause", { scope: pool.name }, "Pause", `pool ${pool.name}`),
-          act("limit", { scope: pool.name, key: "max_nodes" }, "Limit", `pool ${pool.name}`),
-          act("drain", { subject: pool.name }, "Drain", `pool ${pool.name}`),
-          act("replace", { subject: pool.name }, "Replace", `pool ${pool.name}`),
-          status.clouds.length > 1 ? act("migrate", { subject: pool.name }, "Migrate", `pool ${pool.name}`) : ""),
+        acts(act("pause", { scope: `pool:${pool.name}` }, "Pause", `pool ${pool.name}`),
+          act("limit", { scope: `pool:${pool.name}`, key: "max_nodes" }, "Limit", `pool ${pool.name}`),
+          act("drain", { subject: `pool:${pool.name}` }, "Drain", `pool ${pool.name}`),
+          act("replace", { subject: `pool:${pool.name}` }, "Replace", `pool ${pool.name}`),
+          status.clouds.length > 1 ? act("migrate", { subject: `pool:${pool.name}` }, "Migrate", `pool ${pool.name}`) : ""),
         h("div", { class: "cells" }, grid(`Nodes of pool ${pool.name}, arrow keys move, Enter explains`, names, of,
           seen.node, choose, (name) => shell.go("explain", name))),
         names.includes(seen.node) ? chosen(seen.node, of, byNode.get(seen.node)) : "");
