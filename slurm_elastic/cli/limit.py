@@ -14,10 +14,17 @@ from slurm_elastic.cli.giving_orders import (
     add_options,
     run_planned,
 )
-from slurm_elastic.config import Config
+from slurm_elastic.config import Config, blocked_clouds
 from slurm_elastic.config.limit_changes import DOLLARS, KEYS, checked, configured, scope_named
 from slurm_elastic.config.pool_rules import paid_reservations
-from slurm_elastic.model.directive import LimitChange, bound, limit_changes, scope_in_words
+from slurm_elastic.model.causes.stops import CloudBlocked
+from slurm_elastic.model.directive import (
+    LimitChange,
+    bound,
+    limit_changes,
+    scope_in_words,
+    scope_of_cloud,
+)
 from slurm_elastic.policies.money.accounting import usage
 from slurm_elastic.watch.door.questions import DirectAsk, EndAsk
 from slurm_elastic.watch.view import Facts
@@ -104,9 +111,17 @@ def _preview(
     if word.key == DOLLARS:
         used = paid.dollars_per_hour.get(word.scope, 0.0)
         yield f"now {money(used)}/h at the worst prices{_over(used, word)}"
+        # Otherwise an operator believes that the new cap has opened the cloud.
+        yield from (f"It stays closed: {blocked}" for blocked in _closed(config, word.scope))
     elif word.key in ("nodes", "max_nodes"):
         machines = paid.nodes.get(word.scope, 0)
         yield f"now {counted(machines, 'machine')}{_over(machines, word)}"
+
+
+def _closed(config: Config, scope: str) -> list[CloudBlocked]:
+    """The clouds of the scope that the configuration closes, whatever an operator orders."""
+    blocked = blocked_clouds(config)
+    return [why for cloud, why in blocked.items() if scope in ("", scope_of_cloud(cloud))]
 
 
 def _over(used: float, word: LimitChange) -> str:

@@ -19,8 +19,8 @@ from slurm_elastic.cli.status_tables import render
 from slurm_elastic.config.policies import Budget, CloudPolicies, SitePolicies
 from slurm_elastic.model.causes import Quoted
 from slurm_elastic.model.causes.refusals import CloudSilent
-from slurm_elastic.model.cluster import InstanceState, Market
-from slurm_elastic.model.directive import Directive, Pause, stop_reason
+from slurm_elastic.model.cluster import InstanceState, Limits, Market
+from slurm_elastic.model.directive import Directive, LimitChange, Pause, stop_reason
 from slurm_elastic.model.exclusion import BREAKER, CAPACITY, OPERATOR, POLICY, Exclusion
 from slurm_elastic.model.memory import REFUSED, UNREADABLE, UnhelpedJob, code_of
 from slurm_elastic.model.slurm import SlurmJob, SlurmNode
@@ -201,6 +201,15 @@ def test_without_a_ledger_slurms_part_is_shown(tmp_path: Path) -> None:
 def test_a_blocked_cloud_says_why(tmp_path: Path) -> None:
     view = status_view(config(tmp_path, allowed=False), Facts(now=NOW))
     assert "nobody is allowed" in (view.clouds[1].blocked or "")
+
+
+def test_a_cap_that_an_operator_orders_opens_no_cloud(tmp_path: Path) -> None:
+    uncapped = config(tmp_path)
+    clouds = tuple(replace(cloud, limits=Limits()) for cloud in uncapped.clouds)
+    cap = LimitChange(scope="", key="dollars_per_hour", value=5.0)
+    order = Directive(word=cap, who="root", since=NOW - 60, starts=NOW - 60)
+    view = status_view(replace(uncapped, clouds=clouds), Facts(now=NOW, directives=(order,)))
+    assert "no spending cap" in (view.clouds[1].blocked or "")
 
 
 @pytest.mark.parametrize(

@@ -201,9 +201,10 @@ def _order(machine: Machine) -> tuple[str, str]:
 
 def status_view(config: Config, facts: Facts) -> StatusView:
     """Join all readings to the value that ``status`` shows."""
+    # A cap that an operator orders opens no cloud: the file's caps alone do (conf install).
+    blocked = blocked_clouds(config)
     config = with_limits(config, limit_changes(facts.directives, facts.now))
     join = _Join(config, facts)
-    blocked = blocked_clouds(config)
     waits = Waits(config, facts.now)
     view = StatusView(
         at=facts.now,
