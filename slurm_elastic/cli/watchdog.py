@@ -21,13 +21,14 @@ from slurm_elastic.cli.helptext import examples
 from slurm_elastic.cli.service import on_stop, parser_of, run_parsed
 from slurm_elastic.config import Config, domain_pools
 from slurm_elastic.config.copying import Data
+from slurm_elastic.config.fresh import FreshConfig
 from slurm_elastic.policies.repair.unneeded import Bound
 from slurm_elastic.providers import open_providers
 from slurm_elastic.slurm.client.acting import controllers
 from slurm_elastic.slurm.client.cli import SlurmCli
 from slurm_elastic.state.heartbeat import DAEMON
 from slurm_elastic.state.presence import acting_files
-from slurm_elastic.watch.watchdog import NAME, Watchdog
+from slurm_elastic.watch.watchdog import NAME, Watchdog, WatchedClouds
 
 log = logging.getLogger("slurm_elastic.watch.watchdog")
 
@@ -63,6 +64,28 @@ def parser() -> argparse.ArgumentParser:
         "--dry-run", action="store_true", help="list the machines that would end, and end none"
     )
     return command
+
+
+class _WatchedClouds:
+    """The clouds of the configuration as its file has it now: a cloud that was added while the
+    watchdog runs is watched, too.
+    """
+
+    def __init__(self, fresh: FreshConfig) -> None:
+        self._fresh = fresh
+        self._opened: Config | None = None
+
+    def renewed(self) -> WatchedClouds | None:
+        """The clouds, if the configuration has changed since the last call."""
+        config = self._fresh.get()
+        if config is self._opened:
+            return None
+        self._opened = config
+        return WatchedClouds(
+            providers=open_providers(config),
+            kept=_max_age_of_stopped(config),
+            later=_later_for_copies(config),
+        )
 
 
 def _max_age_of_stopped(config: Config) -> dict[str, float]:
@@ -105,12 +128,12 @@ def _serve(args: argparse.Namespace, config: Config) -> None:
         raise ConfigError(f"--every: found {args.every:g}, expected 1 to --after ({args.after:g})")
     stop = threading.Event()
     on_stop(stop.set)
-    providers = open_providers(config)
     slurm = SlurmCli(config.slurm)
+    fresh = FreshConfig(Path(args.config))
+    clouds = _WatchedClouds(fresh)
     dog = Watchdog(
-        slurm, providers, config.state, Bound(seconds=args.after), time.monotonic,
-        kept=_max_age_of_stopped(config), later=_later_for_copies(config),
-        others=partial(_heads_signs, config), dry_run=args.dry_run,
+        slurm, {}, config.state, Bound(seconds=args.after), time.monotonic, renew=clouds.renewed,
+        others=lambda: _heads_signs(fresh.get()), dry_run=args.dry_run,
     )  # fmt: skip
     log.info(
         "watching cluster=%s after=%gs every=%gs dry_run=%s",

@@ -12,9 +12,11 @@ import secrets
 import subprocess
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
+
+import msgspec
 
 from slurm_elastic.base.errors import SlurmElasticError
 from slurm_elastic.base.extras import missing_module
@@ -29,7 +31,7 @@ from slurm_elastic.cli.month_page import web_page
 from slurm_elastic.cli.page_actions import PageActions
 from slurm_elastic.cli.status import PERIOD_S, gather, gather_day
 from slurm_elastic.config import Config
-from slurm_elastic.config.configfile import load
+from slurm_elastic.config.fresh import FreshConfig
 from slurm_elastic.features.cost_keys import By
 from slurm_elastic.model.protocols import Slurm
 from slurm_elastic.slurm.client.prompt import PromptCli
@@ -40,6 +42,7 @@ from slurm_elastic.watch.door.questions import CostAsk, OwnJobsAsk, trusted
 from slurm_elastic.watch.door.records import may_read
 from slurm_elastic.watch.door.rights import own_person
 from slurm_elastic.watch.view import status_view
+from slurm_elastic.watch.view.attention import with_broken_file
 from slurm_elastic.watch.view.day import DaySpan
 from slurm_elastic.watch.web.actions import ActionDesk
 from slurm_elastic.watch.web.documents import (
@@ -101,7 +104,8 @@ def add(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None
 
 def run(args: argparse.Namespace) -> int:
     """Serve until interrupted. SlurmElasticError if a Python package is missing."""
-    config = load(Path(args.config))
+    fresh = FreshConfig(Path(args.config))
+    config = fresh.get()
     try:
         from slurm_elastic.watch.web.acting import ActRoutes
         from slurm_elastic.watch.web.listening import listening, own_place
@@ -111,7 +115,7 @@ def run(args: argparse.Namespace) -> int:
     address: ListenAddress | None = args.listen
     if args.group and (address is None or address.path is None):
         raise SlurmElasticError("--group is for a unix socket: give --listen a path")
-    documents = Documents(sources(config, PromptCli(config.slurm), Path(args.config)))
+    documents = Documents(current_sources(fresh, Path(args.config)))
     with contextlib.ExitStack() as closing:
         address = address or closing.enter_context(own_place())
         link = closing.enter_context(listening(address, args.group))
@@ -134,17 +138,51 @@ def wsgi() -> WSGIApplication:
     from slurm_elastic.watch.web.wsgi import application
 
     file = Path(os.environ.get(CONFIG_VARIABLE) or DEFAULT_CONFIG)
-    config = load(file)
-    documents = Documents(sources(config, PromptCli(config.slurm), file))
+    documents = Documents(current_sources(FreshConfig(file), file))
     # The web server has checked the host, and started this process for its one visitor.
     return application(documents, ActionDesk(PageActions(file)), OwnVisitor(own_person))
 
 
-def sources(config: Config, slurm: Slurm, file: Path) -> Mapping[str, DocumentSource]:
-    """The documents of the page: the JSON of the commands of the same names."""
+def current_sources(fresh: FreshConfig, file: Path) -> Mapping[str, DocumentSource]:
+    """The documents of the page, each made by the configuration that the file has then."""
+    latest = _LatestSources(fresh, file)
+
+    def make(name: str, query: Query) -> str:
+        return latest.get()[name].make(query)
+
+    return {
+        name: msgspec.structs.replace(source, make=functools.partial(make, name))
+        for name, source in latest.get().items()
+    }
+
+
+class _LatestSources:
+    """The sources by the newest configuration: the same objects until it changes, because what
+    reads Slurm remembers some answers. Threads may make them twice, which costs nothing.
+    """
+
+    def __init__(self, fresh: FreshConfig, file: Path) -> None:
+        self._fresh, self._file = fresh, file
+        self._made: tuple[Config, Mapping[str, DocumentSource]] | None = None
+
+    def get(self) -> Mapping[str, DocumentSource]:
+        config, made = self._fresh.get(), self._made
+        if made is None or made[0] is not config:
+            slurm = PromptCli(config.slurm)
+            made = config, sources(config, slurm, self._file, lambda: self._fresh.trouble)
+            self._made = made
+        return made[1]
+
+
+def sources(
+    config: Config, slurm: Slurm, file: Path, trouble: Callable[[], str] = str
+) -> Mapping[str, DocumentSource]:
+    """The documents of the page: the JSON of the commands of the same names. ``trouble``: why the
+    file of the configuration cannot be used as it is now, "" if it can.
+    """
     partial = functools.partial
     return {
-        "status": DocumentSource(make=partial(_status, config, slurm), fresh=PERIOD_S),
+        "status": DocumentSource(make=partial(_status, config, slurm, trouble), fresh=PERIOD_S),
         "day": DocumentSource(make=partial(_day, config, slurm), fresh=60.0, takes=("span",)),
         "explain": DocumentSource(
             make=partial(_explain, config, slurm), fresh=2.0, takes=("subject",)
@@ -161,8 +199,9 @@ def sources(config: Config, slurm: Slurm, file: Path) -> Mapping[str, DocumentSo
     }
 
 
-def _status(config: Config, slurm: Slurm, _: Query) -> str:
-    return as_json(status_view(config, gather(config, slurm, time.time())))
+def _status(config: Config, slurm: Slurm, trouble: Callable[[], str], _: Query) -> str:
+    view = status_view(config, gather(config, slurm, time.time()))
+    return as_json(with_broken_file(view, trouble()))
 
 
 def _clusters(config: Config, slurm: Slurm, _: Query) -> str:

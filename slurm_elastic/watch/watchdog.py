@@ -18,6 +18,7 @@ from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
+from msgspec import Struct
 from msgspec.structs import replace
 
 from slurm_elastic.base.errors import ConfigError, InstanceNotFound, SlurmError
@@ -41,13 +42,24 @@ NAME = "slurm-elastic-watchdog"
 Beat = frozenset[tuple[int, ...]]
 
 
+class WatchedClouds(Struct, frozen=True, kw_only=True):
+    """What the configuration says of the machines. ``kept``: by node whose machine may be stopped
+    on purpose, the age (s) that the machine may reach. ``later``: by cloud, so much longer (s) its
+    machines stay, because they may have the only copy of jobs' files.
+    """
+
+    providers: Mapping[str, Provider]
+    kept: Mapping[str, float]
+    later: Mapping[str, float]
+
+
 class Watchdog:
     """Looks at regular times for machines that nothing needs, and ends them.
 
-    With ``dry_run`` it only logs what it would end. ``kept``: by node whose machine may be stopped
-    on purpose, the age (s) that the machine may reach. ``later``: by cloud, so much longer (s) its
-    machines stay, because they may have the only copy of jobs' files. ``others``: returns the two
-    heads' heartbeat files in the directory that both see, of heads that act.
+    With ``dry_run`` it only logs what it would end. ``providers``, ``kept``, ``later``: as in
+    ``WatchedClouds``. ``renew``: returns the clouds after the configuration has changed, else None.
+    ``others``: returns the two heads' heartbeat files in the directory that both see, of heads that
+    act.
     """
 
     def __init__(
@@ -60,13 +72,15 @@ class Watchdog:
         *,
         kept: Mapping[str, float] | None = None,
         later: Mapping[str, float] | None = None,
+        renew: Callable[[], WatchedClouds | None] = lambda: None,
         others: Callable[[], Sequence[Path]] = tuple,
         dry_run: bool = False,
     ) -> None:
-        self._slurm, self._providers = slurm, providers
+        self._slurm = slurm
+        self._watched = WatchedClouds(providers=providers, kept=kept or {}, later=later or {})
+        self._renew = renew
         self._state = state
         self._bound, self._monotonic, self._dry_run = bound, monotonic, dry_run
-        self._kept, self._later = kept or {}, later or {}
         self._others = others
         self._beat: Beat = frozenset()
         # The silence counts from our start: what happened before, we have not seen.
@@ -98,9 +112,10 @@ class Watchdog:
         """Look once at everything and end what is overdue. Raises SlurmError if Slurm cannot be
         read.
         """
+        self._watched = self._renew() or self._watched
         silence_s = self._silence()
         nodes, busy = self._read_slurm()
-        for cloud, provider in self._providers.items():
+        for cloud, provider in self._watched.providers.items():
             instances = self._list(cloud, provider)
             if instances is None:
                 # We did not see its machines, so their time does not count: start from zero.
@@ -108,7 +123,7 @@ class Watchdog:
                 continue
             standing_before = self._standing.get(cloud, {})
             candidates = [instance for instance in instances if not self._is_kept(instance)]
-            seconds = self._bound.seconds + self._later.get(cloud, 0.0)
+            seconds = self._bound.seconds + self._watched.later.get(cloud, 0.0)
             bound = replace(self._bound, seconds=seconds)
             verdict = overdue(nodes, busy, candidates, standing_before, self._monotonic(), bound)
             self._standing[cloud] = verdict.unneeded_since
@@ -122,9 +137,9 @@ class Watchdog:
         """Return whether the machine was stopped on purpose, as far as a listing shows, and is not
         too old.
         """
-        if instance.state is not InstanceState.STOPPED or instance.node not in self._kept:
+        if instance.state is not InstanceState.STOPPED or instance.node not in self._watched.kept:
             return False
-        return time.time() - instance.launched <= self._kept[instance.node]
+        return time.time() - instance.launched <= self._watched.kept[instance.node]
 
     def _silence(self) -> float:
         """Return for how many seconds we have seen no heartbeat of slurm-elasticd."""

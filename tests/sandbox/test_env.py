@@ -149,7 +149,7 @@ def test_remedies_on_a_head_without_systemd_name_no_command_of_it(
     monkeypatch.setattr(service_remedies, "has_systemd", lambda: False)
     assert service_remedies.start("slurm-elasticd") == "start slurm-elasticd (no systemd runs here)"
     assert not any("ctl " in text.replace("slurmctld", "") for text in remedies())
-    assert install._reread().endswith(": restart slurm-elasticd (no systemd runs here)")
+    assert install._reread().endswith(" restart slurm-elasticd (no systemd runs here)")
 
 
 def remedies() -> list[str]:

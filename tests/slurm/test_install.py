@@ -727,7 +727,7 @@ def test_a_grace_shorter_than_a_takeover_is_warned_of(
 def test_install_says_that_the_daemon_is_to_be_restarted(host: Host) -> None:
     for _ in range(2):
         text = "\n".join(host.install().lines)
-        assert "only when they start. Restart the running ones: " in text
+        assert "only when they start. Restart the running ones: slurm-elastic doctor " in text
         assert "systemctl restart slurm-elasticd" in text
 
 

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import os
+import socket
 import subprocess
 import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from slurm_elastic.config import Config, configfile
 from slurm_elastic.state.heartbeat import CKPTMAN_MARK, MARK, Mark, leave_mark
@@ -64,6 +66,22 @@ def test_a_service_that_started_before_the_change_is_named(
     leave_mark(config.state, Mark(time.time(), service), CKPTMAN_MARK)
     (found,) = outdated.examine(config, file)
     assert "slurm-elasticd and slurm-elastic-ckptman were started" in found.observed
+
+
+def test_a_service_of_root_is_known_by_the_socket_at_which_it_listens(
+    config: Config, file: Path, tmp_path: Path
+) -> None:
+    path = tmp_path / "copier.sock"
+    config = replace(config, copy=replace(config.copy, socket=str(path)))
+    changed(file, 60)
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as server:
+        server.bind(str(path))
+        assert list(outdated.examine(config, file)) == [], "nobody listens there yet"
+        server.listen()
+        (found,) = outdated.examine(config, file)
+        assert "slurm-elastic-copier was started before" in found.observed
+        assert "slurm-elastic-copier" in found.advice
+    assert list(outdated.examine(config, file)) == [], "a socket that a killed service left"
 
 
 def test_a_pid_that_another_process_has_now_is_no_service(

@@ -27,7 +27,7 @@ from slurm_elastic.state.heartbeat import (
     leave_mark,
 )
 from slurm_elastic.state.presence import Presence, acting_files, files, write_presence
-from slurm_elastic.watch.watchdog import Watchdog
+from slurm_elastic.watch.watchdog import Watchdog, WatchedClouds
 from tests.controller.world import World
 
 AFTER = 600.0
@@ -334,3 +334,13 @@ class Once(threading.Event):
     def wait(self, timeout: float | None = None) -> bool:
         self.set()
         return True
+
+
+def test_a_cloud_that_is_added_while_it_runs_is_watched(world: World) -> None:
+    clouds = iter((None, WatchedClouds(providers=world.clouds, kept={}, later={})))
+    late = Watchdog(
+        world.slurm, {}, world.dir, Bound(seconds=AFTER), lambda: world.now,
+        renew=lambda: next(clouds, None),
+    )  # fmt: skip
+    watch(world, late, 3 * AFTER)
+    assert len(world.alive()) == 1, "the one without a job has ended"

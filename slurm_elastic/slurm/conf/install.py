@@ -39,8 +39,10 @@ STATE_DIRECTORIES = ("requests", "requests/bad")
 
 def _reread() -> str:
     return (
-        "slurm-elasticd and slurm-elastic-local read slurm-elastic.yaml only when they start."
-        f" Restart the running ones: {service_remedies.restart('slurm-elasticd')}"
+        "slurm-elasticd, slurm-elastic-ckptman, slurm-elastic-local, slurm-elastic-hub and"
+        " slurm-elastic-copier read slurm-elastic.yaml only when they start. Restart the running"
+        " ones: slurm-elastic doctor names them, and"
+        f" {service_remedies.restart('slurm-elasticd')}"
     )
 
 

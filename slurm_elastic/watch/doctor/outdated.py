@@ -15,8 +15,10 @@ from slurm_elastic.base.local_time import minute
 from slurm_elastic.config import Config
 from slurm_elastic.config.configfile import UUID_FILE
 from slurm_elastic.model.finding import Finding
+from slurm_elastic.providers.local.settings import LOCAL_AGENT, LocalCloud
 from slurm_elastic.state.heartbeat import CKPTMAN, CKPTMAN_MARK, DAEMON, MARK, Mark, read_mark
 
+HUB, COPIER = "slurm-elastic-hub", "slurm-elastic-copier"
 _MARKS = {DAEMON: MARK, CKPTMAN: CKPTMAN_MARK}
 _TOLERANCE_S = 2.0  # the kernel counts the start of a process in whole ticks
 
@@ -29,10 +31,8 @@ def examine(config: Config, file: Path) -> Iterator[Finding]:
         return  # whoever loads the file reports that
     outdated = [
         service
-        for service, name in _MARKS.items()
-        if (mark := read_mark(config.state, name))
-        and (started_at := _started_at(mark)) is not None
-        and started_at < changed_at - _TOLERANCE_S
+        for service, started_at in _starts(config)
+        if started_at is not None and started_at < changed_at - _TOLERANCE_S
     ]
     if outdated:
         verb = "was" if len(outdated) == 1 else "were"
@@ -42,6 +42,34 @@ def examine(config: Config, file: Path) -> Iterator[Finding]:
             f" ({minute(changed_at)}), and the change has no effect before a restart",
             advice=service_remedies.restart(*outdated),
         )
+
+
+def _starts(config: Config) -> Iterator[tuple[str, float | None]]:
+    """Yield the services that read the file only once, with their starts (Unix time); None: does
+    not run here. The page and the watchdog read the file again by themselves.
+    """
+    for service, name in _MARKS.items():
+        mark = read_mark(config.state, name)
+        yield service, _started_at(mark) if mark else None
+    if config.join.network is not None:
+        yield HUB, _listens_since(config.join.network.socket)
+    yield COPIER, _listens_since(config.copy.socket)
+    for socket in sorted({c.socket for c in config.clouds if isinstance(c, LocalCloud)}):
+        yield LOCAL_AGENT, _listens_since(socket)
+
+
+def _listens_since(socket: str) -> float | None:
+    """When the service at this unix socket started (Unix time): it makes its socket then. None if
+    nothing listens there, whatever a service that was killed has left behind.
+    """
+    try:
+        # proc_net(5): flag 00010000 is a socket that listens; the path is the last column.
+        rows = [row.split() for row in Path("/proc/net/unix").read_text().splitlines()[1:]]
+        if not any(row[-1] == socket and row[3] == "00010000" for row in rows):
+            return None
+        return os.stat(socket).st_ctime
+    except OSError:
+        return None
 
 
 def refused(config: Config, file: Path) -> Iterator[Finding]:

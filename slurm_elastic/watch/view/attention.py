@@ -46,6 +46,20 @@ def private_note(private: Collection[str]) -> str:
     return f"slurm.conf (PrivateData={options}) lets you see only what belongs to your own jobs."
 
 
+def with_broken_file(view: StatusView, trouble: str) -> StatusView:
+    """The view with a notice in front, if the file of the configuration is broken: the view is
+    then of the configuration before the change. ``trouble``: what is wrong with the file, or "".
+    """
+    if not trouble:
+        return view
+    notice = StatusNotice(
+        level=AttentionLevel.BAD,
+        text=f"The configuration file is wrong, so no service can start again: {trouble}",
+        do="correct the file; what is shown is by the file before its last change",
+    )
+    return replace(view, attention=(notice, *view.attention))
+
+
 def attention(view: StatusView) -> tuple[StatusNotice, ...]:
     """Return the notices, the worst first; of one cause only the first."""
     # told_once keeps the first notice of a cause, so the services that see a fault themselves stand

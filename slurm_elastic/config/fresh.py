@@ -1,0 +1,90 @@
+"""The configuration as its file has it now, for processes that run for days."""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import ClassVar
+
+from slurm_elastic.base.errors import ConfigError
+from slurm_elastic.base.guards import Guarded, GuardedBy
+from slurm_elastic.config import Config
+from slurm_elastic.config.configfile import UUID_FILE, load
+
+log = logging.getLogger(__name__)
+
+CATALOGUE_TTL_S = 300.0
+"""A catalogue in the state directory changes types and prices without a change of the file."""
+
+_Version = tuple[tuple[int, ...], ...]
+
+
+class FreshConfig:
+    """Reads ``file`` again when it has changed. Thread-safe.
+
+    While the file is broken, the last configuration that could be read serves, and ``trouble`` has
+    the reason: a screen that shows nothing helps nobody.
+    """
+
+    guarded_by: ClassVar[GuardedBy] = {
+        "_lock": Guarded("_config", "_version", "_read_at", "_trouble"),
+    }
+
+    def __init__(
+        self, file: Path, read: Callable[[Path], Config] = load,
+        monotonic: Callable[[], float] = time.monotonic,
+    ) -> None:  # fmt: skip
+        self._file, self._read, self._monotonic = file, read, monotonic
+        self._lock = threading.Lock()
+        self._config: Config | None = None
+        self._version: _Version = ()
+        self._read_at = 0.0
+        self._trouble = ""
+
+    @property
+    def trouble(self) -> str:
+        """Why the file cannot be used as it is now; "" if it can."""
+        with self._lock:
+            return self._trouble
+
+    def get(self) -> Config:
+        """The configuration: the same object until the file or a catalogue has changed it.
+
+        ConfigError if it has never been read and is wrong.
+        """
+        with self._lock:
+            version, now = self._look(), self._monotonic()
+            is_same = version == self._version and now - self._read_at < CATALOGUE_TTL_S
+            if self._config is not None and is_same:
+                return self._config
+            try:
+                config = self._read(self._file)
+            except ConfigError as error:
+                if self._config is None:
+                    raise
+                if str(error) != self._trouble:
+                    log.error("the configuration before the change is used: %s", error)  # noqa: TRY400
+                self._trouble = str(error)
+                config = self._config
+            else:
+                self._trouble = ""
+            # The version from before the reading: a change during it is seen at the next call.
+            self._version, self._read_at = version, now
+            if config != self._config:
+                self._config = config
+            return self._config
+
+    def _look(self) -> _Version:
+        return tuple(map(_state, (self._file, self._file.parent / UUID_FILE)))
+
+
+def _state(path: Path) -> tuple[int, ...]:
+    try:
+        status = os.stat(path)
+    except OSError:
+        return ()  # the reader reports it
+    return status.st_dev, status.st_ino, status.st_mtime_ns, status.st_size

@@ -1,0 +1,42 @@
+"""The page follows the configuration file while it serves."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from status_cases import config_file
+
+from slurm_elastic.cli import web
+from slurm_elastic.config.fresh import FreshConfig
+
+
+def status(sources: dict[str, web.DocumentSource]) -> dict[str, object]:
+    document: dict[str, object] = json.loads(sources["status"].make({}))
+    return document
+
+
+def test_a_change_of_the_file_is_on_the_page_at_once(tmp_path: Path) -> None:
+    file = config_file(tmp_path)
+    sources = dict(web.current_sources(FreshConfig(file), file))
+    assert [pool["name"] for pool in status(sources)["pools"]] == ["rack"]  # type: ignore[attr-defined]
+    file.write_text(file.read_text().replace("name: rack", "name: cellar"))
+    assert [pool["name"] for pool in status(sources)["pools"]] == ["cellar"]  # type: ignore[attr-defined]
+
+
+def test_while_the_file_is_broken_the_page_shows_the_cluster_and_says_so_first(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    file = config_file(tmp_path)
+    sources = dict(web.current_sources(FreshConfig(file), file))
+    good = file.read_text()
+    file.write_text(good + "limitz: {}\n")
+    document = status(sources)
+    first = document["attention"][0]  # type: ignore[index]
+    assert "limitz" in first["text"]
+    assert "did you mean" in first["text"]
+    assert [pool["name"] for pool in document["pools"]] == ["rack"]  # type: ignore[attr-defined]
+    assert caplog.text.count("the configuration before the change is used") == 1
+    file.write_text(good)
+    assert not [n for n in status(sources)["attention"] if "limitz" in n["text"]]  # type: ignore[attr-defined]
