@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import socket
+import subprocess
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -109,11 +111,49 @@ def test_nodes_that_the_site_names_are_the_sites(root: Path) -> None:
 
 def test_a_line_for_all_nodes_is_refused_where_it_would_double_devices(root: Path) -> None:
     config = configured(root, "# ours\nName=gpu File=/dev/nvidia[0-7]\n")
-    assert refusal(config) == (
+    assert (
         f"{root}/etc/gres.conf:2: Name=gpu without NodeName holds for the nodes of pool gpus, too;"
         " expected NodeName= with the site's own nodes before it"
-    )
+    ) in refusal(config)
     assert lines(configured(root / "2", "Name=gpu Count=1\n", gres={})) == []
+
+
+FOR_ALL = "Name=gpu File=/dev/not-there[0-1]"
+
+
+@pytest.mark.parametrize("line", [FOR_ALL, "Name=nic MultipleFiles=/dev/a,/dev/b"])
+def test_a_line_with_files_for_all_nodes_is_refused_without_gpus_in_the_pools(
+    line: str, root: Path
+) -> None:
+    config = configured(root, f"{line}\n", gres={})
+    conf = root / "etc" / "slurm.conf"
+    assert lines(config) == []  # a site without GresTypes: no slurmd reads gres.conf
+    conf.write_text(f"{conf.read_text()}\nGresTypes=gpu,nic\n")
+    kind = line[5:8]
+    assert (
+        f"{root}/etc/gres.conf:1: Name={kind} without NodeName holds for the nodes of pool spot,"
+        " too; their slurmd ends if a machine lacks such a file; expected NodeName= with the"
+        " site's own nodes before it"
+    ) in refusal(config)
+    (root / "etc" / "gres.conf").write_text(f"NodeName=n[1-4] {line}\n")
+    assert lines(config) == []
+
+
+@pytest.mark.skipif(bool(missing("slurmd")), reason=missing("slurmd"))
+@pytest.mark.parametrize("nodes", ["", "NodeName=own "])
+def test_slurmd_ends_over_a_line_for_all_nodes_on_a_node_without_gres(
+    nodes: str, root: Path
+) -> None:
+    host = socket.gethostname().split(".")[0]
+    (root / "slurm.conf").write_text(
+        f"ClusterName=a\nSlurmctldHost={host}\nAuthType=auth/none\nCredType=cred/none\n"
+        f"GresTypes=gpu\nNodeName=own Gres=gpu:2 CPUs=1 NodeHostname=elsewhere\n"
+        f"NodeName=pub1 CPUs=1 NodeHostname={host}\nPartitionName=all Nodes=ALL Default=YES\n"
+    )
+    (root / "gres.conf").write_text(f"{nodes}{FOR_ALL}\n")
+    command = ("slurmd", "-G", "-N", "pub1", "-f", str(root / "slurm.conf"))
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert ("can't stat gres.conf file /dev/not-there0" in done.stderr) is (not nodes)
 
 
 def test_types_with_gpus_that_a_pool_does_not_tell_of_are_told(root: Path) -> None:

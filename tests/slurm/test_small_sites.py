@@ -156,7 +156,7 @@ def test_a_gres_line_that_fits_no_cloud_node_is_refused_with_the_remedy(root: Pa
     text = conf.read_text().replace("CPUs=2", "CPUs=16")
     conf.write_text(text)
     path = conf.parent / "gres.conf"
-    path.write_text("Name=gpu File=/dev/null Cores=0-15\nName=gpu File=/dev/zero Cores=0-15\n")
+    path.write_text("Name=gpu Count=2 Cores=0-15\n")
     with pytest.raises(ConfigError) as refused:
         check.check(small_sites.plan.make(small_sites.config(conf)))
     failure, *remedies = refused.value.problems

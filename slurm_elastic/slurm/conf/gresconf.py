@@ -17,9 +17,10 @@ from slurm_elastic.base.pages import page
 from slurm_elastic.config import Config, PoolSettings
 from slurm_elastic.config.devices import Device, devices
 from slurm_elastic.model.cluster import Pool
-from slurm_elastic.slurm.client.siteconf import ConfLine, SiteConf, names, read_lines
+from slurm_elastic.slurm.client.siteconf import ConfLine, Entry, SiteConf, names, read_lines
 
 SITE_FILE = "gres.conf"
+_FILES = frozenset({"file", "multiplefiles"})
 FILE_NAME = "slurm-elastic-gres.conf"
 _HEAD = """\
 # Devices of the cloud nodes, included by gres.conf.
@@ -38,19 +39,22 @@ def flattened(lines: Sequence[ConfLine], our_text: str) -> str:
     return "".join(f"{line.text}\n" for line in lines) + our_text
 
 
-def render(config: Config, pools: Sequence[Pool], lines: Sequence[ConfLine]) -> str:
+def render(config: Config, pools: Sequence[Pool], site: SiteConf) -> str:
     """Our file beside the site's lines. Empty if we need none.
 
     Raises ConfigError with every line of the site's that conflicts with ours, and every pool whose
     device files are unknown.
     """
+    lines = site_lines(site)
     named, detects = named_nodes(lines), _detects(lines)
+    # A slurmd without any kind of gres does not read gres.conf.
+    is_read = site.option("GresTypes") is not None or any(pool.gres for pool in pools)
     problems: list[str] = []
     text: list[str] = []
     for pool, settings in zip(pools, config.pools, strict=True):
         nodes = [node for node in pool.nodes if node not in named]
         if nodes:
-            problems += _for_all(settings, lines)
+            problems += _for_all(settings, lines, is_read=is_read)
             text += _of_pool(settings, nodes, detects, problems)
     if problems:
         raise ConfigError(*dict.fromkeys(problems))
@@ -71,25 +75,44 @@ def _detects(lines: Sequence[ConfLine]) -> bool:
 
 def lines_for_all(lines: Sequence[ConfLine]) -> Iterator[str]:
     """A remedy for each line without nodes, because such a line also holds for cloud nodes."""
-    for entry in (line.entries[0] for line in lines if not line.is_record):
-        if entry.key == "name":
-            yield (
-                f"{entry.location}: Name={entry.value} without NodeName holds for cloud nodes, too;"
-                " expected NodeName= with the site's own nodes before it"
-            )
+    for entry in map(_name_for_all, lines):
+        if entry is not None:
+            yield _remedy(entry, "cloud nodes")
 
 
-def _for_all(pool: PoolSettings, lines: Sequence[ConfLine]) -> Iterator[str]:
-    """Report lines without nodes, which also hold for cloud nodes and would double their
-    devices.
+def _for_all(pool: PoolSettings, lines: Sequence[ConfLine], *, is_read: bool) -> Iterator[str]:
+    """Report lines without nodes, which also hold for cloud nodes.
+
+    They would double the devices of a pool that has them. On a machine without their files slurmd
+    ends ("can't stat gres.conf file"), also if the node has no gres: no such machine ever joins.
     """
     kinds = {name.partition(":")[0] for name in pool.gres}
-    for entry in (line.entries[0] for line in lines if not line.is_record):
-        if entry.key == "name" and entry.value in kinds:
-            yield (
-                f"{entry.location}: Name={entry.value} without NodeName holds for the nodes of pool"
-                f" {pool.name}, too; expected NodeName= with the site's own nodes before it"
+    for line in lines:
+        entry = _name_for_all(line)
+        if entry is None:
+            continue
+        has_files = any(other.key in _FILES for other in line.entries)
+        if entry.value in kinds:
+            yield _remedy(entry, f"the nodes of pool {pool.name}")
+        elif has_files and is_read:
+            yield _remedy(
+                entry,
+                f"the nodes of pool {pool.name}",
+                "; their slurmd ends if a machine lacks such a file",
             )
+
+
+def _name_for_all(line: ConfLine) -> Entry | None:
+    """The Name of a line without NodeName. None for other lines."""
+    first = line.entries[0]
+    return first if first.key == "name" and not line.is_record else None
+
+
+def _remedy(entry: Entry, nodes: str, effect: str = "") -> str:
+    return (
+        f"{entry.location}: Name={entry.value} without NodeName holds for {nodes}, too{effect};"
+        " expected NodeName= with the site's own nodes before it"
+    )
 
 
 def _of_pool(

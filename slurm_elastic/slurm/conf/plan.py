@@ -110,7 +110,7 @@ def make(config: Config, *, version: tuple[int, int] | None = None) -> ConfPlan:
     pools = pools_of(config)
     lua = has_plugin(config.slurm, site, "job_submit_lua")
     text = fragment.render(config, pools, site, version, lua=lua)
-    gres = gresconf.render(config, pools, gresconf.site_lines(site))
+    gres = gresconf.render(config, pools, site)
     denies_below = account_tree.is_hierarchical(version)
     filters = submit_filter.render(config, pools, site, denies_below=denies_below)
     return ConfPlan(
