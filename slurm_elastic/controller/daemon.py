@@ -231,8 +231,10 @@ class Daemon:
         clock = self._site.monotonic()
         if clock >= self._next_pruning:
             self._next_pruning = clock + PRUNE_EVERY_S
-            self._site.ledger.prune(self._site.now() - HISTORY_KEPT_S)
-            self._site.ledger.compact(self._site.now())
+            # Not the clock, which may be far ahead until the host has synchronised it.
+            record_time = self._site.ledger.record_time(self._site.now())
+            self._site.ledger.prune(record_time - HISTORY_KEPT_S)
+            self._site.ledger.compact(record_time)
 
     def _give_memory_back_if_due(self) -> None:
         clock = self._site.monotonic()

@@ -218,6 +218,25 @@ def test_it_beats_every_five_seconds(world: World) -> None:
     assert (mark.at, mark.pid) == (T0 + 15, os.getpid())
 
 
+def test_a_start_with_a_clock_far_ahead_keeps_the_costs_and_the_history(world: World) -> None:
+    world.slurm.submit(1, ("pub1",))
+    world.advance(60)
+    world.slurm.finish(1)
+    world.advance(600)
+    before, machines = world.now, world.ledger.machines.live(ended_since=0)
+    decisions = world.kinds("pub1")
+    assert machines
+    assert world.alive() == []
+    world.now = before + 730 * 86400.0
+    world.restart()
+    world.tick()
+    world.now = before + 5
+    world.restart()
+    world.tick()
+    assert world.ledger.machines.live(ended_since=0) == machines
+    assert world.kinds("pub1")[: len(decisions)] == decisions
+
+
 def test_what_is_older_than_thirty_days_is_forgotten_once_an_hour(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:

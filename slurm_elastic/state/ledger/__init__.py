@@ -29,7 +29,7 @@ with the tables below. Times are Unix seconds, prices dollars per hour, lists an
     counters           name (key), value: sums over all time, named ``name{label="value"}`` as in
                        Prometheus
     settled            what (key), at: the time up to which the counters include machines and jobs,
-                       and the last number that a directive got
+                       the last number that a directive got, the time that deletions count from
     told               key (key), at: the messages that people were sent
     tunnels            generation and node (key), address, key, since: the public keys of machines,
                        until the machines end
@@ -283,6 +283,17 @@ class Ledger:
             drains=drains,
             stopped=tuple(m for m in paid_machines if m.is_off),
         )
+
+    def record_time(self, now: float) -> float:
+        """Advance the record's own time towards ``now`` (Unix s), and return it. Deletions count
+        from it: see ``retention.advance_record_time``.
+        """
+        with self.store.transaction(None) as db:
+            at = retention.advance_record_time(db, now)
+            self.store.change(
+                "insert or replace into settled (what, at) values (?, ?)", retention.RECORD_TIME, at
+            )
+            return at
 
     def prune(self, before: float) -> int:
         """Delete decisions and long-ended cool-downs from before that time; return the number of

@@ -29,8 +29,15 @@ MOST_RUNS = 5_000_000
 """The number of job runs to keep, the last ones: about 750 MB, or 12,500 jobs per day for
 ``MACHINES_KEPT``. ``cost`` then shows the costs of earlier machines as unused.
 """
+LEAP_S = 2 * 3600.0
+"""The record's time advances by no more than this (s) per call, of which there is one after each
+start and one per hour. It catches up with a pause of the service at half the speed of the pause.
+"""
 LAUNCHES_PER_TRANSACTION = 500
 """Launches that one transaction shortens. Other writers wait for each transaction."""
+
+RECORD_TIME = "record time"
+"""The row of ``settled`` with the record's time."""
 
 _LONG = f"""
     select {LAUNCH_COLUMNS} from launches where state != 'intent' and finished < ?
@@ -43,12 +50,38 @@ _MACHINES = f"""
 _OLD_RUNS = """
     delete from runs where end <= (select end from runs order by end desc limit 1 offset ?)
 """
+_NEWEST = """
+    select max(at) as newest from (
+        select max(at) as at from decisions
+        union all select max(launched) from machines
+        union all select max(ended) from machines
+        union all select max(end) from runs
+    )
+"""
 # An open intent or a launch with a live machine stays, however old it is.
 _OLD_LAUNCHES = """
     delete from launches where state != 'intent' and finished < :before
     and generation not in
         (select generation from machines where ended is null or ended >= :before)
 """
+
+
+def advance_record_time(db: sqlite3.Connection, now: float) -> float:
+    """Advance the time that deletions count from towards ``now``, and return it.
+
+    A head may start with its clock years ahead (a dead battery, a restored virtual machine). With
+    that clock everything is old, and a spent budget would begin anew. So the record has a time of
+    its own, which jumps by no more than LEAP_S and never exceeds the clock.
+    """
+    row = db.execute("select at from settled where what = ?", (RECORD_TIME,)).fetchone()
+    # A ledger without the row has been written to by its newest row at the latest.
+    before = _newest(db) if row is None else row["at"]
+    return now if before is None else min(now, before + LEAP_S)
+
+
+def _newest(db: sqlite3.Connection) -> float | None:
+    newest: float | None = db.execute(_NEWEST).fetchone()["newest"]
+    return newest
 
 
 def forget(db: sqlite3.Connection, now: float) -> None:

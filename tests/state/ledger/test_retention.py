@@ -233,3 +233,41 @@ def test_the_next_segment_of_the_journal_lacks_what_is_forgotten_and_no_charge(
         assert again.books.dollars("aws", T0, T0 + 60 * DAY, 1) == spent > 0
         assert (again.launches.get("old"), again.decisions.about("pub1")) == (None, ())
         assert again.launches.get("new") is not None
+
+
+def test_a_clock_far_ahead_deletes_nothing(ledger: Ledger) -> None:
+    launch(ledger, "g1", T0)
+    ledger.decisions.record(
+        Decision(at=T0, correlation="r", kind="x", subjects=("pub1",), cause=Quoted(text="x"))
+    )
+    for start in range(5):
+        ahead = T0 + 730 * DAY + start
+        ledger.compact(ledger.record_time(ahead))
+        assert ledger.prune(ledger.record_time(ahead) - 30 * DAY) == 0
+    assert len(ledger.machines.live(ended_since=0)) == 1
+    assert ledger.record_time(T0 + DAY) <= T0 + DAY
+
+
+def test_the_records_time_follows_the_clock(ledger: Ledger) -> None:
+    launch(ledger, "g1", T0)
+    hours = range(24 * 40)
+    times = [ledger.record_time(T0 + 3600.0 * hour) for hour in hours]
+    assert times == [T0 + 3600.0 * hour for hour in hours]
+
+
+def test_the_records_time_catches_up_with_a_pause_and_with_a_clock_that_was_ahead(
+    path: Path, ledger: Ledger
+) -> None:
+    launch(ledger, "g1", T0)
+    resumed_at = T0 + 10 * DAY
+    times = [ledger.record_time(resumed_at + 3600.0 * hour) for hour in range(24 * 11)]
+    assert times[0] < T0 + DAY
+    assert times[-1] == resumed_at + 3600.0 * (24 * 11 - 1)
+    ledger.record_time(resumed_at + 900 * DAY)
+    ledger.close()
+    with closing(Ledger(path)) as opened:
+        assert opened.record_time(resumed_at) == resumed_at, "the record never exceeds the clock"
+
+
+def test_an_empty_record_begins_with_the_clock(ledger: Ledger) -> None:
+    assert ledger.record_time(T0) == T0
