@@ -167,7 +167,8 @@ class Autoscaler(Part):
         # already have machines (`recalled`). It would otherwise start machines for them twice.
         nodes = self._journal(group, dealt, payers, view)
         covered = {job for plan in plans for job in plan.covered}
-        self._covered_jobs[group.name].add(covered, nodes, view.jobs)
+        counted = {job.id for now, _ in dealt for job in now.queue}
+        self._covered_jobs[group.name].add(covered, nodes, counted, view.jobs)
         self._release_holds(group)
         self._hold(group, frozenset(nodes))
         self._start(nodes)

@@ -49,9 +49,17 @@ class CoveredJobs:
         }
         return tuple(sorted(self._jobs))
 
-    def add(self, ids: Iterable[int], nodes: Iterable[str], jobs: Sequence[SlurmJob]) -> None:
-        """Replace the covered jobs by ``ids``. ``nodes`` were started for the new ones."""
+    def add(
+        self,
+        ids: Iterable[int],
+        nodes: Iterable[str],
+        counted: Iterable[int],
+        jobs: Sequence[SlurmJob],
+    ) -> None:
+        """Replace the covered jobs by ``ids``. ``nodes`` were started for the ``counted`` jobs,
+        some of which may lack other nodes until a later look.
+        """
         restarts = {job.id: job.restarts for job in jobs}
-        new = frozenset(ids) - self._jobs.keys()
+        new = frozenset(counted) - self._jobs.keys()
         self._jobs = {job: restarts.get(job) for job in ids}
         self._started |= dict.fromkeys(nodes, new)

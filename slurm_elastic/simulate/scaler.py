@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from slurm_elastic.policies.growth.capacity import Demand, Growth, Slurm, Waiting, bounded
+from slurm_elastic.policies.growth.counted_once import counts_once, served_jobs, spare_machines
 from slurm_elastic.policies.growth.guarded import grown_by
 from slurm_elastic.policies.growth.release import Flagged
 from slurm_elastic.policies.growth.scaling import (
     HeadRoom,
-    counts_once,
-    covers,
     excess,
     head_deficit,
     shortfall,
@@ -52,9 +51,9 @@ class Grower:
     the first such pool.
 
     ``period``: seconds between two looks (None: at each arrival and end of a job). ``watches``: the
-    policy is asked even while no job waits. ``covered``: the waiting jobs for which growth was
-    decided. ``given``: idle machines that other groups of jobs get. ``patience``: seconds after
-    which the simulation stops serving a queue that makes no progress.
+    policy is asked even while no job waits. ``covered``: the waiting jobs that have enough
+    machines. ``given``: idle and booting machines that other groups of jobs get. ``patience``:
+    seconds after which the simulation stops serving a queue that makes no progress.
     """
 
     patience = 45 * DAY_S
@@ -126,22 +125,36 @@ class Grower:
         pools = self._open_pools(growing, queue, now, own_only=own_only)
         queue = queue if self.depth is None else queue[: self.depth]
         self._demand = demand = self.demand(queue, head, running, now)
-        if self._has_ends:
-            self.given += min(sum([job.nodes for job in demand.queue]), demand.idle)
+        if self._has_ends or self._once:
+            there = demand.idle + demand.booting
+            self.given += min(sum([job.nodes for job in demand.queue]), there)
         growth = self._grown(demand)
-        if growth is not None and self._is_capped:
-            growth = bounded(growth, demand, self.caps, _NOTHING)
-        if growth is not None and not pools:
-            # A growth of no machines, so that it does not cover these jobs.
-            growth = Growth(0, "no machines, or only public ones, could be started")
-        if self._once and covers(self.policy, growth):
-            self.covered.update(queue)
+        shares = [] if growth is None else self._shares(growth, demand, pools, room)
+        if self._once:
+            self._cover(queue, demand, growth, sum([count for _, count in shares]))
         if growth is None:
             return self._for_head(queue, running, growing, pools, now)
+        return shares
+
+    def _shares(
+        self, growth: Growth, demand: Demand, pools: Pools, room: int
+    ) -> list[tuple[int, int]]:
+        """Return the part of the growth that bounds and pools allow, by pool. ``room``: of the only
+        pool.
+        """
+        if self._is_capped:
+            growth = bounded(growth, demand, self.caps, _NOTHING)
         if len(pools) == len(self.growing) == 1:
             count = min(growth.machines, room)
             return [(pools[0][0], count)] if count > 0 else []
         return spread(growth.machines, [(index, entry.room_now()) for index, entry in pools])
+
+    def _cover(
+        self, queue: Sequence[int], demand: Demand, growth: Growth | None, started: int
+    ) -> None:
+        """Count the first jobs no longer that have enough machines after ``started`` more."""
+        fresh = ((job, 1) for job in queue if job not in self.covered)
+        self.covered.update(list(served_jobs(self.policy, fresh, demand, growth, started)))
 
     def _open_pools(
         self, growing: Pools, queue: Sequence[int], now: int, *, own_only: bool
@@ -258,14 +271,17 @@ class Grower:
         if len(cache) > 2 * len(queue) + _MAX_CACHED:
             cache.clear()
         waiting = fresh = list(map(cache.__getitem__, queue))
+        covered: list[Waiting] = []
         if self._once:
-            pairs = zip(queue, waiting, strict=True)
-            fresh = [job for index, job in pairs if index not in self.covered]
+            fresh = []
+            for index, job in zip(queue, waiting, strict=True):
+                (covered if index in self.covered else fresh).append(job)
         idle = busy = booting = 0
         for _, machines in self.growing:
             idle += self._idle(machines, queue, now) if self._has_ends else machines.idle
             busy += machines.busy - machines.draining
             booting += machines.booting
+        there = max(idle + booting - self.given, 0)
         return Demand(
             now=now + self.start,
             queue=waiting,
@@ -274,6 +290,7 @@ class Grower:
             idle=max(idle - self.given, 0),
             busy=busy,
             booting=booting,
+            spare=spare_machines(self.policy, covered, there),
             head_start=None if head is None else head + self.start,
         )
 

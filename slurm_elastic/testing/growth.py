@@ -14,6 +14,7 @@ from msgspec.structs import replace
 
 from slurm_elastic.config.growth_kinds import checked_growth
 from slurm_elastic.policies.growth.capacity import AnyGrowth, Demand, Waiting
+from slurm_elastic.policies.growth.counted_once import counts_once
 from slurm_elastic.policies.growth.guarded import grown
 from slurm_elastic.policies.growth.release import Flagged
 from slurm_elastic.policies.growth.scaling import (
@@ -21,7 +22,6 @@ from slurm_elastic.policies.growth.scaling import (
     PendingJob,
     PoolRules,
     PoolSnapshot,
-    counts_once,
     decide,
     excess,
 )
@@ -50,7 +50,7 @@ def demands() -> Iterator[Demand]:
         now = NOON + day * DAY_S
         yield Demand(
             now=now, queue=queue, fresh=queue[:1], running=busy, idle=idle, busy=busy,
-            booting=booting, head_start=None if head is None else now + head,
+            booting=booting, spare=idle, head_start=None if head is None else now + head,
         )  # fmt: skip
 
 

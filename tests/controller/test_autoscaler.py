@@ -55,13 +55,15 @@ def make() -> Iterator[Callable[..., World]]:
         cloud: dict[str, Any] | None = None,
         pool: dict[str, Any] | None = None,
         allow: Who | None = None,
+        max_booting: int | None = None,
         **site: Any,
     ) -> World:
         """One public cloud with a pool of three; policies of the cluster, the cloud, the pool."""
         plain = make_config(Path("/nonexistent"))
         burst = replace(
-            plain.pools[1], markets=(Market.ON_DEMAND,), policies=PoolPolicies(**(pool or {}))
-        )
+            plain.pools[1], markets=(Market.ON_DEMAND,), policies=PoolPolicies(**(pool or {})),
+            max_booting=max_booting,
+        )  # fmt: skip
         pub = FakeCloud(
             name="pub", location=Location.PUBLIC, types=SHAPE,
             limits=Limits(dollars_per_hour=10.0), policies=CloudPolicies(**(cloud or {})),
@@ -657,14 +659,28 @@ def test_a_hundred_jobs_hear_of_a_decision_and_each_once(make: Callable[..., Wor
     assert len(world.ledger.decisions.about("job:0")) == 2
 
 
+def test_each_job_gets_a_machine_although_max_booting_admits_one_at_a_time(
+    make: Callable[..., World],
+) -> None:
+    world = make(growth="on_demand", max_booting=1)
+    world.advance(20)
+    for number in range(1, 4):
+        submit(world, number, limit=86400)
+    for _ in range(40):
+        world.advance(10)
+    assert [job.states for job in world.slurm.jobs()] == [{"RUNNING"}] * 3
+    assert len(world.ledger.state().machines) == 3
+
+
 def test_jobs_that_wait_no_more_are_forgotten(make: Callable[..., World]) -> None:
     world = make(growth="bursts(waste=120)")
     made = Autoscaler(world.site, Inline())  # type: ignore[arg-type]
     world.advance(20)
-    for number in range(1, 6):
+    for number in range(1, 4):
         submit(world, number)
         made.look()
         assert any(number in heard._reports for heard in made._reasons.values())
+    for number in range(1, 4):
         world.slurm.finish(number)
     made.look()
     assert not any(heard._reports for heard in made._reasons.values())

@@ -386,19 +386,29 @@ UP, BOOTS, GONE = (
 def test_a_counted_job_counts_until_its_machines_prove_not_to_come() -> None:
     jobs = (job(1), job(2))
     counted = CoveredJobs()
-    counted.add([1], ["pub1"], jobs)
+    counted.add([1], ["pub1"], [1], jobs)
     assert counted.remaining(jobs, BOOTS) == (1,)
     assert counted.remaining(jobs, UP) == (1,), "its machine is there"
     assert counted.remaining(jobs, GONE) == (1,), "which is not looked at any more"
-    counted.add([1, 2], ["pub2"], jobs)
+    counted.add([1, 2], ["pub2"], [1, 2], jobs)
     lost = {"pub2": node("pub2", "IDLE POWERED_DOWN")}
     assert counted.remaining(jobs, lost) == (1,), "only those that it was started for"
+
+
+def test_a_job_served_over_two_looks_counts_again_if_its_first_machine_never_comes() -> None:
+    large = (job(1),)
+    counted = CoveredJobs()
+    counted.add([], ["pub1"], [1], large)
+    counted.add([1], ["pub2"], [1], large)
+    boots = {name: node(name, "IDLE POWERING_UP") for name in ("pub1", "pub2")}
+    assert counted.remaining(large, boots) == (1,)
+    assert counted.remaining(large, boots | {"pub1": node("pub1", "IDLE POWERED_DOWN")}) == ()
 
 
 @pytest.mark.parametrize("nodes", [{}, GONE, {"pub1": node("pub1", "DOWN POWERING_UP")}])
 def test_a_job_whose_machine_never_comes_counts_again(nodes: dict[str, SlurmNode]) -> None:
     counted = CoveredJobs()
-    counted.add([1], ["pub1"], (job(1),))
+    counted.add([1], ["pub1"], [1], (job(1),))
     assert counted.remaining((job(1),), nodes) == ()
 
 
@@ -408,7 +418,7 @@ def test_a_job_that_is_gone_or_was_requeued_counts_again() -> None:
     assert counted.remaining(jobs, {}) == (1, 2, 3), "whatever their restarts, after a start"
     again = (job(1, restarts=1), job(3))
     assert counted.remaining(again, {}) == (3,)
-    counted.add([1], [], again)
+    counted.add([1], [], [1], again)
     assert counted.remaining(again, {}) == (1,)
 
 

@@ -93,7 +93,9 @@ def asked(jobs: tuple[Waiting, ...], **counts: int) -> Demand:
 def test_on_demand_boots_a_machine_for_each_node_once() -> None:
     three = queue(3, 100, nodes=2)
     assert grown(OnDemand(), asked(three)) == 6
-    assert grown(OnDemand(), asked(three, idle=1)) == 5
+    assert grown(OnDemand(), asked(three, idle=1, spare=1)) == 5
+    assert grown(OnDemand(), asked(three, booting=2, spare=2)) == 4
+    assert grown(OnDemand(), asked(three, booting=2)) == 6, "older jobs wait for these"
     assert grown(OnDemand(), Demand(now=NOW, queue=three, booting=6)) == 0
 
 
@@ -276,8 +278,8 @@ def test_why_a_policy_grows_is_told_with_its_figures() -> None:
 @pytest.mark.parametrize(
     ("policy", "demand"),
     [
-        (OnDemand(), asked(queue(1, 60, nodes=2), idle=2)),
-        (GroupBursts(), asked(queue(1, 60), idle=2)),
+        (OnDemand(), asked(queue(1, 60, nodes=2), idle=2, spare=2)),
+        (GroupBursts(), asked(queue(1, 60), idle=2, spare=2)),
         (SemiElastic(), Demand(now=NOW, queue=queue(1, 60, nodes=2), idle=2)),
         (SemiElastic(), Demand(now=NOW, queue=queue(1, 60, nodes=2), busy=2, head_start=NOW)),
     ],

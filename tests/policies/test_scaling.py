@@ -13,15 +13,18 @@ from slurm_elastic.model.causes import Quoted
 from slurm_elastic.policies.growth.capacity import (
     AnyGrowth,
     Bursts,
+    Demand,
     GroupBursts,
-    Growth,
     OnDemand,
     Ratio,
     SemiElastic,
     Slurm,
     SteadyStream,
+    Waiting,
 )
+from slurm_elastic.policies.growth.counted_once import served_jobs
 from slurm_elastic.policies.growth.dealing import split_demand
+from slurm_elastic.policies.growth.guarded import grown
 from slurm_elastic.policies.growth.release import Delayed, Flagged, Idle, IdleOrder
 from slurm_elastic.policies.growth.scaling import (
     GroupSnapshot,
@@ -32,7 +35,6 @@ from slurm_elastic.policies.growth.scaling import (
     PoolSnapshot,
     ScaleUp,
     ScalingPlan,
-    covers,
     decide,
     demand_of,
     excess,
@@ -83,10 +85,10 @@ def test_what_is_stopped_says_why_and_counts_nobody() -> None:
     )
 
 
-def test_what_finds_no_room_says_so_and_counts_who_got_some() -> None:
+def test_what_finds_no_room_says_so_and_counts_only_who_got_some() -> None:
     plan = decide(now(pool(room=1), queue=(job(1), job(2))))
     assert plan.starts == (ScaleUp("burst", 1, "2 new jobs wait for 2 nodes"),)
-    assert plan.covered == (1, 2)
+    assert plan.covered == (1,), "the second job counts again at the next look"
     assert plan.unserved == (
         "1 of 2 machines are not started: no node is left that could be started"
         " (2 new jobs wait for 2 nodes)"
@@ -115,9 +117,9 @@ def test_a_machine_is_for_one_job_only() -> None:
         (2, 2, 3, ((0, 1, 3, 3), (3, 1, 0, 2))),
         (2, 2, 4, ((0, 0, 4, 3), (3, 1, 0, 2))),
         (2, 1, 5, ((0, 0, 3, 3), (1, 1, 2, 2))),
-        # The one that boots was started for somebody else: as many as are not idle are started.
-        (0, 0, 4, ((0, 0, 1, 2), (0, 0, 4, 2))),
-        (0, 0, 6, ((0, 0, 3, 0), (0, 0, 4, 2))),
+        # Nobody else waits for the one that boots, so it is not started a second time.
+        (0, 0, 4, ((0, 0, 0, 3), (0, 0, 4, 2))),
+        (0, 0, 6, ((0, 0, 2, 1), (0, 0, 4, 2))),
     ],
 )
 def test_what_a_job_gets_of_each_pool_is_not_there_for_the_next(
@@ -295,14 +297,52 @@ def test_machines_are_counted_over_all_pools() -> None:
 
 
 @pytest.mark.parametrize(
-    ("answer", "covered"),
-    [(None, True), (Growth(1, "why"), True), (Growth(0, "the budget is spent"), False)],
+    ("growth", "served_by_started"),
+    [
+        (OnDemand(), [0, 1, 1, 2]),
+        # Two machines for each 360 s of work: the jobs count as 1, 2, 3 machines.
+        (Bursts(), [0, 1, 1, 1]),
+        (GroupBursts(), [0, 0, 1, 1]),
+    ],
 )
-def test_a_growth_that_a_bound_stopped_whole_covers_nobody(
-    answer: Growth | None, *, covered: bool
+def test_a_growth_that_a_bound_cuts_serves_the_first_jobs_only(
+    growth: AnyGrowth, served_by_started: list[int]
 ) -> None:
-    assert covers(OnDemand(), answer) is covered
-    assert not covers(SemiElastic(), answer), "which looks at the whole queue each time"
+    jobs = (Waiting(1, 600, T), Waiting(2, 900, T), Waiting(4, 900, T))
+    demand = Demand(now=T, queue=jobs, fresh=jobs)
+    answer = grown(growth, demand)
+    assert answer is not None
+    served = [
+        len(list(served_jobs(growth, ((n, 1) for n in range(3)), demand, answer, started)))
+        for started in (*range(4), answer.machines)
+    ]
+    assert served == [*served_by_started, 3]
+
+
+@pytest.mark.parametrize("growth", [OnDemand(), Bursts(), GroupBursts(group=1)])
+@pytest.mark.parametrize("sizes", [(1, 1, 1), (3, 1), (2, 2), (1, 4)])
+def test_jobs_that_max_booting_left_out_get_machines_at_the_next_looks(
+    growth: AnyGrowth, sizes: tuple[int, ...]
+) -> None:
+    """Two machines boot at a time, and each needs two looks. In the end there are no more machines
+    than without the bound, and each job is served.
+    """
+    rules = replace(RULES, growth=growth)
+    queue = tuple(job(number, nodes=nodes, limit=600) for number, nodes in enumerate(sizes))
+    whole = now(pool(rules=rules, room=20), queue=queue)
+    unbound = starts([(whole, decide(whole))])["burst"]
+    covered: tuple[int, ...] = ()
+    boots: list[int] = []
+    for look in range(40):
+        booting = sum(began > look - 2 for began in boots)
+        idle = machines(len(boots) - booting)
+        current = pool(rules=rules, room=2 - booting, total_room=20, idle=idle, booting=booting)
+        plan = decide(replace(now(current, queue=queue, running=1), covered=covered))
+        covered = plan.covered
+        boots += [look] * sum(start.machines for start in plan.starts)
+    # Bursts rounds the work that is left down at each look.
+    assert len(boots) == unbound or (isinstance(growth, Bursts) and 2 <= len(boots) < unbound)
+    assert covered == tuple(range(len(sizes)))
 
 
 def test_what_is_idle_goes_once_nothing_waits() -> None:

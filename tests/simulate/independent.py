@@ -13,8 +13,8 @@ queue, ``independent_site`` those of machines and purchases):
 - ``on_demand`` growth starts machines in the order of the first waiting job, or as the last time if that is
   hardly dearer. It looks at the next multiple of its period after something has happened while jobs
   wait, or when a hold ends or machines went while jobs wait. It counts by the machines of the first pool that
-  grows in this order, less the idle ones of all; all that wait count as served once it has looked, also where there was room
-  for fewer, unless nothing runs or boots: then the first job gets what it lacks;
+  grows in this order, less the idle and booting ones of all that no served job needs. The first jobs count as
+  served that the machines of this look are enough for. If nothing runs or boots, the first job gets what it lacks;
 - machines that are due while jobs wait go in the second in which none waits any more, at a look;
 - standing machines are paid until the last job has ended and the last bought machine has gone.
 """
@@ -266,10 +266,14 @@ class Independent(Queue):
         boots = any(not m.up for m in self.site.machines)
         stands = not self.running and not boots
         needs = {job: self.need(job, growing[0]) for job in queue}
-        count = sum(needs[job] for job in queue if job not in self.covered) - sum(idle.values())
+        fresh = [job for job in queue if job not in self.covered]
+        booting = sum(not m.up for pool in growing for m in self.site.of(pool))
+        promised = sum(needs[job] for job in queue if job in self.covered)
+        there = max(sum(idle.values()) + booting - promised, 0)
+        count = sum(needs[job] for job in fresh) - there
         if count <= 0 and stands:
             count = needs[queue[0]] - sum(idle.values())
-        self.covered |= set(queue)
+        self.serve(fresh, needs, count, there, sum(rooms.values()))
         if count > 0:
             for pool in growing:
                 self.launch_ahead(pool, min(count, rooms[pool]))
@@ -279,6 +283,20 @@ class Independent(Queue):
             fitting = [p for p in growing if rooms[p] and head[p] <= self.site.room(p)]
             if fitting and all(lacks > 0 for lacks in head.values()):
                 self.launch_ahead(fitting[0], min(head[fitting[0]], rooms[fitting[0]]))
+
+    def serve(
+        self, fresh: list[int], needs: dict[int, int], count: int, there: int, room: int
+    ) -> None:
+        """The first jobs that have enough machines count no more: all, if all machines start."""
+        if count <= room:
+            self.covered |= set(fresh)
+            return
+        machines = there + room
+        for job in fresh:
+            machines -= needs[job]
+            if machines < 0:
+                return
+            self.covered.add(job)
 
     def room_now(self, pool: int) -> int:
         """As many machines as a growth policy may ask of it."""

@@ -45,10 +45,11 @@ class Waiting(NamedTuple):
 class Demand(Struct, frozen=True, kw_only=True):
     """The facts that a growth policy may know about one pool.
 
-    ``queue``: pending jobs, head first; ``fresh``: jobs of the queue for which no growth was
-    decided yet. ``idle``, ``busy`` and ``booting`` count machines that may get work (no flagged
-    ones); ``running`` counts jobs. ``head_start``: when the head could start on machines that are
-    up or booting, by the running jobs' limits (Unix s; None: never).
+    ``queue``: pending jobs, head first; ``fresh``: jobs of the queue for which too few machines
+    were started yet. ``idle``, ``busy`` and ``booting`` count machines that may get work (no
+    flagged ones). ``spare``: idle and booting machines beyond those that the other jobs of the
+    queue need. ``running`` counts jobs. ``head_start``: when the head could start on machines that
+    are up or booting, by the running jobs' limits (Unix s; None: never).
     """
 
     now: int
@@ -58,6 +59,7 @@ class Demand(Struct, frozen=True, kw_only=True):
     idle: int = 0
     busy: int = 0
     booting: int = 0
+    spare: int = 0
     head_start: int | None = None
 
     @property
@@ -109,7 +111,7 @@ class OnDemand(Policy, frozen=True, tag="on_demand"):
 
     def grow(self, demand: Demand) -> Growth | None:
         """Return all machines that the new jobs lack."""
-        needed_nodes = sum(job.nodes for job in demand.fresh)
+        needed_nodes = _nodes(demand.fresh)
         reason = f"{len(demand.fresh)} new jobs wait for {needed_nodes} nodes"
         return _for_fresh(needed_nodes, demand, reason)
 
@@ -178,10 +180,18 @@ class Bursts(Policy, frozen=True, tag="bursts"):
         # Only new jobs count. The paper does not say so, but if its twenty jobs counted again, they
         # would not have got the six machines that it reports.
         seconds = sum(job.limit for job in demand.fresh)
-        share = self.per_machine * _seconds(self.waste)
-        machines = max(int(seconds // share), 1) if seconds else 0
-        reason = f"{brief(seconds)} of new work, {brief(share)} a machine"
-        return _for_fresh(machines, demand, reason)
+        reason = f"{brief(seconds)} of new work, {brief(self._share)} a machine"
+        return _for_fresh(self.machines_for(demand.fresh), demand, reason)
+
+    def machines_for(self, jobs: Sequence[Waiting]) -> int:
+        """Return how many machines the work of these jobs is worth."""
+        seconds = sum(job.limit for job in jobs)
+        return max(int(seconds // self._share), 1) if seconds else 0
+
+    @property
+    def _share(self) -> float:
+        """The seconds of work that are worth a machine."""
+        return self.per_machine * _seconds(self.waste)
 
 
 class GroupBursts(Policy, frozen=True, tag="group_bursts"):
@@ -192,9 +202,12 @@ class GroupBursts(Policy, frozen=True, tag="group_bursts"):
 
     def grow(self, demand: Demand) -> Growth | None:
         """Return the group times the number of new jobs."""
-        machines = self.group * len(demand.fresh)
         reason = f"{len(demand.fresh)} new jobs, {self.group} machines each"
-        return _for_fresh(machines, demand, reason)
+        return _for_fresh(self.machines_for(demand.fresh), demand, reason)
+
+    def machines_for(self, jobs: Sequence[Waiting]) -> int:
+        """Return the group times the number of these jobs."""
+        return self.group * len(jobs)
 
 
 class Ratio(Policy, frozen=True, tag="ratio"):
@@ -286,8 +299,10 @@ class OwnGrowth(Policy, frozen=True, tag="own"):
 
     Its fields are the parameters in the text (``weekend(most=4)``): numbers and texts, each with a
     default. ``period``: seconds between two looks in the simulator (None: when a job arrives or
-    ends); the daemon looks every ``policies.poll_interval``. ``once``: a pending job counts for
-    one growth only and then leaves ``Demand.fresh``.
+    ends); the daemon looks every ``policies.poll_interval``. ``once``: a pending job counts until
+    machines were started for it and then leaves ``Demand.fresh``. If fewer machines start than
+    ``grow`` returned, only the first jobs leave it, as many as have a machine for each of their
+    nodes.
 
     Both methods must be pure and quick: no clock but ``demand.now`` (Unix s), no file, no random
     number. If one raises, or returns nonsense, nothing starts and nothing ends, and the error is
@@ -311,10 +326,14 @@ class OwnGrowth(Policy, frozen=True, tag="own"):
 AnyGrowth = Slurm | OnDemand | SteadyStream | Bursts | GroupBursts | Ratio | SemiElastic | OwnGrowth
 
 
+def _nodes(jobs: Sequence[Waiting]) -> int:
+    return sum([job.nodes for job in jobs])
+
+
 def _for_fresh(machines: int, demand: Demand, reason: str) -> Growth | None:
-    """Return the machines that new jobs need beyond the idle machines."""
-    # Subtract idle machines only: booting machines belong to older jobs.
-    count = machines - demand.idle
+    """Return the machines that new jobs need beyond the spare machines."""
+    # The other idle and booting machines are for jobs that were new earlier.
+    count = machines - demand.spare
     return Growth(count, reason) if count > 0 else _for_head(demand)
 
 

@@ -19,16 +19,14 @@ from slurm_elastic.model.causes import AnyCause
 from slurm_elastic.model.causes.stops import BudgetSpent, OutsideTimes
 from slurm_elastic.policies.growth.capacity import (
     AnyGrowth,
-    Bursts,
     Demand,
-    GroupBursts,
     Growth,
-    OnDemand,
     OwnGrowth,
     Slurm,
     SteadyStream,
     Waiting,
 )
+from slurm_elastic.policies.growth.counted_once import counts_once, served_jobs, spare_machines
 from slurm_elastic.policies.growth.guarded import grown, surplus
 from slurm_elastic.policies.growth.release import (
     AnyRelease,
@@ -117,7 +115,7 @@ class GroupSnapshot(Struct, frozen=True, kw_only=True):
     """A group of pools as measured, in the order in which they are used, and the jobs that wait for
     any of them.
 
-    ``covered``: ids of pending jobs for which a growth was decided already. ``now``, ``head_start``
+    ``covered``: ids of pending jobs that have enough machines already. ``now``, ``head_start``
     (Unix s).
     """
 
@@ -202,15 +200,20 @@ def demand_of(now: GroupSnapshot) -> Demand:
     covered_ids = frozenset(now.covered)
     waiting = _waiting(now.queue)
     # A job that a growth covers must not be bought for again while its machines boot.
-    fresh = _waiting(job for job in now.queue if job.id not in covered_ids)
+    is_once = counts_once(now.growth)
+    fresh = _waiting(job for job in now.queue if job.id not in covered_ids) if is_once else waiting
+    covered = _waiting(job for job in now.queue if is_once and job.id in covered_ids)
+    idle = sum(len(pool.idle) for pool in now.pools)
+    booting = sum(pool.booting for pool in now.pools)
     return Demand(
         now=now.now,
         queue=waiting,
-        fresh=fresh if counts_once(now.growth) else waiting,
+        fresh=fresh,
         running=now.running,
-        idle=sum(len(pool.idle) for pool in now.pools),
+        idle=idle,
         busy=sum(len(pool.taken) + pool.promised for pool in now.pools),
-        booting=sum(pool.booting for pool in now.pools),
+        booting=booting,
+        spare=spare_machines(now.growth, covered, idle + booting),
         head_start=now.head_start,
     )
 
@@ -221,19 +224,6 @@ def _waiting(queue: Iterable[PendingJob]) -> tuple[Waiting, ...]:
         for job in queue
         for entry in (Waiting(job.nodes, job.limit, job.submit),) * max(job.times, 1)
     )
-
-
-def counts_once(growth: AnyGrowth) -> bool:
-    """Whether the policy counts a waiting job for one growth only."""
-    is_own_once = isinstance(growth, OwnGrowth) and growth.once
-    return is_own_once or isinstance(growth, OnDemand | Bursts | GroupBursts)
-
-
-def covers(growth: AnyGrowth, answer: Growth | None) -> bool:
-    """Whether this growth covers the jobs that wait now, so that they are not counted again. A
-    growth that a bound reduced to nothing covers none.
-    """
-    return counts_once(growth) and (answer is None or answer.machines > 0)
 
 
 def spread(count: int, rooms: Iterable[tuple[T, int]]) -> list[tuple[T, int]]:
@@ -347,18 +337,28 @@ def _still_waiting(now: GroupSnapshot) -> tuple[int, ...]:
 
 
 def _growth(now: GroupSnapshot) -> tuple[tuple[ScaleUp, ...], tuple[int, ...], str | None]:
-    covered = _still_waiting(now)
-    answer = grown(now.growth, demand_of(now))
+    demand = demand_of(now)
+    answer = grown(now.growth, demand)
     rooms = _rooms(now) if answer else []
     shares = spread(answer.machines if answer else 0, rooms)
-    # A growth without any room covers no job, so that the jobs count again at the next look.
-    if counts_once(now.growth) and (answer is None or shares):
-        covered = tuple(sorted({job.id for job in now.queue}))
+    started = sum(count for _, count in shares)
+    covered = _covered_now(now, demand, answer, started)
     if answer is None:
         return _head_start(now), covered, None
     starts = tuple(ScaleUp(name, count, str(answer.reason)) for name, count in shares)
-    missing = answer.machines - sum(count for _, count in shares)
+    missing = answer.machines - started
     return starts, covered, _unserved(now, answer, missing) if missing > 0 else None
+
+
+def _covered_now(
+    now: GroupSnapshot, demand: Demand, answer: Growth | None, started: int
+) -> tuple[int, ...]:
+    """Return the jobs that do not count at the next look."""
+    covered = set(_still_waiting(now))
+    if counts_once(now.growth):
+        fresh = ((job.id, max(job.times, 1)) for job in now.queue if job.id not in covered)
+        covered.update(served_jobs(now.growth, fresh, demand, answer, started))
+    return tuple(sorted(covered))
 
 
 def _head_start(now: GroupSnapshot) -> tuple[ScaleUp, ...]:

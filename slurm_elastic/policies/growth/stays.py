@@ -11,7 +11,7 @@ from __future__ import annotations
 from itertools import islice
 
 from slurm_elastic.policies.growth.capacity import AnyGrowth, Demand
-from slurm_elastic.policies.growth.scaling import counts_once
+from slurm_elastic.policies.growth.counted_once import counts_once
 
 
 def stays(machines: int, growth: AnyGrowth, demand: Demand) -> tuple[int, ...]:
@@ -21,8 +21,9 @@ def stays(machines: int, growth: AnyGrowth, demand: Demand) -> tuple[int, ...]:
     Other machines that idle or boot may take some of these jobs. We do not know which jobs, so each
     new machine must also suit as many of the next jobs as there are such machines.
     """
-    # A policy that counts a job once has no more jobs for the machines that boot.
-    others = demand.idle + (0 if counts_once(growth) else demand.booting)
+    # If a policy counts a job once, most machines that boot are for jobs that it no longer counts.
+    is_once = counts_once(growth)
+    others = max(demand.idle, demand.spare) if is_once else demand.idle + demand.booting
     jobs = demand.fresh or demand.queue
     limits = list(islice((job.limit for job in jobs for _ in range(job.nodes)), machines + others))
     return tuple(max(limits[n : n + others + 1], default=0) for n in range(machines))
