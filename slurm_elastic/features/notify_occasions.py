@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 
 from msgspec import Struct, field
 
+from slurm_elastic.base.local_time import moment
 from slurm_elastic.base.units import money
 from slurm_elastic.config import Config
 from slurm_elastic.config.policies import Budget
 from slurm_elastic.config.telling import NotifyEvent
+from slurm_elastic.controller import strays
 from slurm_elastic.model.cluster import Usage
 from slurm_elastic.model.exclusion import Exclusion
 from slurm_elastic.model.memory import REFUSED, UNOPENED, Health
@@ -25,6 +27,22 @@ WARN_FRACTION = 0.8
 """Notify when this fraction of a budget, or of the cap on dollars an hour, is reached."""
 
 
+MAX_NAMED = 20
+"""How many jobs the text of a summary names."""
+SUMMED = frozenset({"lost"})
+"""The kinds of keys of which one message reports all of a look."""
+_STRAY = "stray"
+_IMPORTANCE = (
+    NotifyEvent.CREDENTIALS,
+    NotifyEvent.STRAY,
+    NotifyEvent.PAUSED,
+    NotifyEvent.BUDGET,
+    NotifyEvent.RATE,
+    NotifyEvent.LOST,
+)
+"""The first stops the whole cluster, the last concerns one user."""
+
+
 class Occasion(Struct, frozen=True, kw_only=True):
     """A reason to notify. ``key`` identifies it: occasions with the same key are the same.
     ``values`` are for programs.
@@ -34,6 +52,11 @@ class Occasion(Struct, frozen=True, kw_only=True):
     key: str
     text: str
     values: Mapping[str, str | float] = field(default_factory=dict)
+
+
+def important_first(occasions: Iterable[Occasion]) -> list[Occasion]:
+    """Return the occasions in the order in which they are delivered."""
+    return sorted(occasions, key=lambda occasion: _IMPORTANCE.index(occasion.event))
 
 
 def of_budget(scope: str, budget: Budget, spent: Spent, now: float) -> Iterator[Occasion]:
@@ -126,7 +149,20 @@ def of_health(health: Iterable[Health]) -> Iterator[Occasion]:
                 values={"cloud": row.name},
             )
         elif row.error is not None and count_of(row.code):
-            yield Occasion(event=NotifyEvent.STRAY, key="stray", text=f"paid machines: {row.error}")
+            yield Occasion(event=NotifyEvent.STRAY, key=_STRAY, text=f"paid machines: {row.error}")
+
+
+def proven_over(
+    health: Iterable[Health], breakers: Iterable[Exclusion], pools: Iterable[str]
+) -> set[str]:
+    """Return the keys of troubles that are proven to be over: the same trouble later is a new one.
+    A cloud that does not answer, or a pause that waits for its next try, proves nothing.
+    """
+    sound_names = [row.name for row in health if row.error is None]
+    paused_pools = {breaker.scope for breaker in breakers if breaker.until}
+    keys = {f"credentials/{name}" for name in sound_names}
+    keys |= {f"paused/{pool}" for pool in pools if pool not in paused_pools}
+    return keys | ({_STRAY} if strays.NAME in sound_names else set())
 
 
 def of_credentials(health: Iterable[Health], now: float) -> Iterator[Occasion]:
@@ -151,6 +187,38 @@ def of_moves(moves: Iterable[Migration]) -> Iterator[Occasion]:
             yield Occasion(
                 event=NotifyEvent.LOST,
                 key=f"lost/{run.job}/{run.attempt}",
-                text=f"job {run.label} of {run.user} lost its work and started over: {move.reason}",
-                values={"job": run.label, "user": run.user, "since": run.started},
-            )
+                text=f"job {run.label} of {run.user} lost its work at {moment(move.began)}"
+                f" and started over: {move.reason}",
+                values={
+                    "job": run.label, "user": run.user, "since": run.started, "at": move.began,
+                },
+            )  # fmt: skip
+
+
+def summarised(occasions: Iterable[Occasion]) -> Iterator[Occasion]:
+    """Yield the occasions, the lost jobs of one look as one: a spot market may take a hundred
+    machines in a minute.
+    """
+    lost: list[Occasion] = []
+    for occasion in occasions:
+        if occasion.event is NotifyEvent.LOST:
+            lost.append(occasion)
+        else:
+            yield occasion
+    if len(lost) == 1:
+        yield lost[0]
+    elif lost:
+        yield _summary(lost)
+
+
+def _summary(lost: Sequence[Occasion]) -> Occasion:
+    times = sorted(float(occasion.values["at"]) for occasion in lost)
+    jobs = [str(occasion.values["job"]) for occasion in lost]
+    unnamed = f" and {len(jobs) - MAX_NAMED} more" if len(jobs) > MAX_NAMED else ""
+    return Occasion(
+        event=NotifyEvent.LOST,
+        key=f"lost/{len(jobs)} jobs/{times[-1]:.0f}",
+        text=f"{len(jobs)} jobs lost their work from {moment(times[0])} to {moment(times[-1])}"
+        f" and started over: {', '.join(jobs[:MAX_NAMED])}{unnamed}",
+        values={"count": float(len(jobs)), "jobs": ",".join(jobs), "at": times[-1]},
+    )

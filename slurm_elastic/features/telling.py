@@ -32,7 +32,9 @@ from slurm_elastic.controller.context import Site
 from slurm_elastic.controller.extensions import Extensions, Part
 from slurm_elastic.controller.periodic import SiteTask
 from slurm_elastic.features.notify_occasions import (
+    SUMMED,
     Occasion,
+    important_first,
     of_breakers,
     of_budget,
     of_credentials,
@@ -40,6 +42,8 @@ from slurm_elastic.features.notify_occasions import (
     of_health,
     of_moves,
     of_rate,
+    proven_over,
+    summarised,
 )
 from slurm_elastic.features.user_mail import MOST_READ, UserMail, UserMails, key_of
 from slurm_elastic.model.directive import scope_in_words
@@ -52,13 +56,15 @@ log = logging.getLogger(__name__)
 
 PERIOD_S = 30.0
 MAX_PER_HOUR = 20
-"""At most this many notifications per hour; others wait."""
+"""At most this many notifications of each kind per hour; others wait. A bound for all kinds
+together would let a night of lost jobs silence a cloud that refuses the credentials.
+"""
+RETURN_AFTER_S = 600.0
+"""Seconds between two notifications of a trouble that was over in between and has come back."""
 HOUR_S = 3600.0
 DAY_S = 86400.0
 MAX_USER_MAILS_PER_HOUR = 200
-"""At most this many messages per hour to users about their own jobs. They are counted apart from
-the notifications.
-"""
+"""At most this many messages per hour to users about their own jobs."""
 MAX_QUEUED = 100
 DELIVERY_TIMEOUT_S = 30.0
 """Time-out of one delivery."""
@@ -120,20 +126,32 @@ class Teller(Part):
         # The ledger records a message before it is sent, as for administrators. Messages beyond the
         # bound wait for the next hour. The queue has no room for all of them at once.
         for key in site.ledger.decisions.claim_messages(
-            [*mails][:MOST_READ], now, day, MAX_USER_MAILS_PER_HOUR, HOUR_S, to_users=True
+            [*mails][:MOST_READ], now, day, MAX_USER_MAILS_PER_HOUR, HOUR_S
         ):
             self.hand_over(mails.pop(key))
 
     def _tell_administrators(self) -> None:
         site = self._site
         now = site.now()
-        occasions = [key for key in all_occasions(site) if key.event in self._notify.events]
+        wanted = (o for o in all_occasions(site) if o.event in self._notify.events)
+        occasion_by_key: dict[str, Occasion] = {}
+        for occasion in important_first(wanted):
+            occasion_by_key.setdefault(occasion.key, occasion)
+        breakers = site.ledger.exclusions.breakers()
         # The ledger records an occasion before it is sent. After a crash in between it is not sent;
         # the other order could send it again and again.
-        for key in site.ledger.decisions.claim_messages(
-            [key.key for key in occasions], now, self._notify.repeat_interval, MAX_PER_HOUR, HOUR_S
-        ):
-            self.hand_over(next(o for o in occasions if o.key == key))
+        claimed_keys = site.ledger.decisions.claim_messages(
+            [*occasion_by_key],
+            now,
+            self._notify.repeat_interval,
+            MAX_PER_HOUR,
+            HOUR_S,
+            over=proven_over(site.ledger.health.all(), breakers, site.pools),
+            return_after_s=RETURN_AFTER_S,
+            summed=SUMMED,
+        )
+        for occasion in summarised(occasion_by_key[key] for key in claimed_keys):
+            self.hand_over(occasion)
 
     def hand_over(self, occasion: Occasion | UserMail) -> None:
         """Queue an occasion for delivery. If the queue is full, only log it."""

@@ -20,6 +20,7 @@ from msgspec.structs import replace
 from patience import eventually, patience
 
 from slurm_elastic.base.errors import ConfigError
+from slurm_elastic.base.local_time import moment
 from slurm_elastic.config import configfile
 from slurm_elastic.config.policies import Budget, SitePolicies
 from slurm_elastic.config.telling import Notify, NotifyEvent
@@ -359,8 +360,8 @@ def test_the_budget_of_another_day_is_told_within_the_day(
     """On the next morning the budget may be spent before a day has passed."""
     budget, spent = Budget(per_day=10, per_month=100), Spent(day=10.0, month=100.0)
     told: list[str] = []
-    for moment in (first, second):
-        now = datetime.fromisoformat(f"{moment}+00:00").timestamp()
+    for at in (first, second):
+        now = datetime.fromisoformat(f"{at}+00:00").timestamp()
         keys = [one.key for one in of_budget("cluster", budget, spent, now)]
         told = world.ledger.decisions.claim_messages(keys, now, 86400, MAX_PER_HOUR, 3600)
     assert [key.split("/")[2] for key in told] == periods
@@ -401,7 +402,8 @@ def test_all_kinds_of_occasions_are_found(world: World) -> None:
     found = list(all_occasions(dataclasses.replace(site, config=config)))
     assert {one.event for one in found} == set(NotifyEvent)
     (lost,) = [one for one in found if one.event is NotifyEvent.LOST]
-    assert lost.text == "job 42 of u1000 lost its work and started over: reclaimed"
+    at = moment(migration_of(42, 1000).began)
+    assert lost.text == f"job 42 of u1000 lost its work at {at} and started over: reclaimed"
 
 
 @pytest.mark.parametrize(
@@ -447,6 +449,80 @@ def test_twenty_are_told_in_an_hour_and_the_rest_in_the_next(
     world.now += 1
     made.look()
     assert len(keys) == len(set(keys)) == 25
+
+
+def lose(world: World, *jobs: int) -> None:
+    state = CheckpointState(world.dir / FILE)
+    for job in jobs:
+        state.put(
+            replace(migration_of(job, 1000), step=MigrationStep.BACK, image=None, changed=world.now)
+        )
+    state.close()
+
+
+def refuse(world: World, error: str | None) -> None:
+    code = None if error is None else "auth"
+    world.ledger.health.report(Health(name="pub", checked=world.now, error=error, code=code))
+
+
+def test_a_night_of_lost_jobs_is_one_message_and_silences_nothing(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = teller(world)
+    told: list[Occasion] = []
+    monkeypatch.setattr(made, "hand_over", told.append)
+    lose(world, *range(1, 31))
+    refuse(world, "expired")
+    made.look()
+    first, summary = told
+    assert first.event is NotifyEvent.CREDENTIALS, "the most important first"
+    assert summary.text.startswith("30 jobs lost their work from ")
+    assert moment(migration_of(1, 1000).began) in summary.text
+    assert summary.text.endswith("19, 20 and 10 more")
+    assert summary.values["count"] == 30.0
+    for job in range(31, 31 + 2 * MAX_PER_HOUR):
+        world.now += 30
+        lose(world, job)
+        made.look()
+    assert len(told) == 1 + MAX_PER_HOUR
+    paused(world)
+    made.look()
+    assert told[-1].key == "paused/burst"
+
+
+def test_credentials_that_are_refused_again_are_told_again(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made, keys = handed_over(world, monkeypatch)
+
+    def told_after(seconds: float, error: str | None) -> int:
+        world.now += seconds
+        refuse(world, error)
+        made.look()
+        return len(keys)
+
+    assert told_after(0, "expired") == 1
+    assert told_after(60, None) == 1
+    assert told_after(60, "expired") == 1, "every 10 minutes at most"
+    assert told_after(4800, "expired") == 2
+    assert told_after(4800, "expired") == 2, "the same outage"
+
+
+def test_a_pause_that_ends_for_a_try_is_not_over(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made, keys = handed_over(world, monkeypatch)
+    for _ in range(3):
+        paused(world)
+        made.look()
+        world.now += 1800
+        made.look()
+    assert keys == ["paused/burst"]
+    world.ledger.exclusions.readmit(BREAKER, "burst")
+    made.look()
+    paused(world)
+    made.look()
+    assert keys == ["paused/burst"] * 2
 
 
 @pytest.mark.parametrize(("age", "told"), [(86400.0, 1), (86401.0, 0)])

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import math
 import sqlite3
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Collection, Mapping, Sequence
 
 import msgspec
 
+from slurm_elastic.base.since import known_age_s
 from slurm_elastic.model.causes import decoded, encoded
 from slurm_elastic.model.memory import Decision
 from slurm_elastic.state.store.store import Store
@@ -19,6 +21,8 @@ MONTHLY = "month/"
 """The begin of the keys of monthly messages. We keep these longer than other messages, and they do
 not count in the limit per hour.
 """
+_OVER = "over/"
+"""The begin of a second key of a message whose trouble is over."""
 _IS_MONTHLY = f"substr(key, 1, {len(MONTHLY)}) = '{MONTHLY}'"
 MONTHLY_KEPT_S = 100 * 86400.0
 
@@ -75,35 +79,52 @@ class Decisions:
         max_messages: int,
         span_s: float,
         *,
-        to_users: bool = False,
+        over: Collection[str] = (),
+        return_after_s: float = math.inf,
+        summed: Collection[str] = (),
     ) -> list[str]:
         """Return the keys whose messages may be sent now, and record them as sent. Left out are
-        keys that were sent in the last ``repeat_after_s`` seconds, and those beyond
-        ``max_messages`` in ``span_s`` seconds. Messages to users (their keys begin with
-        ``USER_KEY``) and messages to administrators are counted apart.
+        keys that were sent in the last ``repeat_after_s`` seconds, and keys beyond ``max_messages``
+        in ``span_s`` seconds of their kind, which is the first word of a key (``lost/17``).
+
+        ``over``: keys whose trouble is proven to be over. If it comes back, it is new trouble, and
+        is sent again ``return_after_s`` seconds after its last message. ``summed``: kinds of which
+        one call sends one message about all its keys.
         """
         with self._store.transaction(None) as db:
             # Rows of both spans are kept: one limits repetitions, the other all messages together.
-            self._store.change(
-                f"delete from told where at < ? and not {_IS_MONTHLY}",
-                now - max(repeat_after_s, span_s),
-            )
-            told_at_by_key = {
-                key: at
-                for key, at in db.execute(f"select key, at from told where not {_IS_MONTHLY}")
-                if key.startswith(USER_KEY) == to_users
-            }
-            room = max_messages - sum(told_at > now - span_s for told_at in told_at_by_key.values())
+            ages = self._known_ages(db, now, max(repeat_after_s, span_s))
+            ended = {key.removeprefix(_OVER) for key in ages if key.startswith(_OVER)}
+            newly_ended = [key for key in over if key in ages and key not in ended]
+            ended.update(newly_ended)
             new_keys = [
                 key
                 for key in dict.fromkeys(keys)
-                if told_at_by_key.get(key, -math.inf) <= now - repeat_after_s
+                if ages.get(key, math.inf) >= (return_after_s if key in ended else repeat_after_s)
             ]
-            new_keys = new_keys[: max(room, 0)]
-            self._store.insert(
-                "insert or replace into told", "key, at", [(key, now) for key in new_keys]
-            )
+            sent = {key: age for key, age in ages.items() if age < span_s}
+            new_keys = _within_bound(new_keys, sent, max_messages, summed)
+            # As old as the message, so that both rows are deleted together.
+            rows = [(f"{_OVER}{key}", now - ages[key]) for key in newly_ended]
+            rows += [(key, now) for key in new_keys]
+            self._store.insert("insert or replace into told", "key, at", rows)
+            for key in ended.intersection(new_keys):
+                self._store.change("delete from told where key = ?", f"{_OVER}{key}")
         return new_keys
+
+    def _known_ages(self, db: sqlite3.Connection, now: float, kept_s: float) -> dict[str, float]:
+        """The seconds since each message that is not monthly. Older rows are deleted, and so are
+        rows of the future: they were written before the clock was set back, and would silence
+        their messages, and by the bound all others, until that time comes.
+        """
+        ages: dict[str, float] = {}
+        for key, at in db.execute(f"select key, at from told where not {_IS_MONTHLY}").fetchall():
+            age_s = known_age_s(at, now, kept_s)
+            if age_s is None:
+                self._store.change("delete from told where key = ?", key)
+            else:
+                ages[key] = age_s
+        return ages
 
     def claim_monthly(self, keys: Sequence[str], now: float, max_messages: int) -> list[str]:
         """Return at most ``max_messages`` of the keys that were never claimed, and record them as
@@ -119,6 +140,32 @@ class Decisions:
                 "insert or replace into told", "key, at", [(key, now) for key in new_keys]
             )
         return new_keys
+
+
+def _kind_of(key: str) -> str:
+    return key.partition("/")[0]
+
+
+def _within_bound(
+    new_keys: Sequence[str], sent: Mapping[str, float], max_messages: int, summed: Collection[str]
+) -> list[str]:
+    """Return the first of ``new_keys`` for which their kinds have room. ``sent``: the age of each
+    message of the span, by key.
+    """
+    used: Counter[str] = Counter()
+    # The keys of one summary have the same age.
+    messages = {
+        (_kind_of(key), age if _kind_of(key) in summed else key) for key, age in sent.items()
+    }
+    used.update(kind for kind, _ in messages)
+    kept: list[str] = []
+    for key in new_keys:
+        kind = _kind_of(key)
+        if used[kind] >= max_messages:
+            continue
+        kept.append(key)
+        used[kind] += kind not in summed
+    return kept
 
 
 def decision_from(row: sqlite3.Row) -> Decision:

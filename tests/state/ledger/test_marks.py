@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 import pytest
 from ledger_cases import T0, instance, offer, spec
@@ -188,22 +189,66 @@ def test_spans_without_jobs_are_told_by_node(ledger: Ledger) -> None:
 
 
 def test_people_are_told_again_after_a_while_and_never_too_much(ledger: Ledger) -> None:
-    def told(now: float, *keys: str, most: int = 3) -> list[str]:
-        return ledger.decisions.claim_messages(
-            keys, T0 + now, repeat_after_s=100.0, max_messages=most, span_s=60.0
+    def told(now: float, keys: str, most: int = 3) -> str:
+        claimed = ledger.decisions.claim_messages(
+            [f"kind/{key}" for key in keys],
+            T0 + now,
+            repeat_after_s=100.0,
+            max_messages=most,
+            span_s=60.0,
         )
+        return "".join(key.removeprefix("kind/") for key in claimed)
 
-    assert told(0, "a", "b", "a") == ["a", "b"]
-    assert told(1, "a", "b", "c", "d") == ["c"], "three in a minute"
-    assert told(2, "d") == []
-    assert told(59, "d") == []
-    assert told(60, "d", "e", "f") == ["d", "e"], "two are a minute old"
-    assert told(99, "a", "g", most=9) == ["g"]
-    assert told(100, "a", "b", "c", most=9) == ["a", "b"]
-    assert told(101, "x", most=0) == []
-    assert told(1000, "y") == ["y"]
+    assert told(0, "aba") == "ab"
+    assert told(1, "abcd") == "c", "three in a minute"
+    assert told(2, "d") == ""
+    assert told(59, "d") == ""
+    assert told(60, "def") == "de", "two are a minute old"
+    assert told(99, "ag", most=9) == "g"
+    assert told(100, "abc", most=9) == "ab"
+    assert told(101, "x", most=0) == ""
+    assert told(1000, "y") == "y"
     rows = ledger.store.select("select key from told")
-    assert [row["key"] for row in rows] == ["y"], "what is told again anyhow is forgotten"
+    assert [row["key"] for row in rows] == ["kind/y"], "what is told again anyhow is forgotten"
+
+
+def claim(ledger: Ledger, at: float, *keys: str, **options: Any) -> list[str]:
+    bounds = {"repeat_after_s": 86400.0, "max_messages": 2, "span_s": 3600.0}
+    return ledger.decisions.claim_messages(keys, T0 + at, **bounds | options)
+
+
+def test_each_kind_of_message_has_its_own_bound(ledger: Ledger) -> None:
+    assert claim(ledger, 0, "lost/1", "lost/2", "lost/3", "stray") == ["lost/1", "lost/2", "stray"]
+    assert claim(ledger, 1, "lost/3", "credentials/a") == ["credentials/a"]
+
+
+def test_many_in_one_message_count_as_one(ledger: Ledger) -> None:
+    keys = [f"lost/{n}" for n in range(9)]
+    assert claim(ledger, 0, *keys[:5], summed={"lost"}) == keys[:5]
+    assert claim(ledger, 30, *keys[:8], summed={"lost"}) == keys[5:8]
+    assert claim(ledger, 60, *keys, summed={"lost"}) == [], "two messages in an hour"
+    assert claim(ledger, 3600, *keys, summed={"lost"}) == keys[8:]
+
+
+def test_a_trouble_that_was_over_and_comes_back_is_told_again(ledger: Ledger) -> None:
+    def told(at: float, *keys: str, over: Sequence[str] = ()) -> list[str]:
+        return claim(ledger, at, *keys, over=over, return_after_s=600.0, max_messages=9)
+
+    assert told(0, "a/1", "b/1") == ["a/1", "b/1"]
+    assert told(60, "b/1") == [], "away, and not proven to be over"
+    assert told(120, "b/1", over=["a/1"]) == []
+    assert told(599, "a/1", "b/1") == [], "it comes and goes"
+    assert told(600, "a/1", "b/1") == ["a/1"]
+    assert told(5000, "a/1", "b/1") == [], "it stands since"
+    assert told(86400, "a/1", "b/1") == ["b/1"]
+    assert told(86400 * 3, over=["a/1"]) == []
+    assert ledger.store.select("select key from told") == []
+
+
+def test_what_was_told_with_a_clock_ahead_silences_nothing(ledger: Ledger) -> None:
+    year = 365 * 86400.0
+    assert claim(ledger, year, "cloud/a", "cloud/b") == ["cloud/a", "cloud/b"]
+    assert claim(ledger, 0, "cloud/a", "cloud/c") == ["cloud/a", "cloud/c"]
 
 
 def test_monthly_messages_are_claimed_once_whatever_happens_to_the_others(
