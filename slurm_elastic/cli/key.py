@@ -44,10 +44,9 @@ def _add_rotate(actions: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     rotate = actions.add_parser(
         "rotate",
         help="bring a new key to all living machines, then change it everywhere",
-        description="Place a new key beside the old one on every running machine. If that worked "
-        "everywhere, change the key on the head, on the machines, and in the file for new "
-        "machines. If one machine cannot change, all return to the old key. Run it as root. With "
-        "join.ssh.munge_key: "
+        description="Prove that every running machine can take a new key. If so, change the key in "
+        "the file for new machines, on the head, and on the machines. If one machine cannot "
+        "change, all return to the old key. Run it as root. With join.ssh.munge_key: "
         + " ".join(NOTICE.split())
         + " With join.ssh.slurm_keys: "
         + " ".join(key_slurm.NOTICE.split()),
@@ -135,45 +134,46 @@ def _refuse(args: argparse.Namespace, ssh: Ssh) -> None:
 
 def _rotate_munge(config: Config, ssh: Ssh, rotation: Rotation, args: argparse.Namespace) -> int:
     keys = key_machines.module()
-    text = keys.new_key(args.key)
-    unreached = key_machines.lay(rotation, lambda _: text, lose=args.without_unreachable)
-    _change(rotation, ssh, text, args.head_command or keys.HEAD, lose=args.without_unreachable)
+    old, text = keys.secret_now(ssh), keys.new_key(args.key)
+    lose = args.without_unreachable
+    unreached = key_machines.try_out(rotation, lambda _: text, lose=lose)
+    _change(rotation, ssh, old, text, args.head_command or keys.HEAD, lose=lose)
     # A machine that started during the change may have got the old key.
     late = key_machines.rotation_of_living(
         config, ssh, args.restart or keys.RESTART, rotation.machines
     )
-    late.stage(lambda _: text)
     key_machines.report_failures(
-        "started during the change, not changed", keys.failed(late.change())
+        "started during the change, not changed", keys.failed(late.make(lambda _: text))
     )
-    print(
-        f"changed: the head, {ssh.secret}, {counted(len(rotation.machines) - unreached, 'machine')}"
-    )
-    print("the old keys are beside the new ones (.before); remove them when all is well:")
+    changed = counted(len(rotation.machines) - len(unreached), "machine")
+    print(f"changed: the head, {ssh.secret}, {changed}")
     print("  scontrol ping && sinfo -R      # nodes answer, none is down because of it")
     return 0
 
 
-def _change(rotation: Rotation, ssh: Ssh, text: bytes, head: str, *, lose: bool) -> None:
+def _change(
+    rotation: Rotation, ssh: Ssh, old: bytes, text: bytes, head: str, *, lose: bool
+) -> None:
     """Change the head first, then the machines.
 
     If a machine fails, all return to the old key (SlurmElasticError), unless ``lose``.
     """
     keys = key_machines.module()
-    # The file for new machines first: a machine that boots from now on gets the new key.
-    keys.put_copy(ssh, text)
     try:
-        keys.on_head(head, ssh)
+        keys.make_head(ssh, text, head)
+    except ConfigError:
+        raise  # the file for new machines could not be written, so nothing is changed
     except SlurmElasticError as error:
-        keys.put_back(ssh)
-        rotation.unstage()
-        raise SlurmElasticError(f"the head keeps its key, nothing is changed: {error}") from None
-    wrong = keys.failed(rotation.change())
+        # The command may have brought the new key before it failed.
+        left = key_machines.take_head_back(ssh, old, head) or "it has its old key, as all machines"
+        raise SlurmElasticError(f"the head cannot take the new key: {error}: {left}") from None
+    wrong = keys.failed(rotation.make(lambda _: text))
     key_machines.report_failures("not changed", wrong)
     if wrong and not lose:
-        keys.put_back(ssh)
-        keys.on_head(head, ssh)
-        rotation.back()
+        head_left = key_machines.take_head_back(ssh, old, head)
+        machines_left = key_machines.take_machines_back(rotation, lambda _: old)
+        left = "; ".join(filter(None, (head_left, machines_left)))
         raise SlurmElasticError(
-            f"{counted(len(wrong), 'machine')} cannot take the new key, so all use the old key"
+            f"{counted(len(wrong), 'machine')} cannot take the new key: "
+            + (left or "all use the old key again")
         )

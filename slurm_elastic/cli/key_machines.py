@@ -19,6 +19,9 @@ from slurm_elastic.state.ledger import Ledger, Machine
 if TYPE_CHECKING:
     from slurm_elastic.features.key_rotation import Rotation, RotationResult
 
+TextFor = Callable[[str], bytes]
+"""Returns the key for the machines of a cloud."""
+
 
 def module() -> ModuleType:
     """The module of the rotation. ConfigError if the packages for SSH are not installed."""
@@ -43,21 +46,47 @@ def rotation_of_living(
     return rotation
 
 
-def lay(rotation: Rotation, text_for: Callable[[str], bytes], *, lose: bool) -> int:
-    """Place the new key on all machines. Return how many machines were not reached (``lose``).
-
-    SlurmElasticError without ``lose`` if any machine was not reached. All machines keep their old
-    key in that case.
+def try_out(rotation: Rotation, text_for: TextFor, *, lose: bool) -> frozenset[str]:
+    """Prove that all machines can take the new key. Returns the ids of machines that cannot
+    (``lose``). SlurmElasticError without ``lose`` if there are any.
     """
-    absent = module().failed(rotation.stage(text_for))
-    report_failures("the key was not placed", absent)
+    absent = module().failed(rotation.try_out(text_for))
+    report_failures("it cannot get the key", absent)
     if absent and not lose:
-        rotation.unstage()
         raise SlurmElasticError(
             f"{counted(len(absent), 'machine')} cannot be reached, nothing is changed: end them, "
             "retry when they answer, or add --without-unreachable"
         )
-    return len(absent)
+    return frozenset(result.id for result in absent)
+
+
+def take_head_back(ssh: Ssh, old: bytes, head: str) -> str:
+    """Make the head use its old key again. Returns what could not be taken back, or ""."""
+    keys = module()
+    try:
+        keys.make_head(ssh, old, head)
+    except SlurmElasticError as error:
+        return (
+            f"the head may use either key, because it could not be taken back: {error}. When "
+            f"{ssh.secret} has the old key, run as root: {keys.command_line_of(head, ssh)}"
+        )
+    return ""
+
+
+def take_machines_back(
+    rotation: Rotation, old_for: TextFor, lost: frozenset[str] = frozenset()
+) -> str:
+    """Make all machines use their old key again. Returns what could not be taken back, or "".
+    ``lost``: the ids of machines that never got the new key.
+    """
+    wrong = [r for r in module().failed(rotation.make(old_for)) if r.id not in lost]
+    report_failures("it may still use the new key", wrong)
+    if not wrong:
+        return ""
+    return (
+        f"{counted(len(wrong), 'machine')} may still use the new key: run slurm-elastic key rotate "
+        "when they answer"
+    )
 
 
 def report_failures(failure: str, results: Sequence[RotationResult]) -> None:

@@ -16,7 +16,14 @@ from typing import TYPE_CHECKING
 from slurm_elastic.base.errors import ConfigError, SlurmElasticError
 from slurm_elastic.base.units import brief, counted, does
 from slurm_elastic.cli.helptext import examples
-from slurm_elastic.cli.key_machines import lay, module, report_failures, rotation_of_living
+from slurm_elastic.cli.key_machines import (
+    module,
+    report_failures,
+    rotation_of_living,
+    take_head_back,
+    take_machines_back,
+    try_out,
+)
 from slurm_elastic.config import Config
 from slurm_elastic.config.configfile import load
 from slurm_elastic.config.joining import Ssh
@@ -88,7 +95,7 @@ def rotate(
     config: Config, ssh: Ssh, rotation: Rotation, args: argparse.Namespace, now: float
 ) -> int:
     """Change the keys of head and machines. Exit 1 if a machine still signs with its old key."""
-    before = _read(Path(ssh.secret))
+    before, old_text = _read(Path(ssh.secret)), module().secret_now(ssh)
     overlap = args.overlap or OVERLAP_S
     clouds = [cloud.name for cloud in config.clouds if cloud.by_user_data]
     ends = now + (args.expires or EXPIRES_S)
@@ -98,69 +105,76 @@ def rotate(
     head = args.head_command or HEAD
     lost = _teach(rotation, before, after, now, lose=args.without_unreachable)
     try:
-        _put(ssh, after, head)
+        module().make_head(ssh, after.encoded(), head)
     except SlurmElasticError as error:
-        rotation.back()
-        raise SlurmElasticError(f"the head keeps its keys, nothing is changed: {error}") from None
+        left = take_head_back(ssh, old_text, head), _take_machines_back(rotation, before, now, lost)
+        result = "; ".join(filter(None, left)) or "it has its old keys, as all machines"
+        raise SlurmElasticError(f"the head cannot take the new keys: {error}: {result}") from None
     unsigned = _sign(rotation, fresh if args.revoke else after, now)
     # A machine that started during the change may have got the old keys.
     late = rotation_of_living(config, ssh, args.restart or RELOAD, rotation.machines)
-    unsigned += _sign(late, fresh if args.revoke else after, now)
+    unsigned |= _sign(late, fresh if args.revoke else after, now)
     print(f"new: {', '.join(key.kid for key in fresh.keys)}, for {brief(ends - now)}")
-    if unsigned > lost:
-        failed = unsigned - lost
+    # By machine, and not by number: a lost machine that answers again must not hide another.
+    if failed := len(unsigned - lost):
         print(f"{counted(failed, 'machine')} {does(failed, 'sign')} with the old keys, for "
               f"{brief(overlap)}; nothing is revoked: rotate again when they answer")  # fmt: skip
         return 1
     if args.revoke:
-        _put(ssh, fresh, head)
+        _revoke(ssh, after, fresh, head)
     print("the old keys have ended" if args.revoke else f"the old keys end in {brief(overlap)}")
     return 0
 
 
-def _teach(rotation: Rotation, before: KeySet, after: KeySet, now: float, *, lose: bool) -> int:
+def _teach(
+    rotation: Rotation, before: KeySet, after: KeySet, now: float, *, lose: bool
+) -> frozenset[str]:
     """Teach all machines the new keys; they still sign with the old ones.
 
-    Returns how many machines were not reached. Raises SlurmElasticError if another machine cannot
-    change.
+    Returns the ids of machines that were not reached. Raises SlurmElasticError if another machine
+    cannot change.
     """
 
     def both_key_sets(cloud: str) -> bytes:
         return before.for_cloud(cloud, now).joined(after.for_cloud(cloud, now)).encoded()
 
-    lost = lay(rotation, both_key_sets, lose=lose)
-    wrong = module().failed(rotation.change())
+    lost = try_out(rotation, both_key_sets, lose=lose)
+    wrong = module().failed(rotation.make(both_key_sets))
     report_failures("not changed", wrong)
-    if len(wrong) > lost:
-        rotation.back()
+    if failed := {result.id for result in wrong} - lost:
+        left = _take_machines_back(rotation, before, now, lost) or "nothing is changed"
         raise SlurmElasticError(
-            f"{counted(len(wrong), 'machine')} cannot take the new keys, so nothing is changed"
+            f"{counted(len(failed), 'machine')} cannot take the new keys: {left}"
         )
     if rotation.machines:
         time.sleep(SETTLE_S)
     return lost
 
 
-def _put(ssh: Ssh, keys: KeySet, head: str) -> None:
-    """Replace the head's file and have slurmctld read it; if that fails, restore the old file."""
-    rotating = module()
-    rotating.put_copy(ssh, keys.encoded())
+def _take_machines_back(
+    rotation: Rotation, before: KeySet, now: float, lost: frozenset[str]
+) -> str:
+    return take_machines_back(rotation, lambda cloud: before.for_cloud(cloud, now).encoded(), lost)
+
+
+def _revoke(ssh: Ssh, after: KeySet, fresh: KeySet, head: str) -> None:
+    """Let slurmctld refuse the old keys; if that fails, they end by themselves."""
     try:
-        rotating.on_head(head, ssh)
-    except SlurmElasticError:
-        rotating.put_back(ssh)
-        raise
+        module().make_head(ssh, fresh.encoded(), head)
+    except SlurmElasticError as error:
+        left = (
+            take_head_back(ssh, after.encoded(), head) or "it accepts the old keys until they end"
+        )
+        raise SlurmElasticError(f"the head cannot revoke the old keys: {error}: {left}") from None
 
 
-def _sign(rotation: Rotation, keys: KeySet, now: float) -> int:
-    """Have the machines sign with their new keys. Returns how many machines do not."""
-    rotating = module()
-    laid = rotating.failed(rotation.stage(lambda cloud: keys.for_cloud(cloud, now).encoded()))
-    wrong = {result.node: result for result in (*rotating.failed(rotation.change()), *laid)}
-    report_failures("not changed", list(wrong.values()))
+def _sign(rotation: Rotation, keys: KeySet, now: float) -> frozenset[str]:
+    """Have the machines sign with their new keys. Returns the ids of machines that do not."""
+    wrong = module().failed(rotation.make(lambda cloud: keys.for_cloud(cloud, now).encoded()))
+    report_failures("not changed", wrong)
     if rotation.machines:
         time.sleep(SETTLE_S)
-    return len(wrong)
+    return frozenset(result.id for result in wrong)
 
 
 def _file(config: Config) -> Path:

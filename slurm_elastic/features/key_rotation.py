@@ -1,15 +1,18 @@
 """Rotates the secret of the head and of all living machines, and leaves no machine behind.
 
+Each host has one function that makes it use a given key: ``make_head``, ``Rotation.make``. To take
+a rotation back is the same function with the old key, so no host keeps a second key beside its own
+that a later rotation could mistake for the old one. The head's file of ``join.ssh`` is the one
+place that says which key is wanted.
+
 munged knows one key at a time, so for a moment some machines have the old key and some the new one.
-Slurm's messages between them fail in that moment and Slurm sends them again. The first step lays
-the new key beside the old one on every machine, which changes nothing yet. The machines switch to
-the new key only if that step worked on all of them. A machine that boots and has no key yet gets
-the new key from slurm-elasticd.
+Slurm's messages between them fail in that moment and Slurm sends them again. Before any host
+changes, ``Rotation.try_out`` proves that all machines can be reached and can write the key. A
+machine that boots and has no key yet gets the new key from slurm-elasticd.
 """
 
 from __future__ import annotations
 
-import contextlib
 import os
 import shlex
 import subprocess
@@ -33,40 +36,38 @@ from slurm_elastic.state.ledger import Machine
 SIZE = 1024
 """Bytes of a new key: the most that munged takes (munged(8))."""
 RESTART = "systemctl restart munge.service"
-HEAD = "install -m 0400 -o munge -g munge {key} /etc/munge/munge.key && " + RESTART
-NEXT, BEFORE = ".next", ".before"
-_STAGE = """set -e
+MUNGE_KEY = "/etc/munge/munge.key"
+_INSTALL = f"[ {{key}} -ef {MUNGE_KEY} ] || install -m 0400 -o munge -g munge {{key}} {MUNGE_KEY}"
+HEAD = f"{{ {_INSTALL}; }} && {RESTART}"
+"""The command that lets the head use ``{key}``. Without the test a site whose ``munge_key`` is
+munged's own file could not rotate: install(1) refuses to copy a file onto itself.
+"""
+# A machine that boots and has no key yet gets it from slurm-elasticd.
+_TRY = """set -e
 umask 077
-draft=$(mktemp {target}{next}.XXXXXX)
+[ -e {target} ] || exit 0
+draft=$(mktemp {target}.XXXXXX)
 trap 'rm -f "$draft"' EXIT
 cat >"$draft"
 test "$(wc -c <"$draft")" -eq {size}
-chown {owner} "$draft"
+"""
+# The restart comes also if the file is the wanted one already: an earlier restart may have failed.
+_MAKE = (
+    _TRY
+    + """chown {owner} "$draft"
 chmod 0400 "$draft"
-mv -f "$draft" {target}{next}
-"""
-_CHANGE = """set -e
-[ -e {target} ] || exit 0
-cp -pf {target} {target}{before}
-mv -f {target}{next} {target}
+mv -f "$draft" {target}
 {restart}
 """
-_BACK = """set -e
-[ -e {target}{before} ] || exit 0
-mv -f {target}{before} {target}
-{restart}
-"""
-
-
-Order = Callable[[Machine, FileTarget], tuple[str, bytes]]
-"""Returns the script for a machine, and the bytes for the script's standard input."""
+)
 
 
 class RotationResult(Struct, frozen=True):
-    """The result on one machine. ``wrong``: the error, or ""."""
+    """The result on the machine ``id``. ``wrong``: the error, or ""."""
 
     node: str
     wrong: str
+    id: str = ""
 
 
 class Rotation:
@@ -87,45 +88,29 @@ class Rotation:
             if not m.has_ended and m.instance.address and takes_key(config, m.instance.cloud)
         )
 
-    def stage(self, text_for: Callable[[str], bytes]) -> list[RotationResult]:
-        """Lay the new key beside the old one on every machine. Nothing uses it yet. ``text_for``
-        returns the key for a cloud.
+    def try_out(self, text_for: Callable[[str], bytes]) -> list[RotationResult]:
+        """Prove that every machine can take the key, and change nothing. ``text_for`` returns the
+        key for a cloud.
         """
+        return self._run_everywhere(_TRY, text_for)
 
-        def make_script(machine: Machine, target: FileTarget) -> tuple[str, bytes]:
-            text = text_for(machine.instance.cloud)
-            script = _STAGE.format(
-                target=shlex.quote(target.path), next=NEXT, size=len(text),
-                owner=shlex.quote(target.owner),
-            )  # fmt: skip
-            return script, text
+    def make(self, text_for: Callable[[str], bytes]) -> list[RotationResult]:
+        """Make every machine use the key, whichever it has now."""
+        return self._run_everywhere(_MAKE, text_for)
 
-        return self._run_everywhere(make_script)
-
-    def unstage(self) -> list[RotationResult]:
-        """Remove the new key that ``stage`` laid down."""
-        return self._run_everywhere(lambda _, t: (f"rm -f {shlex.quote(t.path + NEXT)}", b""))
-
-    def change(self) -> list[RotationResult]:
-        """Switch every machine to the new key. The old key stays beside it."""
-        return self._run_everywhere(lambda _, t: (self._script(_CHANGE, t), b""))
-
-    def back(self) -> list[RotationResult]:
-        """Switch every machine back to the old key."""
-        return self._run_everywhere(lambda _, t: (self._script(_BACK, t), b""))
-
-    def _script(self, script: str, target: FileTarget) -> str:
-        return script.format(
-            target=shlex.quote(target.path), next=NEXT, before=BEFORE, restart=self._restart
-        )
-
-    def _run_everywhere(self, order: Order) -> list[RotationResult]:
+    def _run_everywhere(
+        self, script: str, text_for: Callable[[str], bytes]
+    ) -> list[RotationResult]:
         if not self.machines:
             return []
         with ThreadPoolExecutor(self._ssh.at_once) as workers:
-            return list(workers.map(lambda m: self._run_at(m, order), self.machines))
+            return list(
+                workers.map(
+                    lambda m: self._run_at(m, script, text_for(m.instance.cloud)), self.machines
+                )
+            )
 
-    def _run_at(self, machine: Machine, order: Order) -> RotationResult:
+    def _run_at(self, machine: Machine, script: str, text: bytes) -> RotationResult:
         instance = machine.instance
         address = instance.address or ""
         target = FileTarget(
@@ -133,15 +118,17 @@ class Rotation:
             owner=owner_of(self._ssh), mark=KEY_MARK, timeout=self._ssh.timeout,
         )  # fmt: skip
         keys = self._fixed or self._known.keys(instance.id, address, self._ssh.port)
-        script, text = order(machine, target)
+        script = script.format(
+            target=shlex.quote(target.path), size=len(text), owner=shlex.quote(target.owner),
+            restart=self._restart,
+        )  # fmt: skip
         try:
             ordered(target, self._private_key, keys, script, text)
         except PushError as error:
             # A machine that still boots gets the new key from slurm-elasticd, so this is no error.
-            return RotationResult(
-                instance.node, str(error) if machine.registered_at is not None else ""
-            )
-        return RotationResult(instance.node, "")
+            wrong = str(error) if machine.registered_at is not None else ""
+            return RotationResult(instance.node, wrong, instance.id)
+        return RotationResult(instance.node, "", instance.id)
 
 
 def failed(results: Sequence[RotationResult]) -> list[RotationResult]:
@@ -159,30 +146,47 @@ def new_key(path: str | None) -> bytes:
     return read_munge_key(path)
 
 
+def secret_now(ssh: Ssh) -> bytes:
+    """The secret that all hosts should use now. ConfigError if its file cannot be read."""
+    try:
+        return Path(ssh.secret).read_bytes()
+    except OSError as error:
+        raise _unusable(ssh, error) from error
+
+
+def make_head(ssh: Ssh, text: bytes, command: str) -> None:
+    """Make the head use the key, whichever it has now: write it to the file from which
+    slurm-elasticd copies it to new machines, and run the ``command``.
+
+    ConfigError if the file cannot be written: nothing is changed then. SlurmElasticError if the
+    command fails: the head may use either key then, because half of the command may be done.
+    """
+    # The file first: a machine that boots from now on gets this key.
+    put_copy(ssh, text)
+    on_head(command, ssh)
+
+
 def put_copy(ssh: Ssh, text: bytes) -> None:
     """Replace the file from which slurm-elasticd copies the secret to new machines. Its owner is
-    kept, and the old file stays beside it. ConfigError if it cannot be written.
+    kept. ConfigError if it cannot be written.
     """
     path = Path(ssh.secret)
-    before = path.with_name(path.name + BEFORE)
     try:
         status = path.stat()
         owner = (status.st_uid, status.st_gid) if os.geteuid() == 0 else None
-        # link(2) does not replace. A copy of an earlier rotation may still be there.
-        before.unlink(missing_ok=True)
-        # A link and not a rename: at no time is there no key for new machines.
-        os.link(path, before)
         writing.replace(path, text, 0o400, owner)
     except OSError as error:
-        setting = "slurm_keys" if ssh.slurm_keys else "munge_key"
-        raise ConfigError(f"join.ssh.{setting}: {path}: {error.strerror}") from error
+        raise _unusable(ssh, error) from error
 
 
-def put_back(ssh: Ssh) -> None:
-    """Restore the file that ``put_copy`` replaced."""
-    path = Path(ssh.secret)
-    with contextlib.suppress(FileNotFoundError):
-        path.with_name(path.name + BEFORE).replace(path)
+def _unusable(ssh: Ssh, error: OSError) -> ConfigError:
+    setting = "slurm_keys" if ssh.slurm_keys else "munge_key"
+    return ConfigError(f"join.ssh.{setting}: {ssh.secret}: {error.strerror}")
+
+
+def command_line_of(command: str, ssh: Ssh) -> str:
+    """The command for the head, with the path of the key in it."""
+    return command.replace("{key}", shlex.quote(ssh.secret))
 
 
 def on_head(command: str, ssh: Ssh, timeout: float = 60.0) -> None:
@@ -190,7 +194,7 @@ def on_head(command: str, ssh: Ssh, timeout: float = 60.0) -> None:
     SlurmElasticError with the command's error output if it fails or takes longer than ``timeout``
     seconds.
     """
-    command_line = command.replace("{key}", shlex.quote(ssh.secret))
+    command_line = command_line_of(command, ssh)
     try:
         done = subprocess.run(
             ["/bin/sh", "-c", command_line], capture_output=True, text=True, timeout=timeout,

@@ -14,8 +14,9 @@ from patience import eventually
 
 from slurm_elastic.cli.main import main
 from slurm_elastic.controller.context import new_generation
+from slurm_elastic.features.key_rotation import Rotation, RotationResult
 from slurm_elastic.model.cluster import Instance, InstanceState, Market
-from slurm_elastic.state.ledger import Ledger
+from slurm_elastic.state.ledger import Ledger, Machine
 from tests.real_sshd import Sshd
 
 YAML = """\
@@ -151,9 +152,8 @@ def test_head_and_machines_get_a_new_key(bed: Bed, capsys: pytest.CaptureFixture
     assert len(key) == 1024
     eventually(bed.understand_each_other)
     for name in ("machine", "copy"):
-        assert (bed.place / name / "munge.key.before").read_bytes() == OLD
         assert (bed.place / name / "munge.key").stat().st_mode & 0o777 == 0o400
-    assert not (bed.place / "machine" / "munge.key.next").exists()
+        assert not list((bed.place / name).glob("munge.key.*")), "no second key lies beside it"
     told = capsys.readouterr().out
     assert "machines whose key we change: 1 machine: pub1" in told
 
@@ -165,10 +165,9 @@ def test_with_a_machine_that_is_away_nothing_changes(
     bed.machine("i-2", "pub2", address="127.0.0.77")
     assert bed.rotate() == 1
     told = capsys.readouterr().err
-    assert "pub2: the key was not placed" in told
+    assert "pub2: it cannot get the key" in told
     assert "nothing is changed" in told
     assert bed.keys() == {OLD}
-    assert not (bed.place / "machine" / "munge.key.next").exists()
     assert bed.rotate("--without-unreachable") == 0
     assert bed.keys() != {OLD}
 
@@ -178,9 +177,80 @@ def test_a_head_that_cannot_change_keeps_all_as_it_is(
 ) -> None:
     bed.machine("i-1", "pub1")
     assert bed.rotate("--head-command", "echo no such unit >&2; exit 5") == 1
-    assert "the head keeps its key, nothing is changed" in capsys.readouterr().err
+    said = capsys.readouterr().err
+    assert "the head cannot take the new key: exit 5" in said
+    assert "the head may use either key" in said, "its command fails also for the old key"
+    assert f"When {bed.place}/copy/munge.key has the old key, run as root:" in said
     assert bed.keys() == {OLD}
     eventually(bed.understand_each_other)
+
+
+def test_a_head_whose_command_does_half_of_its_work_gets_its_old_key_again(
+    bed: Bed, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """As an install that works before a restart that fails: munged has the new key at its next
+    start.
+    """
+    bed.machine("i-1", "pub1")
+    once = f"{{ [ -e {bed.place}/tried ] || {{ touch {bed.place}/tried; exit 9; }}; }}"
+    head = bed.head_command.replace(" && ", f" && {once} && ", 1)
+    assert bed.rotate("--head-command", head) == 1
+    assert "it has its old key, as all machines" in capsys.readouterr().err
+    assert bed.keys() == {OLD}
+    eventually(bed.understand_each_other)
+
+
+def test_a_rotation_that_is_taken_back_ends_with_the_key_of_the_one_before(
+    bed: Bed, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Also at a machine that the change did not reach."""
+    bed.machine("i-1", "pub1")
+    assert bed.rotate() == 0
+    (key,) = bed.keys()
+    answers = away(monkeypatch, {("pub1", 2)})
+    assert bed.rotate() == 1
+    assert answers["pub1"] == 3
+    assert "1 machine cannot take the new key: all use the old key again" in capsys.readouterr().err
+    assert bed.keys() == {key}
+    eventually(bed.understand_each_other)
+
+
+def test_a_machine_that_cannot_be_taken_back_is_named(
+    bed: Bed, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    bed.machine("i-1", "pub1")
+    bed.machine("i-2", "pub2", address="127.0.0.77")
+    away(monkeypatch, {("pub2", 2), ("pub2", 3), ("pub1", 3)}, well={("pub2", 1)})
+    assert bed.rotate() == 1
+    said = capsys.readouterr().err
+    assert "pub1: it may still use the new key" in said
+    assert "2 machines may still use the new key: run slurm-elastic key rotate" in said
+    assert "all use the old key" not in said
+
+
+def away(
+    monkeypatch: pytest.MonkeyPatch,
+    calls: set[tuple[str, int]],
+    well: set[tuple[str, int]] = frozenset(),  # type: ignore[assignment]
+) -> dict[str, int]:
+    """Let machines not answer in the so manieth call each, or answer without any host. Returns how
+    often each was called.
+    """
+    counts: dict[str, int] = {}
+    real = Rotation._run_at
+
+    def run(self: Rotation, machine: Machine, script: str, text: bytes) -> RotationResult:
+        node, ident = machine.instance.node, machine.instance.id
+        counts[node] = counts.get(node, 0) + 1
+        call = node, counts[node]
+        if call in calls:
+            return RotationResult(node, "TimeoutError: timed out", ident)
+        return (
+            RotationResult(node, "", ident) if call in well else real(self, machine, script, text)
+        )
+
+    monkeypatch.setattr(Rotation, "_run_at", run)
+    return counts
 
 
 def test_a_machine_that_cannot_change_takes_all_back(
@@ -189,7 +259,7 @@ def test_a_machine_that_cannot_change_takes_all_back(
     bed.machine("i-1", "pub1")
     once = f"[ -e {bed.place}/tried ] && {bed.restart} || {{ touch {bed.place}/tried; exit 9; }}"
     assert bed.rotate("--restart", once) == 1
-    assert "so all use the old key" in capsys.readouterr().err
+    assert "1 machine cannot take the new key: all use the old key again" in capsys.readouterr().err
     assert bed.keys() == {OLD}
     eventually(bed.understand_each_other)
 

@@ -18,6 +18,7 @@ from slurm_elastic.model.cluster import Instance, InstanceState, Market
 from slurm_elastic.slurm.conf import keyset
 from slurm_elastic.slurm.conf.keyset import AuthKey, KeySet
 from slurm_elastic.state.ledger import Ledger
+from tests.cli.test_key import away
 from tests.needs import ROOT
 from tests.real_sshd import Sshd
 
@@ -141,7 +142,7 @@ def test_with_a_machine_that_is_away_nothing_changes(
     bed.boots("i-2", "pub2", address="127.0.0.77")
     before = bed.head.read_bytes(), bed.machine.read_bytes()
     assert bed.rotate() == 1
-    assert "pub2: the key was not placed" in capsys.readouterr().err
+    assert "pub2: it cannot get the key" in capsys.readouterr().err
     assert (bed.head.read_bytes(), bed.machine.read_bytes()) == before
     assert not bed.steps.exists()
     assert bed.rotate("--without-unreachable") == 0
@@ -153,9 +154,25 @@ def test_a_head_that_cannot_change_keeps_all_as_it_is(
 ) -> None:
     bed.boots("i-1", "pub1")
     before = bed.head.read_bytes(), bed.machine.read_bytes()
-    assert bed.rotate(head="echo no such unit >&2; exit 5") == 1
-    assert "the head keeps its keys, nothing is changed" in capsys.readouterr().err
+    once = f"[ $(grep -c ^head {bed.steps}) -gt 1 ]"
+    assert bed.rotate(head=once) == 1
+    said = capsys.readouterr().err
+    assert "the head cannot take the new keys: exit 1" in said
+    assert "it has its old keys, as all machines" in said
     assert (bed.head.read_bytes(), bed.machine.read_bytes()) == before
+
+
+def test_a_lost_machine_that_answers_again_hides_no_other(
+    bed: Bed, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    bed.boots("i-1", "pub1")
+    bed.boots("i-2", "pub2")
+    away(monkeypatch, {("pub1", 1), ("pub1", 2), ("pub2", 3)})
+    assert bed.rotate("--revoke", "--without-unreachable") == 1
+    said = capsys.readouterr()
+    assert "pub2: not changed" in said.err
+    assert "1 machine signs with the old keys" in said.out
+    assert {key.kid for key in BEFORE.keys} < {key.kid for key in keyset.read(bed.head).keys}
 
 
 def test_nothing_is_revoked_while_a_machine_signs_with_an_old_key(

@@ -1,4 +1,4 @@
-"""A new key for machines that run, over a real sshd: laid there, used, taken back."""
+"""A new key for machines that run, over a real sshd: tried, used, and the old one used again."""
 
 from __future__ import annotations
 
@@ -24,10 +24,11 @@ from slurm_elastic.features.key_rotation import (
     Rotation,
     RotationResult,
     failed,
+    make_head,
     new_key,
     on_head,
-    put_back,
     put_copy,
+    secret_now,
 )
 from slurm_elastic.model.cluster import Instance, InstanceState, Location, Market
 from slurm_elastic.providers.aws.settings import AwsCloud
@@ -99,47 +100,34 @@ def bed(tmp_path: Path) -> Iterator[Bed]:
         yield made
 
 
-WELL = [RotationResult("pub1", "")]
+WELL = [RotationResult("pub1", "", "i-1")]
 
 
-def test_a_key_is_laid_there_without_anybody_using_it(bed: Bed) -> None:
-    assert bed.rotation(machine()).stage(lambda cloud: NEW + cloud.encode()) == WELL
-    assert (bed.key.read_bytes(), bed.restarted()) == (OLD, 0)
-    assert bed.beside() == ["munge.key.next"]
-    staged = bed.key.with_name("munge.key.next")
-    assert staged.read_bytes() == NEW + b"aws", "each cloud may have its own"
-    assert stat.S_IMODE(staged.stat().st_mode) == 0o400
-
-
-def test_and_taken_away_again(bed: Bed) -> None:
-    rotation = bed.rotation(machine())
-    rotation.stage(lambda _: NEW)
-    assert rotation.unstage() == WELL
+def test_a_try_changes_nothing_and_leaves_nothing(bed: Bed) -> None:
+    assert bed.rotation(machine()).try_out(lambda _: NEW) == WELL
     assert (bed.key.read_bytes(), bed.beside(), bed.restarted()) == (OLD, [], 0)
 
 
-def test_a_changed_key_is_used_and_the_old_one_kept(bed: Bed) -> None:
+def test_a_machine_uses_the_key_it_is_given_whichever_it_has(bed: Bed) -> None:
     rotation = bed.rotation(machine())
-    rotation.stage(lambda _: NEW)
-    assert rotation.change() == WELL
-    assert (bed.key.read_bytes(), bed.restarted()) == (NEW, 1)
-    assert bed.beside() == ["munge.key.before"]
-    assert rotation.back() == WELL
-    assert (bed.key.read_bytes(), bed.beside(), bed.restarted()) == (OLD, [], 2)
+    for times, key in enumerate([NEW, OLD, OLD], 1):
+        assert rotation.make(lambda cloud, key=key: key + cloud.encode()) == WELL
+        assert bed.key.read_bytes() == key + b"aws", "each cloud may have its own"
+        assert (bed.beside(), bed.restarted()) == ([], times), "an earlier restart may have failed"
+    assert stat.S_IMODE(bed.key.stat().st_mode) == 0o400
 
 
 def test_what_has_no_key_yet_gets_none_by_a_change(bed: Bed) -> None:
     """It boots: slurm-elasticd brings it the new one."""
     bed.key.unlink()
     rotation = bed.rotation(machine(registered=None))
-    assert rotation.change() == rotation.back() == WELL
+    assert rotation.try_out(lambda _: NEW) == rotation.make(lambda _: NEW) == WELL
     assert (bed.key.exists(), bed.restarted()) == (False, 0)
 
 
 def test_a_machine_that_cannot_restart_says_why(bed: Bed) -> None:
     rotation = bed.rotation(machine(), restart="echo no such unit >&2; exit 5")
-    rotation.stage(lambda _: NEW)
-    (one,) = failed(rotation.change())
+    (one,) = failed(rotation.make(lambda _: NEW))
     assert one.node == "pub1"
     assert "exit 5: no such unit" in one.wrong
 
@@ -149,7 +137,7 @@ def test_of_those_away_only_the_ones_that_are_up_are_in_the_way(bed: Bed) -> Non
         machine("i-2", address="127.0.0.77"),
         machine("i-3", address="127.0.0.77", registered=None),
     )
-    results = bed.rotation(machine(), away, boots).stage(lambda _: NEW)
+    results = bed.rotation(machine(), away, boots).try_out(lambda _: NEW)
     assert [r.node for r in results] == ["pub1", "pub2", "pub3"]
     (one,) = failed(results)
     assert (one.node, "127.0.0.77" in one.wrong) == ("pub2", True)
@@ -160,21 +148,21 @@ def test_it_concerns_living_machines_with_an_address_of_clouds_that_take_a_key(b
         machine("i-2", ended=2.0), machine("i-3", address=None), machine("i-4", cloud="gone"),
     ]  # fmt: skip
     assert [m.instance.id for m in bed.rotation(machine(), *others).machines] == ["i-1"]
-    assert bed.rotation(*others).stage(lambda _: NEW) == []
+    assert bed.rotation(*others).try_out(lambda _: NEW) == []
 
 
 def test_a_machine_of_another_host_key_gets_nothing(bed: Bed) -> None:
-    (one,) = bed.rotation(machine(), known=make_key(bed.path / "other")).stage(lambda _: NEW)
+    (one,) = bed.rotation(machine(), known=make_key(bed.path / "other")).try_out(lambda _: NEW)
     assert "shows the host key" in one.wrong
     assert bed.beside() == []
 
 
 def test_where_consoles_print_the_host_keys_the_known_ones_count(bed: Bed) -> None:
-    (one,) = bed.rotation(machine(), known=CONSOLE).stage(lambda _: NEW)
+    (one,) = bed.rotation(machine(), known=CONSOLE).try_out(lambda _: NEW)
     assert "its host key is not known yet" in one.wrong
     known = KnownHosts(bed.path / "known_hosts")
     known.put("i-1", "127.0.0.1", bed.sshd.port, [host_key(bed.sshd.host_key)])
-    assert bed.rotation(machine(), known=CONSOLE).stage(lambda _: NEW) == WELL
+    assert bed.rotation(machine(), known=CONSOLE).try_out(lambda _: NEW) == WELL
 
 
 # the head
@@ -196,20 +184,29 @@ def test_a_given_key_is_read_where_nobody_else_can(tmp_path: Path) -> None:
         new_key(str(path))
 
 
-def test_the_copy_keeps_its_owner_and_the_one_of_before(bed: Bed) -> None:
+def test_the_copy_keeps_its_owner_and_has_nothing_beside_it(bed: Bed) -> None:
     os.chown(bed.copy, 1234, 2345)
     put_copy(bed.ssh(), NEW)
     found = bed.copy.stat()
     assert (found.st_uid, found.st_gid, stat.S_IMODE(found.st_mode)) == (1234, 2345, 0o400)
-    assert bed.copy.read_bytes() == NEW
-    names = sorted(p.name for p in bed.copy.parent.iterdir())
-    assert names == ["munge.key", "munge.key.before"]
-    put_copy(bed.ssh(), OLD + NEW)
-    assert (bed.copy.parent / "munge.key.before").read_bytes() == NEW
-    put_back(bed.ssh())
-    assert bed.copy.read_bytes() == NEW
-    put_back(bed.ssh())
-    assert bed.copy.read_bytes() == NEW, "there is none of before any more"
+    assert secret_now(bed.ssh()) == bed.copy.read_bytes() == NEW
+    assert [p.name for p in bed.copy.parent.iterdir()] == ["munge.key"]
+
+
+@pytest.mark.parametrize("key", [NEW, OLD])
+def test_the_head_uses_the_key_it_is_given_whichever_it_has(bed: Bed, key: bytes) -> None:
+    place = bed.path / "head"
+    make_head(bed.ssh(), key, f"cp {{key}} {place}")
+    assert (place.read_bytes(), bed.copy.read_bytes()) == (key, key)
+
+
+def test_munges_own_file_needs_no_copy_by_the_heads_command(
+    bed: Bed, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    command = key_rotation.HEAD.replace(key_rotation.MUNGE_KEY, str(bed.copy))
+    command = command.replace("systemctl restart munge.service", f"echo >>{bed.told}")
+    make_head(bed.ssh(), NEW, command)
+    assert (bed.copy.read_bytes(), bed.restarted()) == (NEW, 1)
 
 
 def test_a_copy_that_cannot_be_written_is_a_config_error(bed: Bed) -> None:
