@@ -72,6 +72,12 @@ class EndOnlyError(SlurmElasticError):
     """A launch was not made, because it could not be recorded first."""
 
 
+class OtherHeadError(SlurmElasticError):
+    """No machine starts or ends, because another head works for this cluster, too. It passes after
+    a person has said which head continues.
+    """
+
+
 _NO_ANSWER = (
     "Unable to contact slurm controller", "Socket timed out", "Zero Bytes were transmitted",
     "Unexpected message received", "Unspecified error", "Connection refused", " is DOWN",

@@ -23,11 +23,14 @@ from slurm_elastic.cli.console import plain
 from slurm_elastic.cli.helptext import examples
 from slurm_elastic.config import Config, domain_pools
 from slurm_elastic.config.configfile import load
+from slurm_elastic.controller.other_heads import SUBJECT as OTHER_HEAD_SUBJECT
+from slurm_elastic.controller.other_heads import continue_here
 from slurm_elastic.model.causes import Quoted
 from slurm_elastic.model.cluster import Pool
 from slurm_elastic.model.exclusion import BREAKER, CAPACITY, COOL_DOWN, DOUBT
 from slurm_elastic.policies.launch.exclusions import touches
 from slurm_elastic.state.audit_trail import list_subject, pool_subject
+from slurm_elastic.state.host import read_host
 from slurm_elastic.state.ledger import Decision, Ledger
 from slurm_elastic.state.store.shared_journal import is_there
 from slurm_elastic.watch.door.rights import Person, own_person, require_trusted
@@ -42,22 +45,24 @@ def add(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None
         "tried again at once. The daemon's next round releases the nodes that were held for them. "
         "A cloud's name also makes the daemon trust the cloud's list of machines again. A job "
         "(job:17) is counted again by the growth policy, which stopped because machines came up "
-        "for it in vain. --gone counts machines of clouds that have left the configuration as "
-        "gone. For root and SlurmUser only.",
+        "for it in vain. other-head says that this head continues after another one was found to "
+        "work for this cluster; stop the other one first. --gone counts machines of clouds that "
+        "have left the configuration as gone. For root and SlurmUser only.",
         epilog=examples(
             "slurm-elastic clear burst",
             "slurm-elastic clear aws/c5.xlarge/eu-central-1a/spot",
             "slurm-elastic clear job:17",
+            "slurm-elastic clear other-head",
             "slurm-elastic clear --gone i-0123456789abcdef0",
         ),
     )
     parser.add_argument(
         "subjects",
-        metavar="OFFER|POOL|CLOUD|JOB|MACHINE",
+        metavar="OFFER|POOL|CLOUD|JOB|MACHINE|other-head",
         nargs="*",
         help="an offer as `status` shows it (cloud/type/zone/market), a pool, a cloud or "
-        "job:NUMBER; with --gone a stray machine or launch as `status` shows it, or a cloud for "
-        "all of its machines",
+        "job:NUMBER, or other-head; with --gone a stray machine or launch as `status` shows it, "
+        "or a cloud for all of its machines",
     )
     parser.add_argument(
         "--gone",
@@ -128,9 +133,29 @@ def _cleared(
         if args.gone:
             return gone(config, ledger, args.subjects, now, person.uid, dry=args.dry_run)
         subjects = None if args.all else args.subjects
+        if subjects is not None and OTHER_HEAD_SUBJECT in subjects:
+            # By its name alone: --all must not decide which of two heads continues.
+            return _head_chosen(config, ledger, subjects, now, person.name, dry=args.dry_run)
         if args.dry_run:
             return clearance(config, ledger, subjects, now).lines
         return clear(config, ledger, subjects, now, person.name)
+
+
+def _head_chosen(
+    config: Config, ledger: Ledger, subjects: Sequence[str], now: float, giver: str, *, dry: bool
+) -> tuple[str, ...]:
+    """Let this head continue although another one works or worked for this cluster. Return one
+    line; none if no other head was found.
+    """
+    if len(subjects) > 1:
+        raise ConfigError(f"{OTHER_HEAD_SUBJECT} is cleared by itself, without other subjects")
+    finding = ledger.owner.other_head()
+    if finding is None:
+        return ()
+    if not dry:
+        host = read_host() if config.ha.directory is None else None
+        continue_here(ledger, host, ledger.journal_origin(), now, giver)
+    return (f"this head continues; before, {finding.cause}",)
 
 
 class Clearance(Struct, frozen=True, kw_only=True):

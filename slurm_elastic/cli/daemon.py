@@ -28,6 +28,7 @@ from slurm_elastic.providers.catalogues import CatalogueKeeper, tell_used
 from slurm_elastic.slurm.client.chosen import open_slurm
 from slurm_elastic.slurm.client.prompt import PromptCli
 from slurm_elastic.state.heartbeat import DAEMON, MARK
+from slurm_elastic.state.host import read_host
 from slurm_elastic.state.ledger import Ledger
 from slurm_elastic.state.spool import Spool
 from slurm_elastic.state.store.trouble import passes
@@ -88,6 +89,8 @@ def _serve_as(plain: Config, config: Config, ended: threading.Event, head: Head 
         closing.callback(ledger.close)
         spool, wake = _open(config.state, closing, shares=head is not None)
         site = replace(Site.of(config, slurm, ledger, providers, time.time), wait=stop.wait)
+        if head is None:
+            site = replace(site, host=read_host())
         if head is not None:
             site = replace(
                 site, repairs_allowed_from=time.monotonic() + head.unsettled, epoch=head.epoch

@@ -18,6 +18,7 @@ class NotifyEvent(StrEnum):
     CREDENTIALS = "credentials"
     STRAY = "stray"
     LOST = "lost"
+    OTHER_HEAD = "other-head"
 
 
 class Notify(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

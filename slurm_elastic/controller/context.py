@@ -29,6 +29,7 @@ from slurm_elastic.controller.slurm_absence import SlurmAbsence
 from slurm_elastic.model.causes import AnyCause
 from slurm_elastic.model.causes.composed import NeverHere, NotYetInTime
 from slurm_elastic.model.cluster import Instance, Limits, Pool, Usage
+from slurm_elastic.model.journal_owner import Host
 from slurm_elastic.model.protocols import Provider, Slurm
 from slurm_elastic.model.slurm import Request
 from slurm_elastic.policies.growth.scaling import PoolRules
@@ -63,7 +64,8 @@ class Site:
     ``repairs_allowed_from`` (monotonic): after a takeover the patient actions (``Action.patient``)
     wait until then: lost requests are not bought, and no machine ends because of Slurm's view of
     its node alone.
-    ``epoch``: the epoch in which this head acts, 0 with one head. ``slurm_absence``: the spans in
+    ``epoch``: the epoch in which this head acts, 0 with one head. ``host``: this host, None with
+    two heads. ``slurm_absence``: the spans in
     which slurmctld did not answer. ``job_starts``: when prologs let their jobs start.
 
     In memory only: ``worst_prices``: per offer the highest hourly price that its cloud has quoted.
@@ -112,6 +114,7 @@ class Site:
     looks_names_up: bool = False
     repairs_allowed_from: float = 0.0
     epoch: int = 0
+    host: Host | None = None
 
     @classmethod
     def of(

@@ -25,6 +25,7 @@ from slurm_elastic.controller.context import Site
 from slurm_elastic.controller.extensions import Feature, join
 from slurm_elastic.controller.launch import end_far_exclusions
 from slurm_elastic.controller.notify_socket import WakeSocket
+from slurm_elastic.controller.other_heads import REMEDY, take_up_journal
 from slurm_elastic.controller.periodic import SiteTask, run_guarded, start_due_tasks
 from slurm_elastic.controller.reconcile import Round
 from slurm_elastic.controller.requests import Requests
@@ -32,7 +33,7 @@ from slurm_elastic.controller.settling import TICK_S as SETTLING_TICK
 from slurm_elastic.controller.settling import Settler
 from slurm_elastic.controller.strays import Strays
 from slurm_elastic.controller.tick_reading import TickReading
-from slurm_elastic.state.heartbeat import DAEMON, Mark, leave_mark
+from slurm_elastic.state.heartbeat import DAEMON, OTHER_HEAD_MEANS, Mark, leave_mark
 from slurm_elastic.state.ledger import Condition, Health
 from slurm_elastic.state.spool import Spool
 
@@ -108,6 +109,7 @@ class Daemon:
             # After the parts: it drains the nodes that an order or a policy has just closed.
             self.settler.task,
         )
+        self._has_taken_up_journal = False
         self._next_repair = float("-inf")
         self._next_beat = float("-inf")
         self._next_pruning = float("-inf")
@@ -152,15 +154,29 @@ class Daemon:
 
     def tick(self) -> None:
         """Do one pass: beat, start repairs, start requests, clean up, start periodic tasks."""
+        self._take_up_journal_once()
         self._beat_if_due()
         self._site.ledger.refresh()
         # Repairs before requests: after a start with an empty ledger a repair adopts the machines
         # that exist. Otherwise the requests would buy second machines for the same nodes.
         self._begin_repairs_if_due()
-        self._begin_requests()
+        if self._site.ledger.owner.other_head() is None:
+            self._begin_requests()
         self._prune_if_due()
         self._give_memory_back_if_due()
-        start_due_tasks(self._tasks, self._site.ledger.state)
+        start_due_tasks(self._tasks_now(), self._site.ledger.state)
+
+    def _take_up_journal_once(self) -> None:
+        """Check once whose journal this is, before anything is decided by it."""
+        if not self._has_taken_up_journal:
+            take_up_journal(self._site)
+            self._has_taken_up_journal = True
+
+    def _tasks_now(self) -> Sequence[SiteTask]:
+        """The tasks that may run: while another head works, those that only look and notify."""
+        if self._site.ledger.owner.other_head() is None:
+            return self._tasks
+        return [task for task in self._tasks if task.only_looks]
 
     def _beat_if_due(self) -> None:
         site, clock = self._site, self._site.monotonic()
@@ -177,6 +193,9 @@ class Daemon:
         try:
             mark = Mark(now, pid, ledger.end_only, ledger.remedy, ledger.since,
                         is_disk_full=ledger.is_disk_full)  # fmt: skip
+            # More urgent than a full disk: both heads may end each other's machines.
+            if (finding := self._site.ledger.owner.other_head()) is not None:
+                mark = Mark(now, pid, str(finding.cause), REMEDY, finding.since, OTHER_HEAD_MEANS)
             leave_mark(self._state_dir, mark)
         except OSError as error:
             if self._reports.is_news("mark", str(error)):

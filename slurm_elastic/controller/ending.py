@@ -34,7 +34,12 @@ def terminate(
     its cloud no longer lists it, and each round requests its end again.
 
     A machine that a feature has not finished with stays; the next round tries again.
+
+    OtherHeadError: another head works for this cluster, and the machines may be its own.
     """
+    # Here, beside the call, and not only where it is decided: the other head may have been found
+    # after the decision, in the list of another cloud.
+    site.ledger.owner.require_only()
     unfinished = find_unfinished(site, machines)
     machines = [m for m in machines if m not in unfinished]
     if not machines:

@@ -28,7 +28,8 @@ class SiteTask(PeriodicTask):
     slurmctld on a large cluster. ``again``: seconds until the next look after a failure.
     ``hurried(clock)``: whether an event makes the next look due before ``period``, but not before
     ``pace`` allows it. ``idle(state)``: whether the ledger has nothing to look at; then the worker
-    is not woken.
+    is not woken. ``only_looks``: it starts and ends no machine and changes nothing in Slurm, so it
+    continues while another head works for this cluster (``other_heads``).
     """
 
     def __init__(
@@ -36,11 +37,13 @@ class SiteTask(PeriodicTask):
         period: float, pace: float = 0.0, again: float | None = None,
         idle: Callable[[LedgerState], bool] | None = None,
         hurried: Callable[[float], bool] | None = None,
+        only_looks: bool = False,
     ) -> None:  # fmt: skip
         super().__init__(
             task_name, lambda: run_guarded(site, self._look, task_name), period,
             pace=pace, retry=None if again is None else Backoff(again, again), clock=site.monotonic,
         )  # fmt: skip
+        self.only_looks = only_looks
         self._worker, self._look, self._idle, self._hurried = worker, look, idle, hurried
         self._running: Future[bool] | None = None
 

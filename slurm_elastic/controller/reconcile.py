@@ -20,6 +20,7 @@ from slurm_elastic.controller.apply import apply
 from slurm_elastic.controller.context import Site
 from slurm_elastic.controller.doubted_lists import keep_doubt, review_lasting_doubt
 from slurm_elastic.controller.launch import assign_addresses
+from slurm_elastic.controller.other_heads import look_for_other_head
 from slurm_elastic.controller.snapshot import (
     CloudReader,
     add_offers,
@@ -101,12 +102,21 @@ class Round:
     def _run(self, reading: TickReading) -> None:
         # The order of these steps must be kept, see the comments in them.
         snapshot = self.reader.read(partial(reading.nodes, self.last_served_at))
+        # Before any decision: to another head's machines this head's Slurm is no witness.
+        if self._another_head_works(snapshot):
+            self._report_health((), snapshot)
+            return
         self._record_ended_unadopted(snapshot)
         repairs = self._decide_repairs(snapshot)
         self._report_health([a for a in repairs if isinstance(a, DoubtList)], snapshot)
         snapshot = self._repair([a for a in repairs if not isinstance(a, DoubtList)], snapshot)
         self._keep_books(snapshot)
         self._learn_offers_once(snapshot)
+
+    def _another_head_works(self, snapshot: ClusterSnapshot) -> bool:
+        if snapshot.listed is not None:
+            look_for_other_head(self._site, self._cloud, snapshot.listed)
+        return self._site.ledger.owner.other_head() is not None
 
     def _record_ended_unadopted(self, snapshot: ClusterSnapshot) -> None:
         """Record the machines that ended before the ledger could adopt them."""

@@ -16,7 +16,13 @@ from typing import ClassVar
 from msgspec import Struct
 
 from slurm_elastic.base.backoff import Backoff
-from slurm_elastic.base.errors import EndOnlyError, NotLearntError, SlurmElasticError, SlurmError
+from slurm_elastic.base.errors import (
+    EndOnlyError,
+    NotLearntError,
+    OtherHeadError,
+    SlurmElasticError,
+    SlurmError,
+)
 from slurm_elastic.base.guards import Guarded, GuardedBy
 from slurm_elastic.base.hostlist import compress
 from slurm_elastic.controller.context import Site
@@ -28,9 +34,10 @@ log = logging.getLogger(__name__)
 
 MAX_ATTEMPTS = 3
 """Attempts at a request whose errors do not pass by themselves."""
-PASSING_ERRORS = (SlurmError, sqlite3.Error, NotLearntError, EndOnlyError)
-"""Errors that pass by themselves: Slurm, the ledger or the cloud's list cannot be reached. The
-request stays in the spool, however often it fails.
+PASSING_ERRORS = (SlurmError, sqlite3.Error, NotLearntError, EndOnlyError, OtherHeadError)
+"""Errors that pass without a change of the request: Slurm, the ledger or the cloud's list cannot be
+reached, or a person must say which head continues. The request stays in the spool, however often it
+fails.
 """
 RETRY_PAUSES = Backoff(1.0, 30.0)
 """Seconds before a failed request is retried."""

@@ -29,7 +29,9 @@ class CredentialsEnd(Part):
 
     def __init__(self, site: Site, worker: Executor) -> None:
         self._site = site
-        self.task = SiteTask(site, worker, self.look, "credentials", period=PERIOD_S)
+        self.task = SiteTask(
+            site, worker, self.look, "credentials", period=PERIOD_S, only_looks=True
+        )
 
     def look(self) -> None:
         """Ask each provider that knows when its credentials expire. If a cloud does not answer, its

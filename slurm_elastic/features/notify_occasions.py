@@ -13,6 +13,7 @@ from slurm_elastic.config import Config
 from slurm_elastic.config.policies import Budget
 from slurm_elastic.config.telling import NotifyEvent
 from slurm_elastic.controller import strays
+from slurm_elastic.controller.other_heads import REMEDY as OTHER_HEAD_REMEDY
 from slurm_elastic.model.cluster import Usage
 from slurm_elastic.model.exclusion import Exclusion
 from slurm_elastic.model.memory import REFUSED, UNOPENED, Health
@@ -33,6 +34,7 @@ SUMMED = frozenset({"lost"})
 """The kinds of keys of which one message reports all of a look."""
 _STRAY = "stray"
 _IMPORTANCE = (
+    NotifyEvent.OTHER_HEAD,
     NotifyEvent.CREDENTIALS,
     NotifyEvent.STRAY,
     NotifyEvent.PAUSED,
@@ -115,6 +117,18 @@ def of_breakers(breakers: Iterable[Exclusion], now: float) -> Iterator[Occasion]
                     "until": breaker.until,
                 },
             )
+
+
+def of_other_head(finding: Exclusion | None) -> Iterator[Occasion]:
+    """Yield an occasion if another head works for this cluster."""
+    if finding is not None:
+        yield Occasion(
+            event=NotifyEvent.OTHER_HEAD,
+            # With the time: a finding after a person's decision is another one.
+            key=f"other-head/{finding.since:.0f}",
+            text=f"no machine starts or ends: {finding.cause}; do: {OTHER_HEAD_REMEDY}",
+            values={"since": finding.since},
+        )
 
 
 def of_denials(cool_downs: Iterable[Exclusion]) -> Iterator[Occasion]:

@@ -41,6 +41,7 @@ from slurm_elastic.features.notify_occasions import (
     of_denials,
     of_health,
     of_moves,
+    of_other_head,
     of_rate,
     proven_over,
     summarised,
@@ -91,7 +92,7 @@ class Teller(Part):
 
     def __init__(self, site: Site, worker: Executor) -> None:
         self._site, self._notify = site, site.config.notify
-        self.task = SiteTask(site, worker, self.look, "notify", period=PERIOD_S)
+        self.task = SiteTask(site, worker, self.look, "notify", period=PERIOD_S, only_looks=True)
         self._user_mails = UserMails(site.slurm.mail_of, site.config.cluster.name)
         self._unsent_mails: dict[str, UserMail] = {}
         self._queue: queue.Queue[Occasion | UserMail | None] = queue.Queue(MAX_QUEUED)
@@ -192,6 +193,7 @@ class Teller(Part):
 def all_occasions(site: Site) -> Iterator[Occasion]:
     """Yield the occasions that exist now."""
     ledger, now = site.ledger, site.now()
+    yield from of_other_head(ledger.owner.other_head())
     config = apply_directives(site.config, ledger, now)
     for name, spent in read_spending(config, ledger, now).items():
         budget = config.cloud(name).policies.budget if name else config.policies.budget

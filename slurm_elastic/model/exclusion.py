@@ -17,6 +17,7 @@ class ExclusionKind(StrEnum):
     COOL_DOWN = "cool-down"
     BREAKER = "breaker"
     DOUBT = "doubt"
+    OTHER_HEAD = "other-head"
     NO_SPOT = "no-spot"
     CAPACITY = "capacity"
     POLICY = "policy"
@@ -25,6 +26,7 @@ class ExclusionKind(StrEnum):
 
 COOL_DOWN, BREAKER = ExclusionKind.COOL_DOWN, ExclusionKind.BREAKER
 DOUBT, NO_SPOT = ExclusionKind.DOUBT, ExclusionKind.NO_SPOT
+OTHER_HEAD = ExclusionKind.OTHER_HEAD
 CAPACITY, POLICY = ExclusionKind.CAPACITY, ExclusionKind.POLICY
 OPERATOR = ExclusionKind.OPERATOR
 """Why a node is held. CAPACITY: no offer is left for it. POLICY: the site's policies start no
@@ -52,6 +54,8 @@ class Exclusion(Struct, frozen=True, kw_only=True):
     - POLICY, OPERATOR: a node that is held for another reason. ``until`` has no meaning.
     - DOUBT: a cloud whose list of machines was wrong for long. It ends when the list is right again
       or a person ends it. ``about``: the missing machine ids, and nodes as ``node:NAME``.
+    - OTHER_HEAD: the whole cluster, because another head works for it, too. It ends when a person
+      says that this head continues. ``about``: ids of the other head's machines.
     - NO_SPOT: a job (``job:NUMBER``) that gets no spot machine because it cannot be saved.
 
     ``code``: the cloud's error code. ``since``: when it began (Unix time). ``pool``: the node's

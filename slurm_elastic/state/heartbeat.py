@@ -19,6 +19,8 @@ CKPTMAN = "slurm-elastic-ckptman"
 MARK = "daemon.beat"
 CKPTMAN_MARK = "ckptman.beat"
 END_ONLY_MEANS = "no machine starts, and unneeded machines still end"
+OTHER_HEAD_MEANS = "no machine starts or ends"
+"""The effect of a finding that another head works for this cluster, too."""
 STANDS_BY_MEANS = "this head stands by"
 CANNOT_ACT_MEANS = "this head cannot act"
 """The state of a head that stands by and could not take over: a person must help."""
@@ -37,6 +39,11 @@ class ServiceTrouble(Struct, frozen=True, kw_only=True):
     effect: str
     remedy: str
     is_disk_full: bool = False
+
+    @property
+    def is_other_head(self) -> bool:
+        """Whether the trouble is another head that works for this cluster, and not a disk."""
+        return self.effect == OTHER_HEAD_MEANS
 
     @property
     def finding(self) -> str:
@@ -76,6 +83,11 @@ class Mark:
     def acts(self) -> bool:
         """Whether the service does its work on this head, or a part of it."""
         return not self.why or self.means not in {STANDS_BY_MEANS, CANNOT_ACT_MEANS}
+
+    @property
+    def is_other_head(self) -> bool:
+        """Whether the service has found another head that works for this cluster."""
+        return bool(self.why) and self.means == OTHER_HEAD_MEANS
 
     @property
     def trouble(self) -> ServiceTrouble | None:

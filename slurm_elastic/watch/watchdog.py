@@ -144,6 +144,12 @@ class Watchdog:
     def _silence(self) -> float:
         """Return for how many seconds we have seen no heartbeat of slurm-elasticd."""
         beat, now = self._read_beat(), self._monotonic()
+        mark = read_mark(self._state)
+        if mark is not None and mark.is_other_head:
+            # A person stops slurm-elasticd on the copy of a head. Its last word stands, or this
+            # watchdog would end the machines of the original half an hour later.
+            self._silent_since = now
+            self._log_once(f"no machine ends: {mark.why}")
         if beat != self._beat:
             self._beat, self._silent_since = beat, now
         silence_s = now - self._silent_since

@@ -17,6 +17,7 @@ from slurm_elastic.cli.giving_orders import require_trusted
 from slurm_elastic.cli.main import main
 from slurm_elastic.model.causes import Quoted
 from slurm_elastic.model.exclusion import BREAKER, COOL_DOWN, Exclusion
+from slurm_elastic.model.journal_owner import JournalOwner
 from slurm_elastic.model.memory import Purchase, UnhelpedJob
 from slurm_elastic.policies.launch.exclusions import strikes_of
 from slurm_elastic.state.audit_trail import nodes_of
@@ -192,3 +193,33 @@ def test_a_job_that_growth_does_not_count(tmp_path: Path, ledger: Ledger) -> Non
         clear.clear(config(tmp_path), ledger, ["job:17"], NOW, "root")
     assert "growth counts job 19 again" in clear.clear(config(tmp_path), ledger, None, NOW, "root")
     assert ledger.growth_guard.rows() == ()
+
+
+def test_only_its_own_name_decides_which_head_continues(
+    tmp_path: Path, ledger: Ledger, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = str(config_file(tmp_path))
+    ledger.owner.record(JournalOwner(knows_since=NOW))
+    ledger.owner.record_other_head(Quoted(text="another head works"), ["i-9"], NOW)
+    clear.clear(config(tmp_path), ledger, None, NOW, "root")
+    assert main(["--config", path, "clear", "--dry-run", "other-head"]) == 0
+    assert ledger.owner.other_head() is not None
+    assert main(["--config", path, "clear", "other-head", "job:17"]) == 2
+    assert "is cleared by itself" in capsys.readouterr().err
+    assert main(["--config", path, "clear", "other-head"]) == 0
+    ledger.refresh()
+    assert ledger.owner.other_head() is None
+    owner = ledger.owner.get()
+    assert owner is not None
+    assert owner.accepted == ("i-9",)
+    assert "cleared: this head continues; before, another head works" in capsys.readouterr().out
+    (decision,) = ledger.decisions.about("other-head")
+    assert decision.kind == "cleared"
+
+
+def test_without_another_head_nothing_is_decided(
+    tmp_path: Path, ledger: Ledger, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = str(config_file(tmp_path))
+    assert main(["--config", path, "clear", "other-head"]) == 0
+    assert ledger.owner.get() is None

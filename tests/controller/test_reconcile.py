@@ -18,6 +18,7 @@ from slurm_elastic.controller.reconcile import Round
 from slurm_elastic.controller.strays import Strays
 from slurm_elastic.model.causes import Quoted
 from slurm_elastic.model.cluster import Instance, InstanceState
+from slurm_elastic.model.journal_owner import JournalOwner
 from slurm_elastic.model.memory import generation_order
 from slurm_elastic.policies.nodes.node_state import Phase, phase
 from tests.controller.world import PUB, World, make_config
@@ -278,6 +279,8 @@ def test_a_job_is_not_killed_for_a_double_that_cannot_be_told_apart(world: World
     (machine,) = up(world, "pub1")
     world.slurm.set_node("pub1", address="pub1")  # by its name, as the site's DNS has it
     world.hears = False
+    # As after a loss of the journal: the newer launch may be its own.
+    world.ledger.owner.record(JournalOwner(knows_since=world.now))
     add(world, machine, "pub-newer", generation=new_generation(world.now), address="10.9.9.9")
     world.advance(300)
     assert len(world.alive()) == 2

@@ -390,6 +390,7 @@ def test_all_kinds_of_occasions_are_found(world: World) -> None:
     paused(world, "rack")
     world.ledger.health.report(Health(name="onp", checked=now, error="onp: expired", code="auth"))
     world.ledger.health.report(Health(name="paid machines", checked=now, error="1 x", code=STRAY))
+    world.ledger.owner.record_other_head(Quoted(text="another head works"), ["i-9"], now)
     state = CheckpointState(world.dir / FILE)
     state.put(replace(migration_of(42, 1000), step=MigrationStep.BACK, changed=now))
     state.close()

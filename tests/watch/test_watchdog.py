@@ -22,6 +22,7 @@ from slurm_elastic.state.heartbeat import (
     CANNOT_ACT_MEANS,
     DAEMON,
     MARK,
+    OTHER_HEAD_MEANS,
     STANDS_BY_MEANS,
     Mark,
     leave_mark,
@@ -90,6 +91,13 @@ def test_what_is_stopped_stays_until_it_is_too_old_where_its_pool_keeps_some(
 def test_a_machine_that_runs_ends_though_its_pool_keeps_stopped_ones(world: World) -> None:
     watch(world, dog(world, kept={"pub1": math.inf}), 1800)
     assert world.machines_of("pub1") == []
+
+
+def test_a_copy_of_a_head_ends_nothing_after_its_daemon_was_stopped(world: World) -> None:
+    why = "another head works for this cluster"
+    leave_mark(world.dir, Mark(world.now, 1, why, "stop it", world.now, OTHER_HEAD_MEANS))
+    watch(world, dog(world), 3600)
+    assert len(world.machines_of("pub1")) == 1
 
 
 def test_not_before_both_have_lasted_for_the_bound(world: World) -> None:

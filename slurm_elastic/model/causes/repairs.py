@@ -362,6 +362,47 @@ class ListDoubted(Cause, frozen=True, kw_only=True):
         return self.doubt
 
 
+class OtherHeadLaunches(Cause, frozen=True, kw_only=True):
+    """A cloud lists a machine of this cluster that a head without this journal has launched."""
+
+    machine: str
+    cloud: str
+    node: str
+    launched_at: float
+
+    @property
+    def words(self) -> str:
+        return (
+            f"another head works for this cluster: it launched machine {self.machine} of cloud "
+            f"{self.cloud} for node {self.node or 'unknown'}, and the journal of this head does "
+            "not have that launch"
+        )
+
+
+class JournalOfOtherHost(Cause, frozen=True, kw_only=True):
+    """The journal was written on another host, so that host may still work with it."""
+
+    host: str
+    here: str
+
+    @property
+    def words(self) -> str:
+        return (
+            f"the journal here is that of the head on host {self.host or 'unknown'}, and this "
+            f"host, {self.here}, is another one or a clone of it: both may work for this cluster"
+        )
+
+
+class HeadChosen(Cause, frozen=True, kw_only=True):
+    """A person has said that this head continues."""
+
+    who: str
+
+    @property
+    def words(self) -> str:
+        return f"{self.who} has said that this head continues, and no other"
+
+
 Repair = (
     AskedBySlurm
     | RequestLost
@@ -397,6 +438,9 @@ Repair = (
     | OfferAvailable
     | ListDoubted
     | ListShowsAgain
+    | OtherHeadLaunches
+    | JournalOfOtherHost
+    | HeadChosen
     | NotConfigured
     | MovedToCloud
     | ListedAfterEnd

@@ -40,6 +40,8 @@ with the tables below. Times are Unix seconds, prices dollars per hour, lists an
     decision_subjects  subject, decision: the look-up by node or ``job:ID``
     heartbeats         service (key), at, pid; this table and ``health`` are in no journal
     health             name (key), checked, error, code
+    owner              what (key), knows_since, origin, host, accepted: the head that the journal
+                       belongs to (``owner``)
     read_whole         cloud (key), at: clouds whose machines were all read once and entered here
 """
 
@@ -66,6 +68,7 @@ from slurm_elastic.state.ledger import (
     health,
     launches,
     machines,
+    owner,
     requeues,
     retention,
     schema,
@@ -82,12 +85,14 @@ from slurm_elastic.state.ledger.growth_guard import GrowthGuard
 from slurm_elastic.state.ledger.health import ServiceHealth
 from slurm_elastic.state.ledger.launches import Launches
 from slurm_elastic.state.ledger.machines import Machines
+from slurm_elastic.state.ledger.owner import OwnerRow
 from slurm_elastic.state.ledger.requeues import LiftedRequeues
 from slurm_elastic.state.ledger.stops import StopRows
 from slurm_elastic.state.ledger.tunnels import TunnelRows
 from slurm_elastic.state.ledger.usage import UsageRows
 from slurm_elastic.state.store.disk import Disk, Elsewhere
 from slurm_elastic.state.store.endurance import Endurance, Refuge
+from slurm_elastic.state.store.shared_journal import journal_of
 from slurm_elastic.state.store.store import Reader, Store
 from slurm_elastic.state.store.trouble import TroubleKind
 
@@ -100,7 +105,7 @@ COMPACTED = 10_000
 """Launches that one call of ``Ledger.compact`` shortens."""
 _CONCERNS = (
     launches, machines, exclusions, directives, growth_guard, requeues, usage, tunnels, copies,
-    health,
+    health, owner,
 )  # fmt: skip
 _TABLES = {name: table for part in _CONCERNS for name, table in part.TABLES.items()}
 
@@ -140,7 +145,7 @@ class Ledger:
     """Each attribute reads and writes the rows of one concern: ``launches``, ``machines``,
     ``stops`` (machines that are stopped and started again), ``exclusions``, ``directives``,
     ``decisions``, ``books``, ``deferred``, ``growth_guard``, ``usage``, ``requeues``, ``tunnels``,
-    ``copies``, ``health``.
+    ``copies``, ``health``, ``owner``.
 
     Each method is one transaction. sqlite3.Error passes through, because a service that cannot
     remember a purchase must not buy. Safe for several threads and processes (busy time-out 10 s).
@@ -151,9 +156,10 @@ class Ledger:
 
     def __init__(self, path: Path, *, read_only: bool = False) -> None:
         home = Reader if read_only else Disk
-        self._begin(home(path, schema.LEDGER))
+        self._begin(path, home(path, schema.LEDGER))
 
-    def _begin(self, home: Disk | Elsewhere | Refuge | Reader) -> None:
+    def _begin(self, path: Path, home: Disk | Elsewhere | Refuge | Reader) -> None:
+        self._path = path
         self.store = store = Store(home, schema.LEDGER, tables=_TABLES)
         self.usage = UsageRows(store)
         self.books = BookRows(store)
@@ -166,12 +172,14 @@ class Ledger:
         self.tunnels = TunnelRows(store)
         self.copies = CopyRows(store)
         self.health = ServiceHealth(store)
-        self.launches = Launches(store, self.books, lambda: self.condition.end_only)
+        self.owner = OwnerRow(store, self.exclusions)
+        require_only = self.owner.require_only
+        self.launches = Launches(store, self.books, lambda: self.condition.end_only, require_only)
         # The rows in memory may lack machines that the files have. So after a start without files
         # only a cloud that this process has listed counts as read: see ``enduring``.
         clouds_read = () if isinstance(home, Refuge) else None
         self.machines = Machines(store, self.launches, clouds_read)
-        self.stops = StopRows(store, self.machines, self.books, lambda: self.end_only)
+        self.stops = StopRows(store, self.machines, self.books, lambda: self.end_only, require_only)
 
     @classmethod
     def enduring(
@@ -189,7 +197,9 @@ class Ledger:
         periodically.
         """
         ledger = cls.__new__(cls)
-        ledger._begin(Refuge(path, schema.LEDGER, Endurance(END_ONLY, _MEANS, now, monotonic)))
+        ledger._begin(
+            path, Refuge(path, schema.LEDGER, Endurance(END_ONLY, _MEANS, now, monotonic))
+        )
         return ledger
 
     @classmethod
@@ -198,7 +208,7 @@ class Ledger:
         there is no ledger; a later call tries to open it again.
         """
         ledger = cls.__new__(cls)
-        ledger._begin(Elsewhere(path, schema.LEDGER))
+        ledger._begin(path, Elsewhere(path, schema.LEDGER))
         # The first read raises ConfigError at once if a later release wrote this ledger. A ledger
         # that does not exist yet is no error, because slurm-elasticd may create it later.
         with contextlib.suppress(sqlite3.Error):
@@ -223,6 +233,14 @@ class Ledger:
     def end_only(self) -> str:
         """Why no machine may be bought; "" if machines may be bought."""
         return self.condition.end_only
+
+    def journal_origin(self) -> str:
+        """The random id of this ledger's journal, which a restored journal does not share with its
+        backup; "" if the journal cannot be read.
+        """
+        with contextlib.suppress(OSError):
+            return journal_of(self._path).newest_head().origin
+        return ""
 
     def check(self) -> Condition:
         """Check the files, and switch to memory or back: see ``enduring``."""

@@ -155,16 +155,23 @@ TABLES: Mapping[str, Table] = {"launches": (OPEN, launch_from)}
 class Launches:
     """The rows of launches. Each method is one transaction."""
 
-    def __init__(self, store: Store, books: BookRows, end_only: Callable[[], str]) -> None:
+    def __init__(
+        self,
+        store: Store,
+        books: BookRows,
+        end_only: Callable[[], str],
+        require_only: Callable[[], None],
+    ) -> None:
         self._store, self._books, self._end_only = store, books, end_only
+        self._require_only = require_only
 
     def record_intent(self, spec: LaunchSpec, request: str, now: float) -> None:
         """Record a launch before the cloud is called; ``request`` is the correlation id.
 
         A second call with the same content changes nothing. Raises SlurmElasticError if the
         generation belongs to another launch or to a failed one (a new call needs a new generation,
-        or its machines would have no open intent), and EndOnlyError if the intent could not be
-        written to the disk.
+        or its machines would have no open intent), EndOnlyError if the intent could not be written
+        to the disk, and OtherHeadError if another head works for this cluster.
         """
         new = launch_of_spec(spec, request, now, self._books.payers_by_node(spec.nodes))
         with self._store.transaction("launches"):
@@ -172,6 +179,7 @@ class Launches:
             # into memory. A machine whose launch is in no file would be lost with the process.
             if end_only := self._end_only():
                 raise EndOnlyError(f"{end_only}; nothing is bought")
+            self._require_only()
             row = launch_row(new)
             values = ", ".join("?" * len(row))
             # "or ignore": a repeated call of the same launch finds its own row, checked below.

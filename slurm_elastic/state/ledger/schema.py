@@ -191,6 +191,13 @@ _STATEMENTS = (
         error text,
         code text
     ) without rowid""",
+    """create table owner (
+        what text primary key default 'journal',
+        knows_since real not null,
+        origin text not null,
+        host text not null,
+        accepted text not null
+    ) without rowid""",
     "create table read_whole (cloud text primary key, at real not null) without rowid",
 )
 _RECENT = "where (end is null or end >= :since)"
@@ -199,7 +206,7 @@ _NONE = "where 0 = :since"
 LEDGER = Schema(
     name="ledger",
     maker="the daemon",
-    version=21,
+    version=22,
     adoptable_versions=range(12, 17),
     statements=_STATEMENTS,
     unjournaled_tables=frozenset({"heartbeats", "health", "decision_subjects"}),

@@ -55,10 +55,15 @@ class StopRows:
     """The rows of stopped machines. Each method is one transaction."""
 
     def __init__(
-        self, store: Store, machines: Machines, books: BookRows, end_only: Callable[[], str]
+        self,
+        store: Store,
+        machines: Machines,
+        books: BookRows,
+        end_only: Callable[[], str],
+        require_only: Callable[[], None],
     ) -> None:
         self._store, self._machines, self._books = store, machines, books
-        self._end_only = end_only
+        self._end_only, self._require_only = end_only, require_only
 
     def machines(self) -> tuple[Machine, ...]:
         """The stopped machines, by the time of their stop."""
@@ -68,8 +73,10 @@ class StopRows:
         self, cloud: str, ids: Collection[str], cause: AnyCause, now: float
     ) -> None:
         """Record the decision to stop these machines, before the cloud is called. Keep the keys of
-        their tunnels, whose rows end. A machine whose end is decided is left alone.
+        their tunnels, whose rows end. A machine whose end is decided is left alone. Raises
+        OtherHeadError if another head works for this cluster, as the other intents do.
         """
+        self._require_only()
         with self._store.transaction("machines"):
             self._store.change(
                 # The tunnel's row is deleted while the machine is off. When it starts again the
@@ -115,6 +122,7 @@ class StopRows:
             # whether the row goes to the disk or into memory.
             if end_only := self._end_only():
                 raise EndOnlyError(f"{end_only}; nothing is started")
+            self._require_only()
             before = self._paid_part(db, instance.cloud, instance.id)
             if before is None or not isinstance(before.life, Stopped):
                 return None
@@ -143,6 +151,7 @@ class StopRows:
         self, cloud: str, ids: Collection[str], cause: AnyCause, now: float
     ) -> None:
         """Record the decision to end these stopped machines, before the cloud is called."""
+        self._require_only()
         with self._store.transaction("machines") as db:
             for id_ in ids:
                 before = self._paid_part(db, cloud, id_)

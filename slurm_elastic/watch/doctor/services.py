@@ -60,7 +60,14 @@ def daemon(config: Config, now: float) -> Iterator[Finding]:
     """
     path, mark = config.state / "ledger.db", read_mark(config.state)
     service = trouble_of_service(config.state, mark, now, config.timings.daemon_timeout)
-    if service and not _stands_by(config, mark):
+    if service and service.is_other_head:
+        yield Finding.wrong(
+            "head",
+            service.finding,
+            expected="one head that works for this cluster",
+            advice=service.remedy,
+        )
+    elif service and not _stands_by(config, mark):
         yield _cannot_write("daemon", service, "a ledger", DAEMON, LEDGER)
     try:
         with config.sharing(), contextlib.closing(Ledger(path, read_only=True)) as ledger:

@@ -149,8 +149,11 @@ def _health(config: Config, facts: Facts, states: States | None) -> Iterator[Met
         beats[CKPTMAN] = ckptman and ckptman[0]
     known_beats = [({"service": name}, beat_at) for name, beat_at in beats.items() if beat_at]
     yield _gauge("service_heartbeat_timestamp_seconds", "Last sign of life.", known_beats)
+    works = facts.end_only is not None and facts.end_only.is_other_head
+    has_disk = stands_by or works or not facts.end_only
     yield _gauge("ledger_usable", "Whether the ledger can be read and written.", [(
-        {}, float(facts.ledger_error is None and (stands_by or not facts.end_only)))])  # fmt: skip
+        {}, float(facts.ledger_error is None and has_disk))])  # fmt: skip
+    yield _gauge("other_head", "Whether another head works for this cluster.", [({}, float(works))])
     answers = {health.name: health for health in facts.health}
     slurm = answers.get("slurm")
     wrong = states is None and slurm is not None and slurm.error is not None

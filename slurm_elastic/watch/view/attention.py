@@ -65,10 +65,12 @@ def attention(view: StatusView) -> tuple[StatusNotice, ...]:
     # told_once keeps the first notice of a cause, so the services that see a fault themselves stand
     # before the rows that only suffer from it.
     notices = [
+        # First: until a person has helped, every other remedy may be one for the wrong head.
+        *(end_only(view.daemon) if is_other_head(view.daemon) else ()),
         *unendable(view),
         *(directive_notice(directive) for directive in view.directives if directive.holds),
         *without_services(view.head),
-        *end_only(view.daemon),
+        *(() if is_other_head(view.daemon) else end_only(view.daemon)),
         *unread(view),
         *silent_daemon(view.daemon, view.ledger_error),
         *(replace(problem, text=sentence(problem.text)) for problem in problems(view)),
@@ -118,11 +120,16 @@ def without_services(head: HeadView | None) -> Iterable[StatusNotice]:
         yield StatusNotice(level=AttentionLevel.LOUD, text=text, do=head.do)
 
 
+def is_other_head(daemon: DaemonView) -> bool:
+    """Whether another head works for this cluster, too."""
+    return daemon.trouble is not None and daemon.trouble.is_other_head
+
+
 def end_only(daemon: DaemonView) -> Iterable[StatusNotice]:
-    """Report that the daemon only ends machines."""
+    """Report that the daemon only ends machines, or that another head works."""
     if trouble := daemon.trouble:
-        text = sentence(trouble.finding)
-        yield StatusNotice(level=AttentionLevel.LOUD, text=text, do=trouble.remedy, cause=LEDGER)
+        text, cause = sentence(trouble.finding), "" if trouble.is_other_head else LEDGER
+        yield StatusNotice(level=AttentionLevel.LOUD, text=text, do=trouble.remedy, cause=cause)
 
 
 def silent_daemon(daemon: DaemonView, ledger_error: str | None) -> Iterable[StatusNotice]:

@@ -16,11 +16,20 @@ from status_cases import NOW, busy_ledger, busy_slurm, config
 from slurm_elastic.cli import status
 from slurm_elastic.cli.status_tables import render
 from slurm_elastic.config import Config, HaSettings
+from slurm_elastic.controller.other_heads import REMEDY
 from slurm_elastic.model.finding import FindingLevel as Worse
 from slurm_elastic.state.ckptstate import CheckpointState
 from slurm_elastic.state.ckptstate.schema import FILE
 from slurm_elastic.state.heads import Epochs
-from slurm_elastic.state.heartbeat import CKPTMAN_MARK, MARK, STANDS_BY_MEANS, Mark, leave_mark
+from slurm_elastic.state.heartbeat import (
+    CKPTMAN_MARK,
+    MARK,
+    OTHER_HEAD_MEANS,
+    STANDS_BY_MEANS,
+    Mark,
+    leave_mark,
+)
+from slurm_elastic.watch.doctor.head import memory
 from slurm_elastic.watch.doctor.services import checkpoints
 from slurm_elastic.watch.door.metrics import text
 from slurm_elastic.watch.view import StatusView, status_view
@@ -109,6 +118,24 @@ def test_a_head_that_stands_by_is_in_no_trouble(
     assert "slurm_elastic_ledger_usable 1.0" in found
     beat = 'slurm_elastic_service_heartbeat_timestamp_seconds{service="slurm-elasticd"}'
     assert [float(line.split()[-1]) for line in found if line.startswith(beat)] == [NOW - 2]
+
+
+def test_another_head_is_said_first_everywhere(
+    site: Config, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    on("heada", monkeypatch)
+    why = "another head works for this cluster: it launched machine i-9"
+    mark = Mark(NOW - 2, os.getpid(), why, REMEDY, NOW - 60, OTHER_HEAD_MEANS)
+    leave_mark(site.state, mark)
+    first = seen(site).attention[0]
+    assert first.text.lower().startswith(why)
+    assert first.do == REMEDY
+    found = metrics_of(site)
+    assert "slurm_elastic_other_head 1.0" in found
+    assert "slurm_elastic_ledger_usable 1.0" in found
+    (finding,) = [one for one in memory(site, NOW) if one.subject == "head"]
+    assert finding.observed.startswith(why)
+    assert finding.advice == REMEDY
 
 
 def test_ckptman_that_stands_by_is_in_no_trouble(

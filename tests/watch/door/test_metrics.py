@@ -403,7 +403,7 @@ def test_each_alert_comes_when_it_should_and_not_before(tmp_path: Path) -> None:
         shutil.copy(path, tmp_path)
     promtool("test", "rules", tests.name, cwd=tmp_path)
     alerts = set(re.findall(r"alert: (\w+)", RULES.read_text()))
-    assert len(alerts) == 14
+    assert len(alerts) == 15
     fired = re.findall(r"alertname: (\w+)\n\s+exp_alerts:\n", tests.read_text())
     silent = re.findall(r"alertname: (\w+), exp_alerts: \[\]", tests.read_text())
     assert set(fired) == set(silent) == alerts

@@ -1,0 +1,114 @@
+"""Notices another head that works for this cluster. Then no machine starts or ends until a person
+has said which head continues.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+
+from msgspec.structs import replace
+
+from slurm_elastic.controller.context import Site
+from slurm_elastic.model.causes import AnyCause
+from slurm_elastic.model.causes.repairs import HeadChosen, JournalOfOtherHost, OtherHeadLaunches
+from slurm_elastic.model.cluster import Instance
+from slurm_elastic.model.journal_owner import Host, JournalOwner
+from slurm_elastic.model.memory import generation_time
+from slurm_elastic.policies.repair.other_heads import launched_by_others
+from slurm_elastic.state.ledger import Decision, Ledger
+
+log = logging.getLogger(__name__)
+
+CORRELATION = "other-head"
+SUBJECT = "other-head"
+"""The subject of ``clear`` by which a person says that this head continues."""
+REMEDY = (
+    "stop the services of the head that is the copy and disable them. Then, on the head that "
+    f"continues: slurm-elastic clear {SUBJECT}"
+)
+
+
+def take_up_journal(site: Site) -> None:
+    """Record whose journal this is, at the start of the service. If another host has written it,
+    record that finding.
+    """
+    ledger, origin = site.ledger, site.ledger.journal_origin()
+    owner = ledger.owner.get()
+    if owner is None or (origin and owner.origin and owner.origin != origin):
+        # A new journal, or one that a person has just restored for this head.
+        continue_here(ledger, site.host, origin, site.now())
+        return
+    if site.host is not None and not owner.host.may_be(site.host):
+        cause = JournalOfOtherHost(host=owner.host.name, here=site.host.name)
+        _note(site, cause, ())
+        return
+    # With two heads, both hosts write the journal, and the epoch is the fence.
+    current = replace(owner, host=site.host or Host(), origin=origin or owner.origin)
+    if current != owner:
+        ledger.owner.record(current)
+
+
+def look_for_other_head(site: Site, cloud: str, listed: Sequence[Instance]) -> None:
+    """Record the finding if the cloud lists machines that another head has launched."""
+    ledger, owner = site.ledger, site.ledger.owner.get()
+    if owner is None:
+        return
+    # If the clock was set back, a time in the future would hide every later launch.
+    owner = replace(owner, knows_since=min(owner.knows_since, site.now()))
+    state = ledger.state()
+    live_ids = {m.instance.id for m in (*state.machines, *state.stopped)}
+    launches = {row.generation for row in state.launches}
+    # Most lists end here, without a query for each of their machines.
+    unknown = launched_by_others(listed, live_ids, launches, owner)
+    if not unknown:
+        return
+    known_ids = ledger.owner.known_machines(cloud, [i.id for i in unknown])
+    known_launches = ledger.owner.known_launches([i.generation for i in unknown])
+    if others := launched_by_others(unknown, known_ids, known_launches, owner):
+        first = others[0]
+        cause = OtherHeadLaunches(
+            machine=first.id,
+            cloud=cloud,
+            node=first.node,
+            launched_at=generation_time(first.generation),
+        )
+        _note(site, cause, others)
+
+
+def _note(site: Site, cause: AnyCause, machines: Sequence[Instance]) -> None:
+    ids = [machine.id for machine in machines]
+    if site.ledger.owner.record_other_head(cause, ids, site.now()):
+        log.error("no machine starts or ends until a person helps: %s; do: %s", cause, REMEDY)
+        nodes = sorted({machine.node for machine in machines if machine.node})
+        site.record(CORRELATION, "other-head", (SUBJECT, *nodes), cause)
+
+
+def continue_here(
+    ledger: Ledger, host: Host | None, origin: str, now: float, who: str = ""
+) -> None:
+    """Record that the head on this ``host`` continues with this journal, and no other head. It gets
+    the machines that another head has launched until ``now``. ``who``: the person who decided it,
+    "" at the start of a journal.
+    """
+    with ledger.together():
+        finding = ledger.owner.other_head()
+        ledger.owner.record(
+            JournalOwner(
+                knows_since=now,
+                origin=origin,
+                host=host or Host(),
+                accepted=finding.about if finding is not None else (),
+            )
+        )
+        ledger.owner.clear_other_head()
+        if who:
+            ledger.decisions.record(
+                Decision(
+                    at=now,
+                    correlation="clear",
+                    kind="cleared",
+                    subjects=(SUBJECT,),
+                    cause=HeadChosen(who=who),
+                )
+            )
