@@ -181,6 +181,23 @@ def test_a_node_that_no_growth_policy_holds_is_probed(config: Config, slurm: Pro
     assert len(slurm.asked) == 1
 
 
+def test_a_cloud_whose_nodes_take_no_job_for_now_is_no_fault(
+    config: Config, slurm: ProbingSlurm
+) -> None:
+    """A pool that cools down, is paused or has just worked is no night's page."""
+    slurm.says = SlurmError(("sbatch",), 1, "Requested node configuration is not available")
+    for name in ("pub1", "pub2"):
+        slurm.set_node(name, *OFF, "DRAIN", reason=f"{HOLD_MARK}pool wide cools down")
+    slurm.set_node("pub3", "IDLE", "CLOUD", "POWERING_DOWN")
+    slurm.set_node("pub4", *OFF, "DRAIN", reason="disk", reason_user="anna")
+    probe = found(config, slurm)["a job in partition burst"]
+    assert probe.level is FindingLevel.NOTE
+    assert probe.observed == (
+        "not tried: no node takes a job now (2 held, 1 powering down, 1 drained)"
+    )
+    assert slurm.asked == []
+
+
 def test_a_probe_of_who_may_not_burst_is_no_fault(
     config: Config, slurm: ProbingSlurm, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import grp
 import os
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Protocol, runtime_checkable
@@ -20,8 +21,8 @@ from slurm_elastic.model.finding import Finding, FindingLevel
 from slurm_elastic.model.slurm import SlurmNode
 from slurm_elastic.policies.growth.scaling import holds_back
 from slurm_elastic.policies.launch.verdict import out_of_service
-from slurm_elastic.policies.nodes.node_reasons import HOLD_MARK, has_mark
-from slurm_elastic.policies.nodes.node_state import is_rebooting
+from slurm_elastic.policies.nodes.node_reasons import HOLD_MARK, OUR_MARK, has_mark
+from slurm_elastic.policies.nodes.node_state import Phase, is_down, is_drained, is_rebooting, phase
 from slurm_elastic.slurm.client import confvalues, siteconf
 from slurm_elastic.slurm.client.sbatch_test_only import is_scripts_refusal, joined
 from slurm_elastic.slurm.client.site import read_site
@@ -207,6 +208,13 @@ def probes(config: Config, client: Probing, named_account: str = "") -> Iterator
                 f"a job in partition {cloud.partition_name}",
                 "not tried: its growth policies start a node once a job waits",
             )
+        elif cloud.name not in blocked and (closed := _closed_nodes(config, cloud, nodes)):
+            # For sbatch such a job is impossible, though it starts once the cause has passed.
+            yield Finding.note(
+                f"a job in partition {cloud.partition_name}",
+                f"not tried: no node takes a job now ({closed})",
+                advice="slurm-elastic status has the causes",
+            )
         elif cloud.name not in blocked:
             allowed = config.who_of(cloud)
             account, user = _allowed_user(allowed, client, config, named_account)
@@ -231,6 +239,25 @@ def _waits_for_growth(config: Config, cloud: CloudSettings, nodes: Mapping[str, 
         and all(has_mark(nodes[n], HOLD_MARK) for n in pool.nodes if n in nodes)
         for pool in pools
     )
+
+
+def _closed_nodes(config: Config, cloud: CloudSettings, nodes: Mapping[str, SlurmNode]) -> str:
+    """Return how the nodes of the cloud are kept from jobs, if all of them are; else "". Each such
+    state is reported where it belongs: a hold, an order, a drain, a node that is down.
+    """
+    names = [n for pool in plan.pools_of(config) if pool.cloud == cloud.name for n in pool.nodes]
+    states = Counter(_closed_state(nodes[name]) for name in names if name in nodes)
+    if not states or "" in states:
+        return ""
+    return ", ".join(f"{count} {state}" for state, count in states.most_common())
+
+
+def _closed_state(node: SlurmNode) -> str:
+    if is_down(node):
+        return "down"
+    if is_drained(node):
+        return "held" if has_mark(node, OUR_MARK) else "drained"
+    return "powering down" if phase(node) is Phase.POWERING_DOWN else ""
 
 
 def plain_job(config: Config, client: Probing, named_account: str = "") -> Iterator[Finding]:
