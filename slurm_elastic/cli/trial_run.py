@@ -409,10 +409,12 @@ def _ended_words(config: Config, machines: Sequence[Machine]) -> str:
 
 def print_stop(stop: TrialDiagnosis) -> None:
     """Print the step before which the trial stopped, the cause and what to do."""
-    name = f"{stop.name}: " if stop.name else ""
     print(visible(f"STOPPED before {stop.step!s} ({MEANING[stop.step]})"))
-    if stop.words:
-        print(visible(f"  cause: {name}{stop.words:.400}"))
+    if stop.name:
+        print(visible(f"  cause: {stop.name}: {stop.words:.400}"))
+    elif stop.words:
+        # A line that matches no pattern may be harmless: the last one of a console often is.
+        print(visible(f"  cause: not known; seen last: {stop.words:.400}"))
     if stop.remedy:
         print(f"  do: {stop.remedy}")
     for line in stop.usual:

@@ -141,6 +141,20 @@ def test_all_have_a_cause() -> None:
     assert set(MISTAKES) <= {cause.name for cause in CAUSES}
 
 
+OWN_HOLD = "slurm-elastic:hold:pool aws cools down until 04:36:56: the machine did not register"
+
+
+@pytest.mark.parametrize(
+    ("step", "name"),
+    [(TrialStep.LAUNCHED, "no capacity or no room"), (TrialStep.REGISTERED, "")],
+)
+def test_a_pool_that_cools_down_is_a_cause_only_before_a_machine_was_launched(
+    step: TrialStep, name: str
+) -> None:
+    found = diagnosis(step, [OWN_HOLD])
+    assert (found.name, bool(found.usual)) == (name, not name)
+
+
 def test_what_nobody_knows_is_told_with_the_usual_causes_of_the_step() -> None:
     found = diagnosis(TrialStep.ADDRESS, ["something quite new"])
     assert (found.name, found.words) == ("", "something quite new")

@@ -116,12 +116,14 @@ def is_over(remains: Rest) -> bool:
 class FirstMistake(Struct, frozen=True):
     """A typical mistake of the first days: its name, a pattern of the texts that show it, and the
     remedy. ``weak`` patterns may have another cause; they count only if no other pattern matches.
+    ``steps``: the only steps before which it can stop a trial, empty for any.
     """
 
     name: str
     words: str
     remedy: str
     weak: bool = False
+    steps: frozenset[TrialStep] = frozenset()
 
 
 SLURMCTLD = "slurmctld: "
@@ -235,6 +237,8 @@ CAUSES: tuple[FirstMistake, ...] = (
         r"InsufficientInstanceCapacity|no free|may spend|is limited to|is paused"
         r"|cool(?:s|ing)? down|has no offers|No valid host",
         "`slurm-elastic offers` says what is in the way",
+        # After a launch such texts are ours: the pool cools down because the machine did not join.
+        steps=frozenset({TrialStep.ASKED, TrialStep.LAUNCHED}),
     ),
 )  # fmt: skip
 """The typical mistakes, tried in this order: a special pattern comes before a general one that
@@ -284,8 +288,9 @@ def diagnosis(step: TrialStep, evidence: Iterable[str]) -> TrialDiagnosis:
     """
     pieces = [" ".join(piece.split()) for piece in evidence if piece.strip()]
     # All pieces for strong patterns first: a weak pattern may match a mere consequence.
+    possible = [cause for cause in CAUSES if not cause.steps or step in cause.steps]
     for weak in (False, True):
-        for piece, cause in product(pieces, CAUSES):
+        for piece, cause in product(pieces, possible):
             if cause.weak is weak and re.search(cause.words, piece):
                 text = with_release(piece)
                 return TrialDiagnosis(step=step, name=cause.name, words=text, remedy=cause.remedy)
