@@ -32,6 +32,7 @@ from slurm_elastic.config import Config, PoolSettings, domain_pools
 from slurm_elastic.config.configfile import load
 from slurm_elastic.config.document import shown
 from slurm_elastic.config.pool_rules import rules_of
+from slurm_elastic.model.causes.pool_failures import BootsCounted
 from slurm_elastic.model.cluster import Pool
 from slurm_elastic.model.finding import try_pool
 from slurm_elastic.model.machine_states import columns_of
@@ -209,6 +210,13 @@ def _with_trial_advice(explanation: Explanation, pool_of: Mapping[str, Pool]) ->
     if not pools:
         return explanation
     text = f"The last machine of pool {pools[0]} did not register; do: {try_pool(pools[0])}"
+    cause = boots[-1].cause
+    if isinstance(cause, BootsCounted) and cause.failure.node_reason:
+        # It has registered, and may have run jobs: a trial would show nothing new.
+        text = (
+            f"Slurm took the last machine of pool {pools[0]} out of service: "
+            f"{cause.failure.reason_with_remedy}"
+        )
     return structs.replace(explanation, attention=(*explanation.attention, text))
 
 

@@ -23,8 +23,9 @@ from slurm_elastic.cli.explain import Explanation
 from slurm_elastic.cli.main import main
 from slurm_elastic.cli.shortened import offers
 from slurm_elastic.cli.subjects import subjects
-from slurm_elastic.model.causes import Quoted
+from slurm_elastic.model.causes import AnyCause, Quoted
 from slurm_elastic.model.causes.holds import GrowthStartsIt
+from slurm_elastic.model.causes.pool_failures import BootsCounted, BootsFailed
 from slurm_elastic.model.directive import Directive, Pause
 from slurm_elastic.model.exclusion import CAPACITY, Exclusion
 from slurm_elastic.model.memory import ChargedRun
@@ -221,15 +222,9 @@ def test_nodes_and_partitions_of_the_site_itself_are_left_alone(
 
 
 def test_a_boot_that_failed_has_the_next_step(ledger: Ledger, tmp_path: Path) -> None:
-    def decided(kind: str, at: float) -> None:
+    def decided(kind: str, at: float, cause: AnyCause = Quoted(text="why")) -> None:  # noqa: B008
         ledger.decisions.record(
-            Decision(
-                at=at,
-                correlation="r",
-                kind=kind,
-                subjects=("pub8", "job:50"),
-                cause=Quoted(text="why"),
-            )
+            Decision(at=at, correlation="r", kind=kind, subjects=("pub8", "job:50"), cause=cause)
         )
 
     decided("launched", T0)
@@ -240,6 +235,13 @@ def test_a_boot_that_failed_has_the_next_step(ledger: Ledger, tmp_path: Path) ->
         assert "slurm-elastic try general (it starts one machine" in text
     decided("launched", T0 + 90)
     assert not any("try general" in text for text in explained(tmp_path, "pub8").attention)
+    ill = BootsFailed(node_reason="Low RealMemory", remedy="lower the pool's memory")
+    decided("boot-failed", T0 + 99, BootsCounted(pool="general", in_a_row=1, failure=ill))
+    (*_, text) = explained(tmp_path, "pub8").attention
+    assert text == (
+        "Slurm took the last machine of pool general out of service: Low RealMemory; do: lower the"
+        " pool's memory"
+    )
 
 
 def test_a_sold_out_job_is_told_when_its_cloud_is_asked_again_and_nothing_twice(

@@ -47,6 +47,8 @@ from slurm_elastic.watch.view import Facts, status_view
 from slurm_elastic.watch.view.own_job_rows import OwnJobsReading, own_job_rows, place_of
 from slurm_elastic.watch.view.own_jobs import MAX_ROWS, OwnJobs, StartForecast
 
+LOOKED_AT_AFTER_S = 60.0
+"""By then Slurm has tried to start a job: its main scheduler looks at least once a minute."""
 FORECASTS_FOR_S = 4.0
 """No further start is forecast after this time: one with a long queue takes a second."""
 
@@ -235,9 +237,17 @@ def _starts(
             break
         with contextlib.suppress(SlurmElasticError, sqlite3.Error):
             ask = sound_ask(_price_ask(config, slurm, subject, job))
-            if start := _earliest(prices_of(config, ask, moment)):
+            start = _earliest(prices_of(config, ask, moment))
+            if start is not None and not _is_refuted(job, start, moment.now):
                 starts[job.id] = start
     return starts
+
+
+def _is_refuted(job: SlurmJob, start: StartForecast, now: float) -> bool:
+    """Whether the forecast says "now" of a job that Slurm has left waiting for a while. Slurm sees
+    what the forecast does not count: memory, features, nodes that the job names or excludes.
+    """
+    return start.seconds[1] < 1 and now - max(job.submit, job.eligible) > LOOKED_AT_AFTER_S
 
 
 def _price_ask(config: Config, slurm: SlurmReading, subject: Subject, job: SlurmJob) -> PriceAsk:

@@ -394,9 +394,11 @@ def test_a_job_over_its_budget_starts_on_own_nodes_alone(
     _with(
         site,
         job(21, "PENDING", reason="Resources"),
-        job(22, "PENDING", reason="Resources", partitions=("batch", "aws")),
+        job(22, "PENDING", reason="Resources", partitions=("batch", "aws"), submit=NOW - 5),
+        job(23, "PENDING", reason="Resources", partitions=("batch", "aws"), submit=NOW - 90),
     )
     rows = rows_of(site)
+    assert rows[23].start is None, "Slurm has looked, and did not start it now"
     assert (rows[21].reason, rows[21].start) == ("user nobody has spent $5 of $5", None)
     assert rows[22].reason.endswith("; user nobody has spent $5 of $5")
     assert rows[22].start is not None
