@@ -724,6 +724,34 @@ def test_a_pool_that_is_out_of_machines_is_told_with_whom_it_keeps_waiting(tmp_p
     assert {job.why for job in some.queue.jobs} == {""}, "one may start"
 
 
+def test_a_plain_job_is_told_that_its_cloud_is_sold_out_though_its_sites_nodes_are_only_busy(
+    tmp_path: Path,
+) -> None:
+    """Slurm's own reason of such a job is that of the last partition at which it looked."""
+    why = "8 offers: cooling down until 09:05:05 UTC after ICE: none"
+    held = {f"pub{n}": node(f"pub{n}", "IDLE", "POWERED_DOWN", "DRAIN") for n in range(1, 9)}
+    busy = {f"op{n}": node(f"op{n}", "ALLOCATED") for n in (1, 2)}
+    plain = SlurmJob(
+        id=7, states=frozenset({"PENDING"}), partitions=("batch", "onprem", "burst"),
+        reason="Nodes_required_for_job_are_DOWN,_DRAINED_or_reserved_for_jobs_in_higher_priority_pa"
+        "rtitions",
+    )  # fmt: skip
+    facts = Facts(
+        now=NOW, nodes=held | busy, jobs=[plain],
+        holds=[
+            Exclusion(kind=CAPACITY, scope=n, pool="general", cause=Quoted(text=why), until=NOW + 9)
+            for n in held
+        ],
+    )  # fmt: skip
+    view = status_view(config(tmp_path), facts)
+    assert view.queue is not None
+    assert [job.why for job in view.queue.jobs] == [
+        f"{why}; a node of the site or a running machine starts it as soon as it is free"
+    ]
+    warned = [one.text for one in view.attention if one.level is AttentionLevel.WARN]
+    assert f"Pool general gets no machine, and 1 job waits for it: {why}" in warned
+
+
 def test_jobs_that_no_machine_helped_are_in_status(tmp_path: Path) -> None:
     rows = (UnhelpedJob(job=17, asks="", since=NOW - 60, nodes=("pub1",)),)
     view = status_view(config(tmp_path), Facts(now=NOW, unhelped=rows))

@@ -33,9 +33,9 @@ class WaitingView(
     """A waiting job, or ``tasks`` tasks of an array.
 
     ``age``: seconds since the submission (None: unknown). ``nodes``: nodes for each task. ``why``:
-    why no pool of its partitions gives it a node ("": not for a reason of ours). ``label``: its
-    name in Slurm's commands. ``wait``: Slurm's reason in a sentence. ``stuck``: it does not start
-    by itself.
+    why pools of its partitions start no machine for it ("": not for a reason of ours). ``label``:
+    its name in Slurm's commands. ``wait``: Slurm's reason in a sentence. ``stuck``: it does not
+    start by itself.
     """
 
     id: int
@@ -79,6 +79,10 @@ class Shut(Protocol):
         """Return why no node at all may start the job now; "" if any node may start it."""
         ...
 
+    def no_machine_for(self, job: SlurmJob) -> str:
+        """Return why our pools start no machine for the job now, and what else may start it."""
+        ...
+
     def only_site_nodes(self, job: SlurmJob) -> bool:
         """Return whether only nodes of the site may start the job now."""
         ...
@@ -117,7 +121,7 @@ def queue_view(
         oldest=None if since is None else max(now - since, 0.0),
         reasons=dict(reasons.most_common()),
         jobs=tuple(
-            _waiting(job, now, wait_of(job), shut.shut_for(job))
+            _waiting(job, now, wait_of(job), shut.no_machine_for(job))
             for job in longest_first[:MAX_WAITING_ROWS]
         ),
         waits_for=dict(waits_for.most_common()),
