@@ -11,6 +11,7 @@ import uuid
 from collections import Counter
 from collections.abc import Callable, Iterable
 from itertools import accumulate
+from pathlib import PurePath
 
 from slurm_elastic.base.hostlist import HostlistError, compress, expand
 from slurm_elastic.config.cloud_kinds import table
@@ -258,6 +259,16 @@ def _page_proxy(draft: Draft) -> None:
         draft.problems.add((*path, "header"), shown(header), "a header such as X-Remote-User")
 
 
+def _claims_of_both_heads(draft: Draft, path: KeyPath) -> None:
+    """Report a file of claims that only one of two heads has. After a takeover the other head would
+    take the hosts that are on for hosts that a person has switched on.
+    """
+    file, shared = draft.value(path, str), draft.value(("ha", "directory"), str)
+    if file and shared and PurePath(shared) not in PurePath(file).parents:
+        expected = f"a file below ha.directory ({shared}), which both heads have; or no such key"
+        draft.problems.add(path, shown(file), expected)
+
+
 def _paths(draft: Draft) -> None:
     for key in ("conf", "bin_dir", "sbin_dir", "programs_dir"):
         draft.path(("slurm", key))
@@ -270,6 +281,8 @@ def _paths(draft: Draft) -> None:
         draft.path((*path, "socket"), _MAX_SOCKET_PATH)
         for key in ("user_data", "auth_file", "ca_file", "clouds_file"):
             draft.path((*path, key))
+        for claims in ((*path, "claims_file"), (*path, "hypervisors", "claims_file")):
+            _claims_of_both_heads(draft, claims)
         for host in draft.value((*path, "hosts"), dict) or ():
             for key in ("ca_file", "cert_file", "key_file"):
                 draft.path((*path, "hosts", host, key))

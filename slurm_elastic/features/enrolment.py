@@ -46,7 +46,10 @@ def word_of(state: Path, generation: str) -> str:
     OSError if the secret's file cannot be read or written.
     """
     # Derived, not random: a repeated launch must give its machines the same word.
-    return hmac.new(_secret(state / FILE), generation.encode(), hashlib.sha256).hexdigest()
+    # Two heads share the file: the other one must derive the same words after a takeover.
+    return hmac.new(
+        _secret((state / FILE).resolve()), generation.encode(), hashlib.sha256
+    ).hexdigest()
 
 
 def _secret(path: Path) -> bytes:

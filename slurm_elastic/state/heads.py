@@ -23,10 +23,11 @@ from msgspec import Struct
 from slurm_elastic.base import writing
 from slurm_elastic.base.errors import ConfigError
 from slurm_elastic.state import statedir
+from slurm_elastic.state.state_files import shared_names
 
-SHARED = ("journal", "requests", "notices", "catalogue", "signal-saves", "blcr-images")
+SHARED = shared_names(directories=True)
 """Directories of the state directory that both heads share."""
-SHARED_FILES = ("known_hosts",)
+SHARED_FILES = shared_names(directories=False)
 LAST_EPOCH = "last-epoch"
 """The file in ``state_dir`` with the highest number of an epoch that this head has seen in the
 shared directory. An older copy of the directory is recognised by it, but not a copy from after the

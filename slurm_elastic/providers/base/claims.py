@@ -79,6 +79,7 @@ class Claims:
     def _opened(self) -> Iterator[sqlite3.Connection]:
         """One transaction, on disk at its end."""
         try:
+            self._file.parent.mkdir(mode=0o700, exist_ok=True)
             with closing(sqlite3.connect(self._file, timeout=self._timeout)) as db:
                 # A host is switched on right after this commit. If a power cut lost the row, this
                 # host would stay on for ever.
@@ -86,7 +87,7 @@ class Claims:
                 db.execute(_TABLE)  # the process that created the file may have died before this
                 with db:
                     yield db
-        except (sqlite3.Error, msgspec.DecodeError) as error:
+        except (OSError, sqlite3.Error, msgspec.DecodeError) as error:
             text = f"{self._file} cannot be used: {error}"
             raise TransientError(self._cloud, "NoClaims", text) from error
 

@@ -70,8 +70,8 @@ class HostedCloud(CloudSettings, frozen=True, kw_only=True, forbid_unknown_field
 
 
 def claims_file(settings: CloudSettings, config: Config) -> Path:
-    """The file of a cloud's claims, if its settings name no other one."""
-    return config.state / f"claims-{settings.name}.db"
+    """The file of a cloud's claims, if its settings name no other one. Two heads share it."""
+    return config.state / "claims" / f"{settings.name}.db"
 
 
 def own_addresses(

@@ -366,7 +366,7 @@ def test_where_the_claims_are_is_said_by_the_settings_or_the_state_directory(
     claims_of(settings, str(tmp_path / "own.db"), None).take("h1", Claim(marks={}))
     claims_of(settings, str(tmp_path / "own.db"), site).take("h2", Claim(marks={}))  # type: ignore[arg-type]
     claims_of(settings, None, site).take("h1", Claim(marks={}))  # type: ignore[arg-type]
-    assert {path.name for path in tmp_path.iterdir()} == {"own.db", "claims-rack.db"}
+    assert {path.name for path in tmp_path.iterdir()} == {"own.db", "claims"}
     assert Claims("rack", tmp_path / "own.db").all().keys() == {"h1", "h2"}
     with pytest.raises(ConfigError, match="cloud 'rack': no file for its claims is named"):
         claims_of(settings, None, None)
