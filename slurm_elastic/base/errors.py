@@ -89,7 +89,7 @@ error", and ``scontrol requeue`` reports an unexpected message.
 """
 
 
-_NO_JOB = "Invalid job id"
+UNKNOWN_JOB = "Invalid job id"
 _BUSY = ("timed out", "no answer in", "Zero Bytes were transmitted")
 
 
@@ -111,7 +111,7 @@ class SlurmError(SlurmElasticError):
     @property
     def is_of_unknown_job(self) -> bool:
         """Whether Slurm does not have the job of the command (any longer)."""
-        return _NO_JOB in self.stderr
+        return UNKNOWN_JOB in self.stderr
 
 
 def is_busy(error: SlurmElasticError) -> bool:

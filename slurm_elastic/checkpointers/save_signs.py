@@ -280,6 +280,9 @@ def is_end_of_script(text: str) -> bool:
 
 def _output(run: JobRun, slurm: Slurm) -> str:
     try:
-        return slurm.output(run.job)
+        job = slurm.job(run.job)
     except SlurmError as error:
         raise CheckpointError(f"job {run.label}: its output is not known: {error}") from error
+    if job is None:
+        raise CheckpointError(f"job {run.label}: its output is not known: Slurm no longer has it")
+    return job.output

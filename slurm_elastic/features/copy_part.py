@@ -85,8 +85,7 @@ def join(site: Site) -> Extensions | None:
         from slurm_elastic.features.copy_runner import CopyRunner
     except ModuleNotFoundError as error:
         raise ConfigError(f"data: copy: {missing_module(error, 'ssh')}") from error
-    slurm = site.config.slurm
-    copies = Copies(site, CopyRunner(site.config, ssh), partial(read_job_files, slurm))
+    copies = Copies(site, CopyRunner(site.config, ssh), partial(read_job_files, site.slurm))
     unfinished = Unfinished(site)
     return Extensions(
         parts=[("copies", lambda worker: CopyPart(site, copies, unfinished, worker))],
@@ -286,7 +285,7 @@ class CopyPart(Part):
         for job, restarts in sorted(ended.items()):
             if job in self._returns:
                 continue
-            files = read_job_files(self._site.config.slurm, job)
+            files = read_job_files(self._site.slurm, job)
             if files is not None and files.nodes and "COMPLETING" not in files.states:
                 starting.add((job, files.restarts))
                 continue

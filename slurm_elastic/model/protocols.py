@@ -217,6 +217,10 @@ class Slurm(Protocol):
         """
         ...
 
+    def job(self, number: int) -> SlurmJob | None:
+        """One job, also an ended one that Slurm still lists. None: Slurm does not have it."""
+        ...
+
     def owners(self, jobs: Sequence[int]) -> Mapping[int, Mapping[str, str]]:
         """By job: its ``user`` and ``account`` if set. Contains only the jobs that Slurm knows. It
         costs less than a list of all jobs.
@@ -387,10 +391,6 @@ class Slurm(Protocol):
 
     def set_admin_comment(self, job: int, text: str) -> None:
         """Replace the job's AdminComment. Its user can see but not change it."""
-        ...
-
-    def output(self, job: int) -> str:
-        """The path of the job's standard output, expanded by Slurm."""
         ...
 
     def mail_of(self, job: int) -> JobMail | None:

@@ -105,7 +105,8 @@ class SlurmJob(Struct, frozen=True, kw_only=True, gc=False):
     for all nodes together, as by --gpus. ``node_cpus``, ``node_memory`` (MiB): minimum of each
     node, or ``cpu_memory`` (MiB) per CPU. ``required``: the nodes that its user named.
     ``excluded``: nodes to avoid (22.05's list of jobs lacks them). ``licenses``: as
-    ``matlab:2,ansys``.
+    ``matlab:2,ansys``. ``output``, ``error_output``: the files of standard output, and of standard
+    error if that is another file.
 
     Result: ``nodes``: empty while it is pending. ``allocated``: its resources on all nodes
     together, as ``cpu=4,mem=8G,gres/gpu=1``. ``exit_code``: of its batch script. ``killed_by``: the
@@ -133,6 +134,7 @@ class SlurmJob(Struct, frozen=True, kw_only=True, gc=False):
     required: tuple[str, ...] = ()
     directory: str = ""
     output: str = ""
+    error_output: str = ""
     killed_by: int = 0
     exit_code: int = 0
     tasks: int = 1

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import os
 import pwd
 import socket
 import subprocess
@@ -27,7 +26,7 @@ from slurm_elastic.features.copying import GO, Copies, CopyRequest
 from slurm_elastic.model.cluster import Instance
 from slurm_elastic.model.copying import CopyState
 from slurm_elastic.model.slurm import SlurmJob
-from slurm_elastic.slurm.client.job_files import JobFiles, parse
+from slurm_elastic.slurm.client.job_files import JobFiles, files_of
 from slurm_elastic.testing.in_memory import Inline
 from tests.controller.world import World, make_config
 
@@ -581,40 +580,20 @@ def test_an_ended_job_is_owed_its_files_before_a_thread_has_time(
     asking.join(30)
 
 
-SHOWN = """JobId=12 ArrayJobId=10 ArrayTaskId=2 JobName=x y
-   UserId=alice(1001) GroupId=users(100) MCS_label=N/A
-   JobState=RUNNING Reason=None Dependency=(null)
-   Requeue=1 Restarts=3 BatchFlag=1 Reboot=0 ExitCode=0:0
-   ReqNodeList=(null) ExcNodeList=(null)
-   NodeList=pub[1-2]
-   BatchHost=pub1
-   WorkDir=/home/alice/a b
-   StdErr=/home/alice/a b/err
-   StdIn=/dev/null
-   StdOut=/home/alice/a b/slurm-10_2.out
-   Power=
-
-JobId=10 ArrayJobId=10 ArrayTaskId=3-9 JobName=x
-   UserId=alice(1001) GroupId=users(100) MCS_label=N/A
-   JobState=PENDING Reason=Resources Dependency=(null)
-   NodeList=
-   WorkDir=/home/alice
-   StdErr=/dev/null
-   StdOut=/home/alice/%N.out
-"""
-
-
-def test_slurms_answer_is_read() -> None:
-    assert parse(SHOWN, 12) == JobFiles(
+def test_the_files_of_a_job_come_from_its_record_in_the_queue() -> None:
+    job = SlurmJob(
+        id=12, array=10, task=2, uid=1001, restarts=3, states=frozenset({"RUNNING"}),
+        nodes=("pub1", "pub2"), directory="/home/alice/a b",
+        output="/home/alice/a b/slurm-10_2.out", error_output="/home/alice/a b/err",
+    )  # fmt: skip
+    assert files_of(job) == JobFiles(
         job=12, label="10_2", uid=1001, restarts=3, states=frozenset({"RUNNING"}),
         nodes=("pub1", "pub2"), directory="/home/alice/a b",
         outputs=("/home/alice/a b/slurm-10_2.out", "/home/alice/a b/err"),
     )  # fmt: skip
-    waiting = parse(SHOWN, 10)
-    assert waiting is not None
-    assert (waiting.label, waiting.nodes, waiting.outputs, waiting.restarts) == ("10", (), (), 0)
-    assert parse(SHOWN, 1) is None
-    assert os.path.isabs(waiting.directory)
+    assert (
+        files_of(replace(job, output="/home/alice/%N.out", error_output="/dev/null")).outputs == ()
+    )
 
 
 def test_the_end_of_a_run_keeps_where_its_output_begins(

@@ -208,6 +208,16 @@ class Contract:
         finally:
             bed.end(job)
 
+    def test_one_job_is_as_in_the_list_of_all(self, bed: Bed) -> None:
+        job = bed.run()
+        try:
+            self.job(bed, job, lambda j: "RUNNING" in j.states)
+            (listed,) = (one for one in bed.slurm.jobs() if one.id == job)
+            assert bed.slurm.job(job) == listed
+            assert bed.slurm.job(job + 1000) is None
+        finally:
+            bed.end(job)
+
     def test_nodes_are_reserved_changed_and_given_back(self, bed: Bed) -> None:
         """A job that runs may run on; others are kept off from the start on."""
         start = float(round(time.time())) + 3600

@@ -150,9 +150,13 @@ def test_a_task_of_an_array_goes_by_its_own_name(stub: Stub) -> None:
     ]
 
 
-def test_the_output_of_a_job_as_slurm_has_expanded_it(stub: Stub) -> None:
-    stub.command("scontrol", "JobId=7 StdErr=/w/e x StdIn=/dev/null StdOut=/w/a b-7.out Power=")
-    assert stub.client().output(7) == "/w/a b-7.out"
+def test_the_output_of_a_job_as_slurmstepd_names_it(stub: Stub) -> None:
+    stub.command("scontrol")
+    stub.queue({"JobID": "7", "WorkDir": "/w", "STDOUT": "/w/a b-%j.out"})
+    job = stub.client().job(7)
+    assert job is not None
+    assert job.output == "/w/a b-7.out"
+    assert stub.ran()[-1].startswith("squeue --all --states=all --jobs=7 ")
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pwd
 import re
 import sys
 import time
@@ -21,6 +22,7 @@ from slurm_elastic.model.slurm import JobMail, Reservation
 from slurm_elastic.sandbox.cluster import Sandbox
 from slurm_elastic.slurm.client.cli import SlurmCli
 from slurm_elastic.slurm.client.fake import FakeSlurm
+from slurm_elastic.slurm.client.job_files import read_job_files
 from slurm_elastic.slurm.client.pyslurm_client import PyslurmClient, unusable
 from tests.e2e.conftest import sandbox  # noqa: F401 - a fixture
 from tests.e2e.world import AT_ONCE, slurmctld_away
@@ -104,8 +106,9 @@ class LiveBed:
 
     def words(self, job: int) -> str:
         shown = self.site.run(["scontrol", "show", "job", str(job)]).stdout
-        path = Path(self.slurm.output(job))
-        return shown + (path.read_text() if path.exists() else "")
+        read = self.slurm.job(job)
+        path = Path(read.output if read else "")
+        return shown + (path.read_text() if path.is_file() else "")
 
     @contextmanager
     def away(self, how: str) -> Iterator[None]:
@@ -146,6 +149,42 @@ class TestCommandLine(Contract):
             client._json = f"--json={form}"
             same(client.nodes, plain.nodes)
             same(partial(client.jobs, ended=True), partial(plain.jobs, ended=True))
+
+    @pytest.mark.parametrize("end", ["", "\n", "\nJobId={job} JobName=y\n   ", "\v", "\u2028"])
+    def test_no_name_of_a_job_stands_for_its_user_or_its_files(
+        self, site: Sandbox, end: str
+    ) -> None:
+        """Root copies files as the user of this record. A name with a line feed begins new lines in
+        the answers of scontrol.
+        """
+        slurm, nobody = SlurmCli(settings(site)), pwd.getpwnam("nobody").pw_uid
+        number = 1 + site.submit("true", "--hold")
+        forged = f"x UserId=slurm(1){end} UserId=slurm(1) Restarts=9 ExcNodeList=st1 WorkDir=/root"
+        forged = f"{forged}{end}   StdOut=/root/x{end}   StdErr=/root/x".replace(
+            "{job}", str(number)
+        )
+        job = site.submit("true", "--hold", "--chdir=/tmp", "-o", "a b-%j", "-e", "e", "-J", forged)
+        assert job == number
+        files = read_job_files(slurm, job)
+        assert files is not None
+        assert (files.job, files.label, files.uid, files.restarts) == (job, str(job), nobody, 0)
+        assert (files.directory, files.outputs) == ("/tmp", (f"/tmp/a b-{job}", "/tmp/e"))
+        assert (files.nodes, files.states) == ((), frozenset({"PENDING"}))
+        assert slurm.excluded_nodes(job) == ()
+        site.run(["scancel", str(job), str(job - 1)])
+
+    def test_a_task_of_an_array_is_read_alone(self, site: Sandbox) -> None:
+        slurm = SlurmCli(settings(site))
+        array = site.submit("sleep 600", "--hold", "--array=0-2", "--chdir=/tmp")
+        site.run(["scontrol", "update", f"jobid={array}_1", "name=apart"])
+        tasks = [job for job in slurm.jobs() if job.array == array]
+        assert [slurm.job(task.id) for task in tasks] == tasks
+        (apart,) = (task for task in tasks if task.name == "apart")
+        files = read_job_files(slurm, apart.id)
+        assert files is not None
+        assert (files.job, files.label) == (apart.id, f"{array}_1")
+        assert files.outputs == (f"/tmp/slurm-{array}_1.out",)
+        site.run(["scancel", str(array)])
 
     def test_the_mail_that_a_job_asks_for_is_read(self, site: Sandbox) -> None:
         slurm = SlurmCli(settings(site))

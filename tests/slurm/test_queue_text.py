@@ -24,7 +24,7 @@ PLAIN = {
     "NodeList": "", "Reason": "Priority", "ReasonList": "(Priority)", "StartTime": "N/A",
     "SubmitTime": "1800000000", "EligibleTime": "1800000000", "Requeue": "1", "RestartCnt": "0",
     "Name": "j", "BatchFlag": "1", "Comment": "(null)", "ReqNodes": "", "WorkDir": "/home/ann",
-    "STDOUT": "/home/ann/slurm-7.out", "exit_code": "0", "NumNodes": "1", "NumCPUs": "1",
+    "STDOUT": "/home/ann/slurm-7.out", "STDERR": "/home/ann/slurm-7.out", "exit_code": "0", "NumNodes": "1", "NumCPUs": "1",
     "TimeLimit": "UNLIMITED", "PriorityLong": "100", "Feature": "(null)", "tres-per-node": "N/A",
     "QOS": "(null)", "Reservation": "(null)", "MinCpus": "1", "MinMemory": "0",
     "tres-per-job": "N/A", "tres-per-socket": "N/A", "tres-per-task": "N/A",

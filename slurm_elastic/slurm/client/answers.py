@@ -28,6 +28,7 @@ from slurm_elastic.model.slurm import (
     SuspendExclusions,
 )
 from slurm_elastic.model.slurm_words.job_states import HOLDS
+from slurm_elastic.slurm.client.output_names import with_output_names
 
 _PAIR = re.compile(r"(\w+)=(\S*)")
 
@@ -83,6 +84,8 @@ class RawJob(Struct, gc=False):
     current_working_directory: Any = None
     standard_output: Any = None
     stdout_expanded: Any = None
+    standard_error: Any = None
+    stderr_expanded: Any = None
     exit_code: Any = None
     node_count: Any = None
     cpus: Any = None
@@ -189,7 +192,7 @@ def job(record: RawJob) -> SlurmJob:
     start, end = number(record.start_time) or 0.0, number(record.end_time) or 0.0
     grace_end = preempted(states, start, end, number(record.preempt_time) or 0.0)
     gres_requests = (record.tres_per_node, record.tres_per_socket, record.tres_per_task)
-    return SlurmJob(
+    shown = SlurmJob(
         id=int(record.job_id),
         states=states,
         # Interned, because thousands of jobs share these texts.
@@ -212,6 +215,7 @@ def job(record: RawJob) -> SlurmJob:
         required=tuple(expand(required)) if required else (),
         directory=intern(record.current_working_directory or ""),
         output=record.stdout_expanded or record.standard_output or "",  # 26.05 has both
+        error_output=record.stderr_expanded or record.standard_error or "",
         killed_by=_signal(record.exit_code),
         exit_code=_code(record.exit_code),
         tasks=waiting_tasks(record.array_task_string or ""),
@@ -238,6 +242,7 @@ def job(record: RawJob) -> SlurmJob:
         suspended=(number(record.suspend_time) or 0.0) if "SUSPENDED" in states else 0.0,
         allocated=intern((record.tres_alloc_str or "") if nodes else ""),
     )
+    return with_output_names(shown)
 
 
 def preempted(states: frozenset[str], start: float, end: float, since: float) -> float:

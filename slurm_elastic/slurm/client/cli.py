@@ -20,8 +20,8 @@ from typing import TypeVar
 
 from msgspec import Struct
 
-from slurm_elastic.base.errors import SlurmError
-from slurm_elastic.base.hostlist import chunks, compress, expand
+from slurm_elastic.base.errors import UNKNOWN_JOB, SlurmError
+from slurm_elastic.base.hostlist import chunks, compress
 from slurm_elastic.base.ttl_cache import TtlCache
 from slurm_elastic.config import SlurmSettings
 from slurm_elastic.model.slurm import JobMail, SlurmJob, SlurmNode, SuspendExclusions
@@ -45,7 +45,7 @@ _JSON_SINCE = (23, 2)  # this release brought data_parser; 22.05 has only forms 
 _MISSHAPEN = (AttributeError, KeyError, TypeError, ValueError)
 """The errors that ``answers`` raises for an answer of an unknown shape."""
 _MAX_ERROR_BYTES = 1 << 16  # of a failed command's output
-_EXCLUDED = ("squeue", "--all", "--noheader", "--states=PENDING", "--format=%A|%x")
+_EXCLUDED = ("squeue", "--all", "--noheader", "--format=%A|%x")
 OPTION_TTL_S = 600.0
 RETRY_FOR_S = 5.0
 _RETRY_PAUSE_S = 0.2
@@ -110,17 +110,28 @@ class SlurmCli(CommentCommands, PartitionCommands, ReservationCommands):
     def _all_jobs(self) -> Sequence[SlurmJob]:
         return self._queued("--states=all")
 
+    def job(self, number: int) -> SlurmJob | None:
+        """``squeue --jobs=NUMBER``, which for the first task of an array lists all its tasks."""
+        try:
+            jobs = self._records("--states=all", f"--jobs={number}")
+        except SlurmError as error:
+            if not error.is_of_unknown_job:
+                raise
+            return None
+        return next((job for job in jobs if job.id == number), None)
+
     def _queued(self, *states: str) -> Sequence[SlurmJob]:
-        form = self._form()
-        if form:
-            command = ("squeue", "--all", *states, form)
-            jobs = self._read("jobs", answers.RawJob, answers.job, *command)
-        else:
-            jobs = self._queue_text()
+        jobs = self._records(*states)
         # Kept for later commands on a task: scontrol takes 17_2, while squeue's numbers name each
         # task's own id.
         self._labels = {job.id: job.label for job in jobs if job.task is not None}
         return jobs
+
+    def _records(self, *options: str) -> Sequence[SlurmJob]:
+        form = self._form()
+        if not form:
+            return self._queue_text(*options)
+        return self._read("jobs", answers.RawJob, answers.job, "squeue", "--all", *options, form)
 
     def _form(self) -> str:
         """The option for a form of JSON that we know. Empty if Slurm has no data_parser."""
@@ -243,11 +254,10 @@ class SlurmCli(CommentCommands, PartitionCommands, ReservationCommands):
         self._update_job(self._label(job), "reqnodelist=")
 
     def excluded_nodes(self, job: int) -> tuple[str, ...]:
-        command = ("scontrol", "--oneliner", "show", "job", self._label(job))
-        match = re.search(r"\sExcNodeList=(\S*)", self._run(*command))
-        if match is None:
-            raise SlurmError(command, 0, "answered no ExcNodeList")
-        return () if match[1] in ("", "(null)") else tuple(expand(match[1]))
+        if self._form():
+            return self._existing(job).excluded
+        command = (*_EXCLUDED, "--states=all", f"--jobs={job}")
+        return self._table(answers.excluded_nodes, *command).get(job, ())
 
     def exclude_nodes(self, job: int, nodes: Sequence[str]) -> None:
         self._update_job(self._label(job), f"excnodelist={compress(nodes)}")
@@ -269,7 +279,7 @@ class SlurmCli(CommentCommands, PartitionCommands, ReservationCommands):
         """``squeue --format=%x``, because 22.05's ``squeue --Format`` has no such field."""
         if self._form():
             return {}  # ``jobs`` has them
-        return self._table(answers.excluded_nodes, *_EXCLUDED)
+        return self._table(answers.excluded_nodes, *_EXCLUDED, "--states=PENDING")
 
     def free_licenses(self) -> Mapping[str, int]:
         return self._table(answers.free_licenses, "scontrol", "--oneliner", "show", "licenses")
@@ -303,17 +313,16 @@ class SlurmCli(CommentCommands, PartitionCommands, ReservationCommands):
         rows.sort(key=lambda row: row[5])
         return [(r[0], r[1], int(r[2]), int(r[3]) * 60, int(r[4])) for r in rows]
 
-    def output(self, job: int) -> str:
-        command = ("scontrol", "--oneliner", "show", "job", self._label(job))
-        # Up to the next field: a file name may contain blanks.
-        match = re.search(r"\sStdOut=(.*?)(?: \w+=|\s*$)", self._run(*command))
-        if match is None:
-            raise SlurmError(command, 0, "answered no StdOut")
-        return match[1]
+    def _existing(self, job: int) -> SlurmJob:
+        found = self.job(job)
+        if found is None:
+            raise SlurmError(("squeue", f"--jobs={job}"), 1, UNKNOWN_JOB)
+        return found
 
     def mail_of(self, job: int) -> JobMail | None:
         """Ask ``scontrol show job`` for the mail that the job wants, because squeue cannot print
-        these fields.
+        these fields. They end the record, and only its user's own mail depends on them: everything
+        else about a job comes from ``job`` and ``jobs``, because this text may imitate any field.
         """
         try:
             text = self._run("scontrol", "--oneliner", "show", "job", self._label(job))
@@ -349,13 +358,13 @@ class SlurmCli(CommentCommands, PartitionCommands, ReservationCommands):
                 return
             time.sleep(_RETRY_PAUSE_S)
 
-    def _queue_text(self) -> tuple[SlurmJob, ...]:
-        """22.05's queue, read without ``--json``."""
+    def _queue_text(self, *which: str) -> tuple[SlurmJob, ...]:
+        """22.05's queue, read without ``--json``. ``which``: options that choose jobs."""
         # Random, because users may write anything else into names and comments, even line breaks.
         mark = f"<{os.urandom(8).hex()}>"
         text, command = QueueText(mark), ("squeue", "--all", "--Format")
         try:
-            options = queue_text.options(mark)
+            options = (*which, *queue_text.options(mark))
             self._hand_on(text.take, "squeue", "--all", *options, **queue_text.ENVIRONMENT)
             text.close()
         except SlurmError as error:

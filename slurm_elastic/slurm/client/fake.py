@@ -108,6 +108,12 @@ class FakeSlurm:
             jobs = (self._jobs[job] for job in sorted(self._jobs))
             return tuple(job for job in jobs if ended or not job.has_ended)
 
+    def job(self, number: int) -> SlurmJob | None:
+        """One job."""
+        with self._lock:
+            self._command("job", job=number)
+            return self._jobs.get(number)
+
     def update_nodes(
         self,
         names: Sequence[str],
@@ -386,12 +392,6 @@ class FakeSlurm:
     def mail_of(self, job: int) -> JobMail | None:
         """The entry of ``mail``, which tests set."""
         return self.mail.get(job)
-
-    def output(self, job: int) -> str:
-        """The file in the job's own field."""
-        with self._lock:
-            self._command("output", job=job)
-            return self._existing_job(job).output
 
     def _command(self, name: str, **changes: Any) -> None:  # noqa: ANN401
         with self._lock:

@@ -1,17 +1,11 @@
-"""A job's directory, output and user, by ``scontrol show job``."""
+"""A job's directory, output and user."""
 
 from __future__ import annotations
 
-import re
-
 from msgspec import Struct
 
-from slurm_elastic.base.errors import SlurmError
-from slurm_elastic.base.hostlist import HostlistError, expand
-from slurm_elastic.config import SlurmSettings
-from slurm_elastic.slurm.client import controller
-
-_RECORD = re.compile(r"^(?=JobId=)", re.MULTILINE)
+from slurm_elastic.model.protocols import Slurm
+from slurm_elastic.model.slurm import SlurmJob
 
 
 class JobFiles(Struct, frozen=True, kw_only=True):
@@ -27,59 +21,21 @@ class JobFiles(Struct, frozen=True, kw_only=True):
     outputs: tuple[str, ...]
 
 
-def read_job_files(settings: SlurmSettings, job: int) -> JobFiles | None:
+def read_job_files(slurm: Slurm, job: int) -> JobFiles | None:
     """The files of a job; None if Slurm no longer has it. SlurmError if Slurm does not answer."""
-    command = (f"{settings.bin_dir}/scontrol", "show", "job", str(job))
-    try:
-        text = controller.run(command, settings)
-    except SlurmError as error:
-        if not error.is_of_unknown_job:
-            raise
-        return None
-    return parse(text, job)
+    # Root acts as the user of this record, so no text of a user may stand for a field of it.
+    found = slurm.job(job)
+    return None if found is None else files_of(found)
 
 
-def parse(text: str, job: int) -> JobFiles | None:
-    """Find the job among the records: for the first task of an array Slurm shows all tasks."""
-    for record in _RECORD.split(text):
-        if re.match(rf"JobId={job}\s", record):
-            return _job(record, job)
-    return None
-
-
-def _job(record: str, job: int) -> JobFiles:
-    uid = re.search(r"UserId=\S*\((\d+)\)", record)
-    nodes = _word(record, "NodeList")
-    try:
-        names = tuple(expand(nodes)) if nodes not in ("", "(null)") else ()
-    except HostlistError:
-        names = ()
-    task = _word(record, "ArrayTaskId")
-    array = _word(record, "ArrayJobId")
-    outputs = (_line(record, "StdOut"), _line(record, "StdErr"))
+def files_of(job: SlurmJob) -> JobFiles:
+    """The files in the record of a job."""
+    outputs = (job.output, job.error_output)
     return JobFiles(
-        job=job,
-        label=f"{array}_{task}" if array and task.isdigit() else str(job),
-        uid=int(uid[1]) if uid else -1,
-        restarts=int(_word(record, "Restarts") or 0),
-        states=frozenset(_word(record, "JobState").split("+")),
-        nodes=names,
-        directory=_line(record, "WorkDir"),
+        job=job.id, label=job.label, uid=job.uid, restarts=job.restarts, states=job.states,
+        nodes=job.nodes, directory=job.directory,
         outputs=tuple(dict.fromkeys(path for path in outputs if _is_file(path))),
-    )
-
-
-def _word(record: str, name: str) -> str:
-    match = re.search(rf"(?:^|\s){name}=(\S*)", record)
-    return match[1] if match else ""
-
-
-def _line(record: str, name: str) -> str:
-    """Return the value of a field that has a line of its own, because it may contain spaces. "" if
-    the record lacks the field.
-    """
-    match = re.search(rf"^\s*{name}=(.*)$", record, re.MULTILINE)
-    return match[1] if match else ""
+    )  # fmt: skip
 
 
 def _is_file(path: str) -> bool:

@@ -47,13 +47,14 @@ class PromptCli(SlurmCli):
     def _timeout_of(self, command: tuple[str, ...]) -> CallTimeout:
         return self._ping_timeout if command == _PING else self._timeout
 
-    def _queue_text(self) -> tuple[SlurmJob, ...]:
+    def _queue_text(self, *which: str) -> tuple[SlurmJob, ...]:
         """The queue with the nodes that jobs avoid, if Slurm answers. ``--Format`` lacks them."""
-        jobs = super()._queue_text()
+        jobs = super()._queue_text(*which)
         if not self._excluded:
             return jobs
         try:
-            avoided = dict(_avoided(self._run("squeue", "--all", "--noheader", "--format=%A|%x")))
+            command = ("squeue", "--all", "--noheader", *which, "--format=%A|%x")
+            avoided = dict(_avoided(self._run(*command)))
         except SlurmError as error:
             if error.unanswered:
                 raise

@@ -21,14 +21,15 @@ from slurm_elastic.slurm.client.answers import (
     preempted,
     waiting_tasks,
 )
+from slurm_elastic.slurm.client.output_names import with_output_names
 
 FIELDS = (
     "JobID", "ArrayJobID", "ArrayTaskID", "State", "UserName", "UserID", "GroupID", "Account",
     "Partition", "NodeList", "Reason", "ReasonList", "StartTime", "SubmitTime", "EligibleTime",
     "Requeue", "RestartCnt", "Name", "BatchFlag", "Comment", "ReqNodes", "WorkDir", "STDOUT",
     "exit_code", "NumNodes", "NumCPUs", "TimeLimit", "PriorityLong", "Feature", "QOS",
-    "Reservation", "MinCpus", "MinMemory", "EndTime", "PreemptTime", "tres-alloc", "tres-per-job",
-    "tres-per-node", "tres-per-socket", "tres-per-task", "Licenses",
+    "Reservation", "MinCpus", "MinMemory", "EndTime", "PreemptTime", "STDERR", "tres-alloc",
+    "tres-per-job", "tres-per-node", "tres-per-socket", "tres-per-task", "Licenses",
 )  # fmt: skip
 ENVIRONMENT = {"SLURM_TIME_FORMAT": "%s", "SLURM_BITSTR_LEN": "0"}
 """Variables of squeue: it shows times as Unix time, and does not cut lists of array tasks short."""
@@ -67,7 +68,7 @@ class QueueText:
         values = text.decode(errors="replace").split(self._mark)
         if len(values) != len(FIELDS):
             raise ValueError(f"{len(values)} fields where {len(FIELDS)} were asked for")
-        return _job(*values)
+        return with_output_names(_job(*values))
 
 
 def _job(
@@ -76,8 +77,8 @@ def _job(
     eligible: str, requeue: str, restarts: str, name: str, batch: str, comment: str,
     required: str, directory: str, output: str, exit_code: str, node_count: str, cpus: str,
     limit: str, priority: str, features: str, qos: str, reservation: str,
-    node_cpus: str, memory: str, end: str, preempt: str, allocated: str, job_wants: str,
-    *tres_and_licenses: str,
+    node_cpus: str, memory: str, end: str, preempt: str, error_output: str, allocated: str,
+    job_wants: str, *tres_and_licenses: str,
 ) -> SlurmJob:  # fmt: skip
     # `exit_code` is the status that wait(2) gives: signal in the low bits, exit code above.
     code, states = _whole(exit_code, 0), job_states(state)
@@ -107,6 +108,7 @@ def _job(
         required=tuple(expand(required)) if required not in _NONE else (),
         directory=intern(_text(directory)),
         output=_text(output),
+        error_output=_text(error_output),
         killed_by=code & 0x7F,
         exit_code=code >> 8 & 0xFF,
         tasks=1 if task in _NONE else waiting_tasks(task),

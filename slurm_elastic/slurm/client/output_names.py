@@ -1,0 +1,49 @@
+"""The names of a job's output files, as slurmstepd makes them of patterns (sbatch(1)). Pure.
+
+squeue (22.05) shows a pattern as its user wrote it, and only adds the directory. ``scontrol show
+job`` replaces it, but nobody can tell there what else the user wrote.
+"""
+
+from __future__ import annotations
+
+import re
+
+from msgspec.structs import replace
+
+from slurm_elastic.model.slurm import SlurmJob
+
+_PATTERN = re.compile(r"%(\d*)([Aajux])", re.ASCII)
+_MAX_WIDTH = 10
+_NO_TASK = 0xFFFFFFFE
+"""slurmstepd writes this number for %a of a job without an array."""
+
+
+def with_output_names(job: SlurmJob) -> SlurmJob:
+    """The job with the names of its files. ``error_output`` is empty if it is the same file."""
+    output, error_output = _named(job.output, job), _named(job.error_output, job)
+    error_output = "" if error_output == output else error_output
+    if (output, error_output) == (job.output, job.error_output):
+        return job
+    return replace(job, output=output, error_output=error_output)
+
+
+def _named(path: str, job: SlurmJob) -> str:
+    # squeue shows this name for each job without --output. slurmstepd gives it only to jobs without
+    # an array.
+    if job.task is not None and path == f"{job.directory}/slurm-{job.id}.out":
+        path = f"{job.directory}/slurm-%A_%a.out"
+    if "%" not in path:
+        return path
+    task = _NO_TASK if job.task is None else job.task
+    numbers = {"A": job.array or job.id, "j": job.id, "a": task}
+    texts = {"u": job.user, "x": job.name}
+
+    def value(match: re.Match[str]) -> str:
+        width, kind = match.groups()
+        if kind in texts:
+            return texts[kind]
+        return f"{numbers[kind]:0{min(int(width or 0), _MAX_WIDTH)}d}"
+
+    # The directory is no pattern.
+    begin = len(job.directory) if path.startswith(f"{job.directory}/") else 0
+    return path[:begin] + _PATTERN.sub(value, path[begin:])

@@ -1,0 +1,33 @@
+"""The names of output files that slurmstepd makes of patterns."""
+
+from __future__ import annotations
+
+import pytest
+from msgspec.structs import replace
+
+from slurm_elastic.model.slurm import SlurmJob
+from slurm_elastic.slurm.client.output_names import with_output_names
+
+TASK = SlurmJob(
+    id=12, array=10, task=2, states=frozenset(), name="a %j", user="alice", directory="/w/%j"
+)
+
+
+@pytest.mark.parametrize(
+    ("pattern", "name"),
+    [
+        ("%A_%a.out", "10_2.out"), ("%j-%x-%u", "12-a %j-alice"), ("%4a.%20j", "0002.0000000012"),
+        ("%N.%t", "%N.%t"), ("x", "x"), ("slurm-12.out", "slurm-10_2.out"),
+    ],
+)  # fmt: skip
+def test_a_pattern_is_replaced_once(pattern: str, name: str) -> None:
+    job = replace(TASK, output=f"/w/%j/{pattern}", error_output=f"/e/{pattern}")
+    named = with_output_names(job)
+    assert named.output == f"/w/%j/{name}"
+    assert named.error_output == f"/e/{'slurm-12.out' if name == 'slurm-10_2.out' else name}"
+
+
+def test_a_job_without_an_array_has_its_own_number() -> None:
+    job = SlurmJob(id=12, states=frozenset(), output="/%A-%a", error_output="/12-4294967294")
+    named = with_output_names(job)
+    assert (named.output, named.error_output) == ("/12-4294967294", ""), "it is one file"
