@@ -8,7 +8,7 @@ import pytest
 from msgspec.structs import replace
 
 from slurm_elastic.config.copying import CopySettings, Data
-from slurm_elastic.config.joining import Firewall, Network, NetworkKind, Opener
+from slurm_elastic.config.joining import Firewall, Mount, Network, NetworkKind, Opener
 from slurm_elastic.slurm.conf.without_effect import notices
 from tests.controller.world import make_config
 
@@ -24,6 +24,21 @@ def test_copy_settings_without_a_cloud_that_copies(tmp_path: Path) -> None:
     copying = replace(plain, clouds=(plain.clouds[0], replace(plain.clouds[1], data=Data.COPY)))
     assert list(notices(copying)) == []
     assert list(notices(replace(plain, copy=CopySettings()))) == []
+
+
+def test_copies_of_a_cloud_that_mounts_a_directory(tmp_path: Path) -> None:
+    plain = make_config(tmp_path)
+    copying = replace(plain, clouds=(plain.clouds[0], replace(plain.clouds[1], data=Data.COPY)))
+    names = [cloud.name for cloud in plain.clouds]
+    for clouds, is_said in (((), True), ((names[1],), True), ((names[0],), False)):
+        mount = Mount(path="/shared", source="head:/shared", clouds=clouds)
+        config = replace(copying, join=replace(plain.join, mounts=(mount,)))
+        sentence = (
+            f"data: copy of {names[1]}: no effect below /shared, because join.mounts has it on the"
+            " machines: jobs there work on the files themselves"
+        )
+        assert list(notices(config)) == [sentence] * is_said
+        assert list(notices(replace(config, clouds=plain.clouds))) == []
 
 
 @pytest.mark.parametrize(

@@ -7,9 +7,10 @@ import fcntl
 import os
 import stat
 import time
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from itertools import chain
 
+from .marks import is_in, marked
 from .tree import Tree, sample, stamp, write_blocks
 from .wire import Channel, CopyError, Message, UnreadableError
 
@@ -55,18 +56,25 @@ def run(order: Message, channel: Channel) -> Message:
         raise CopyError(f"{directory}: {error.strerror}", final=is_final) from None
     # The machine takes the user and the job from slurm-elasticd's ssh command, not from us.
     header = {name: order[name] for name in _PASSED_ON}
+    of_outputs = [os.path.normpath(os.path.dirname(path)) for path in outputs]
+    used = list(dict.fromkeys((directory, *of_outputs)))
+    # While the job runs, nothing is removed, and a mark each minute would touch its directories.
+    with marked(used if order["do"] != "outputs" else ()) as marks:
+        if order["do"] == "out":
+            uid = int(order["uid"])
+            places = [_owned(place, uid) for place in used if place != "/" and os.path.isdir(place)]
+            channel.send(outputs=outputs, places=places, marks=marks, **header)
+        else:
+            present = [_present(o["path"], int(o["base"])) for o in order["outputs"]]
+            channel.send(outputs=outputs, present=present, marks=marks, **header)
+        shared = set(channel.receive()["shared"])
+    if directory in shared:
+        tree.note(directory, "the machine has the same directory: nothing in it is copied")
     if order["do"] == "out":
-        inside = {os.path.relpath(path, directory) for path in outputs}
-        plan = _plan(tree, inside, int(order["size_limit"]), directory, channel)
-        uid = int(order["uid"])
-        used = (directory, *(os.path.normpath(os.path.dirname(path)) for path in outputs))
-        places = [_owned(place, uid) for place in used if place != "/" and os.path.isdir(place)]
-        channel.send(outputs=outputs, places=places, **header)
-        result = _send_out(tree, plan, channel)
-        result["bases"] = {path: _size_of(path) for path in outputs}
+        result = _send_out(tree, order, channel, is_shared=directory in shared)
+        # The output in a shared directory is on the head already, and stays out of later copies.
+        result["bases"] = {path: _size_of(path) for path in outputs if not is_in(path, shared)}
     else:
-        present = [_present(o["path"], int(o["base"])) for o in order["outputs"]]
-        channel.send(outputs=outputs, present=present, **header)
         # Bases count even if the copy fails later: the next try must find what is written.
         result = _take_back(tree, order, channel, order.setdefault("bases", {}))
     return {**result, "notes": [*tree.notes, *result["notes"]]}
@@ -103,10 +111,10 @@ def _present(path: str, base: int) -> tuple[int, str]:
         os.close(descriptor)
 
 
-def _plan(
-    tree: Tree, left_out: Collection[str], limit: int, directory: str, channel: Channel
-) -> Plan:
-    """The entries to copy. CopyError if they are larger than ``limit`` (bytes)."""
+def _plan(tree: Tree, order: Message, channel: Channel) -> Plan:
+    """The entries to copy. CopyError if they are larger than the order's ``size_limit`` (bytes)."""
+    directory, limit = os.path.normpath(str(order["directory"])), int(order["size_limit"])
+    left_out = {os.path.relpath(output["path"], directory) for output in order["outputs"]}
     plan, size = [], 0
     for path, status in tree.entries():
         channel.beat()
@@ -124,11 +132,11 @@ def _plan(
     return plan
 
 
-def _send_out(tree: Tree, plan: Plan, channel: Channel) -> Message:
-    channel.receive()
+def _send_out(tree: Tree, order: Message, channel: Channel, *, is_shared: bool) -> Message:
     present: dict[str, Message] = {}
     while "end" not in (message := channel.receive()):
         present[str(message["p"])] = message
+    plan = () if is_shared else _plan(tree, order, channel)
     count = size = 0
     for path, status in plan:
         try:
@@ -168,7 +176,6 @@ def _take_back(tree: Tree, order: Message, channel: Channel, bases: dict[str, in
     """Write the files that the machine sends: the outputs, and the files that the job
     has changed.
     """
-    channel.receive()
     written: dict[str, list[int]] = {}
     count = size = 0
     while (message := channel.receive())["t"] != "end":

@@ -7,6 +7,7 @@ jobs that use the directory. The copy back of the last of these jobs removes the
 from __future__ import annotations
 
 import contextlib
+import errno
 import fcntl
 import hashlib
 import json
@@ -18,6 +19,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from .identity import Identity, become
+from .marks import is_in, marks_of, shared_directories
 from .places import make_place
 from .tree import Tree, sample, stamp
 from .wire import Channel, CopyError, Message
@@ -43,9 +45,10 @@ def run(identity: Identity, channel: Channel) -> None:
     # files of other users.
     place = _state_directory(identity.uid, identity.gid)
     become(identity)
+    header["shared"] = shared_directories(marks_of(header))
     if header["do"] == "outputs":
-        channel.send(ok=True)
-        _send_outputs(header["outputs"], header["present"], channel)
+        channel.send(shared=sorted(header["shared"]))
+        _send_outputs(header, channel)
         channel.send(t="end")
         channel.receive()
         channel.send(notes=[])
@@ -55,6 +58,10 @@ def run(identity: Identity, channel: Channel) -> None:
             _take_in(header, book, channel)
         else:
             _give_back(header, book, channel)
+
+
+def _tree(header: Message, directory: str) -> Tree:
+    return Tree(directory, header["exclude"], one_file_system=True)
 
 
 def has_steps(job: int) -> bool:
@@ -100,6 +107,8 @@ class _Book:
     """The record of one directory. It is a context, because only one copy at a time may use it.
 
     ``base``: by path, the stamps of a file on the head and here, or the target of a link.
+    ``own``: by path, the stamp of a file that the machine had before the first copy, or None for a
+    directory or link. Only the machine's owner removes these.
     """
 
     guarded_by: ClassVar[dict[str, str]] = {"_lock": "to copy the files of one directory"}
@@ -108,6 +117,7 @@ class _Book:
         self._path = Path(place, hashlib.sha256(os.fsencode(directory)).hexdigest()[:32] + ".json")
         self._channel, self.directory = channel, directory
         self.base: dict[str, Any] = {}
+        self.own: dict[str, list[int] | None] = {}
         self.jobs: list[int] = []
 
     def __enter__(self) -> _Book:
@@ -116,7 +126,7 @@ class _Book:
             raise CopyError(f"{self.directory}: another copy has used it for too long")
         with contextlib.suppress(FileNotFoundError, ValueError):
             content = json.loads(self._path.read_text())
-            self.base, self.jobs = content["base"], content["jobs"]
+            self.base, self.own, self.jobs = content["base"], content["own"], content["jobs"]
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -132,7 +142,9 @@ class _Book:
     def save(self) -> None:
         """Write the record to its file."""
         draft = self._path.with_suffix(".new")
-        content = {"directory": self.directory, "base": self.base, "jobs": self.jobs}
+        content = {
+            "directory": self.directory, "base": self.base, "own": self.own, "jobs": self.jobs
+        }  # fmt: skip
         draft.write_text(json.dumps(content))
         # With half a record all files would count as changed, and would be sent back.
         os.replace(draft, self._path)
@@ -153,33 +165,55 @@ class _Book:
         return False
 
     def changed(self, path: str, status: os.stat_result) -> bool:
-        """Whether the file has changed since it came. True if it did not come from the head."""
+        """Whether the file has changed since it came. True if a job has made it."""
         known = self.base.get(path)
-        return not isinstance(known, dict) or known["here"] != stamp(status)
+        here = known["here"] if isinstance(known, dict) else self.own.get(path)
+        return bool(here != stamp(status))
 
 
 def _take_in(header: Message, book: _Book, channel: Channel) -> None:
-    tree = Tree(book.directory, header["exclude"])
-    channel.send(ok=True)
+    channel.send(shared=sorted(header["shared"]))
+    if book.directory in header["shared"]:
+        channel.send(end=True)
+        channel.receive()
+        channel.send(done=True, notes=[])
+        return
+    tree = _tree(header, book.directory)
+    is_first = not book.base and not book.jobs
     for path, status in tree.entries():
         channel.beat()
-        if stat.S_ISREG(status.st_mode):
+        is_file = stat.S_ISREG(status.st_mode)
+        if is_first:
+            book.own[path] = stamp(status) if is_file else None
+        if is_file:
             keep = path in book.base and book.changed(path, status)
             channel.send(p=path, at=stamp(status), keep=keep)
     channel.send(end=True)
     while (message := channel.receive())["t"] != "end":
         path = str(message["p"])
-        if message["t"] == "d":
-            tree.make_directory(path, int(message["mode"]))
-        elif message["t"] == "l":
-            tree.write_link(path, message["to"])
-            book.base[path] = message["to"]
-        else:
-            _take_file(tree, path, message, book, channel)
+        try:
+            _take_entry(tree, path, message, book, channel)
+        except OSError as error:
+            if error.errno != errno.EXDEV:
+                raise
+            tree.note_mount(error)
     if header["job"] not in book.jobs:
         book.jobs.append(header["job"])
     book.save()
     channel.send(done=True, notes=tree.notes)
+
+
+def _take_entry(tree: Tree, path: str, message: Message, book: _Book, channel: Channel) -> None:
+    if message["t"] == "d":
+        tree.make_directory(path, int(message["mode"]))
+        return
+    if message["t"] == "l":
+        tree.write_link(path, message["to"])
+        book.base[path] = message["to"]
+    else:
+        _take_file(tree, path, message, book, channel)
+    if path in book.base:
+        book.own.pop(path, None)
 
 
 def _take_file(tree: Tree, path: str, message: Message, book: _Book, channel: Channel) -> None:
@@ -192,12 +226,13 @@ def _take_file(tree: Tree, path: str, message: Message, book: _Book, channel: Ch
 
 
 def _give_back(header: Message, book: _Book, channel: Channel) -> None:
-    channel.send(ok=True)
+    channel.send(shared=sorted(header["shared"]))
     # The outputs first: if the machine is lost before the rest is copied, they are worth most.
-    _send_outputs(header["outputs"], [], channel)
+    _send_outputs({**header, "present": []}, channel)
     tree: Tree | None = None
-    with contextlib.suppress(FileNotFoundError):  # the job may have removed it
-        tree = Tree(book.directory, header["exclude"])
+    if book.directory not in header["shared"]:
+        with contextlib.suppress(FileNotFoundError):  # the job may have removed it
+            tree = _tree(header, book.directory)
     seen = [] if tree is None else list(_send_changes(tree, header, book, channel))
     channel.send(t="end")
     written: Message = {}
@@ -209,7 +244,7 @@ def _give_back(header: Message, book: _Book, channel: Channel) -> None:
         channel.beat()
         if tree is not None and (status := tree.status(path)) is not None:
             book.base[path] = {"head": there, "here": stamp(status)}
-    _remove_outputs(header["outputs"])
+    _remove_outputs(header)
     # Another job may still use these files, in this directory or in one above or below it.
     if book.jobs or tree is None or book.has_neighbours():
         book.save()
@@ -221,8 +256,8 @@ def _give_back(header: Message, book: _Book, channel: Channel) -> None:
 def _send_changes(
     tree: Tree, header: Message, book: _Book, channel: Channel
 ) -> list[tuple[str, bool]]:
-    """Send the changed files. Return all paths that came or were made, each with whether it is a
-    directory.
+    """Send the changed files. Return all paths that came or that a job has made, each with whether
+    it is a directory.
     """
     outputs = {os.path.relpath(path, book.directory) for path in header["outputs"]}
     seen: list[tuple[str, bool]] = []
@@ -230,13 +265,14 @@ def _send_changes(
         channel.beat()
         if path in outputs:
             continue
-        seen.append((path, stat.S_ISDIR(status.st_mode)))
+        if path not in book.own:
+            seen.append((path, stat.S_ISDIR(status.st_mode)))
         try:
             if stat.S_ISDIR(status.st_mode):
                 channel.send(t="d", p=path, mode=status.st_mode)
             elif stat.S_ISLNK(status.st_mode):
                 target, known = tree.link_target(path), book.base.get(path)
-                if target != known:
+                if target != known and path not in book.own:
                     base = known if isinstance(known, str) else None
                     channel.send(t="l", p=path, to=target, base=base)
             elif book.changed(path, status):
@@ -258,15 +294,16 @@ def _send_file(tree: Tree, path: str, book: _Book, channel: Channel) -> None:
         os.close(descriptor)
 
 
-def _send_outputs(
-    paths: Sequence[str], present: Sequence[tuple[int, str]], channel: Channel
-) -> None:
+def _send_outputs(header: Message, channel: Channel) -> None:
     """Send the outputs whole, or only from the end of the head's part on.
 
     ``present``: for each output the size and the sample of the head's part; empty for the last
     copy.
     """
-    for number, path in enumerate(paths):
+    present: Sequence[tuple[int, str]] = header["present"]
+    for number, path in enumerate(header["outputs"]):
+        if is_in(path, header["shared"]):
+            continue
         try:
             # O_NONBLOCK: the output may be a pipe, whose open would wait for a writer.
             descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
@@ -285,8 +322,10 @@ def _send_outputs(
             os.close(descriptor)
 
 
-def _remove_outputs(paths: Sequence[str]) -> None:
-    for path in paths:
+def _remove_outputs(header: Message) -> None:
+    for path in header["outputs"]:
+        if is_in(path, header["shared"]):
+            continue
         with contextlib.suppress(OSError):
             if stat.S_ISREG(os.lstat(path).st_mode):
                 os.unlink(path)

@@ -29,13 +29,16 @@ _NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 class Tree:
-    """The directory ``path``. ``exclude``: patterns of the files that are not copied. ``notes``:
-    the files that were left out, each with the reason.
+    """The directory ``path``. ``exclude``: patterns of the files that are not copied.
+    ``one_file_system``: leave out what is mounted below it, which may be anybody's. ``notes``: the
+    files that were left out, each with the reason.
     """
 
-    def __init__(self, path: str, exclude: Sequence[str]) -> None:
+    def __init__(self, path: str, exclude: Sequence[str], *, one_file_system: bool = False) -> None:
         self._root = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         self._exclude = exclude
+        self._device = os.fstat(self._root).st_dev if one_file_system else None
+        self._mounts: set[str] = set()
         self._directory, self._here = "", os.dup(self._root)
         self._temporaries = 0
         self._lock_wait_s = _LOCK_WAIT_S
@@ -45,6 +48,12 @@ class Tree:
         """Record that a file is left out, or has another name."""
         if len(self.notes) < _MAX_NOTES:
             self.notes.append(f"{path}: {getattr(reason, 'strerror', None) or reason}")
+
+    def note_mount(self, error: OSError) -> None:
+        """Record once that a file system below this one is left out."""
+        if error.filename not in self._mounts:
+            self._mounts.add(error.filename)
+            self.note(error.filename, error)
 
     def entries(self) -> Iterator[tuple[str, os.stat_result]]:
         """Yield the directories, files and links. A directory comes before its content."""
@@ -62,6 +71,9 @@ class Tree:
                     self.note(path, error)
                     continue
                 if stat.S_ISDIR(status.st_mode):
+                    if self._device not in (None, status.st_dev):
+                        self.note_mount(_mounted(path))
+                        continue
                     entered.append(name)
                 elif not stat.S_ISREG(status.st_mode) and not stat.S_ISLNK(status.st_mode):
                     self.note(path, "a special file, which is not copied")
@@ -201,7 +213,7 @@ class Tree:
         if not all(names) or "\0" in path or not {".", ".."}.isdisjoint(names):
             raise CopyError(f"the other end names the file {path!r}", final=True)
         if directory != self._directory:
-            opened = _open_below(self._root, names[:-1])
+            opened = _open_below(self._root, names[:-1], self._device)
             os.close(self._here)
             self._directory, self._here = directory, opened
         return name
@@ -217,9 +229,14 @@ def _bound(lock: socket.socket, name: str) -> bool:
     return True
 
 
-def _open_below(root: int, names: Sequence[str]) -> int:
+def _mounted(path: str) -> OSError:
+    return OSError(errno.EXDEV, "another file system is mounted there, which is not copied", path)
+
+
+def _open_below(root: int, names: Sequence[str], device: int | None) -> int:
+    """Open a directory. OSError (EXDEV) if it is not on this ``device``."""
     descriptor = os.dup(root)
-    for name in names:
+    for number, name in enumerate(names, start=1):
         try:
             below = os.open(name, _READ | os.O_DIRECTORY, dir_fd=descriptor)
         except OSError as error:
@@ -229,6 +246,9 @@ def _open_below(root: int, names: Sequence[str]) -> int:
         finally:
             os.close(descriptor)
         descriptor = below
+        if device not in (None, os.fstat(descriptor).st_dev):
+            os.close(descriptor)
+            raise _mounted("/".join(names[:number]))
     return descriptor
 
 

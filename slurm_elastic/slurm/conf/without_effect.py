@@ -23,6 +23,14 @@ def notices(config: Config) -> Iterator[str]:
             f"{', '.join(changed)}: no effect, because no cloud has `data: copy`, so no files are"
             " copied"
         )
+    for mount in config.join.mounts:
+        served = {cloud.name for cloud in config.clouds if cloud.data is Data.COPY}
+        clouds = sorted(served & set(mount.clouds) if mount.clouds else served)
+        if clouds:
+            yield (
+                f"data: copy of {', '.join(clouds)}: no effect below {mount.path}, because"
+                " join.mounts has it on the machines: jobs there work on the files themselves"
+            )
     if config.join.network is not None:
         yield from _tunnel(config.join.network)
 

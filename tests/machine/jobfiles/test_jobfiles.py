@@ -20,7 +20,8 @@ from typing import Any
 
 import pytest
 
-from slurm_elastic.machine.jobfiles import bundle, copier, head, identity, node, places, wire
+from slurm_elastic.machine.jobfiles import bundle, copier, head, identity, marks, node, places, wire
+from slurm_elastic.machine.jobfiles.marks import marks_of, shared_directories
 from slurm_elastic.machine.jobfiles.tree import Tree
 from slurm_elastic.machine.jobfiles.wire import Channel, CopyError
 
@@ -51,6 +52,10 @@ class Pair:
             "outputs": [{"path": str(self.output), "base": self.base}],
         }  # fmt: skip
 
+    def there(self, path: str) -> str:
+        """The directory on the machine."""
+        return path.replace(str(self.head), str(self.node))
+
     def do(self, what: str, job: int = JOB) -> dict[str, Any]:
         ours, theirs = socket.socketpair()
 
@@ -58,7 +63,9 @@ class Pair:
             with suppress(CopyError, OSError), channel_of(theirs) as channel:
                 header = channel.receive()
                 outputs = [str(self.node / Path(path).name) for path in header["outputs"]]
-                header = {**header, "outputs": outputs, "do": what, "job": job}
+                marks = {self.there(path): mark for path, mark in header["marks"].items()}
+                header = {**header, "outputs": outputs, "do": what, "job": job, "marks": marks}
+                header["shared"] = shared_directories(marks_of(header))
                 if what == "outputs":
                     self.begins = send_outputs(header, channel)
                     return
@@ -86,8 +93,8 @@ def send_outputs(header: dict[str, Any], channel: Channel) -> list[int]:
         send(**message)
 
     channel.send = record  # type: ignore[method-assign]
-    channel.send(ok=True)
-    node._send_outputs(header["outputs"], header["present"], channel)
+    channel.send(shared=[])
+    node._send_outputs(header, channel)
     channel.send(t="end")
     channel.receive()
     channel.send(notes=[])
@@ -195,6 +202,60 @@ def test_two_jobs_share_a_directory(pair: Pair) -> None:
     assert pair.do("back", 8)["notes"] == []
     assert (pair.head / "a").read_text() == "changed by 8"
     assert names(pair.node) == []
+
+
+def test_a_directory_that_both_ends_share_keeps_its_files(pair: Pair) -> None:
+    pair.node = pair.head
+    (pair.head / "input").write_text("input")
+    pair.output.write_text("of the run before\n")
+    sizes = [(path.name, path.stat().st_ino) for path in pair.head.iterdir()]
+    pair.limit = 0
+    result = pair.do("out")
+    assert (result["files"], result["bases"]) == (0, {}), "its output is on the head already"
+    assert result["notes"] == [
+        f"{pair.head}: the machine has the same directory: nothing in it is copied"
+    ]
+    (pair.head / "made").write_text("by the job")
+    pair.do("back")
+    assert names(pair.head) == ["input", "made", "out.txt"]
+    assert sizes == [(name, (pair.head / name).stat().st_ino) for name, _ in sizes]
+    assert pair.output.read_text() == "of the run before\n"
+
+
+def test_a_shared_directory_in_which_the_head_may_not_write_is_recognized(pair: Pair) -> None:
+    """As of a job that only reads its directory."""
+    pair.node = pair.head
+    (pair.head / "input").write_text("input")
+    pair.monkeypatch.setattr(marks, "_FLAGS", os.O_RDONLY | os.O_DIRECTORY)  # nothing is made
+    pair.do("out")
+    pair.do("back")
+    assert names(pair.head) == ["input"]
+
+
+def test_who_cannot_look_takes_no_place_for_another(pair: Pair) -> None:
+    def stale(*_: object) -> None:
+        raise OSError(errno.ESTALE, "Stale file handle")
+
+    with marks.marked([str(pair.head)]) as made, pair.monkeypatch.context() as patch:
+        assert shared_directories(made) == {str(pair.head)}
+        patch.setattr(os, "lstat", stale)
+        with pytest.raises(CopyError, match="Stale file handle"):
+            shared_directories(made)
+    assert names(pair.head) == []
+
+
+def test_files_that_the_machine_had_before_are_left(pair: Pair) -> None:
+    """As those of its image, below a directory of the same path."""
+    (pair.head / "a").write_text("of the head")
+    (pair.node / "a").write_text("of the image")
+    (pair.node / "own").mkdir()
+    (pair.node / "own" / "b").write_text("of the image")
+    (pair.node / "link").symlink_to("own")
+    pair.do("out")
+    (pair.node / "made").write_text("by the job")
+    pair.do("back")
+    assert names(pair.head) == ["a", "made", "own"]
+    assert names(pair.node) == ["link", "own", "own/b"]
 
 
 def test_special_and_excluded_files_stay(pair: Pair) -> None:
@@ -521,7 +582,7 @@ def test_a_long_look_at_a_directory_gives_signs_of_life(
     monkeypatch.setattr("time.monotonic", lambda: next(now))
     ours, theirs = socket.socketpair()
     with channel_of(ours) as channel, channel_of(theirs) as other:
-        plan = head._plan(Tree(str(pair.head), []), (), 100, str(pair.head), channel)
+        plan = head._plan(Tree(str(pair.head), []), pair.order("out", JOB), channel)
         channel.send(t="end")
         ours.shutdown(socket.SHUT_WR)
         lines = list(other._source)
@@ -611,10 +672,11 @@ def test_the_head_names_no_place_that_it_lacks(pair: Pair, monkeypatch: pytest.M
         "outputs": [{"path": p, "base": 0} for p in ("/etc/systemd/x.service.d/a", "/b")],
         "uid": os.getuid() + 1,
     }
-    monkeypatch.setattr(head, "_send_out", lambda *_: {"notes": []})
+    monkeypatch.setattr(head, "_send_out", lambda *_, **__: {"notes": []})
     with open(os.devnull, "r+b") as nothing:
         channel = Channel(nothing, nothing)
         monkeypatch.setattr(channel, "send", lambda **message: sent.append(message))
+        monkeypatch.setattr(channel, "receive", lambda: {"shared": []})
         head.run(order, channel)
     (header,) = sent
     depth = str(pair.head).count("/")
@@ -659,7 +721,7 @@ def test_a_forged_header_changes_no_user(pair: Pair, monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(node, "_state_directory", lambda uid, gid: f"{pair.state}")
     monkeypatch.setattr(node, "_take_in", lambda header, *_: seen.append(header))
     forged = {"do": "back", "job": 1, "uid": 0, "gid": 0, "groups": [0], "exclude": [],
-              "outputs": [], "places": [], "directory": str(pair.node)}  # fmt: skip
+              "outputs": [], "places": [], "marks": {}, "directory": str(pair.node)}  # fmt: skip
     ours, theirs = socket.socketpair()
     with channel_of(ours) as channel, channel_of(theirs) as other:
         other.send(**forged)

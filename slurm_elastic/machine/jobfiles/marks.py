@@ -1,0 +1,86 @@
+"""Whether a directory on the head and the directory of the same path on the machine are one.
+
+Both may have the same file system, such as by ``join.mounts``. A copy would then write a file over
+itself, and its end would remove the user's only copy. The head makes an empty file with a random
+name in each directory, and the machine looks for it. Random, because an NFS client may remember for
+a while that a name is absent, but not a name that nobody has asked for.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import secrets
+from collections.abc import Collection, Iterator, Mapping
+
+from .tree import TEMPORARY
+from .wire import CopyError, Message
+
+_FLAGS = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
+_Mark = list[object]
+"""The name of the file, "" if the head may not write there; inode and change time of the directory.
+"""
+
+
+@contextlib.contextmanager
+def marked(directories: Collection[str]) -> Iterator[Mapping[str, _Mark]]:
+    """Mark those of the directories that exist while the context lasts, and yield the marks."""
+    made: dict[str, _Mark] = {}
+    try:
+        for directory in directories:
+            with contextlib.suppress(OSError):
+                made[directory] = _mark(directory)
+        yield made
+    finally:
+        for directory, (name, *_) in made.items():
+            with contextlib.suppress(OSError):
+                os.unlink(f"{directory}/{name}")
+
+
+def _mark(directory: str) -> _Mark:
+    name = f"{TEMPORARY}{secrets.token_hex(16)}"
+    try:
+        os.close(os.open(f"{directory}/{name}", _FLAGS, 0o600))
+    except OSError:
+        name = ""  # its user may not write there, or its disk is full
+    status = os.stat(directory)
+    return [name, status.st_ino, status.st_ctime_ns]
+
+
+def shared_directories(marks: Mapping[str, _Mark]) -> frozenset[str]:
+    """The directories that this host has in common with the other end. CopyError if a look fails:
+    whoever cannot look must not take two places for different ones.
+    """
+    return frozenset(path for path, mark in marks.items() if _is_shared(path, mark))
+
+
+def _is_shared(directory: str, mark: _Mark) -> bool:
+    name, inode, changed_at = mark
+    try:
+        status = os.stat(directory)
+        if not name:
+            # Nobody can set the change time of a directory, so another one has another time.
+            return [status.st_ino, status.st_ctime_ns] == [inode, changed_at]
+        os.lstat(_plain(directory, str(name)))
+    except (FileNotFoundError, NotADirectoryError, PermissionError):
+        return False  # without the directory or the right to enter it nothing can be removed there
+    except OSError as error:
+        raise CopyError(f"{directory}: {error.strerror}") from None
+    else:
+        return True
+
+
+def _plain(directory: str, name: str) -> str:
+    if "/" in name or not name.startswith(TEMPORARY):
+        raise CopyError(f"the other end names the file {name!r}", final=True)
+    return f"{directory}/{name}"
+
+
+def is_in(path: str, directories: Collection[str]) -> bool:
+    """Whether the file is directly in one of the directories."""
+    return os.path.normpath(os.path.dirname(path)) in directories
+
+
+def marks_of(header: Message) -> Mapping[str, _Mark]:
+    """The marks in the header of a copy."""
+    return {str(path): list(mark) for path, mark in dict(header["marks"]).items()}

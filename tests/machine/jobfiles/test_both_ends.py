@@ -1,0 +1,156 @@
+"""Both ends of a copy as programs, the head's and the machine's, each in a mount namespace."""
+
+from __future__ import annotations
+
+import json
+import os
+import pwd
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from needs import ROOT, unless
+
+import slurm_elastic
+
+pytestmark = [ROOT, unless("unshare", "mount")]
+USER = pwd.getpwnam("nobody")
+NODE_DIR = Path("/var/lib/slurm-elastic-node")
+WORK = Path("/mnt/work")
+PACKAGE = Path(slurm_elastic.__file__).parent
+SOURCES = str(PACKAGE.parent)
+
+
+class Ends:
+    """``head`` and ``machine`` are what each end sees as /mnt. ``mounts``: what the machine mounts
+    there, a place by its path below.
+    """
+
+    def __init__(self, place: Path) -> None:
+        self.head, self.machine, self.books = place / "head", place / "machine", place / "books"
+        for path in (place, self.head, self.machine, self.books):
+            path.mkdir(exist_ok=True)
+            path.chmod(0o755)
+        NODE_DIR.mkdir(exist_ok=True)
+        self.mounts: dict[str, Path] = {}
+        for top in (self.head, self.machine):
+            (top / "work").mkdir()
+            own(top / "work")
+
+    @property
+    def work(self) -> Path:
+        return self.head / "work"
+
+    def do(self, what: str, job: int = 7) -> dict[str, Any]:
+        user = {"uid": USER.pw_uid, "gid": USER.pw_gid, "groups": [USER.pw_gid]}
+        order = {"do": what, "job": job, **user}
+        command = f"jobfiles n1 {json.dumps(order)}"
+        order |= {
+            "directory": str(WORK), "exclude": [], "size_limit": 1 << 30,
+            "outputs": [{"path": f"{WORK}/out", "base": 0}],
+        }  # fmt: skip
+        mounts = "".join(
+            f"mount --bind {place} /mnt/{path} && " for path, place in self.mounts.items()
+        )
+        machine = f"{mounts} mount --bind {self.books} {NODE_DIR} &&"
+        to_machine, from_machine = os.pipe(), os.pipe()
+        program = [sys.executable, "-m", "slurm_elastic.machine.jobfiles.run"]
+        with (
+            self.within(
+                self.machine, machine, [*program, "node", command], to_machine[0], from_machine[1]
+            ) as node,
+            self.within(
+                self.head, "", [*program, "head", json.dumps(order)], from_machine[0], to_machine[1]
+            ) as head,
+        ):
+            for descriptor in (*to_machine, *from_machine):
+                os.close(descriptor)
+            text = head.communicate(timeout=60)[1]
+            node.wait(60)
+        result: dict[str, Any] = json.loads(text)
+        return result
+
+    def within(
+        self, top: Path, mounts: str, command: list[str], source: int, sink: int
+    ) -> subprocess.Popen[bytes]:
+        script = f'mount --bind {top} /mnt && {mounts} exec "$@"'
+        return subprocess.Popen(
+            ["unshare", "--mount", "--propagation", "private", "sh", "-c", script, "sh", *command],
+            stdin=source, stdout=sink, stderr=subprocess.PIPE, cwd="/",
+            env={**os.environ, "PYTHONPATH": SOURCES},
+        )  # fmt: skip
+
+
+def own(path: Path) -> None:
+    shutil.chown(path, USER.pw_uid, USER.pw_gid)
+
+
+def write(path: Path, text: str) -> None:
+    path.write_text(text)
+    own(path)
+
+
+def names(place: Path) -> list[str]:
+    return sorted(str(path.relative_to(place)) for path in place.rglob("*"))
+
+
+@pytest.fixture
+def ends(tmp_path: Path) -> Ends:
+    for above in tmp_path.parents[:3]:
+        if above.owner() == "root" and above != Path("/"):
+            above.chmod(above.stat().st_mode | 0o011)
+    return Ends(tmp_path)
+
+
+def test_files_go_and_come_back(ends: Ends) -> None:
+    write(ends.work / "input", "input")
+    assert ends.do("out")["ok"]
+    write(ends.machine / "work" / "made", "made")
+    result = ends.do("back")
+    assert (result["ok"], result["files"], result["notes"]) == (True, 1, [])
+    assert names(ends.work) == ["input", "made"]
+    assert names(ends.machine / "work") == []
+
+
+def test_a_directory_that_the_machine_mounts_from_the_head_keeps_its_files(ends: Ends) -> None:
+    write(ends.work / "input", "input")
+    write(ends.work / "out", "of an earlier run")
+    ends.mounts["work"] = ends.work
+    result = ends.do("out")
+    assert (result["ok"], result["files"]) == (True, 0)
+    write(ends.work / "made", "made")
+    assert ends.do("back")["ok"]
+    assert names(ends.work) == ["input", "made", "out"]
+
+
+def test_nothing_is_written_or_removed_across_a_mount_of_the_machine(
+    ends: Ends, tmp_path: Path
+) -> None:
+    """The project's data may be mounted below the job's directory, from any server."""
+    for place in (ends.work / "data", ends.machine / "work" / "data", tmp_path / "data"):
+        place.mkdir()
+        own(place)
+    write(ends.work / "data" / "old", "of the head")
+    write(ends.work / "input", "input")
+    # Another file system than the one around it: /dev/shm is always a tmpfs.
+    other = Path("/dev/shm") / f"slurm-elastic-test-{os.getpid()}"
+    other.mkdir()
+    own(other)
+    write(other / "precious", "of a server")
+    ends.mounts["work/data"] = other
+    try:
+        result = ends.do("out")
+        assert result["ok"], result
+        note = "data: another file system is mounted there, which is not copied"
+        assert result["notes"] == [note]
+        write(ends.machine / "work" / "made", "made")
+        result = ends.do("back")
+        assert (result["ok"], result["notes"]) == (True, [note])
+        assert names(other) == ["precious"]
+    finally:
+        shutil.rmtree(other)
+    assert names(ends.work) == ["data", "data/old", "input", "made"]
+    assert names(ends.machine / "work") == ["data"]
