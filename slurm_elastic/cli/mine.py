@@ -97,8 +97,9 @@ def render(document: OwnJobs, console: Console) -> None:
         console.print(words(text, "bold red"))
     jobs = document.jobs
     if not jobs:
-        console.print(words(f"{document.user or 'Nobody'} has no job, and had none since "
-                            f"{minute(document.since)}."))  # fmt: skip
+        since = minute(document.since)
+        text = f"{document.user} has no job, and had none since {since}."
+        console.print(words(text if document.user else f"No job since {since}, and none now."))
         return
     console.print(_table(document))
     if document.left_out:

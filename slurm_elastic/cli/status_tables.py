@@ -135,7 +135,7 @@ def _not_now(view: StatusView, top: int | None, *, wide: bool) -> Iterable[Rende
 def _saves(view: CheckpointsView, top: int | None) -> Iterable[RenderableType]:
     if view.saved:
         yield saved(replace(view, saved=view.saved[:top]))
-    if top is not None and max(len(view.saved), len(view.moves), len(view.unsavable)) > top:
+    if top is not None and len(view.saved) > top:
         yield Text("more of them: slurm-elastic ckpt list", style=_DIM)
 
 

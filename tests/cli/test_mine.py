@@ -111,6 +111,11 @@ def test_a_user_without_jobs_reads_that(capsys: pytest.CaptureFixture[str]) -> N
     assert text == "ann has no job, and had none since 2027-01-14 08:00 UTC.\n"
 
 
+def test_a_cluster_without_jobs_is_said_to_have_none() -> None:
+    text = printed(OwnJobs(at=NOW, user="", since=NOW - 86400), 80)
+    assert text == "No job since 2027-01-14 08:00 UTC, and none now.\n"
+
+
 def test_all_users_are_named_and_what_is_missing_is_said() -> None:
     jobs = tuple(replace(job, user="ben") for job in JOBS)
     text = printed(replace(DOCUMENT, user="", jobs=jobs, slurm_error="no answer in 2s"), 120)

@@ -174,6 +174,13 @@ def test_the_first_predicate_that_fails_is_told(job: SlurmJob, predicate: str, w
     assert words in found.reason
 
 
+@pytest.mark.parametrize("reason", ["JobHeldUser", "BeginTime", "DependencyNeverSatisfied"])
+def test_another_partition_is_no_advice_for_a_job_that_it_does_not_start(reason: str) -> None:
+    found = verdict(changed(UNLISTED, reason=reason, start=2000.0))
+    assert found.predicate == "filter"
+    assert "do:" not in found.reason
+
+
 def test_the_rest_of_an_array_that_keeps_no_limit_is_told() -> None:
     rest = changed(array=7, tasks=4, limit=None)
     assert verdict(rest).predicate == "slurm", "no task has started"

@@ -38,7 +38,7 @@ from slurm_elastic.slurm.hooks import submit_filter
 
 FOREIGN_PLACES = ("/etc/default/slurm-elastic", "/var/log/slurm-elastic")
 """Places that an administrator or our programs create, but ``install`` does not."""
-SERVICES = "slurm-elasticd slurm-elastic-ckptman"
+SERVICES = "slurm-elasticd slurm-elastic-ckptman slurm-elastic-watchdog"
 _INERT = b"""-- slurm-elastic is being uninstalled: jobs are left as they come.
 function slurm_elastic_submit(job_desc, part_list, submit_uid)
   return slurm.SUCCESS
