@@ -7,7 +7,6 @@ import contextlib
 import re
 import time
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -24,12 +23,12 @@ from slurm_elastic.cli.cloud_table import published_rows
 from slurm_elastic.cli.console import plain
 from slurm_elastic.cli.explain_text import LINES, Explanation, render, render_short
 from slurm_elastic.cli.helptext import examples
+from slurm_elastic.cli.looking import config_to_look
 from slurm_elastic.cli.machine_readable import write_json
 from slurm_elastic.cli.shortened import words
 from slurm_elastic.cli.status import gather, kept_of, with_kept
 from slurm_elastic.cli.subjects import MAX_EXPLAINED_NODES, is_of_site, subjects
 from slurm_elastic.config import Config, PoolSettings, domain_pools
-from slurm_elastic.config.configfile import load
 from slurm_elastic.config.document import shown
 from slurm_elastic.config.pool_rules import rules_of
 from slurm_elastic.model.causes.pool_failures import BootsCounted
@@ -88,7 +87,7 @@ def add(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None
 
 def run(args: argparse.Namespace) -> int:
     """Explain the subject. SlurmElasticError (exit 1) if nothing is known about it."""
-    config = load(Path(args.config))
+    config = config_to_look(args)
     return show(config, PromptCli(config.slurm), args.subject, as_json=args.json, whole=args.all)
 
 

@@ -6,7 +6,6 @@ import argparse
 import sys
 import time
 from collections.abc import Callable
-from pathlib import Path
 from typing import TypeAlias
 
 from msgspec import Struct
@@ -16,8 +15,8 @@ from slurm_elastic.base.errors import SlurmElasticError
 from slurm_elastic.base.units import format_duration, parse_duration
 from slurm_elastic.cli.console import plain
 from slurm_elastic.cli.helptext import examples
+from slurm_elastic.cli.looking import config_to_look
 from slurm_elastic.config import Config
-from slurm_elastic.config.configfile import load
 from slurm_elastic.model.protocols import NO_NODE
 from slurm_elastic.state.heartbeat import alive, latest
 from slurm_elastic.watch.door import rights
@@ -125,7 +124,7 @@ def opened(
 
     SlurmElasticError if this user may not give orders, or if the ledger or Slurm cannot be read.
     """
-    config = load(Path(args.config))
+    config = config_to_look(args)
     # This is only an early message: the daemon asks the kernel for the caller's uid itself.
     rights.require_operator(config, rights.own_person())
     return config, known_facts(config, read, time.time())

@@ -6,7 +6,6 @@ import argparse
 import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from pathlib import Path
 
 from rich.console import Console, Group, RenderableType
 from rich.text import Text
@@ -18,9 +17,9 @@ from slurm_elastic.cli.columns import Rows
 from slurm_elastic.cli.console import plain
 from slurm_elastic.cli.cost import point
 from slurm_elastic.cli.helptext import examples
+from slurm_elastic.cli.looking import config_to_look
 from slurm_elastic.cli.machine_readable import write_json
 from slurm_elastic.cli.shortened import words
-from slurm_elastic.config.configfile import load
 from slurm_elastic.model.slurm import BOOTS
 from slurm_elastic.slurm.client.prompt import PromptCli
 from slurm_elastic.watch.door.client import own_jobs_of
@@ -75,7 +74,7 @@ def run(args: argparse.Namespace) -> int:
     """Print the jobs. SlurmElasticError if they cannot be read or seen, ConfigError for a time to
     come.
     """
-    config, now = load(Path(args.config)), time.time()
+    config, now = config_to_look(args), time.time()
     since = now - DAY_S if args.since is None else args.since
     if since > now:
         raise ConfigError("--since is in the future")

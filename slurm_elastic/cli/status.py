@@ -8,7 +8,6 @@ import gc
 import sys
 import time
 from collections.abc import Iterator
-from pathlib import Path
 
 from msgspec.structs import replace
 from rich.console import Console
@@ -19,6 +18,7 @@ from slurm_elastic.cli.arguments import count
 from slurm_elastic.cli.console import Output, plain
 from slurm_elastic.cli.day_table import day_table
 from slurm_elastic.cli.helptext import examples
+from slurm_elastic.cli.looking import config_to_look
 from slurm_elastic.cli.machine_readable import write_json
 from slurm_elastic.cli.status_page import fitted, low
 from slurm_elastic.cli.status_screen import SHORT, SORTS, Screen
@@ -26,7 +26,6 @@ from slurm_elastic.cli.status_tables import render
 from slurm_elastic.cli.streams import visible
 from slurm_elastic.cli.watch_terminal import has_keys
 from slurm_elastic.config import Config
-from slurm_elastic.config.configfile import load
 from slurm_elastic.model.protocols import NO_NODE, Slurm
 from slurm_elastic.slurm.client.prompt import PromptCli
 from slurm_elastic.watch.door.client import day_of, facts_of
@@ -102,7 +101,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _run(args: argparse.Namespace) -> int:
-    config = load(Path(args.config))
+    config = config_to_look(args)
     # excluded=False saves a query of 22.05: no table shows the nodes that jobs exclude.
     slurm = PromptCli(config.slurm, excluded=False)
     selection: Part = (args.cloud, args.pool)

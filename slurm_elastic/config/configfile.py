@@ -38,6 +38,8 @@ from slurm_elastic.config.problems import Problems
 log = logging.getLogger(__name__)
 
 UUID_FILE = "cluster-uuid"
+INSTALLED_COPY = "installed.yaml"
+"""The file as ``conf install`` read it last, beside it and with its mode."""
 MAX_BYTES = 4 * 1024 * 1024
 
 T = TypeVar("T")

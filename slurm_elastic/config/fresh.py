@@ -12,8 +12,9 @@ from typing import ClassVar
 
 from slurm_elastic.base.errors import ConfigError
 from slurm_elastic.base.guards import Guarded, GuardedBy
+from slurm_elastic.base.local_time import minute
 from slurm_elastic.config import Config
-from slurm_elastic.config.configfile import UUID_FILE, load
+from slurm_elastic.config.configfile import INSTALLED_COPY, UUID_FILE, load
 
 log = logging.getLogger(__name__)
 
@@ -21,6 +22,31 @@ CATALOGUE_TTL_S = 300.0
 """A catalogue in the state directory changes types and prices without a change of the file."""
 
 _Version = tuple[tuple[int, ...], ...]
+
+
+def load_or_installed(file: Path, report: Callable[[str], None]) -> Config:
+    """The configuration in ``file``. While the file is wrong: the one of the last ``conf install``,
+    after a ``report`` of that. Machines are paid meanwhile, so an operator must be able to look and
+    to brake.
+
+    ConfigError, with all complaints about ``file``, if no install has left a copy that can be read.
+    """
+    try:
+        return load(file)
+    except ConfigError as error:
+        copy = file.parent / INSTALLED_COPY
+        try:
+            config = load(copy)
+            installed_at = copy.stat().st_mtime
+        except (ConfigError, OSError):
+            raise error from None
+        complaint, *more = str(error).splitlines()
+        rest = f" (and {len(more)} more complaints)" if more else ""
+        report(
+            f"{complaint}{rest}; no service can start again before it is corrected. What follows is"
+            f" by the configuration of the last conf install ({minute(installed_at)})"
+        )
+        return config
 
 
 class FreshConfig:

@@ -14,6 +14,7 @@ from status_cases import busy_ledger, config_file
 
 from slurm_elastic.cli import departure_orders
 from slurm_elastic.cli.main import GROUPS, main
+from slurm_elastic.config.configfile import INSTALLED_COPY
 from slurm_elastic.state.ledger import Ledger
 from slurm_elastic.watch.door.client import facts_of
 
@@ -119,6 +120,20 @@ def test_resume_ends_it_and_says_what_there_is_where_there_is_none(
     for nothing in ([], ["--all"]):
         assert main(["resume", *nothing, "--config", file]) == 2
         assert capsys.readouterr().err == "slurm-elastic: nothing is paused or drained\n"
+
+
+def test_an_operator_can_look_and_brake_while_the_file_is_wrong(
+    file: str, ledger: Ledger, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (Path(file).parent / INSTALLED_COPY).write_text(Path(file).read_text())
+    Path(file).write_text(Path(file).read_text() + "limitz: {}\n")
+    for command in (["pause", "onprem"], ["status"], ["explain", "op1"]):
+        code = main([*command, "--config", file])
+        out, error = capsys.readouterr()
+        assert code == 0, error
+        assert "limitz" in error
+        assert "onprem" in out
+    assert main(["conf", "show", "--config", file]) == 2
 
 
 def test_a_limit_is_shown_by_status_and_conf_show_and_is_reset(

@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from slurm_elastic.base.errors import ConfigError
-from slurm_elastic.config.fresh import FreshConfig
+from slurm_elastic.config.configfile import INSTALLED_COPY
+from slurm_elastic.config.fresh import FreshConfig, load_or_installed
 
 TEXT = """
 cluster: {{name: alps}}
@@ -50,6 +51,21 @@ def test_while_the_file_is_broken_the_last_good_one_serves(file: Path) -> None:
     file.unlink()
     assert fresh.get() is before
     assert str(file) in fresh.trouble
+
+
+def test_what_was_installed_last_serves_screens_while_the_file_is_wrong(file: Path) -> None:
+    said: list[str] = []
+    good = load_or_installed(file, said.append)
+    (file.parent / INSTALLED_COPY).write_text(file.read_text())
+    assert said == []
+    file.write_text(file.read_text() + "limitz: {}\nlimits: {nodez: 1}\n")
+    assert load_or_installed(file, said.append) == good
+    assert "limitz" in said[0]
+    assert "no service can start again before it is corrected" in said[0]
+    assert "by the configuration of the last conf install (" in said[0]
+    (file.parent / INSTALLED_COPY).write_text("clusterz: {}")
+    with pytest.raises(ConfigError, match="limitz"):
+        load_or_installed(file, said.append)
 
 
 def test_a_file_that_was_never_good_is_an_error(file: Path) -> None:

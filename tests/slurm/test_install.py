@@ -42,6 +42,7 @@ class Host:
             site_cases.add_topology(self.conf)
         self.config_path = root / "elastic" / "slurm-elastic.yaml"
         self.config_path.parent.mkdir()
+        self.config_path.write_text("# what install reads is `config`\n")
         config = site_cases.config(name, self.conf)
         settings = replace(
             config.slurm, programs_dir=f"{root}/libexec/elastic", bin_dir=f"{root}/bin"
@@ -96,6 +97,20 @@ def test_uninstall_restores_every_byte(name: str, root: Path) -> None:
     assert (root / "state" / "requests").is_dir()
     assert configfile.read_uuid(host.config_path)
     assert read_manifest(host.config_path) is None
+
+
+def test_a_copy_of_the_configuration_stays_until_the_uninstall(host: Host) -> None:
+    """For screens while the file itself is wrong: nobody reads it who may not read the file."""
+    copy = host.config_path.parent / configfile.INSTALLED_COPY
+    host.config_path.chmod(0o640)
+    host.install()
+    assert copy.read_bytes() == host.config_path.read_bytes()
+    assert copy.stat().st_mode & 0o777 == 0o640
+    host.config_path.write_text("# changed\n")
+    host.install()
+    assert copy.read_text() == "# changed\n"
+    host.uninstall()
+    assert not copy.exists()
 
 
 def test_what_an_install_leaves(host: Host) -> None:

@@ -11,6 +11,7 @@ import contextlib
 import hashlib
 import logging
 import os
+import stat
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -213,19 +214,34 @@ def _write_state(config: Config, config_path: Path, planned: ConfPlan, files: Tr
     statedir.close_to_others(config.state, owner[0] if owner else os.geteuid())
     if config.cluster.uuid is None:
         configfile.ensure_uuid(config_path)
+    copy = _installed_copy(config_path)
     manifest = InstallManifest(
         slurm_conf=config.slurm.conf,
         backup=config.slurm.conf + BACKUP_SUFFIX,
         programs_dir=config.slurm.programs_dir,
         files={
             **_earlier_files(config, config_path),
-            **{str(f.path): digest(f.content) for f in planned.files if f.mode is not None},
+            **{
+                str(f.path): digest(f.content) for f in (*planned.files, copy) if f.mode is not None
+            },
         },
     )
     content = msgspec.json.format(msgspec.json.encode(manifest), indent=2) + b"\n"
-    file = PlannedFile(path=manifest_path(config_path), content=content, mode=0o644)
-    if file.differs():
-        files.write(file)
+    record = PlannedFile(path=manifest_path(config_path), content=content, mode=0o644)
+    for file in (copy, record):
+        if file.differs():
+            files.write(file)
+
+
+def _installed_copy(config_path: Path) -> PlannedFile:
+    """The copy of the configuration that serves screens while the file itself is wrong. Nobody may
+    read it who may not read the file.
+    """
+    return PlannedFile(
+        path=config_path.parent / configfile.INSTALLED_COPY,
+        content=config_path.read_bytes(),
+        mode=stat.S_IMODE(config_path.stat().st_mode) & 0o644,
+    )
 
 
 def _earlier_files(config: Config, config_path: Path) -> dict[str, str]:
