@@ -38,7 +38,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         Path(network.socket).parent.mkdir(parents=True, exist_ok=True)
         hub = Hub(network, config.slurm.conf)
         hub.start()
-        if network.head_opens:
+        if network.tunnels:
             LastingThread("calls", hub.keep_calling).start()
     except (SlurmElasticError, OSError) as error:
         print(f"slurm-elastic-hub: {visible(str(error))}", file=sys.stderr)

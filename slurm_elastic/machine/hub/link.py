@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import subprocess
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from ipaddress import IPv4Network
 from pathlib import Path
 
@@ -24,6 +24,10 @@ on the head's side open, and a machine learns the head's new address from the ne
 SILENT_S = 30.0
 """A machine that the head calls and from which nothing came for so long gets a new handshake. It
 sends a packet every 10 s, too.
+"""
+EXPIRED_S = 180.0
+"""The same for machines that open the tunnel. A session of WireGuard ends after this time, so
+nothing is lost if the peer is configured from scratch.
 """
 KERNEL, USERSPACE = "kernel", "wireguard-go"
 _OUR_KINDS = ("wireguard", "tun")
@@ -121,63 +125,97 @@ class Link:
                 return str(interface.get("linkinfo", {}).get("info_kind", "unknown"))
         return ""
 
-    def set_peers(self, peers: Sequence[TunnelPeer]) -> None:
+    def set_peers(self, peers: Sequence[TunnelPeer]) -> dict[str, str]:
         """Give the interface exactly these peers. Peers without a key are left out: they use no
-        tunnel.
+        tunnel. Return, by key, why wg(8) refuses some of them. HubError if a peer that must go
+        stays.
         """
         by_key = {p.key: p for p in peers if p.key}
         present = {peer.key: peer.addresses for peer in self.peers()}
-        removals = [("peer", key, "remove") for key in present.keys() - by_key.keys()]
         additions = [
             _settings(peer)
             for key, peer in by_key.items()
             if present.get(key) != (f"{peer.address}/32",)
             or self._endpoints.get(key, "") != peer.endpoint
         ]
-        self._change(removals, additions)
-        self._endpoints = {key: peer.endpoint for key, peer in by_key.items()}
+        # Remove first: an address belongs to one peer, and wg would take it from the old one.
+        self._remove(present.keys() - by_key.keys())
+        refused = self._add(additions)
+        self._endpoints = {key: p.endpoint for key, p in by_key.items() if key not in refused}
+        return refused
 
     def call_silent(self, peers: Sequence[TunnelPeer], now: float) -> list[str]:
-        """Start a new handshake with silent machines, if the head calls them. Return the addresses
-        of these machines. ``now``: monotonic.
+        """Start a new handshake with silent machines. Return the addresses of these machines.
+        ``now``: monotonic.
 
-        A rebooted machine has no session and does not know where the head is. WireGuard itself
-        would call it only after the end of the old session, in two or three minutes.
+        If the head opens the tunnels: a rebooted machine has no session and does not know where the
+        head is. WireGuard itself would call it only after the end of the old session, in two or
+        three minutes. If machines open them: WireGuard refuses calls that are dated before the last
+        one, so a machine whose clock was set back is silent until its clock has caught up.
         """
-        received = {peer.key: peer.received for peer in self.peers()}
-        called = [peer for peer in peers if peer.endpoint and peer.key in received]
+        seen_by_key = {peer.key: peer for peer in self.peers()}
+        silent_s = SILENT_S if self._network.head_opens else EXPIRED_S
+        watched = [
+            peer
+            for peer in peers
+            if (seen := seen_by_key.get(peer.key)) is not None
+            and (peer.endpoint or (peer.live and seen.received))
+        ]
         heard: dict[str, tuple[int, float]] = {}
-        for peer in called:
-            earlier = self._heard.get(peer.key)
-            is_news = earlier is None or earlier[0] != received[peer.key]
-            heard[peer.key] = (received[peer.key], now) if is_news else earlier or (0, now)
-        silent = [peer for peer in called if now - heard[peer.key][1] >= SILENT_S]
+        for peer in watched:
+            earlier, received = self._heard.get(peer.key), seen_by_key[peer.key].received
+            is_news = earlier is None or earlier[0] != received
+            heard[peer.key] = (received, now) if is_news else earlier or (0, now)
+        silent = [peer for peer in watched if now - heard[peer.key][1] >= silent_s]
         self._heard = heard | {peer.key: (0, now) for peer in silent}
-        # Remove the peer and add it again: without a session WireGuard calls it at once.
-        self._change([("peer", p.key, "remove") for p in silent], [_settings(p) for p in silent])
+        # Remove the peer and add it again: it has no session then, and WireGuard calls it at once.
+        # Nor does it know the date of the machine's last call.
+        self._remove([peer.key for peer in silent])
+        self._add([_settings(peer, seen_by_key[peer.key].endpoint) for peer in silent])
         return [peer.address for peer in silent]
 
-    def _change(self, *steps: Sequence[Sequence[str]]) -> None:
-        """Change peers, step by step. Remove first: an address belongs to one peer, and wg would
-        take it from the old one.
-        """
-        for changes in steps:
-            for begin in range(0, len(changes), PEERS_PER_COMMAND):
-                arguments = [
-                    word for change in changes[begin : begin + PEERS_PER_COMMAND] for word in change
-                ]
-                run("wg", "set", self.name, *arguments)
+    def _remove(self, keys: Iterable[str]) -> None:
+        for words in _in_commands([("peer", key, "remove") for key in keys]):
+            run("wg", "set", self.name, *words)
+
+    def _add(self, additions: Sequence[Sequence[str]]) -> dict[str, str]:
+        """Add or change peers by their words for wg(8). Return, by key, why it refuses some."""
+        try:
+            for words in _in_commands(additions):
+                run("wg", "set", self.name, *words)
+        except HubError:
+            # wg refuses all peers of a command for one of them, so find that one.
+            return self._add_one_by_one(additions)
+        return {}
+
+    def _add_one_by_one(self, additions: Sequence[Sequence[str]]) -> dict[str, str]:
+        refused: dict[str, str] = {}
+        for words in additions:
+            try:
+                run("wg", "set", self.name, *words)
+            except HubError as error:
+                refused[words[1]] = str(error)
+        return refused
 
     def peers(self) -> tuple[PeerSeen, ...]:
         """Return the interface's present peers."""
         return tuple(seen_peers(run("wg", "show", self.name, "dump")))
 
 
-def _settings(peer: TunnelPeer) -> tuple[str, ...]:
-    """The words for wg(8) that add or change the peer."""
-    called = ("endpoint", peer.endpoint, "persistent-keepalive", str(KEEPALIVE_S))
+def _in_commands(changes: Sequence[Sequence[str]]) -> Iterator[list[str]]:
+    """The words of the changes, for as many peers as fit into one command."""
+    for begin in range(0, len(changes), PEERS_PER_COMMAND):
+        yield [word for change in changes[begin : begin + PEERS_PER_COMMAND] for word in change]
+
+
+def _settings(peer: TunnelPeer, last_endpoint: str = "") -> tuple[str, ...]:
+    """The words for wg(8) that add or change the peer. ``last_endpoint``: where the machine's last
+    packet came from, if it opens the tunnel.
+    """
     allowed = ("peer", peer.key, "allowed-ips", f"{peer.address}/32")
-    return (*allowed, *called) if peer.endpoint else allowed
+    if peer.endpoint:
+        return (*allowed, "endpoint", peer.endpoint, "persistent-keepalive", str(KEEPALIVE_S))
+    return (*allowed, "endpoint", last_endpoint) if last_endpoint else allowed
 
 
 def seen_peers(dump: str) -> list[PeerSeen]:

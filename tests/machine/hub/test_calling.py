@@ -10,9 +10,9 @@ import pytest
 
 from slurm_elastic.config.joining import Network, Opener
 from slurm_elastic.machine.hub import link, service
-from slurm_elastic.machine.hub.link import KEEPALIVE_S, SILENT_S, Link
-from slurm_elastic.machine.hub.service import Hub, check
-from slurm_elastic.machine.hub.wire import Apply, HubAnswer
+from slurm_elastic.machine.hub.link import EXPIRED_S, KEEPALIVE_S, SILENT_S, Link
+from slurm_elastic.machine.hub.service import Hub, sort_out
+from slurm_elastic.machine.hub.wire import Apply, HubAnswer, HubError
 from slurm_elastic.policies.repair.peers import TunnelPeer, endpoint_of
 
 KEY, OTHER = (base64.b64encode(bytes([n]) * 32).decode() for n in (1, 2))
@@ -26,21 +26,25 @@ class Wg:
     def __init__(self) -> None:
         self.peers: dict[str, str] = {}
         self.received: dict[str, int] = {}
+        self.refused: set[str] = set()
         self.changes: list[str] = []
 
     def __call__(self, *words: str, text: str | None = None) -> str:
         del text
         if words[:2] == ("wg", "show"):
             rows = [
-                f"{key}\t(none)\t(none)\t{allowed}\t0\t{self.received.get(key, 0)}\t0\toff"
+                f"{key}\t(none)\t192.0.2.99:7777\t{allowed}\t0\t{self.received.get(key, 0)}\t0\toff"
                 for key, allowed in self.peers.items()
             ]
             return "\n".join(["interface", *rows, ""])
+        if self.refused.intersection(words):
+            raise HubError("Key is not the correct length or format")
         for change in " ".join(words[3:]).split("peer ")[1:]:
             key, *settings = change.split()
             self.changes.append(" ".join(settings))
             if settings == ["remove"]:
                 del self.peers[key]
+                self.received.pop(key, None)
             else:
                 self.peers[key] = settings[1]
         return ""
@@ -98,14 +102,16 @@ def test_a_silent_machine_is_called_again_and_no_other(wg: Wg) -> None:
     ],
 )
 def test_no_other_place_can_be_called(network: Network, endpoint: str) -> None:
-    check(NETWORK, [CALLED])
-    with pytest.raises(ValueError, match="is no UDP port of a machine outside"):
-        check(network, [msgspec.structs.replace(CALLED, endpoint=endpoint)])
+    assert sort_out(NETWORK, [CALLED]) == ((CALLED,), {})
+    admitted, left_out = sort_out(network, [msgspec.structs.replace(CALLED, endpoint=endpoint)])
+    assert admitted == ()
+    assert "is no UDP port of a machine outside" in left_out[CALLED.address]
 
 
 def test_endpoints_of_both_versions() -> None:
     assert endpoint_of("2001:db8::9", 4500, ["10.99.0.0/16"]) == "[2001:db8::9]:4500"
-    check(NETWORK, [msgspec.structs.replace(CALLED, endpoint="[2001:db8::9]:4500")])
+    called = msgspec.structs.replace(CALLED, endpoint="[2001:db8::9]:4500")
+    assert sort_out(NETWORK, [called]) == ((called,), {})
     assert endpoint_of("", 4500, []) == ""
     assert endpoint_of("some.name", 4500, []) == ""
 
@@ -129,3 +135,31 @@ def test_the_last_endpoint_stays_while_a_new_daemon_knows_none(
     for now in (0.0, SILENT_S):
         hub.call_silent(now)
     assert wg.changes[-2:] == ["remove", ADDED]
+
+
+def test_a_machine_that_opens_the_tunnel_and_falls_silent_is_configured_from_scratch_once(
+    wg: Wg,
+) -> None:
+    """WireGuard refuses its calls while its clock, which was set back, is behind its last call."""
+    never = TunnelPeer(address="10.99.0.10", key=OTHER)
+    tunnel = Link(Network(endpoint="h:1"))
+    silent = TunnelPeer(address="10.99.0.9", key=KEY)
+    tunnel.set_peers([silent, never])
+    wg.changes.clear()
+    wg.received[KEY] = 92
+    called = [second for second in range(0, 900, 5) if tunnel.call_silent([silent, never], second)]
+    assert called == [EXPIRED_S]
+    # The head may call it where it was last: it has the later date.
+    assert wg.changes == ["remove", "allowed-ips 10.99.0.9/32 endpoint 192.0.2.99:7777"]
+
+
+def test_a_peer_that_wg_refuses_keeps_no_other_out(wg: Wg) -> None:
+    wg.refused = {OTHER}
+    third = base64.b64encode(bytes([3]) * 32).decode()
+    peers = [
+        TunnelPeer(address=f"10.99.0.{20 + n}", key=key)
+        for n, key in enumerate((KEY, OTHER, third))
+    ]
+    refused = Link(Network(endpoint="h:1")).set_peers(peers)
+    assert refused == {OTHER: "Key is not the correct length or format"}
+    assert set(wg.peers) == {KEY, third}

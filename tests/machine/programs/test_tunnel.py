@@ -32,7 +32,7 @@ def test_what_broke_off_half_way_is_done_again(
         done.append(line)
         if line.startswith("ip -oneline") and "ip link add dev wg-se type wireguard" in done:
             return "3: wg-se: <POINTOPOINT>\n"
-        return "HEAD\t9999999999\n" if line.startswith("wg show") else ""
+        return "HEAD\t92\t0\n" if line.startswith("wg show") else ""
 
     monkeypatch.setattr(tunnel, "run", run)
     one = tunnel.TunnelInterface(settings, FACTS)
@@ -50,7 +50,7 @@ class Head:
     def __init__(self, path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         self.path, self.knows = path, set[str]()
         self.ran: list[str] = []
-        self._key = ""
+        self._key, self._received = "", 0
         monkeypatch.setattr(tunnel, "run", self.run)
         monkeypatch.setattr(tunnel, "TRY_S", 0.0)
 
@@ -60,7 +60,11 @@ class Head:
         if "private-key" in command:
             self._key = Path(command[command.index("private-key") + 1]).name
         if command[:2] == ("wg", "show"):
-            return f"HEAD\t{9999999999 if self._key in self.knows else 0}\n"
+            # A head that knows the key sends something before each look.
+            self._received += 92 if self._key in self.knows else 0
+            return f"HEAD\t{self._received}\t0\n"
+        if command[-1] == "remove":
+            self._received = 0
         return "own" if command[:2] == ("wg", "pubkey") else ""
 
     def tunnel(self, **facts: str) -> tunnel.TunnelInterface:
@@ -180,3 +184,25 @@ def test_a_machine_that_is_called_listens_and_leaves_the_peer_alone(
     assert set_up() == first, "the head's clock may have been set back"
     head.knows.add("key")
     assert called.look()
+
+
+def test_a_tunnel_is_up_by_what_comes_and_not_by_any_clock_that_may_be_set(
+    head: Head, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A machine may boot with its clock hours ahead, and NTP sets it back after the handshake."""
+    clock = [1000.0]
+    monkeypatch.setattr(tunnel.time, "monotonic", lambda: clock[0])
+    monkeypatch.setattr(tunnel.time, "time", lambda: 0.0)
+    one = head.tunnel()
+    assert not one.is_up(), "nothing has come yet"
+    one.connect(one.key)
+    head.knows = {"key"}
+    assert one.is_up()
+    head.knows = set()
+    clock[0] += tunnel.STALE_S - 1
+    assert one.is_up()
+    clock[0] += 1
+    assert not one.is_up()
+    one.connect(one.key)
+    head.knows = {"key"}
+    assert one.is_up(), "the answer to a new handshake is as long as the one before"
