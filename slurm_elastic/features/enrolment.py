@@ -14,7 +14,6 @@ import contextlib
 import hashlib
 import hmac
 import logging
-import re
 import secrets
 from collections.abc import Callable
 from pathlib import Path
@@ -24,7 +23,7 @@ from slurm_elastic.base.bounded import Exceeded
 from slurm_elastic.base.report_once import ReportOnce
 from slurm_elastic.base.server import Server, ServerBounds, ServerClient
 from slurm_elastic.machine.hub.link import run
-from slurm_elastic.policies.repair.peers import ENROL_PORT, enrolment_key
+from slurm_elastic.policies.repair.peers import ENROL_PORT, enrolment_key, is_public_key
 
 log = logging.getLogger(__name__)
 
@@ -36,7 +35,6 @@ LINE_TIMEOUT_S = 5.0
 CLIENTS, THREADS = 256, 16
 MAX_PUBLIC_KEYS = 100_000
 """The cache of public keys is cleared when it has more entries than this."""
-_KEY = re.compile(r"[A-Za-z0-9+/]{43}=")
 Take = Callable[[str, str], str]
 """Takes the address of a machine and its public key; returns "" or why it refuses the key."""
 
@@ -121,6 +119,6 @@ class Handing(Server):
         answer = "no key"
         with contextlib.suppress(Exceeded):
             line = (await client.read_line(LINE_TIMEOUT_S)).decode("ascii", "replace").strip()
-            if _KEY.fullmatch(line):
+            if is_public_key(line):
                 answer = await self._taking.call(self._take, client.peer.address, line) or "ok"
         await client.send(f"{answer}\n".encode(), LINE_TIMEOUT_S)

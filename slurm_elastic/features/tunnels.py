@@ -9,11 +9,11 @@ A machine's public key is accepted if its cloud shows it on the machine's consol
 from __future__ import annotations
 
 import logging
-import re
 import threading
-from collections.abc import Callable, Iterable, Sequence, Set
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from math import inf
+from pathlib import Path
 from typing import ClassVar
 
 from msgspec.structs import replace
@@ -29,6 +29,7 @@ from slurm_elastic.controller.context import Site
 from slurm_elastic.controller.extensions import Extensions, Part
 from slurm_elastic.controller.periodic import SiteTask
 from slurm_elastic.features.enrolment import Desk
+from slurm_elastic.features.tunnel_keys import flaw_of, printed_key
 from slurm_elastic.machine.hub.link import by_address
 from slurm_elastic.machine.hub.wire import Apply, HubAnswer, HubError, Message, Show, ask
 from slurm_elastic.model.causes.joining import (
@@ -66,24 +67,10 @@ HANDSHAKE_MAX_AGE_S = 180.0
 ENDED_LATELY_S = 3600.0
 """Seconds after a machine's end during which the hub keeps no peer at its address.
 """
-CONSOLE_READ = 1 << 18
-"""The number of characters at the end of a console that are searched. Clouds keep fewer."""
 CORRELATION = "tunnel"
 HEALTH = "the network"
 """The name of the hub's health in the ledger. No cloud can have it: their names have no space."""
-_PRINTED = re.compile(r"slurm-elastic-tunnel-key (\S{1,80}) (\S{1,80}) ([A-Za-z0-9+/]{43}=)")
 Ask = Callable[[Message], HubAnswer]
-
-
-def printed_key(console: str, instance: Instance) -> str:
-    """The public key that the machine printed last on its console; "" if there is none."""
-    printed = _PRINTED.findall(console[-CONSOLE_READ:])
-    keys = [
-        key
-        for generation, node, key in printed
-        if (generation, node) == (instance.generation, instance.node)
-    ]
-    return keys[-1] if keys else ""
 
 
 def join(site: Site) -> Extensions | None:
@@ -146,6 +133,7 @@ class TunnelsPart(Part):
         self._due = -inf
         self._recovered = False
         self._hub_reports = ReportOnce[str]()
+        self._left_out_reports = ReportOnce[str]()
         self._key_reports = ReportOnce[tuple[str, str | KeyDoubted]]()
         self.task = SiteTask(site, worker, self.look, "the network", period=PERIOD_S)
 
@@ -192,13 +180,20 @@ class TunnelsPart(Part):
             # Unknown until the hub has answered. After a failure the next look sends the list
             # again.
             self._applied = None
-            self._hub(Apply(peers=peers))
+            self._note_left_out(self._hub(Apply(peers=peers)).left_out)
             self._applied = frozenset(peers)
             self._due = clock + self._site.config.timings.reconcile_interval
             # Delete the rows only after the hub has removed the peers. Otherwise a crash in between
             # would leave peers in the hub that the ledger does not know.
             if admitted.over:
                 self._site.ledger.tunnels.end(admitted.over)
+
+    def _note_left_out(self, left_out: Mapping[str, str]) -> None:
+        """Log each peer once that the hub has left out. The hub has admitted all others."""
+        self._left_out_reports.forget_unless(left_out.__contains__)
+        for address, reason in left_out.items():
+            if self._left_out_reports.is_news(address, reason):
+                log.error("the hub leaves a machine out address=%s reason=%s", address, reason)
 
     def _with_endpoints(
         self, peers: Sequence[TunnelPeer], machines: Iterable[Machine]
@@ -233,16 +228,20 @@ class TunnelsPart(Part):
         """The peers that may only hand in their keys, with their enrolment keys."""
         if self.desk is None:
             return []
-        now, cloud_of = self._site.now(), self._cloud_of
-        once = [
-            e for e in newest(admitted.enrolling, (p.address for p in admitted.peers))
-            if cloud_of(e.node) in self._once and may_enrol_once(e, now)
-        ]  # fmt: skip
+        once = self._may_hand_in(admitted)
         keys = [self.desk.public_key(e.generation, e.node) for e in once]
         return [
             TunnelPeer(address=e.address, key=key, live=False)
             for e, key in zip(once, keys, strict=True)
         ]
+
+    def _may_hand_in(self, admitted: Admission) -> list[Enrolling]:
+        """The machines that may hand in their keys now, at most one for each address."""
+        now, cloud_of = self._site.now(), self._cloud_of
+        return [
+            e for e in newest(admitted.enrolling, (p.address for p in admitted.peers))
+            if cloud_of(e.node) in self._once and may_enrol_once(e, now)
+        ]  # fmt: skip
 
     def _cloud_of(self, node: str) -> str:
         pool = self._site.pool_of.get(node)
@@ -295,7 +294,8 @@ class TunnelsPart(Part):
                 peer is None
                 or not peer.live
                 or peer.key in known_keys
-                or peer.handshake < now - HANDSHAKE_MAX_AGE_S
+                # A handshake of the future is from before the clock was set back.
+                or not -1.0 <= now - peer.handshake <= HANDSHAKE_MAX_AGE_S
             ):
                 continue
             self._accept_key(enrolling, peer.key, KeyOfHub(address=enrolling.address))
@@ -362,9 +362,10 @@ class TunnelsPart(Part):
         """Take the public key that a machine handed in from its address in the tunnel. Return "" or
         why the key is refused.
         """
-        now = self._site.now()
-        for enrolling in self._admission().enrolling:
-            if enrolling.address == address and may_enrol_once(enrolling, now):
+        # The machine whose enrolment key the hub has at this address: of two launches of a node
+        # only the later one can have sent the key.
+        for enrolling in self._may_hand_in(self._admission()):
+            if enrolling.address == address:
                 if not self._accept_key(enrolling, key, KeyHandedIn(address=address)):
                     return "refused"
                 return "" if self.apply() else "not now"
@@ -376,13 +377,30 @@ class TunnelsPart(Part):
             generation=enrolling.generation, node=enrolling.node, address=enrolling.address,
             key=key, since=self._site.now(),
         )  # fmt: skip
-        flaw = self._site.ledger.tunnels.enrol(tunnel)
+        head_key, others = Path(self._network.public_key), self._enrolment_keys(tunnel.generation)
+        flaw = flaw_of(key, head_key, others) or self._site.ledger.tunnels.enrol(tunnel)
         if flaw:
             self._report_refusal(enrolling.node, KeyDoubted(flaw=flaw))
             return False
         log.info("enrolled node=%s address=%s key=%s", enrolling.node, enrolling.address, key)
         self._site.record(CORRELATION, "enrolled", (enrolling.node,), source)
         return True
+
+    def _enrolment_keys(self, launch: str) -> Set[str]:
+        """The enrolment keys of the machines that may come, and of all machines of this launch.
+
+        A machine that knows its launch's word knows the keys of the whole launch. With one of them
+        as its own it would keep the other machine out, and stay in the tunnel after its own end.
+        """
+        if self.desk is None:
+            return frozenset()
+        names = {(e.generation, e.node) for e in self._may_hand_in(self._admission())}
+        names |= {
+            (t.generation, t.node)
+            for t in self._site.ledger.tunnels.all()
+            if t.generation == launch
+        }
+        return {self.desk.public_key(*name) for name in names}
 
     def _report_refusal(self, node: str, reason: str | KeyDoubted) -> None:
         """Log each reason once per node, and record a doubted key. The other reasons only mean that

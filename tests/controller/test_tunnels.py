@@ -34,7 +34,8 @@ from slurm_elastic.controller.context import Site, new_generation
 from slurm_elastic.features import enrolment, tunnels
 from slurm_elastic.features.addresses import enrolment_word, in_tunnel
 from slurm_elastic.features.enrolment import Desk, word_of
-from slurm_elastic.features.tunnels import HEALTH, TunnelsPart, printed_key
+from slurm_elastic.features.tunnel_keys import printed_key
+from slurm_elastic.features.tunnels import HEALTH, TunnelsPart
 from slurm_elastic.machine.hub.wire import Apply, HubAnswer, HubError, Message, PeerSeen
 from slurm_elastic.machine.programs.tunnel import enrolment_key
 from slurm_elastic.model.causes import Quoted
@@ -77,6 +78,7 @@ class Hub:
         self.told = 0
         self.away = ""
         self.handshake = 0
+        self.left_out: dict[str, str] = {}
 
     def __call__(self, message: Message) -> HubAnswer:
         if self.away:
@@ -96,6 +98,7 @@ class Hub:
             ok=True,
             peers=tuple(s for s in seen if s.key),
             plain=tuple(p.address for p in self.peers if not p.key),
+            left_out=self.left_out,
         )
 
 
@@ -1077,3 +1080,68 @@ def test_the_public_part_is_wgs(tmp_path: Path) -> None:
     assert public == shown.stdout.strip()
     known = Tunnel(generation="g1", node="pub1", address="10.99.0.8", key=public, since=0.0)
     assert len(known.key) == 44
+
+
+def test_the_key_is_of_the_launch_whose_enrolment_key_the_hub_has(once: Bed) -> None:
+    """A node may have an earlier launch without an answer, or a machine that has not ended yet."""
+    early = once.machine()
+    once.now += 30
+    late = once.machine(ident="i-late")
+    once.tunnels.look()
+    (peer,) = once.hub.peers
+    assert once.tunnels.handed_in(peer.address, K1) == ""
+    assert [t.generation for t in once.ledger.tunnels.all()] == [late.generation]
+    address = {m.instance.id: m.instance.address for m in once.ledger.machines.live()}
+    assert address == {early.id: None, late.id: peer.address}
+    once.ledger.machines.record_end("aws", [early.id], Quoted(text="x"), once.now)
+    once.now += 600
+    once.tunnels.look()
+    assert once.admitted() == {(K1, True)}
+
+
+def test_no_machine_has_the_enrolment_key_of_another_as_its_own(once: Bed) -> None:
+    thief, sibling = once.machine("pub1"), once.machine("pub2")
+    once.tunnels.look()
+    assert once.desk is not None
+    stolen = once.desk.public_key(sibling.generation, sibling.node)
+    assert once.tunnels.handed_in(once.addresses[thief.node], stolen) == "refused"
+    assert "not-enrolled" in once.kinds(thief.node)
+    assert once.tunnels.handed_in(once.addresses[sibling.node], K2) == ""
+    assert (K2, True) in once.admitted()
+
+
+def test_a_machine_with_the_heads_own_key_is_refused(once: Bed, tmp_path: Path) -> None:
+    (tmp_path / "wireguard.pub").write_text(f"{K3}\n")
+    once.network = replace(once.network, public_key=str(tmp_path / "wireguard.pub"))
+    once.reopen()
+    one = once.machine()
+    once.tunnels.look()
+    assert once.tunnels.handed_in(once.addresses[one.node], K3) == "refused"
+    assert once.tunnels.handed_in(once.addresses[one.node], K1) == ""
+
+
+def test_a_key_that_wg_refuses_is_not_read_from_a_console(bed: Bed) -> None:
+    one = bed.machine()
+    # The same bytes for b64decode: only the unused bits of the last character differ.
+    assert base64.b64decode(f"{K1[:42]}F=") == base64.b64decode(K1)
+    bed.prints(one, f"{K1[:42]}F=")
+    for _ in range(3):
+        bed.tunnels.look()
+    bed.reopen()
+    assert bed.admitted() == set()
+    bed.prints(one, K1)
+    bed.until(lambda: bed.admitted() == {(K1, True)})
+
+
+def test_a_machine_that_the_hub_leaves_out_is_logged_once(
+    bed: Bed, caplog: pytest.LogCaptureFixture
+) -> None:
+    one = bed.machine()
+    bed.prints(one, K1)
+    address = bed.addresses[one.node]
+    bed.hub.left_out = {address: "wg refuses it"}
+    bed.until(lambda: bed.admitted() == {(K1, True)})
+    bed.clock += 3600
+    assert bed.tunnels.apply()
+    said = f"the hub leaves a machine out address={address} reason=wg refuses it"
+    assert caplog.text.count(said) == 1

@@ -7,8 +7,6 @@ socket keeps the last list of peers, so that a restarted hub admits the same mac
 
 from __future__ import annotations
 
-import base64
-import binascii
 import logging
 from collections.abc import Sequence
 from ipaddress import IPv4Address, IPv4Network
@@ -27,14 +25,20 @@ from slurm_elastic.machine.hub.link import Link, make_key, run
 from slurm_elastic.machine.hub.ports import slurm_ports
 from slurm_elastic.machine.hub.rules import table
 from slurm_elastic.machine.hub.wire import Apply, HubAnswer, HubError, Message
-from slurm_elastic.policies.repair.peers import TunnelPeer, endpoint_of, head_address
+from slurm_elastic.policies.repair.peers import (
+    TunnelPeer,
+    endpoint_of,
+    head_address,
+    is_public_key,
+)
 
 log = logging.getLogger(__name__)
 
 PEERS = "peers.json"
 CALL_S = 5.0
 """Between two looks for silent machines, if the head opens the tunnels."""
-KEY_BYTES = 32
+MAX_SHOWN = 60
+"""Characters of a peer's wrong text that a message shows."""
 
 
 class Hub:
@@ -59,7 +63,6 @@ class Hub:
             make_key(self._network)
         try:
             peers = msgspec.json.decode(self._peers_file.read_bytes(), type=tuple[TunnelPeer, ...])
-            check(self._network, peers)  # the configuration may have changed since
         except (FileNotFoundError, msgspec.DecodeError, ValueError) as error:
             log.info("no machine is admitted yet, the last list of peers cannot be used: %s", error)
             peers = ()
@@ -76,9 +79,9 @@ class Hub:
                 log.warning("silent machines not called: %s", error)
 
     def call_silent(self, now: float) -> None:
-        """Start a new handshake with silent machines, if the head calls them."""
+        """Start a new handshake with silent machines."""
         with self._lock:
-            if self._link is None or not self._network.head_opens:
+            if self._link is None:
                 return
             for address in self._link.call_silent(self._admitted, now):
                 log.info("silent, calling it again address=%s", address)
@@ -95,52 +98,82 @@ class Hub:
 
     def _answer(self, message: Message) -> HubAnswer:
         if isinstance(message, Apply):
-            check(self._network, message.peers)
-            self._apply(message.peers)
-            return HubAnswer(ok=True, how=self._link.how if self._link else "")
+            left_out = self._apply(message.peers)
+            how = self._link.how if self._link else ""
+            return HubAnswer(ok=True, how=how, left_out=left_out)
         if self._link is None:
             return HubAnswer(ok=True, plain=self._plain)
         peers = (replace(p, live=p.key not in self._enrolling) for p in self._link.peers())
         return HubAnswer(ok=True, peers=tuple(peers), how=self._link.how, plain=self._plain)
 
-    def _apply(self, peers: Sequence[TunnelPeer]) -> None:
-        """Admit these peers and no others."""
+    def _apply(self, asked_for: Sequence[TunnelPeer]) -> dict[str, str]:
+        """Admit these peers and no others. Return, by address, why some of them are left out."""
+        peers, left_out = sort_out(self._network, asked_for)
         # After its start the daemon knows no endpoint until it has read the clouds.
         endpoints = {p.key: p.endpoint for p in self._admitted}
-        peers = [p if p.endpoint else replace(p, endpoint=endpoints.get(p.key, "")) for p in peers]
+        peers = tuple(
+            p if p.endpoint else replace(p, endpoint=endpoints.get(p.key, "")) for p in peers
+        )
         if self._link is not None:
             self._link.require_ours()
         # Rules first, peers second: a peer must not exist before the rules cover it.
         run("nft", "-f", "-", text=table(self._network, peers, slurm_ports(self._slurm_conf)))
         if self._link is not None:
             self._link.ensure()
-            self._link.set_peers(peers)
+            refused = self._link.set_peers(peers)
+            left_out |= {p.address: refused[p.key] for p in peers if p.key in refused}
+            peers = tuple(p for p in peers if p.key not in refused)
         self._enrolling = frozenset(p.key for p in peers if not p.live)
         self._plain = tuple(p.address for p in peers if not p.key)
-        self._admitted = tuple(peers)
+        self._admitted = peers
         # Last, when the kernel has the peers: after a restart the hub must not admit what was
         # refused.
         writing.replace(self._peers_file, msgspec.json.encode(list(peers)), 0o600)
+        for address, reason in left_out.items():
+            log.warning("left out address=%s reason=%s", address, reason)
+        return left_out
 
 
-def check(network: Network, peers: Sequence[TunnelPeer]) -> None:
-    """ValueError if a peer has a forbidden address or key, or if two peers have the same address or
-    key.
+def sort_out(
+    network: Network, peers: Sequence[TunnelPeer]
+) -> tuple[tuple[TunnelPeer, ...], dict[str, str]]:
+    """Return the peers that may be admitted, and by address why the others are left out. Keys and
+    addresses come from machines and clouds, so a bad one must cost its own machine only.
     """
+    # Keys that may only enrol come first: the head has made them, so a machine that has one of
+    # them as its own key is the one that lies. `sorted` keeps the order of the others.
+    admitted: list[TunnelPeer] = []
+    left_out: dict[str, str] = {}
+    addresses, keys = set[str](), set[str]()
+    for peer in sorted(peers, key=lambda one: one.live):
+        flaw = _flaw(network, peer)
+        if not flaw and (peer.address in addresses or peer.key in keys):
+            flaw = "another machine has this address or key"
+        if flaw:
+            left_out.setdefault(peer.address[:MAX_SHOWN], flaw)
+            continue
+        admitted.append(peer)
+        addresses.add(peer.address)
+        keys |= {peer.key} if peer.key else set()
+    return tuple(admitted), left_out
+
+
+def _flaw(network: Network, peer: TunnelPeer) -> str:
+    """Why this peer alone may not be admitted; "" if it may."""
     subnet, head = IPv4Network(network.subnet), head_address(network.subnet)
-    for peer in peers:
+    try:
         address = IPv4Address(peer.address)
-        if peer.key and (not network.tunnels or address not in subnet or peer.address == head):
-            raise ValueError(f"{peer.address} is no address of a machine in {subnet}")
-        if not peer.key and (not peer.live or (network.tunnels and address in subnet)):
-            raise ValueError(f"{peer.address} is an address of the tunnel, and has no key")
-        if peer.key and not _is_key(peer.key):
-            raise ValueError(f"{peer.key[:60]!r} is no public key")
-        if peer.endpoint and not _may_call(network, peer):
-            raise ValueError(f"{peer.endpoint[:60]!r} is no UDP port of a machine outside")
-    for values in ([p.address for p in peers], [p.key for p in peers if p.key]):
-        if len(set(values)) != len(values):
-            raise ValueError("the list of peers has an address or a key twice")
+    except ValueError as error:
+        return str(error)
+    if peer.key and (not network.tunnels or address not in subnet or peer.address == head):
+        return f"it is no address of a machine in {subnet}"
+    if not peer.key and (not peer.live or (network.tunnels and address in subnet)):
+        return "it is an address of the tunnel, and has no key"
+    if peer.key and not is_public_key(peer.key):
+        return f"{peer.key[:MAX_SHOWN]!r} is no public key"
+    if peer.endpoint and not _may_call(network, peer):
+        return f"{peer.endpoint[:MAX_SHOWN]!r} is no UDP port of a machine outside"
+    return ""
 
 
 def _may_call(network: Network, peer: TunnelPeer) -> bool:
@@ -150,10 +183,3 @@ def _may_call(network: Network, peer: TunnelPeer) -> bool:
     address = peer.endpoint.rpartition(":")[0].strip("[]")
     allowed = endpoint_of(address, network.udp_port, network.inside)
     return network.head_opens and bool(peer.key) and peer.endpoint == allowed
-
-
-def _is_key(text: str) -> bool:
-    try:
-        return len(base64.b64decode(text, validate=True)) == KEY_BYTES and len(text) == 44
-    except (ValueError, binascii.Error):
-        return False

@@ -65,7 +65,8 @@ class HubAnswer(Struct, frozen=True, kw_only=True):
     """The hub's answer.
 
     ``code``: why it refuses, for programs. ``how``: ``kernel`` or ``wireguard-go``, "" without a
-    tunnel. ``plain``: addresses admitted without a tunnel.
+    tunnel. ``plain``: addresses admitted without a tunnel. ``left_out``: by address, why a peer
+    was not admitted; all others were.
     """
 
     ok: bool
@@ -74,6 +75,7 @@ class HubAnswer(Struct, frozen=True, kw_only=True):
     peers: tuple[PeerSeen, ...] = ()
     how: str = ""
     plain: tuple[str, ...] = ()
+    left_out: dict[str, str] = {}
 
 
 def ask(path: str, message: Message, timeout: float = TIMEOUT_S) -> HubAnswer:

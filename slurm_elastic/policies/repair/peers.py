@@ -21,6 +21,7 @@ from msgspec import Struct
 from slurm_elastic.model.cluster import STANDING
 from slurm_elastic.model.memory import Launch, Machine, Tunnel, generation_time
 
+KEY_BYTES = 32
 SMALLEST = 8
 """Addresses of the smallest block; the same number stays free at either end of the subnet."""
 ENROLMENT_S = 600.0
@@ -38,6 +39,17 @@ def enrolment_key(secret: str, node: str) -> str:
     key_bytes[0] &= 248
     key_bytes[31] = key_bytes[31] & 127 | 64
     return base64.b64encode(bytes(key_bytes)).decode()
+
+
+def is_public_key(text: str) -> bool:
+    """Whether wg(8) takes the text as a public key. It refuses other spellings of the same bytes,
+    which ``b64decode`` accepts, and with such a key the whole command that contains it.
+    """
+    try:
+        key_bytes = base64.b64decode(text, validate=True)
+    except ValueError:
+        return False
+    return len(key_bytes) == KEY_BYTES and base64.b64encode(key_bytes).decode() == text
 
 
 class TunnelPeer(Struct, frozen=True, kw_only=True):

@@ -30,8 +30,9 @@ class Link(link.Link):
 
     def ensure(self) -> None: ...
 
-    def set_peers(self, peers: Sequence[TunnelPeer]) -> None:
+    def set_peers(self, peers: Sequence[TunnelPeer]) -> dict[str, str]:
         self.has = peers
+        return {}
 
     def peers(self) -> tuple[PeerSeen, ...]:
         return tuple(PeerSeen(key=p.key, addresses=(f"{p.address}/32",)) for p in self.has)
