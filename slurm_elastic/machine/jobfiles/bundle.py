@@ -6,7 +6,9 @@ import io
 import zipfile
 from importlib import resources
 
-_MODULES = ("__init__", "wire", "tree", "marks", "identity", "places", "head", "node", "run")
+_MODULES = (
+    "__init__", "wire", "locks", "tree", "marks", "identity", "places", "head", "node", "run",
+)  # fmt: skip
 # A fixed time makes the archive reproducible; zip knows none before 1980.
 _EPOCH = (1980, 1, 1, 0, 0, 0)
 _MAIN = "import sys\nfrom jobfiles.run import main\nsys.exit(main(sys.argv))\n"

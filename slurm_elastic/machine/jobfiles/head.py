@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import errno
-import fcntl
 import os
 import stat
-import time
 from collections.abc import Callable, Iterator, Sequence
 from itertools import chain
 
+from .locks import Locks
 from .marks import is_in, marked
 from .tree import Tree, sample, stamp, write_blocks
 from .wire import Channel, CopyError, Message, UnreadableError
@@ -33,11 +32,11 @@ _MIN_DEPTH = 2
 Plan = Sequence[tuple[str, os.stat_result]]
 
 
-def run(order: Message, channel: Channel) -> Message:
+def run(order: Message, channel: Channel, locks: Locks) -> Message:
     """Copy ``out`` to the machine, ``back`` from it, or only the ``outputs``. Return the result.
 
     The order's ``outputs`` are the files of the job's output, each with the ``base``, where the
-    output of this run begins.
+    output of this run begins. ``locks`` keep the user's other copies off.
     """
     directory = os.path.normpath(str(order["directory"]))
     outputs = [str(output["path"]) for output in order["outputs"]]
@@ -49,7 +48,7 @@ def run(order: Message, channel: Channel) -> Message:
     if order["do"] == "outputs":  # they may be elsewhere, and the directory may be gone
         directory = "/"
     try:
-        tree = Tree(directory, order["exclude"])
+        tree = Tree(directory, order["exclude"], locks=locks)
     except OSError as error:
         # On the way back its user may still make it again, in time.
         is_final = order["do"] == "out"
@@ -177,36 +176,51 @@ def _take_back(tree: Tree, order: Message, channel: Channel, bases: dict[str, in
     has changed.
     """
     written: dict[str, list[int]] = {}
+    failed: list[str] = []
     count = size = 0
     while (message := channel.receive())["t"] != "end":
         channel.beat()  # the machine has sent all, perhaps, and waits until it is on our disk
         if message["t"] == "o":
             output = order["outputs"][int(message["i"])]
-            bases |= _take_output(tree, output, int(message["begin"]), order["do"], channel)
+            try:
+                bases |= _take_output(tree, output, int(message["begin"]), order["do"], channel)
+            except OSError as error:
+                # The outputs come first, and trouble with one must not cost the job all the rest.
+                failed.append(f"{output['path']}: {error.strerror or error}")
             continue
-        path = str(message["p"])
-        if tree.excludes(path):
-            # No machine of ours sends such a file: root on it may have other things in mind.
-            raise CopyError(f"the machine sends {path}, which is excluded", final=True)
-        try:
-            if message["t"] == "d":
-                tree.make_directory(path, int(message["mode"]))
-            elif message["t"] == "l":
-                _take_link(tree, path, message, order)
-            else:
-                count, size = count + 1, size + int(message["s"])
-                written[path] = _take_file(tree, path, message, order, channel)
-        # One file that cannot be written must not cost the job all others.
-        except OSError as error:
-            if not isinstance(error, _ONE_FILE) and error.errno not in _NAME_ERRORS:
-                raise
-            tree.note(path, error)
+        if message["t"] == "f":
+            count, size = count + 1, size + int(message["s"])
+        _take_entry(tree, message, order, channel, written)
     stamps = list(written.items())
     for begin in range(0, len(stamps), _STAMPS_AT_ONCE):
         channel.send(written=dict(stamps[begin : begin + _STAMPS_AT_ONCE]))
+    if failed:
+        # Not done: the machine keeps everything until the next try.
+        raise CopyError("; ".join(failed))
     channel.send(done=True)
     notes = channel.receive()["notes"]
     return {"files": count, "bytes": size, "bases": bases, "notes": notes}
+
+
+def _take_entry(
+    tree: Tree, message: Message, order: Message, channel: Channel, written: dict[str, list[int]]
+) -> None:
+    path = str(message["p"])
+    if tree.excludes(path):
+        # No machine of ours sends such a file: root on it may have other things in mind.
+        raise CopyError(f"the machine sends {path}, which is excluded", final=True)
+    try:
+        if message["t"] == "d":
+            tree.make_directory(path, int(message["mode"]))
+        elif message["t"] == "l":
+            _take_link(tree, path, message, order)
+        else:
+            written[path] = _take_file(tree, path, message, order, channel)
+    # One file that cannot be written must not cost the job all others.
+    except OSError as error:
+        if not isinstance(error, _ONE_FILE) and error.errno not in _NAME_ERRORS:
+            raise
+        tree.note(path, error)
 
 
 def _take_link(tree: Tree, path: str, message: Message, order: Message) -> None:
@@ -296,8 +310,9 @@ def _take_output(
     with channel.content() as blocks:
         try:
             base = _write_output(
-                path, base, begin, blocks, is_last=kind == "back", wait=channel.beat
-            )
+                path, base, begin, blocks, is_last=kind == "back", locks=tree.locks,
+                wait=channel.beat,
+            )  # fmt: skip
         except (FileNotFoundError, *_ONE_FILE) as error:
             tree.note(path, error)
             return {}
@@ -305,7 +320,7 @@ def _take_output(
 
 
 def _write_output(
-    path: str, base: int, begin: int, blocks: Iterator[bytes], *, is_last: bool,
+    path: str, base: int, begin: int, blocks: Iterator[bytes], *, is_last: bool, locks: Locks,
     wait: Callable[[], object],
 ) -> int:  # fmt: skip
     """Write a run's output into its file from ``base`` on, so that the output of earlier runs
@@ -317,46 +332,37 @@ def _write_output(
     # Links are followed, as by slurmstepd: the user has named this path, and no machine has.
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NONBLOCK | os.O_CLOEXEC, 0o666)
     try:
-        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        status = os.fstat(descriptor)
+        if not stat.S_ISREG(status.st_mode):
             raise FileExistsError(errno.EEXIST, "no file, but something else has this name")
-        _lock(descriptor, path, wait)
-        size = os.fstat(descriptor).st_size
-        if begin:
-            if size == base + begin:
-                _write_at(descriptor, size, blocks)
-            return base  # if the file has changed meanwhile, the next copy brings all
-        base = min(base, size)
-        first = next(blocks, b"")
-        there = os.pread(descriptor, len(first), base)
-        if not first.startswith(there):
-            if not is_last and there[:1] == first[:1]:
-                # A part of our output is there, and that of another job follows: both write this
-                # file. Ours comes whole with the last copy. With each copy it would fill the disk.
-                return base
-            base = size
-        _write_at(descriptor, base, chain([first], blocks))
+        # Jobs may share a file, and each copy looks at what is there before it writes.
+        with locks.held(status, _LOCK_WAIT_S, wait) as is_held:
+            if not is_held:
+                raise BlockingIOError(errno.EWOULDBLOCK, "another copy writes it", path)
+            return _write_locked(descriptor, base, begin, blocks, is_last=is_last)
     finally:
         os.close(descriptor)
+
+
+def _write_locked(
+    descriptor: int, base: int, begin: int, blocks: Iterator[bytes], *, is_last: bool
+) -> int:
+    size = os.fstat(descriptor).st_size
+    if begin:
+        if size == base + begin:
+            _write_at(descriptor, size, blocks)
+        return base  # if the file has changed meanwhile, the next copy brings all
+    base = min(base, size)
+    first = next(blocks, b"")
+    there = os.pread(descriptor, len(first), base)
+    if not first.startswith(there):
+        if not is_last and there[:1] == first[:1]:
+            # A part of our output is there, and that of another job follows: both write this file.
+            # Ours comes whole with the last copy. With each copy it would fill the disk.
+            return base
+        base = size
+    _write_at(descriptor, base, chain([first], blocks))
     return base
-
-
-def _lock(descriptor: int, path: str, wait: Callable[[], object]) -> None:
-    """Let no other copy write this output until the descriptor is closed, because jobs may share a
-    file.
-    """
-    until = time.monotonic() + _LOCK_WAIT_S
-    while True:
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            if time.monotonic() >= until:
-                raise CopyError(f"{path}: another copy writes it") from None
-            wait()
-            time.sleep(0.05)
-        except OSError:
-            return  # this file system has no locks
-        else:
-            return
 
 
 def _write_at(descriptor: int, place: int, blocks: Iterator[bytes]) -> None:

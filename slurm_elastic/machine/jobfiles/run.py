@@ -9,6 +9,7 @@ import signal
 import sys
 
 from . import head, identity, node
+from .locks import Locks, open_place
 from .wire import Channel, CopyError, Message
 
 
@@ -31,9 +32,12 @@ def _silent(*_: object) -> None:
 
 def _head(order: Message, channel: Channel) -> Message:
     try:
+        place = None
         if os.geteuid() == 0:
-            identity.become(identity.of(order))
-        return {"ok": True, **head.run(order, channel)}
+            user = identity.of(order)
+            place = open_place(user.uid, user.gid)
+            identity.become(user)
+        return {"ok": True, **head.run(order, channel, Locks(place))}
     except CopyError as error:
         reason, final = str(error), error.final
     except OSError as error:

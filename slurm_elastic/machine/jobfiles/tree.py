@@ -11,11 +11,10 @@ import errno
 import fnmatch
 import hashlib
 import os
-import socket
 import stat
-import time
 from collections.abc import Iterator, Sequence
 
+from .locks import Locks
 from .wire import CopyError, Message
 
 TEMPORARY = ".slurm-elastic-"
@@ -34,14 +33,17 @@ class Tree:
     files that were left out, each with the reason.
     """
 
-    def __init__(self, path: str, exclude: Sequence[str], *, one_file_system: bool = False) -> None:
+    def __init__(
+        self, path: str, exclude: Sequence[str], *, one_file_system: bool = False,
+        locks: Locks | None = None,
+    ) -> None:  # fmt: skip
         self._root = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         self._exclude = exclude
         self._device = os.fstat(self._root).st_dev if one_file_system else None
         self._mounts: set[str] = set()
         self._directory, self._here = "", os.dup(self._root)
         self._temporaries = 0
-        self._lock_wait_s = _LOCK_WAIT_S
+        self.locks = locks or Locks(None)
         self.notes: list[str] = []
 
     def note(self, path: str, reason: object) -> None:
@@ -187,16 +189,8 @@ class Tree:
         ``path``, for the moment between a look at a file and its change.
         """
         self._enter(path)
-        status = os.fstat(self._here)
-        # An abstract name ends with its process and needs no file; NFS cannot lock directories.
-        name = f"\0slurm-elastic-files-{os.geteuid()}-{status.st_dev}-{status.st_ino}"
-        with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as lock:
-            until = time.monotonic() + self._lock_wait_s
-            while not _bound(lock, name):
-                if time.monotonic() >= until:
-                    self._lock_wait_s = 0.0  # somebody else has the name: go on without
-                    break
-                time.sleep(0.01)
+        # After the time somebody holds it for too long: go on without.
+        with self.locks.held(os.fstat(self._here), _LOCK_WAIT_S, lambda: None):
             yield
 
     def _temporary(self, path: str) -> str:
@@ -217,16 +211,6 @@ class Tree:
             os.close(self._here)
             self._directory, self._here = directory, opened
         return name
-
-
-def _bound(lock: socket.socket, name: str) -> bool:
-    try:
-        lock.bind(name)
-    except OSError as error:
-        if error.errno == errno.EADDRINUSE:
-            return False
-        raise
-    return True
 
 
 def _mounted(path: str) -> OSError:

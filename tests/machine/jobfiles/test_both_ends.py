@@ -76,7 +76,7 @@ class Ends:
     def within(
         self, top: Path, mounts: str, command: list[str], source: int, sink: int
     ) -> subprocess.Popen[bytes]:
-        script = f'mount --bind {top} /mnt && {mounts} exec "$@"'
+        script = f'mount --bind {top} /mnt && mount -t tmpfs run /run && {mounts} exec "$@"'
         return subprocess.Popen(
             ["unshare", "--mount", "--propagation", "private", "sh", "-c", script, "sh", *command],
             stdin=source, stdout=sink, stderr=subprocess.PIPE, cwd="/",

@@ -21,6 +21,7 @@ from typing import Any
 import pytest
 
 from slurm_elastic.machine.jobfiles import bundle, copier, head, identity, marks, node, places, wire
+from slurm_elastic.machine.jobfiles.locks import Locks
 from slurm_elastic.machine.jobfiles.marks import marks_of, shared_directories
 from slurm_elastic.machine.jobfiles.tree import Tree
 from slurm_elastic.machine.jobfiles.wire import Channel, CopyError
@@ -40,6 +41,8 @@ class Pair:
         self.base = 0
         self.begins: list[int] = []
         self.monkeypatch = monkeypatch
+        (place / "locks").mkdir()
+        self.locks = Locks(os.open(place / "locks", os.O_RDONLY))
 
     @property
     def output(self) -> Path:
@@ -77,7 +80,7 @@ class Pair:
         thread.start()
         try:
             with channel_of(ours) as channel:
-                return head.run(self.order(what, job), channel)
+                return head.run(self.order(what, job), channel, self.locks)
         finally:
             thread.join(30)
             assert not thread.is_alive()
@@ -349,7 +352,13 @@ def test_a_file_that_grew_on_the_head_meanwhile_is_left(pair: Pair) -> None:
 
 def write_output(pair: Pair, base: int, begin: int, text: bytes, *, is_last: bool) -> int:
     return head._write_output(
-        str(pair.output), base, begin, iter([text]), is_last=is_last, wait=lambda: None
+        str(pair.output),
+        base,
+        begin,
+        iter([text]),
+        is_last=is_last,
+        locks=pair.locks,
+        wait=lambda: None,
     )
 
 
@@ -370,12 +379,69 @@ def test_an_output_is_written_by_one_copy_at_a_time(
     pair: Pair, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(head, "_LOCK_WAIT_S", 0.0)
-    with pair.output.open("a") as other:
-        fcntl.flock(other, fcntl.LOCK_EX)
-        with pytest.raises(CopyError, match="another copy writes it"):
-            write_output(pair, 0, 0, b"x", is_last=True)
+    pair.output.touch()
+    with (
+        pair.locks.held(pair.output.stat(), 0.0, lambda: None),
+        pytest.raises(BlockingIOError, match="another copy writes it"),
+    ):
+        write_output(pair, 0, 0, b"x", is_last=True)
     write_output(pair, 0, 0, b"x", is_last=True)
     assert pair.output.read_bytes() == b"x"
+
+
+def test_whoever_may_read_an_output_holds_up_no_copy(pair: Pair) -> None:
+    pair.do("out")
+    (pair.node / "out.txt").write_text("said")
+    (pair.node / "result").write_text("computed")
+    pair.output.touch()
+    with pair.output.open() as other:
+        fcntl.flock(other, fcntl.LOCK_EX)
+        pair.do("back")
+    assert pair.output.read_text() == "said"
+    assert (pair.head / "result").read_text() == "computed"
+
+
+def test_an_output_that_cannot_be_written_now_costs_no_other_file(
+    pair: Pair, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(head, "_LOCK_WAIT_S", 0.0)
+    pair.do("out")
+    (pair.node / "out.txt").write_text("said")
+    (pair.node / "result").write_text("computed")
+    pair.output.touch()
+    with (
+        pair.locks.held(pair.output.stat(), 0.0, lambda: None),
+        pytest.raises(CopyError, match=r"out\.txt: another copy writes it") as error,
+    ):
+        pair.do("back")
+    assert not error.value.final
+    assert (pair.head / "result").read_text() == "computed"
+    assert names(pair.node) == ["out.txt", "result"], "the machine keeps all for the next try"
+    assert pair.do("back")["notes"] == []
+    assert pair.output.read_text() == "said"
+    assert names(pair.node) == []
+
+
+def test_a_lock_that_was_released_is_free_for_all_who_wait(tmp_path: Path) -> None:
+    locks, file = Locks(os.open(tmp_path, os.O_RDONLY)), tmp_path.stat()
+    inside: list[int] = []
+    most: list[int] = []
+
+    def work() -> None:
+        for _ in range(5):
+            with locks.held(file, 60.0, lambda: None) as held:
+                assert held
+                inside.append(1)
+                most.append(len(inside))
+                inside.pop()
+
+    threads = [threading.Thread(target=work) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    assert (len(most), max(most)) == (20, 1)
+    assert names(tmp_path) == []
 
 
 def test_where_an_output_begins_is_kept_if_the_copy_fails_later(pair: Pair) -> None:
@@ -479,7 +545,7 @@ def test_two_nodes_bring_one_name_at_the_same_moment(pair: Pair) -> None:
                 file.write(text)
                 file.seek(0)
                 other.send_content(file.fileno())
-            tree = Tree(str(pair.head), [])
+            tree = Tree(str(pair.head), [], locks=pair.locks)
             head._take_file(tree, "log", message, {"job": JOB}, channel)
             notes.extend(tree.notes)
 
@@ -607,7 +673,7 @@ def test_no_directory_of_the_system_is_copied(pair: Pair, place: str) -> None:
         open(os.devnull, "r+b") as nothing,
         pytest.raises(CopyError, match="is no directory of a job's own"),
     ):
-        head.run(order, Channel(nothing, nothing))
+        head.run(order, Channel(nothing, nothing), pair.locks)
 
 
 as_root = pytest.mark.skipif(os.getuid() != 0, reason="it gives directories to another user")
@@ -677,7 +743,7 @@ def test_the_head_names_no_place_that_it_lacks(pair: Pair, monkeypatch: pytest.M
         channel = Channel(nothing, nothing)
         monkeypatch.setattr(channel, "send", lambda **message: sent.append(message))
         monkeypatch.setattr(channel, "receive", lambda: {"shared": []})
-        head.run(order, channel)
+        head.run(order, channel, pair.locks)
     (header,) = sent
     depth = str(pair.head).count("/")
     assert header["places"] == [[str(pair.head), [False] * depth]]
