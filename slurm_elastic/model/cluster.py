@@ -104,6 +104,17 @@ class Pool(Struct, frozen=True, kw_only=True):
         return highest - self.machine.disk_price
 
 
+def offer_key_of(
+    cloud: str, instance_type: str, zone: str, market: Market, reservation: str
+) -> str:
+    """Return the key of an offer: ``cloud/type/zone/market``, and ``:reservation`` if the offer is
+    of one. Two reservations may have one type in one zone, and one may be full while the other has
+    free machines.
+    """
+    suffix = f":{reservation}" if reservation else ""
+    return f"{cloud}/{instance_type}/{zone}/{market}{suffix}"
+
+
 class Offer(Struct, frozen=True, kw_only=True, dict=True):
     """An offer of a cloud: an instance type in a zone on a market, with its present price ($/h).
 
@@ -135,8 +146,9 @@ class Offer(Struct, frozen=True, kw_only=True, dict=True):
 
     @cached_property
     def key(self) -> str:
-        """The key of cool-downs and prices: ``cloud/type/zone/market``."""
-        return f"{self.cloud}/{self.instance_type}/{self.zone}/{self.market}"
+        """The key of cool-downs and prices: see ``offer_key_of``."""
+        reservation = "" if self.held is None else self.held.name
+        return offer_key_of(self.cloud, self.instance_type, self.zone, self.market, reservation)
 
     @cached_property
     def worst_price(self) -> float:
@@ -338,7 +350,9 @@ class Instance(Struct, frozen=True, kw_only=True, dict=True):
     @cached_property
     def offer_key(self) -> str:
         """The ``Offer.key`` this machine was bought from."""
-        return f"{self.cloud}/{self.instance_type}/{self.zone}/{self.market}"
+        return offer_key_of(
+            self.cloud, self.instance_type, self.zone, self.market, self.reservation
+        )
 
 
 class Lease(Struct, frozen=True, kw_only=True):

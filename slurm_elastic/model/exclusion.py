@@ -75,13 +75,14 @@ class Exclusion(Struct, frozen=True, kw_only=True):
 
 ANY = "*"
 """Stands for every name in a part of an OfferScope."""
-_SEPARATOR = "/"
+_SEPARATOR, _OF_RESERVATION = "/", ":"
 
 
 class OfferScope(Struct, frozen=True):
-    """The offers of a cool-down: by cloud, type, zone and market, and the pool whose jobs it
-    concerns. Each part is a name or ANY. The text ``cloud/type/zone/market`` is the ``Offer.key``
-    if no part is ANY. If the cool-down is for one pool only, ``/pool`` follows.
+    """The offers of a cool-down: by cloud, type, zone, market and reservation, and the pool whose
+    jobs it concerns. Each part is a name or ANY. The text ``cloud/type/zone/market`` or
+    ``cloud/type/zone/market:reservation`` is the ``Offer.key`` if no part is ANY. If the cool-down
+    is for one pool only, ``/pool`` follows.
     """
 
     cloud: str
@@ -89,9 +90,11 @@ class OfferScope(Struct, frozen=True):
     zone: str = ANY
     market: str = ANY
     pool: str = ANY
+    reservation: str = ANY
 
     def __str__(self) -> str:
-        names = [self.cloud, self.instance_type, self.zone, self.market]
+        suffix = "" if self.reservation == ANY else f"{_OF_RESERVATION}{self.reservation}"
+        names = [self.cloud, self.instance_type, self.zone, f"{self.market}{suffix}"]
         return _SEPARATOR.join(names if self.pool == ANY else [*names, self.pool])
 
     @property
@@ -108,6 +111,7 @@ class OfferScope(Struct, frozen=True):
             and self.instance_type in (ANY, offer.instance_type)
             and self.zone in (ANY, offer.zone)
             and self.market in (ANY, offer.market)
+            and self.reservation in (ANY, "" if offer.held is None else offer.held.name)
             and self.pool in (ANY, pool.name)
         )
 
@@ -125,7 +129,9 @@ class OfferScope(Struct, frozen=True):
 @lru_cache(maxsize=4096)
 def offer_scope(text: str) -> OfferScope:
     """Parse the text of a scope. Missing parts at the end are ANY."""
-    return OfferScope(*text.split(_SEPARATOR, 4))
+    cloud, instance_type, zone, market, pool = (*text.split(_SEPARATOR, 4), *[ANY] * 4)[:5]
+    market, _, reservation = market.partition(_OF_RESERVATION)
+    return OfferScope(cloud, instance_type, zone, market, pool, reservation or ANY)
 
 
 def scope_of_offers(cloud: str, market: Market | None = None, pool: str = ANY) -> str:

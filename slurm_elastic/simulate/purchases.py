@@ -80,7 +80,7 @@ class Purchases:
         self._held_until: dict[int, int] = {}
         self._pools = [_pool_of(machines) for machines in pools]
         self._offer_index = [
-            {_identity(sold.offer): index for index, sold in enumerate(machines.sold)}
+            {sold.offer.key: index for index, sold in enumerate(machines.sold)}
             for machines in pools
         ]
         self._price_ratio = _price_ratio(pools)
@@ -233,7 +233,7 @@ class Purchases:
                     self.refusals[pool] = str(cause or "")
                 break
             requested, offer = len(decided.nodes), decided.offers[0]
-            index = self._offer_index[pool][_identity(offer)]
+            index = self._offer_index[pool][offer.key]
             delivered = min(requested, machines.stock(index, now, sales))
             self._update_cool_down(offer, delivered, requested, now)
             if delivered > 0:
@@ -291,7 +291,7 @@ class Purchases:
                     return
             best_ranked = rank(large_request, offers, scope, now, self.keys).ranked[0]
             best, room = best_ranked.offer, best_ranked.room - count
-        standing.offer, standing.left = self._offer_index[pool][_identity(best)], room
+        standing.offer, standing.left = self._offer_index[pool][best.key], room
         standing.stock, until = machines.stocked(standing.offer, now)
         for sold in machines.sold:
             change = None if sold.market is None else sold.market.curve.next_change(now)
@@ -359,11 +359,6 @@ class Purchases:
         if count > len(self._names):
             self._names = tuple(str(number) for number in range(count))
         return self._names[:count]
-
-
-def _identity(offer: Offer) -> tuple[str, str]:
-    """Return the key of an offer. Several reservations may have the same type in the same zone."""
-    return offer.key, "" if offer.held is None else offer.held.name
 
 
 def _fixed_prices(held: Sequence[Held], now: int) -> Usage:

@@ -43,6 +43,7 @@ def test_an_offers_key_is_the_scope_of_it_alone() -> None:
         ("gcp/*/*/*", False),
         ("aws/c6i.xlarge/eu-west-1b/spot", False),
         ("aws/m6i.xlarge/eu-west-1a/spot", False),
+        ("aws/*/*/spot:cr-a", False),
     ],
 )
 def test_a_scope_covers_offers_by_its_parts(text: str, covers: bool) -> None:
@@ -55,6 +56,8 @@ def test_a_scope_covers_offers_by_its_parts(text: str, covers: bool) -> None:
         ("aws", True),
         ("aws/*/*/spot", True),
         ("aws/*/*/reserved", False),
+        ("aws/*/*/reserved:cr-a", False),
+        ("aws/*/*/spot:cr-a", True),
         ("aws/*/*/*/burst", True),
         ("aws/*/*/*/other", False),
         ("gcp/*/*/*", False),

@@ -9,8 +9,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
+from slurm_elastic.base.errors import CapacityError
 from slurm_elastic.model.cluster import Limits, Location, Market, Offer, Usage
 from slurm_elastic.model.reserved import BLOCK_LEAD_S, Held, ReservationKind
+from slurm_elastic.policies.launch.exclusions import after_refusal, cool_down_after_refusal
 from slurm_elastic.policies.launch.ranking import Scope, rank, serving, used_by
 from slurm_elastic.policies.launch.reservations import SLACK_S, levelled, split_by_need
 from slurm_elastic.policies.money.accounting import usage
@@ -45,6 +47,18 @@ def said(held: Held, now: float = NOW, needs_s: float = 0.0, boot_s: float = 0.0
     asked = replace(request(**MARKETS), needs_s=needs_s)
     placement = rank(asked, [offer(held)], Scope(boot_s=boot_s), now)
     return placement.rejected[0].reason if placement.rejected else ""
+
+
+def test_a_refusal_of_one_reservation_leaves_another_of_its_type_and_zone_alone() -> None:
+    full = replace(BLOCK, kind=ReservationKind.CAPACITY, name="cr-a", count=2)
+    offers = [offer(full), offer(replace(full, name="cr-b", id="cr-2"))]
+    error = CapacityError("aws", "ReservationCapacityExceeded", "cr-1 is full")
+    key, seconds, code, cause = cool_down_after_refusal(offers[0], error, 180.0, 1800.0)
+    cool_down = after_refusal(key, 0, NOW, seconds, HOUR, code, cause)
+    placement = rank(request(**MARKETS), offers, Scope(exclusions=(cool_down,)), NOW + 1)
+    names = [row.offer.held and row.offer.held.name for row in placement.ranked]
+    rejected = [row.offer.held and row.offer.held.name for row in placement.rejected]
+    assert (names, rejected) == (["cr-b"], ["cr-a"])
 
 
 def test_it_is_filled_first_and_the_rest_goes_to_spot_then_on_demand() -> None:
