@@ -113,7 +113,7 @@ class BlcrCheckpointer:
             )
         host, started_at = run.nodes[0], time.time()
         pid = self._pids(host, run.job, deadline)[0]
-        recorded = self._read(run.job).images
+        recorded = self._images_of(run)
         number = recorded[0].number + 1 if recorded else 1
         seconds_left = deadline - time.time()
         if seconds_left < 1:
@@ -141,6 +141,8 @@ class BlcrCheckpointer:
             seconds=time.time() - started_at,
             size=int(answer.out),
             path=str(self._directory / str(run.job)),
+            uid=run.uid,
+            submitted=run.submitted,
         )
         try:
             self.verify(image)
@@ -165,7 +167,12 @@ class BlcrCheckpointer:
 
     def images(self, run: JobRun) -> Sequence[Image]:
         """The recorded images that exist at full length."""
-        return tuple(image for image in self._read(run.job).images if _is_whole(image))
+        return tuple(image for image in self._images_of(run) if _is_whole(image))
+
+    def _images_of(self, run: JobRun) -> tuple[Image, ...]:
+        """The recorded images of this job, without those of an earlier job with its number."""
+        images = self._read(run.job).images
+        return tuple(image for image in images if run.key.may_follow(image.key))
 
     def origin(self, run: JobRun) -> Origin | None:  # noqa: ARG002
         """Return None: the head cannot see which image the program was restarted from."""

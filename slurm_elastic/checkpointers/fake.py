@@ -75,6 +75,7 @@ class FakeCheckpointer:
             image = Image(
                 job=run.job, label=run.label, attempt=run.attempt, number=self._number,
                 method=self.name, node=run.nodes[0], taken=now, seconds=now - started_at, size=1024,
+                uid=run.uid, submitted=run.submitted,
             )  # fmt: skip
             images = self._images[run.job]
             images.insert(0, image)
@@ -91,7 +92,7 @@ class FakeCheckpointer:
 
     def images(self, run: JobRun) -> Sequence[Image]:
         with self._lock:
-            return tuple(self._images[run.job])
+            return tuple(i for i in self._images[run.job] if run.key.may_follow(i.key))
 
     def origin(self, run: JobRun) -> Origin | None:
         """Return the job's entry in ``origins``, otherwise its newest image."""

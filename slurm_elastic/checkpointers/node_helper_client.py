@@ -30,6 +30,7 @@ from slurm_elastic.base.errors import CheckpointError
 from slurm_elastic.base.in_time import InTime
 from slurm_elastic.base.units import brief
 from slurm_elastic.model.checkpoint import Image, JobRun, Origin
+from slurm_elastic.model.job_key import JobKey
 from slurm_elastic.policies.checkpoint.unsavable import unfit
 
 ITSELF = ", as a job of several nodes is only if it names the method itself (--comment=ckpt=)"
@@ -62,6 +63,7 @@ class _Listed(Struct, frozen=True, kw_only=True):
     taken: float
     seconds: float
     size: int
+    submitted: float = 0.0
 
 
 class _Answer(Struct, frozen=True, kw_only=True):
@@ -82,6 +84,17 @@ class _Status(Struct, frozen=True, kw_only=True):
     origin: Origin = Origin()
     hindered: str = ""
     images: tuple[_Listed, ...] = ()
+    run: str = ""
+    submitted: float = 0.0
+
+    @property
+    def key(self) -> JobKey:
+        """The identity of the job, as seen in the run that wrote this."""
+        return JobKey(number=self.job, uid=self.uid, attempt=self.attempt, submitted=self.submitted)
+
+    def is_of(self, run: JobRun) -> bool:
+        """Whether the launcher of this run wrote this."""
+        return self.attempt == run.attempt and run.key.may_follow(self.key)
 
 
 class _Request(Struct, frozen=True, kw_only=True):
@@ -90,6 +103,8 @@ class _Request(Struct, frozen=True, kw_only=True):
     stop: bool = False
     within: float = 0.0
     tcp: str = ""
+    run: str = ""
+    """The token of the run that shall carry it out, from its status."""
 
 
 class _Manifest(Struct, frozen=True, kw_only=True):
@@ -129,63 +144,62 @@ class LaunchedCheckpointer:
 
     def checkpoint(self, run: JobRun, *, deadline: float, stop: bool) -> Image:
         """Ask the launcher for a save and return its image. Raises CheckpointError."""
-        self._require_launched(run)
+        token = self._require_launched(run).run
         within = deadline - self._clock() - MARGIN_S
         if within <= 0:
             raise CheckpointError(f"job {run.label}: no time left for a checkpoint")
         request = _Request(
             id=uuid.uuid4().hex, verb="checkpoint", stop=stop, within=within,
-            tcp=run.options.get("tcp", ""),
+            tcp=run.options.get("tcp", ""), run=token,
         )  # fmt: skip
         try:
             answer = self._ask(run, request, deadline)
         except _NoAnswerError:
-            self._cancel_request(run)
+            self._cancel_request(run, token)
             raise
         for image in self.images(run):
             if image.number == answer.image:
                 return image
         if stop:
-            self._cancel_request(run)
+            self._cancel_request(run, token)
         raise CheckpointError(f"job {run.label}: image {answer.image} is not whole")
 
     def release(self, run: JobRun) -> None:
         """Continue a held run where it was stopped. Raises CheckpointError."""
-        self._require_launched(run)
+        token = self._require_launched(run).run
         deadline = self._clock() + RELEASE_TIMEOUT_S
-        self._ask(run, _Request(id=uuid.uuid4().hex, verb="release"), deadline)
+        self._ask(run, _Request(id=uuid.uuid4().hex, verb="release", run=token), deadline)
 
     def images(self, run: JobRun) -> Sequence[Image]:
         """Return the images of which all files have their full length. ``verify`` checks
         contents.
         """
         status = self._status(run.job)
-        if status is None or status.uid != run.uid or self._is_removed(run.job):
+        if status is None or not run.key.may_follow(status.key) or self._is_removed(run.job):
             return ()
-        listed = (
-            entry for entry in status.images if (entry.method, entry.job) == (self.name, run.job)
+        images = [self._image(entry) for entry in status.images if entry.method == self.name]
+        return tuple(
+            image for image in images if run.key.may_follow(image.key) and self._is_whole(image)
         )
-        images = [self._image(entry) for entry in listed]
-        return tuple(image for image in images if self._is_whole(image))
 
     def origin(self, run: JobRun) -> Origin | None:
         """Return the origin that the launcher of this run wrote into the job's status."""
         status = self._status(run.job)
-        if status is None or (status.attempt, status.uid) != (run.attempt, run.uid):
+        if status is None or not status.is_of(run):
             return None
         return status.origin
 
     def hindered(self, run: JobRun) -> str:
         """Return the obstacle to a save that the launcher found; it checks once a minute."""
         status = self._status(run.job)
-        if status is None or (status.attempt, status.uid) != (run.attempt, run.uid):
+        if status is None or not status.is_of(run):
             return ""
         return status.hindered
 
     def is_at_work(self, run: JobRun) -> bool:
         """Return whether the launcher of this run wrote into the job's status that it runs."""
         status = self._status(run.job)
-        if status is None or (status.attempt, status.uid) != (run.attempt, run.uid):
+        if status is None or not status.is_of(run):
             return False
         return status.state == "running"
 
@@ -225,10 +239,13 @@ class LaunchedCheckpointer:
         if (self._directory / str(job) / "request").exists():
             self._write(job, _Request(id=uuid.uuid4().hex, verb="remove"))
 
-    def _require_launched(self, run: JobRun) -> None:
-        """Raise CheckpointError unless this attempt runs under the launcher, with this method."""
+    def _require_launched(self, run: JobRun) -> _Status:
+        """Return the run's status. Raise CheckpointError unless this attempt runs under the
+        launcher, with this method.
+        """
         status = self._status(run.job)
-        if status is None or status.state not in _SAVABLE_STATES or status.attempt != run.attempt:
+        is_stale = status is None or status.attempt != run.attempt
+        if status is None or is_stale or status.state not in _SAVABLE_STATES:
             unfitness = unfit(self.name, batch=True, nodes=len(run.nodes))
             reason = "" if unfitness is None else str(unfitness)
             # The root part may have looked at this run and refused it.
@@ -237,9 +254,10 @@ class LaunchedCheckpointer:
             if not reason:
                 reason = "this run is not under the launcher" + (ITSELF if run.nodes[1:] else "")
             raise CheckpointError(f"job {run.label}: {reason}")
-        if (status.uid, status.method) != (run.uid, self.name):
+        if not status.is_of(run) or status.method != self.name:
             other_run = f"of uid {status.uid} with method {status.method}"
             raise CheckpointError(f"job {run.label}: its launcher serves another run, {other_run}")
+        return status
 
     def _ask(self, run: JobRun, request: _Request, deadline: float) -> _Answer:
         self._write(run.job, request)
@@ -258,12 +276,12 @@ class LaunchedCheckpointer:
             raise CheckpointError(f"job {run.label}: {status.answer.message}")
         return status.answer
 
-    def _cancel_request(self, run: JobRun) -> None:
+    def _cancel_request(self, run: JobRun, token: str) -> None:
         """Replace an unanswered request by a release. Otherwise a launcher that reads the request
         late would stop the job, and no caller waits that would release it.
         """
         with contextlib.suppress(CheckpointError):
-            self._write(run.job, _Request(id=uuid.uuid4().hex, verb="release"))
+            self._write(run.job, _Request(id=uuid.uuid4().hex, verb="release", run=token))
 
     def _write(self, job: int, request: _Request) -> None:
         """Write the file in place. A rename is not possible, because the directory is not
@@ -332,6 +350,8 @@ class LaunchedCheckpointer:
             size=entry.size,
             # The path on the head: nodes may mount the directory elsewhere.
             path=str(self._directory / str(entry.job) / "images" / str(entry.number)),
+            uid=entry.uid,
+            submitted=entry.submitted,
         )
 
     def _is_whole(self, image: Image) -> bool:

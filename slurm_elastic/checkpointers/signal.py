@@ -91,10 +91,11 @@ def taken_at(image: Image, now: float) -> float:
 
 class Save(Struct, frozen=True, kw_only=True):
     """A save, requested at ``asked`` (Unix time), whose sign is awaited until ``until``. ``mark``:
-    the state of the sign before it.
+    the state of the sign before it. ``submitted``: the SubmitTime of the run (Unix time).
     """
 
     attempt: int
+    submitted: float = 0.0
     asked: float
     until: float = 0.0
     stop: bool
@@ -107,7 +108,8 @@ class Save(Struct, frozen=True, kw_only=True):
         # that sign may be hours old by the time of the next request. Exception: a script that has
         # ended has done nothing since.
         is_in_time = now < self.until or is_end_of_script(self.sign)
-        return (self.attempt, self.stop) == (run.attempt, stop) and is_in_time
+        is_of_run = (self.attempt, self.submitted) == (run.attempt, run.submitted)
+        return is_of_run and self.stop == stop and is_in_time
 
 
 class _DiedOfSignalError(CheckpointError):
@@ -115,9 +117,9 @@ class _DiedOfSignalError(CheckpointError):
 
 
 class Book(Struct, frozen=True, kw_only=True):
-    """The contents of one job's file. ``dies``: whether our signal ends the job's batch script,
-    None if that was not checked yet. It holds for all runs of the job, because they have the same
-    script.
+    """The contents of one job's file. ``directory``: the job's working directory. ``dies``: whether
+    our signal ends the job's batch script, None if that was not checked yet. It holds for all runs
+    of the job, because they have the same script.
     """
 
     uid: int
@@ -127,6 +129,14 @@ class Book(Struct, frozen=True, kw_only=True):
     signs: dict[int, str] = {}
     number: int = 0
     dies: bool | None = None
+
+    def is_of(self, run: JobRun) -> bool:
+        """Whether this was written for the job of this run, and not for an earlier job with its
+        number.
+        """
+        if (self.uid, self.directory) != (run.uid, run.directory or self.directory):
+            return False
+        return all(run.key.may_follow(image.key) for image in self.images)
 
 
 class SignalCheckpointer:
@@ -153,7 +163,7 @@ class SignalCheckpointer:
         run after it. Raises CheckpointError.
         """
         settings = settings_of(self._settings, run)
-        book = self._read(run.job) or Book(uid=run.uid, directory=run.directory)
+        book = self._book_of(run) or Book(uid=run.uid, directory=run.directory)
         pending = book.pending
         is_resumed = pending is not None and pending.is_awaited(run, self._clock(), stop=stop)
         if pending is None or not is_resumed:
@@ -265,8 +275,8 @@ class SignalCheckpointer:
                 f"job {run.label} would end by saving itself, so it is saved only before a move"
             )
         save = Save(
-            attempt=run.attempt, asked=self._clock(), until=deadline - POLL_EVERY_S, stop=stop,
-            sign=settings.saved, mark=sign.mark(),
+            attempt=run.attempt, submitted=run.submitted, asked=self._clock(),
+            until=deadline - POLL_EVERY_S, stop=stop, sign=settings.saved, mark=sign.mark(),
         )  # fmt: skip
         # Write before the signal: after a crash we find the pending save, and do not send the
         # signal a second time.
@@ -315,7 +325,7 @@ class SignalCheckpointer:
         return Image(
             job=run.job, label=run.label, attempt=run.attempt, number=book.number + 1,
             method=self.name, node=run.nodes[0] if run.nodes else "", taken=now,
-            seconds=now - asked_at, size=size,
+            seconds=now - asked_at, size=size, uid=run.uid, submitted=run.submitted,
         )  # fmt: skip
 
     def _job(self, run: JobRun) -> SlurmJob | None:
@@ -343,7 +353,7 @@ class SignalCheckpointer:
 
     def images(self, run: JobRun) -> Sequence[Image]:
         """Return the images that can still be used, newest first."""
-        book = self._read(run.job)
+        book = self._book_of(run)
         if book is None:
             return ()
         return tuple(image for image in book.images if self._fault(book, image) is None)
@@ -401,6 +411,11 @@ class SignalCheckpointer:
 
     def _path(self, job: int) -> Path:
         return self._directory / f"{job}.json"
+
+    def _book_of(self, run: JobRun) -> Book | None:
+        """Return the record of this job; None if there is none, or only that of an earlier job."""
+        book = self._read(run.job)
+        return book if book is not None and book.is_of(run) else None
 
     def _read(self, job: int) -> Book | None:
         try:

@@ -257,6 +257,7 @@ def run_of(job: SlurmJob, choice: MethodChoice) -> JobRun:
         started=job.start,
         options=choice.options,
         directory=job.directory,
+        submitted=job.submit,
     )
 
 

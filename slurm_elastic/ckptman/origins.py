@@ -58,7 +58,8 @@ def has_started(site: CheckpointSite, method: str, run: JobRun) -> bool:
 
 def _read_origin(site: CheckpointSite, move: Migration, job: SlurmJob) -> Origin | None:
     method = site.checkpointers.get(move.method)
-    return None if method is None else method.origin(replace(move.run, attempt=job.restarts))
+    run = replace(move.run, attempt=job.restarts, submitted=job.submit)
+    return None if method is None else method.origin(run)
 
 
 def _may_come(site: CheckpointSite, move: Migration, image: Image, job: SlurmJob) -> bool:

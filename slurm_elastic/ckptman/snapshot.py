@@ -181,6 +181,8 @@ class SnapshotReader:
         migrations = {(move.run.job, move.run.attempt): move for move in site.state.migrations()}
         jobs = self._read_jobs()
         last_jobs = site.jobs.last if jobs is None else jobs
+        replaced = self._forget_earlier_jobs(jobs or {})
+        migrations = {run: move for run, move in migrations.items() if run[0] not in replaced}
         images = self._read_images()
         now = site.now()  # after the images, so that no image is from the future
         settings = site.config.checkpoint
@@ -227,6 +229,17 @@ class SnapshotReader:
             bids={id_: site.bid(machine) for id_, machine in machines.items()} if prices else {},
             leases=site.leases,
         )
+
+    def _forget_earlier_jobs(self, jobs: Mapping[int, SlurmJob]) -> frozenset[int]:
+        """Forget what is recorded about jobs whose numbers Slurm has given to other jobs. Slurm
+        uses a number again after MaxJobId, and after a slurmctld has lost its state.
+        """
+        replaced = self._site.state.forget_earlier_jobs({n: job.key for n, job in jobs.items()})
+        for number in sorted(replaced):
+            log.warning(
+                "another job has the number now, the earlier one is forgotten job=%d", number
+            )
+        return replaced
 
     def _read_images(self) -> Mapping[int, Sequence[Image]]:
         """The images of each job, by job number."""

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from msgspec import Struct, field
 
+from slurm_elastic.model.job_key import JobKey
+
 
 class JobRun(Struct, frozen=True, kw_only=True):
     """One run of a batch job: from a start on its nodes to its end or requeue.
@@ -11,6 +13,7 @@ class JobRun(Struct, frozen=True, kw_only=True):
     ``job``: Slurm's job id. ``label``: the id in users' commands (``12``, or ``12_3`` for a task of
     an array). ``attempt``: the number of restarts by Slurm before this run. ``started``: Unix time.
     ``options``: the user's options for the checkpoint method. ``directory``: the working directory.
+    ``submitted``: the SubmitTime of this run (Unix time), 0 if unknown.
     """
 
     job: int
@@ -24,11 +27,19 @@ class JobRun(Struct, frozen=True, kw_only=True):
     started: float
     options: dict[str, str] = field(default_factory=dict)
     directory: str = ""
+    submitted: float = 0.0
+
+    @property
+    def key(self) -> JobKey:
+        """The identity of the job, as seen in this run."""
+        return JobKey(number=self.job, uid=self.uid, attempt=self.attempt, submitted=self.submitted)
 
 
 class Image(Struct, frozen=True, kw_only=True):
     """A checkpoint of a job's run that was verified as complete. ``taken``: Unix time. ``seconds``:
     how long it took. ``size``: bytes. ``path``: its directory, "" if the application keeps it.
+    ``uid`` and ``submitted`` (the SubmitTime of its run) tell the job from a later one with the
+    same number; -1 and 0 if unknown.
     """
 
     job: int
@@ -41,6 +52,13 @@ class Image(Struct, frozen=True, kw_only=True):
     seconds: float
     size: int = 0
     path: str = ""
+    uid: int = -1
+    submitted: float = 0.0
+
+    @property
+    def key(self) -> JobKey:
+        """The identity of the job, as seen in the run that was saved."""
+        return JobKey(number=self.job, uid=self.uid, attempt=self.attempt, submitted=self.submitted)
 
 
 class Origin(Struct, frozen=True, kw_only=True):

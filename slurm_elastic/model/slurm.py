@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from msgspec import Struct, field
 
+from slurm_elastic.model.job_key import JobKey
 from slurm_elastic.model.slurm_words import job_states, pending_reasons
 
 ON_NODES, ENDED, BOOTS = job_states.ON_NODES, job_states.ENDED, job_states.BOOTS
@@ -160,6 +161,11 @@ class SlurmJob(Struct, frozen=True, kw_only=True, gc=False):
     preempted: float = 0.0
     suspended: float = 0.0
     allocated: str = ""
+
+    @property
+    def key(self) -> JobKey:
+        """The identity of the job, as seen in its present run."""
+        return JobKey(number=self.id, uid=self.uid, attempt=self.restarts, submitted=self.submit)
 
     @property
     def is_suspended(self) -> bool:

@@ -6,7 +6,9 @@ import json
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
+from slurm_elastic.base.errors import CheckpointError
 from slurm_elastic.checkpointers.node_helper_client import LaunchedCheckpointer
 from slurm_elastic.model.checkpoint import JobRun
 
@@ -35,3 +37,20 @@ def test_only_the_launcher_of_this_run_reports_that_it_works(
     (tmp_path / "7").mkdir()
     (tmp_path / "7" / "status.json").write_text(json.dumps({**status, "method": "criu"}))
     assert saver.is_at_work(RUN) is is_at_work
+
+
+def test_the_status_of_an_earlier_job_with_this_number_is_none(tmp_path: Path) -> None:
+    """Same user, same number, no restart of either; Slurm's submit times differ."""
+    saver = LaunchedCheckpointer("criu", tmp_path)
+    status = {
+        "state": "running", "job": 7, "attempt": 1, "uid": 2000, "node": "n1", "method": "criu",
+        "submitted": 500.0,
+    }  # fmt: skip
+    (tmp_path / "7").mkdir()
+    (tmp_path / "7" / "status.json").write_text(json.dumps(status))
+    assert saver.is_at_work(replace(RUN, submitted=500.0))
+    later_job = replace(RUN, submitted=900.0)
+    assert not saver.is_at_work(later_job)
+    assert saver.origin(later_job) is None
+    with pytest.raises(CheckpointError, match="serves another run"):
+        saver.release(later_job)

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import msgspec
 import pytest
+from msgspec.structs import replace
 
 from slurm_elastic.base.errors import CheckpointError, SlurmError
 from slurm_elastic.checkpointers.signal import SignalCheckpointer
@@ -106,6 +107,22 @@ class TestSignal(SaveContract, Spoils, Deadlines, Holds):
 
 def soon(seconds: float = 30.0) -> float:
     return time.time() + seconds
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [{"uid": 2000}, {"directory": "/elsewhere"}, {"submitted": 900.0}],
+    ids=["of another user", "from another directory", "submitted later"],
+)
+def test_the_saves_of_an_earlier_job_with_this_number_are_none(
+    tmp_path: Path, changes: dict[str, object]
+) -> None:
+    """A script's end is a sign that cannot be looked at again."""
+    bed = SignalBed(tmp_path, "exit")
+    run = replace(bed.run(), submitted=500.0)
+    bed.checkpointer.checkpoint(run, deadline=soon(), stop=True)
+    assert bed.checkpointer.images(replace(run, attempt=1, submitted=700.0))
+    assert bed.checkpointer.images(replace(run, **changes)) == ()
 
 
 def test_a_line_of_the_output_is_a_sign_too(tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ from slurm_elastic.base.report_once import ReportOnce
 from slurm_elastic.base.shared_dict import SharedDict
 from slurm_elastic.ckptman.saves import LOST_STATE_TIMEOUT_S, MISSING_JOB_TIMEOUT_S
 from tests.ckptman.world import CkptWorld
+from tests.controller.world import PUB
 
 
 @pytest.fixture
@@ -97,3 +98,12 @@ def test_an_outage_of_slurmctld_ends_no_image(world: CkptWorld) -> None:
     world.slurm.broken = None
     world.advance(30)
     assert world.state.images(1)
+
+
+def test_a_job_that_gets_the_number_of_a_saved_one_has_nothing_of_it(world: CkptWorld) -> None:
+    world.runs(1)
+    world.save_before(1)
+    world.slurm.finish(1)
+    world.slurm.submit(1, PUB)
+    world.advance(1.0, step=1.0)
+    assert not world.state.images(1)

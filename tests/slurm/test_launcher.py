@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import subprocess
 from collections.abc import Callable, Mapping
@@ -16,7 +17,7 @@ from slurm.test_submit_filter import HARNESS, LUAS, PARTITIONS, UNSET, config
 from slurm_elastic.base.hostlist import expand
 from slurm_elastic.config import Config, domain_pools
 from slurm_elastic.config.checkpoint import LAUNCHED, CheckpointSettings, PoolCheckpoint
-from slurm_elastic.slurm.hooks.launcher import MARK, launchers
+from slurm_elastic.slurm.hooks.launcher import MARK, RANDOM_DIGITS, launchers
 from slurm_elastic.slurm.hooks.submit_filter import FILTER, render, to_lua
 
 SCRIPT = "#!/bin/sh\ntrue\n"
@@ -49,7 +50,14 @@ def submitted(
             "print(tostring(job.script)); for _, line in ipairs(log) do print(line) end",
         )
     )
-    return lua(code).removesuffix("\n")
+    return lua_text(lua, code)
+
+
+def lua_text(lua: Callable[[str], str], code: str) -> str:
+    """What the code prints, with the place of a launcher's random digits instead of them."""
+    return re.sub(r"(?m)^# job [0-9a-f]{32}$", f"# job {RANDOM_DIGITS}", lua(code)).removesuffix(
+        "\n"
+    )
 
 
 @pytest.fixture(params=LUAS)
@@ -158,3 +166,21 @@ def test_the_mark_is_a_line_of_its_own() -> None:
         assert text.startswith("#!/bin/bash -p\n")
         assert text.endswith(f"\n{MARK}\n")
         assert text.count(f"\n{MARK}\n") == 1
+
+
+def test_two_jobs_with_one_script_get_launchers_that_differ(lua: Callable[[str], str]) -> None:
+    """Their digests tell them apart if the second gets the first one's number."""
+    code = "\n".join(
+        (
+            HARNESS,
+            render(site(), domain_pools(site(), expand))[FILTER],
+            "for _ = 1, 2 do",
+            f"local job = {to_lua(UNSET | {'partition': 'onprem', 'script': SCRIPT})}",
+            f"slurm_elastic_submit(job, {to_lua(PARTITIONS)}, 1000)",
+            "print(string.match(job.script, '\\n# job (%x+)\\n'))",
+            "end",
+        )
+    )
+    first, second = lua(code).split()
+    assert len(first) == len(second) == 32
+    assert first != second

@@ -27,7 +27,7 @@ _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 1.0, 15.0
 
 
 class RunEnded(Exception):  # noqa: N818 - the state of the run, not a failure of ours
-    """The run was cancelled, or ended, while it waited. Nothing may be started."""
+    """The run was cancelled, or is over in Slurm. Nothing of it may be started or changed."""
 
 
 class ImageWait:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import calendar
 import contextlib
 import re
 import subprocess
@@ -14,6 +15,7 @@ from .site import HelperSite
 
 _PREEMPTED = re.compile(r" PreemptTime=(\S+)")
 """The first match after BatchFlag is Slurm's own: the user's texts come later in the line."""
+_SUBMITTED = re.compile(r" SubmitTime=(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d)")
 _NODES = re.compile(r" NodeList=(\S+) BatchHost=(\S+) NumNodes=(\d+)")
 """These come before all texts of the user except the job's name and dependency."""
 _POLL_EVERY_S = 0.5
@@ -31,6 +33,7 @@ class JobState:
     ``restarts``: how often Slurm has restarted it. ``preempted``: it must soon make room for
     another job. ``nodes``: its ``node_count`` nodes as Slurm writes a list; ``batch_host``: the
     node that runs its script. ``hit_limit``: Slurm gives its time limit as the reason of its state.
+    ``submitted``: Unix time, which Slurm sets anew at each requeue; 0 if unknown.
     """
 
     state: str
@@ -43,6 +46,7 @@ class JobState:
     batch_host: str = ""
     node_count: int = 1
     hit_limit: bool = False
+    submitted: float = 0.0
 
     def is_over(self) -> bool:
         """Return whether the job has ended for good."""
@@ -73,6 +77,10 @@ class JobState:
     def runs(self, attempt: int) -> bool:
         """Return whether this run is active in Slurm."""
         return self.restarts == attempt and self.state == "RUNNING"
+
+    def is_current(self, attempt: int) -> bool:
+        """Return whether this run is the job's last one so far, at work or ended."""
+        return self.restarts == attempt and self.state not in {"GONE", "PENDING", "REQUEUED"}
 
     def label(self, job: int) -> str:
         """Return the job's name for users: ``12``, or ``12_3`` of an array."""
@@ -142,6 +150,7 @@ def parse(text: str, job: int) -> JobState | None:
         task = ids.get("ArrayTaskId", "")
         preempted = _PREEMPTED.search(after_batch_flag)
         nodes = _NODES.search(after_batch_flag)
+        submitted = _SUBMITTED.search(after_batch_flag)
         return JobState(
             state=fields.get("JobState", ""),
             uid=int(uid[1]) if uid else -1,
@@ -153,8 +162,16 @@ def parse(text: str, job: int) -> JobState | None:
             batch_host=nodes[2] if nodes else "",
             node_count=int(nodes[3]) if nodes else 1,
             hit_limit=fields.get("Reason") == "TimeLimit",
+            submitted=_unix_time(submitted[1]) if submitted else 0.0,
         )
     return None
+
+
+def _unix_time(text: str) -> float:
+    try:
+        return float(calendar.timegm(time.strptime(text, "%Y-%m-%dT%H:%M:%S")))
+    except ValueError:
+        return 0.0
 
 
 def _fields(text: str) -> dict[str, str]:
@@ -187,5 +204,5 @@ def next_number(site: HelperSite) -> int:
 
 
 def environment(site: HelperSite) -> dict[str, str]:
-    """Return the variables of root's calls of Slurm's commands."""
-    return CLEAN | ({"SLURM_CONF": site.slurm_conf} if site.slurm_conf else {})
+    """Return the variables of root's calls of Slurm's commands, which print times in TZ."""
+    return CLEAN | {"TZ": "UTC0"} | ({"SLURM_CONF": site.slurm_conf} if site.slurm_conf else {})

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from . import files as safe
+from .identity import JobKey
 from .site import RequestRefused
 
 NAME = "manifest.json"
@@ -40,6 +41,9 @@ class ImageManifest:
       not to close any.
     - ``clocks``: the job's own clocks (ns, ``clock.Clocks``); None if it had none.
     - ``bound``: CPUs of threads bound to fewer than all (``cpu_binding.Bound``).
+    - ``script``: the digest of the job's batch script, which with its number, user and cluster
+      names the job (``identity.py``).
+    - ``submitted``: the SubmitTime of the run (Unix time), by which the head knows the run.
     - ``taken``: Unix time of the save. ``seconds``: its duration.
     """
 
@@ -62,6 +66,13 @@ class ImageManifest:
     closed: list[str] | None = None
     clocks: dict[str, int] | None = None
     bound: dict[str, list[int]] = field(default_factory=dict)
+    script: str = ""
+    submitted: float = 0.0
+
+    @property
+    def key(self) -> JobKey:
+        """The identity of the job."""
+        return JobKey(self.cluster, self.job, self.uid, self.gid, self.script)
 
     @property
     def size(self) -> int:

@@ -20,9 +20,9 @@ def restore(run: Run, image: Path) -> int:
     """
     begun, caller, method = time.monotonic(), run.caller, run.method
     manifest = manifests.read(image, run.site.key)
-    expected = (run.site.cluster, caller.job, caller.uid, caller.gid, method.name, image.name)
-    actual = (manifest.cluster, manifest.job, manifest.uid, manifest.gid, manifest.method,
-             str(manifest.number))  # fmt: skip
+    run.store.require_ours()
+    expected = (run.meta.key(run.site.cluster), method.name, image.name)
+    actual = (manifest.key, manifest.method, str(manifest.number))
     if actual != expected:
         raise RequestRefused(f"it is of {actual}, not of {expected}")
     manifests.compare(image, manifest)

@@ -18,7 +18,7 @@ from .store import JobStore, Meta
 @dataclass
 class Run:
     """A run of the job. ``attempt``: how often Slurm had restarted the job before. ``method`` saves
-    it.
+    it. ``submitted``: its SubmitTime (Unix time), 0 if unknown.
 
     ``given_back``: the files (path to size) that were open in the image from which this run
     continues. Empty once the run has an image of its own. ``instructions``: of the processor on
@@ -33,6 +33,7 @@ class Run:
     method: Method
     given_back: dict[str, int] = field(default_factory=dict)
     instructions: list[str] = field(default_factory=of_node)
+    submitted: float = 0.0
 
     def __post_init__(self) -> None:
         self.quota = JobQuota(self.site, self.caller.job, self.caller.uid, self.store.path)

@@ -93,6 +93,8 @@ class RunSaves:
         return ImageManifest(
             cluster=run.site.cluster,
             job=caller.job,
+            script=run.meta.script,
+            submitted=run.submitted,
             label=run.meta.label,
             attempt=run.attempt,
             number=number,

@@ -16,13 +16,14 @@ import time
 
 from . import job_state, log, outputs, restoring
 from .hold import JobHold, Outcome
+from .image_wait import RunEnded
 from .instructions import of_node
 from .next_save import CHECK_EVERY_S, NextSave
 from .run import Run
 from .saving import RunSaves
 from .signals import SIGNALS, Relay
 from .site import RequestRefused
-from .store import HeadRequest
+from .store import HeadRequest, Replaced
 
 _MAX_REASON_LENGTH = 500
 """The length of a reason that we send to the head, which passes it on."""
@@ -43,6 +44,7 @@ class Session:
         self._origin: tuple[int, str] = (0, "")
         # The error with which the payload ended after the loss of a node, while the job waits.
         self._end_at_loss: int | None = None
+        self._is_replaced = False
 
     def begin(self) -> None:
         """Restore the newest image that can be restored, or start over. If it raises
@@ -53,6 +55,8 @@ class Session:
         for image in run.store.images() if run.attempt else []:
             try:
                 number = restoring.restore(run, image)
+            except RunEnded:
+                raise
             except Exception as error:  # noqa: BLE001 - try an older image after any error
                 # Report only the newest image to the head: the run should have continued from it.
                 reason = f"image {image.name} is not used: {error}"
@@ -80,7 +84,19 @@ class Session:
         self._publish()
 
     def run(self) -> int:
-        """Return the payload's wait status, or a wait status of SIGTERM if a held job ended."""
+        """Return the payload's wait status, or a wait status of SIGTERM if a held job ended, or
+        another run has replaced this one.
+        """
+        try:
+            return self._drive()
+        except Replaced as end:
+            # This node had lost its network. Slurm will have our step killed; until then its
+            # program would write the files of the job that runs elsewhere.
+            self._is_replaced = True
+            self._run.report(f"this run ends: {end}")
+            return int(signal.SIGTERM)
+
+    def _drive(self) -> int:
         site = self._run.site
         next_poll = next_check = 0.0
         while True:
@@ -138,18 +154,33 @@ class Session:
         self._relay.wake_sudo(0.0)
         try:
             self._close()
+            if self._is_replaced:
+                return
             was_killed = os.WIFSIGNALED(status) and os.WTERMSIG(status) in _SLURMS_SIGNALS
             was_ended = self._relay.terminated or was_killed
             # A held job was saved for its next run. Slurm may end this run before the head has
             # verified the image and requeued the job. If no run follows, the sweeper cleans up.
             if was_ended and (self.is_held or not self._is_over()):
-                run.report("the run has ended; its images stay for the next")
-                self._publish("ended")
+                self._keep_for_next()
+                return
+            # A node that had lost its network may end a run which Slurm has given up. Images are
+            # only removed with slurmctld's word that no other run needs them.
+            if not was_ended and not self._is_current():
+                self._keep_for_next()
                 return
             run.store.remove()
             run.quota.forget()
         except Exception as error:  # noqa: BLE001 - the job's own exit code comes first
             run.report(f"the job's directory stays for the sweeper: {error}")
+
+    def _keep_for_next(self) -> None:
+        self._run.report("the run has ended; its images stay for the next")
+        self._publish("ended")
+
+    def _is_current(self) -> bool:
+        """Return whether slurmctld knows that this is still the job's run."""
+        state = job_state.ask(self._run.site, self._run.caller.job, 3.0)
+        return state is not None and state.is_current(self._run.attempt)
 
     def _close(self) -> None:
         self._run.method.close()
@@ -168,7 +199,11 @@ class Session:
             self._run.report(f"signal {number} came while the job was held: not delivered")
 
     def look_ahead(self) -> None:
-        """Check the size of the next save, and whether an obstacle would prevent it."""
+        """Check the size of the next save, and whether an obstacle would prevent it. Replaced if
+        another run of the job has begun.
+        """
+        with contextlib.suppress(OSError):
+            self._run.store.require_ours()
         if self.next_save.check():
             self._publish()
 
@@ -176,6 +211,10 @@ class Session:
         """Carry out a new request and answer it."""
         if request is None or request.id == self._answered_id:
             return
+        try:
+            self._run.store.require_ours()
+        except OSError:
+            return  # unknown whether we are the run that shall answer: look again
         self._answered_id = request.id
         try:
             message, number = self.carry_out(request)
@@ -191,6 +230,9 @@ class Session:
         """Carry out the request. Return a sentence about it, and the number of a new image (else
         0). RequestRefused if the request fails.
         """
+        own = self._run.store.run
+        if own is not None and request.run not in ("", own.token):
+            raise RequestRefused("the request is for another run of the job")
         match request.verb:
             case "checkpoint":
                 return self._checkpoint(request)
@@ -237,6 +279,8 @@ class Session:
         for image in self._run.store.images():
             try:
                 number = restoring.restore(self._run, image)
+            except RunEnded:
+                raise
             except Exception as error:  # noqa: BLE001 - try an older image after any error
                 self._run.report(f"image {image.name} could not be brought back: {error}")
                 continue
@@ -289,7 +333,8 @@ class Session:
             run.store.publish(
                 state or ("held" if self.is_held else "running"),
                 job=run.caller.job, label=run.meta.label, attempt=run.attempt, uid=run.caller.uid,
-                node=run.node, method=run.method.name, answer=self._answer,
+                submitted=run.submitted, node=run.node, method=run.method.name,
+                answer=self._answer,
                 origin={"image": image, "why": log.shown(reason)[:_MAX_REASON_LENGTH]},
                 hindered=log.shown(self.next_save.hindered)[:_MAX_REASON_LENGTH],
             )  # fmt: skip

@@ -11,6 +11,7 @@ from pathlib import Path
 from . import caller as callers
 from . import criu, dmtcp, job_nodes, job_state, outputs
 from .caller import Caller
+from .identity import JobKey
 from .image_wait import ImageWait, RunEnded
 from .job_state import JobState
 from .payload import Payload
@@ -70,7 +71,7 @@ def begin(
             if method == "criu"
             else dmtcp.Dmtcp(site, caller, payload, job_nodes.of_job(site, state))
         )
-        run = Run(site, caller, state.restarts, store, meta, saver)
+        run = Run(site, caller, state.restarts, store, meta, saver, submitted=state.submitted)
         session = Session(run, Relay(os.getppid()))
         try:
             session.begin()
@@ -114,7 +115,10 @@ def take(site: HelperSite, caller: Caller, store: JobStore, wait: ImageWait) -> 
             if not wait.retry_after_pause(str(taken)):
                 raise
     # During a wait the job may have been cancelled or requeued.
-    return _ask(site, caller, wait, state.restarts) if wait.waited else state
+    if wait.waited:
+        state = _ask(site, caller, wait, state.restarts)
+    store.claim(state.restarts)
+    return state
 
 
 def is_there(directory: Path, wait: ImageWait) -> bool:
@@ -155,19 +159,21 @@ def meta_of(
 ) -> Meta:
     """Return how the job began, in this run or an earlier one.
 
-    A directory of another user or method belongs to an earlier job with the same id.
+    A directory of another script, user or method belongs to an earlier job with the same id: its
+    first run was not ours if the node did not boot or has no root part.
     """
     before = store.meta()
-    own_values = (caller.uid, caller.gid, method)
-    if state.restarts and before and (before.uid, before.gid, before.method) == own_values:
+    own_script, digest = read_script(caller, script)
+    key = JobKey(site.cluster, caller.job, caller.uid, caller.gid, digest)
+    if state.restarts and before and (before.key(site.cluster), before.method) == (key, method):
         return before
     if before and before.uid != caller.uid:
         # Slurm uses job numbers again after MaxJobId. The images of the earlier job count against
         # its own user.
         JobQuota(site, caller.job, before.uid, store.path).forget()
     label = state.label(caller.job)
-    meta = Meta(caller.job, label, caller.uid, caller.gid, method, outputs.of_step())
-    store.begin(meta, read_script(caller, script))
+    meta = Meta(caller.job, label, caller.uid, caller.gid, method, outputs.of_step(), digest)
+    store.begin(meta, own_script)
     return meta
 
 

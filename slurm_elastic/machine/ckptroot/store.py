@@ -4,18 +4,21 @@
       script                     the job's own script, the user's, 0500
       meta.json                  root's alone: the job's owner and how it was started
       request                    we create it, SlurmUser writes its requests into it
+      run                        root's alone: the token of the run that owns the directory
       status.json                our answers, and the images: SlurmUser may read it
       keep/                      root's alone: copies of the job's outputs
       images/NUMBER/             root's, 2750: SlurmUser may read them to verify; no user may write
     DIRECTORY/CLUSTER/.removed-JOB-...   a directory during its deletion
 
-The request is an existing file that is written in place. A client of NFS sees the change when it
-opens the file (close-to-open), but may not see the name of a new file for half a minute.
+``request`` and ``run`` are existing files that are written in place. A client of NFS sees the
+change when it opens the file (close-to-open), but may not see the name of a new file for half a
+minute.
 """
 
 from __future__ import annotations
 
 import contextlib
+import errno
 import fcntl
 import json
 import os
@@ -28,6 +31,8 @@ from typing import Any, ClassVar
 from . import files
 from . import manifest as manifests
 from .caller import Caller
+from .identity import JobKey, RunKey, script_digest
+from .image_wait import RunEnded
 from .manifest import ImageManifest
 from .rights import as_user, let_run
 from .site import HelperSite, RequestRefused, trust
@@ -44,7 +49,7 @@ _MAX_REQUEST_BYTES = 4096
 
 @dataclass(frozen=True)
 class Meta:
-    """How the job was first started."""
+    """How the job was first started. ``script``: the digest of the batch script."""
 
     job: int
     label: str
@@ -52,6 +57,11 @@ class Meta:
     gid: int
     method: str
     outputs: list[str]
+    script: str = ""
+
+    def key(self, cluster: str) -> JobKey:
+        """Return the identity of the job."""
+        return JobKey(cluster, self.job, self.uid, self.gid, self.script)
 
 
 @dataclass(frozen=True)
@@ -59,7 +69,8 @@ class HeadRequest:
     """A request of the head.
 
     ``verb``: checkpoint, release or remove. ``stop``: stop the job afterwards. ``within``: seconds
-    until the deadline. ``closes``: close TCP connections in the image.
+    until the deadline. ``closes``: close TCP connections in the image. ``run``: the token of the
+    run that the head has read from our status; "" if the head does not say.
     """
 
     id: str
@@ -67,6 +78,11 @@ class HeadRequest:
     stop: bool = False
     within: float = 0.0
     closes: bool = False
+    run: str = ""
+
+
+class Replaced(RunEnded):
+    """Another run owns the directory. So Slurm has started the job again since our run."""
 
 
 class Taken(RequestRefused):
@@ -84,6 +100,7 @@ class JobStore:
         self.path = site.jobs / str(job)
         self.job = job
         self.site = site
+        self.run: RunKey | None = None
         self._lock: int | None = None
         self.lines: list[str] = []
         self._last_listed: list[dict[str, Any]] = []
@@ -137,10 +154,35 @@ class JobStore:
             os.close(self._lock)
             self._lock = None
 
+    def claim(self, attempt: int) -> None:
+        """Make the directory that of this run, before anything in it is changed. A run that has
+        lost the lock without noticing (NFS, after the client's lease) then changes nothing more.
+        """
+        run = RunKey(self.job, attempt)
+        with files.held(self.path / "run", os.O_RDWR | os.O_CREAT, owners=(0,)) as descriptor:
+            os.pwrite(descriptor, run.encoded(), 0)
+            os.fsync(descriptor)
+        self.run = run
+
+    def require_ours(self) -> None:
+        """Call this right before each effect on the directory. Replaced if another run owns it.
+        OSError if that cannot be read now: then we do not know.
+        """
+        ours = b"" if self.run is None else self.run.encoded()
+        owner = files.read(self.path / "run", _MAX_REQUEST_BYTES, owners=(0,))
+        if owner == ours:
+            return
+        if len(owner) == len(ours):
+            raise Replaced(f"Slurm has started another run of job {self.job} since")
+        # Another run may be writing it.
+        raise OSError(errno.EAGAIN, "not whole", str(self.path / "run"))
+
     def begin(self, meta: Meta, script: bytes) -> None:
-        """Prepare a job's first run: remove the files of an earlier job with this id."""
+        """After ``claim``, prepare a job's first run: remove the files of an earlier job with this
+        id.
+        """
         for entry in self.path.iterdir():
-            if entry.name != "lock":
+            if entry.name not in ("lock", "run"):
                 files.remove(entry)
         self._make_subdirectory("images", 0o751)
         self._make_subdirectory("keep", 0o700)
@@ -173,6 +215,7 @@ class JobStore:
                 stop=bool(values.get("stop", False)),
                 within=float(values.get("within", 0.0)),
                 closes=values.get("tcp") == "close",
+                run=str(values.get("run", "")),
             )
         except (OSError, RequestRefused, ValueError, KeyError, TypeError, AttributeError):
             return None
@@ -183,7 +226,15 @@ class JobStore:
 
     def publish(self, state: str, **fields: object) -> None:
         """Write ``status.json``."""
-        values = {"state": state, **fields, "images": self._list_images(), "log": self.lines}
+        self.require_ours()
+        run = "" if self.run is None else self.run.token
+        values = {
+            "state": state,
+            "run": run,
+            **fields,
+            "images": self._list_images(),
+            "log": self.lines,
+        }
         self.replace("status.json", json.dumps(values).encode(), 0o640)
 
     def images(self) -> list[Path]:
@@ -197,6 +248,7 @@ class JobStore:
 
     def new_image(self) -> Path:
         """Create an empty directory for the next image. Remove incomplete images of killed runs."""
+        self.require_ours()
         images = self.path / "images"
         for name in os.listdir(images):
             if name.endswith(_NEW):
@@ -218,6 +270,7 @@ class JobStore:
         final = path.with_name(str(manifest.number))
         # Rename only after its content is on the disk: a name without a suffix marks a complete
         # image.
+        self.require_ours()
         path.rename(final)
         manifests.sync(final.parent)
         for old in self.images()[self.site.keep :]:
@@ -232,9 +285,14 @@ class JobStore:
             self.add_log_line(f"image {path.name} stays: {error}")
 
     def remove(self) -> None:
-        """Delete the whole directory. First rename it, so that it is no job's name."""
+        """Delete the whole directory. First rename it, so that it is no job's name.
+
+        A run may only delete its own; the sweeper asks Slurm about the job before.
+        """
         removed = self.path.with_name(f"{REMOVED}{self.job}-{secrets.token_hex(6)}")
         with contextlib.suppress(FileNotFoundError):
+            if self.run is not None:
+                self.require_ours()
             self.path.rename(removed)
         # Close the lock first: on NFS an open file, and its directory, cannot be deleted.
         self.close()
@@ -287,9 +345,9 @@ class JobStore:
                 os.fchown(descriptor, meta.uid, meta.gid)
 
 
-def read_script(caller: Caller, path: str) -> bytes:
-    """Return the job's own script, extracted from the launcher's script that Slurm started. Read
-    with the user's rights.
+def read_script(caller: Caller, path: str) -> tuple[bytes, str]:
+    """Return the job's own script, extracted from the launcher's script that Slurm started, and
+    the digest of the whole. Read with the user's rights.
     """
     # The rights include the job's group, which may enter the directory of slurmd's copy.
     with as_user(caller):
@@ -300,7 +358,7 @@ def read_script(caller: Caller, path: str) -> bytes:
     _, marker, script = content.partition(_MARKER)
     if not marker:
         raise RequestRefused("the script has no mark of the launcher")
-    return script
+    return script, script_digest(content)
 
 
 def _write(path: Path, content: bytes, mode: int, owner: tuple[int, int]) -> None:

@@ -127,6 +127,18 @@ local function spans_nodes(job)
     and has(SAVING.several_nodes or {}, own_method(job) or "")
 end
 
+-- Random digits. Two jobs must not get the same; nobody gains anything by guessing them.
+local function token()
+  local file = io.open("/dev/urandom", "rb")
+  local bytes = file and file:read(16) or os.time() .. tostring({}) .. os.clock()
+  if file then
+    file:close()
+  end
+  return (string.gsub(bytes, ".", function(char)
+    return string.format("%02x", string.byte(char))
+  end))
+end
+
 local function launched(job, part_list)
   if type(job.script) ~= "string" or string.sub(job.script, 1, 2) ~= "#!" then
     return nil
@@ -136,7 +148,10 @@ local function launched(job, part_list)
   if not launcher or not fits or #launcher + #job.script > LONGEST then
     return nil
   end
-  return not string.find(job.script, MARK, 1, true) and launcher .. job.script or nil
+  if string.find(job.script, MARK, 1, true) then
+    return nil
+  end
+  return (string.gsub(launcher, "@TOKEN@", token())) .. job.script
 end
 
 -- Words before a command that do not end the search for it; so do assignments, options and numbers.

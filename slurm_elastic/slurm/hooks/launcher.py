@@ -11,6 +11,10 @@ from collections.abc import Mapping
 
 MARK = "#__SLURM_ELASTIC_SCRIPT__"
 """The line between launcher and script."""
+RANDOM_DIGITS = "@TOKEN@"
+"""In place of this the submit filter writes random digits. Slurm keeps the script over requeues, so
+the digits tell a job from a later one that gets its number (``machine/ckptroot/identity.py``).
+"""
 PROGRAM = "/usr/local/sbin/slurm-elastic-ckpt-root"
 
 # bash -p passes the environment on unchanged and reads no BASH_ENV. dash would drop exported
@@ -18,6 +22,7 @@ PROGRAM = "/usr/local/sbin/slurm-elastic-ckpt-root"
 _SUDO = """\
 #!/bin/bash -p
 # slurm-elastic: the job's own script follows below the mark. This part lets it be checkpointed.
+# job {digits}
 p={program}
 if [ -z "$SLURM_ELASTIC_PLAIN" ] && /usr/bin/sudo -n "$p" ready {method} </dev/null >/dev/null 2>&1
 then
@@ -52,8 +57,8 @@ def launchers(directory: str, program: str = PROGRAM) -> Mapping[str, str]:
     """The text before the script by method. ``directory`` is ``checkpoint.directory``."""
     plain = _PLAIN.format(mark=MARK, run="")
     return {
-        "criu": _SUDO.format(program=program, method="criu") + plain,
-        "dmtcp": _SUDO.format(program=program, method="dmtcp") + plain,
+        "criu": _SUDO.format(program=program, digits=RANDOM_DIGITS, method="criu") + plain,
+        "dmtcp": _SUDO.format(program=program, digits=RANDOM_DIGITS, method="dmtcp") + plain,
         "blcr": _BLCR.format(directory=directory)
         + _PLAIN.format(mark=MARK, run="$SLURM_ELASTIC_RUN "),
     }

@@ -27,6 +27,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from slurm_elastic.model.checkpoint import Image
+from slurm_elastic.model.job_key import JobKey
 from slurm_elastic.state.ckptstate.earlier_moves import decoded_move, decoded_verdict
 from slurm_elastic.state.ckptstate.facts import Migration, RecordedNotice, Suspension, UnsavableRun
 from slurm_elastic.state.ckptstate.schema import SCHEMA
@@ -53,12 +54,14 @@ _Row = Mapping[str, Any] | sqlite3.Row
 
 class _PastMove(Struct, frozen=True):
     """How a run was moved: ``renewed`` at its time limit, or at least ``stopped`` for a move.
-    ``excludes``: the move is over, and its job still has our list of excluded nodes.
+    ``excludes``: the move is over, and its job still has our list of excluded nodes. ``key``: the
+    identity of the job; None if there is nothing to know about the run.
     """
 
     renewed: bool = False
     stopped: bool = False
     excludes: bool = False
+    key: JobKey | None = None
 
 
 _NO_PAST_MOVE = _PastMove()
@@ -283,6 +286,33 @@ class CheckpointState(Store):
         """Delete the records of a job's images: the job has ended, and its images are gone."""
         self._forget_images(self.images(job))
 
+    # jobs whose number was given to another job
+
+    def forget_earlier_jobs(self, present: Mapping[int, JobKey]) -> frozenset[int]:
+        """Delete all records of jobs whose number another job has now, and return these numbers.
+        ``present``: the jobs that Slurm lists. Every other method goes by the number alone.
+        """
+        with self.lock:
+            images = tuple(self.by_key("images").values())
+            moves = {run: move.run.key for run, move in self.by_key("migrations").items()}
+            moves |= {run: past.key for run, past in self.by_key("runs").items() if past.key}
+        recorded = {*moves.values(), *(image.key for image in images)}
+        numbers = frozenset(
+            key.number
+            for key in recorded
+            if (job := present.get(key.number)) is not None and not job.may_follow(key)
+        )
+        if numbers:
+            runs = [{"job": job, "attempt": n} for job, n in moves if job in numbers]
+            jobs = [{"job": number} for number in sorted(numbers)]
+            self._write(
+                Fact(drop="images", rows=[_image_key(i) for i in images if i.job in numbers]),
+                Fact(drop="migrations", rows=runs),
+                Fact(drop="unsavable", rows=jobs),
+                Fact(drop="suspensions", rows=jobs),
+            )
+        return numbers
+
     # jobs that cannot be saved
 
     def unsavable(self) -> Mapping[int, UnsavableRun]:
@@ -370,7 +400,7 @@ def _past_move_of(row: _Row) -> _PastMove | None:
     past_move = _PastMove(
         renewed=move.was_renewed, stopped=move.was_stopped, excludes=move.has_left_exclusions
     )
-    return None if past_move == _NO_PAST_MOVE else past_move
+    return None if past_move == _NO_PAST_MOVE else replace(past_move, key=move.run.key)
 
 
 def _image_key(image: Image) -> dict[str, Any]:

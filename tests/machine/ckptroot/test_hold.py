@@ -45,6 +45,7 @@ class Held:
         self.store = JobStore(site, 7)
         (self.store.path / "images" / "1").mkdir(parents=True)
         self.method: Any = SimpleNamespace(name="criu", pid=0, close=lambda: None)
+        self.store.claim(1)
         self.run = Run(site, CALLER, 1, self.store, META, self.method)
         self.run.quota = cast("Any", SimpleNamespace(forget=lambda: None, settle=lambda: None))
         self.session = Session(self.run, self.relay)
@@ -272,7 +273,7 @@ def test_a_directory_that_cannot_be_removed_is_the_sweepers(
         raise OSError(16, "Device or resource busy")
 
     monkeypatch.setattr(held.store, "remove", busy)
-    assert remains(held, 0)
+    assert remains(held, 0, JobState("RUNNING", 2000, 1))
     assert "stays for the sweeper: [Errno 16]" in held.store.lines[-1]
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import zipfile
 from collections.abc import Callable
+from dataclasses import replace
 from io import BytesIO
 from pathlib import Path
 from types import SimpleNamespace
@@ -190,7 +191,10 @@ class Bed:
         self.site = HelperSite(cluster="t", directory=tmp_path / "d", key=b"", reader=(0, 0))
         self.site.jobs.mkdir(parents=True)
         self.server: list[Callable[[], object]] = []
-        self.store: Any = SimpleNamespace(open=self.open, images=lambda: self.images)
+        self.claimed: list[int] = []
+        self.store: Any = SimpleNamespace(
+            open=self.open, images=lambda: self.images, claim=self.claimed.append
+        )
         self.patience: Any = SimpleNamespace(
             patient=None,
             waited=False,
@@ -237,6 +241,7 @@ def test_a_restart_waits_for_slurmctld_and_for_the_directory_and_asks_again(bed:
 def test_who_did_not_wait_asks_once(bed: Bed) -> None:
     assert bed.take() == RUNS
     assert bed.answers == []
+    assert bed.claimed == [1], "the directory is this run's before anything in it is changed"
     assert bed.patience.patient, "it is a restart"
 
 
@@ -308,7 +313,7 @@ def test_another_users_job_is_refused(bed: Bed) -> None:
 # how the job began
 
 
-META = Meta(7, "7", 2000, 2001, "criu", ["/out"])
+META = Meta(7, "7", 2000, 2001, "criu", ["/out"], "digest")
 
 
 @pytest.mark.parametrize(
@@ -317,8 +322,9 @@ META = Meta(7, "7", 2000, 2001, "criu", ["/out"])
         (1, META, False, False),
         (0, META, True, False),
         (1, None, True, False),
-        (1, Meta(7, "7", 2000, 2001, "dmtcp", []), True, False),
-        (1, Meta(7, "7", 2000, 9, "criu", []), True, False),
+        (1, Meta(7, "7", 2000, 2001, "dmtcp", [], "digest"), True, False),
+        (1, Meta(7, "7", 2000, 9, "criu", [], "digest"), True, False),
+        (1, replace(META, script="of another job"), True, False),
         (0, Meta(7, "7", 9, 2001, "criu", []), True, True),
     ],
 )
@@ -340,7 +346,7 @@ def test_an_earlier_jobs_directory_is_no_run_of_this_one(
         return SimpleNamespace(forget=lambda: forgot.append(uid))
 
     monkeypatch.setattr(starting, "JobQuota", quota)
-    monkeypatch.setattr(starting, "read_script", lambda caller, path: b"")
+    monkeypatch.setattr(starting, "read_script", lambda caller, path: (b"", "digest"))
     monkeypatch.setattr(starting.outputs, "of_step", lambda: ["/out"])
     state = JobState("RUNNING", 2000, restarts)
     found = starting.meta_of(bed.site, CALLER, bed.store, state, "criu", "script")
@@ -363,7 +369,7 @@ def test_what_fails_as_it_begins_is_abandoned_and_lets_the_directory_go(
     session = SimpleNamespace(begin=fails, abandon=lambda _: done.append("abandon"))
     wait = SimpleNamespace(finish=lambda: done.append("rewarded"))
     for name, made in (("JobStore", store), ("Session", session), ("ImageWait", wait), ("Run", None), ("Relay", None)):  # fmt: skip
-        monkeypatch.setattr(starting, name, lambda *_, made=made: made)
+        monkeypatch.setattr(starting, name, lambda *_, made=made, **__: made)
     for name, said in (("take", RUNS), ("meta_of", META)):
         monkeypatch.setattr(starting, name, lambda *_, said=said: said)
     for name in ("Criu", "Dmtcp"):

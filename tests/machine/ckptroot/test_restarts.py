@@ -79,6 +79,7 @@ class Job:
         self.store.open()
         self.out = directory / "home" / "out"
         self.meta = Meta(7, "7", USER, USER, "criu", [str(self.out)])
+        self.store.claim(0)
         self.store.begin(self.meta, b"#!/bin/sh\n")
         self.attempt = -1
 
@@ -87,6 +88,7 @@ class Job:
         self.out.write_bytes(b"")
         os.chown(self.out, USER, USER)
         self.attempt += 1
+        self.store.claim(self.attempt)
         node: Any = Node(*bad)
         self.of = Run(self.site, CALLER, self.attempt, self.store, self.meta, node)
         relay: Any = SimpleNamespace(terminated=False, wake_sudo=lambda *_: None)

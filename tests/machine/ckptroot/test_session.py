@@ -137,13 +137,13 @@ class Bed:
         self.signals: list[list[int]] = []
         self.relay = SimpleNamespace(terminated=False, wait=self.wait, wake_sudo=lambda *_: None)
         monkeypatch.setattr(sessions.time, "monotonic", lambda: self.clock.now)
-        monkeypatch.setattr(sessions.job_state, "ask", lambda *_: self.answers.pop(0))
+        monkeypatch.setattr(sessions.job_state, "ask", self.ask)
         self.told: list[str] = []
         monkeypatch.setattr(sessions.log, "write", lambda level, line: self.told.append(line))
         self.site = HelperSite(cluster="t", directory=directory / "shared", key=KEY, reader=(0, 0))
         self.store = JobStore(self.site, 7)
         for name in ("images", "keep"):
-            (self.store.path / name).mkdir(parents=True)
+            (self.store.path / name).mkdir(parents=True, exist_ok=True)
         self.out = directory / "out"
         self.out.touch()
         self.cpuinfo = directory / "cpuinfo"
@@ -151,7 +151,12 @@ class Bed:
         self.attempt = attempt
         self.session = self.opened()
 
+    def ask(self, *_: object) -> JobState | None:
+        """What slurmctld says: ``answers``, then that the job runs."""
+        return self.answers.pop(0) if self.answers else replace(RUNS, restarts=self.attempt)
+
     def opened(self) -> Session:
+        self.store.claim(self.attempt)
         meta = Meta(7, "7", 0, 0, "criu", [str(self.out)])
         self.run = Run(self.site, CALLER, self.attempt, self.store, meta, self.node)
         quota: Any = SimpleNamespace(
@@ -265,10 +270,10 @@ def test_of_a_request_to_close_connections_the_method_is_told(
 
 def test_what_is_no_image_of_this_job_is_not_used_and_why_is_said(run: Bed) -> None:
     run.save()
-    run.run.caller = Caller(8, 0, 0, "root", (0,), {})
+    run.run.meta = replace(run.run.meta, script="of another job")
     run.session.begin()
     (line, _) = run.said()
-    assert line.startswith("image 1 is not used: it is of ('t', 7, 0, 0, 'criu', '1'), not of ")
+    assert line.startswith("image 1 is not used: it is of (JobKey(cluster='t', job=7, uid=0, ")
     assert run.node.did[-1] == "start"
     assert run.status()["origin"] == {"image": 0, "why": line}
 

@@ -29,6 +29,7 @@ pytestmark = ROOT
 def store(tmp_path: Path) -> JobStore:
     made = JobStore(HelperSite(cluster="t", directory=tmp_path, key=b"k" * 64, reader=(0, 1234)), 7)
     (made.path / "images").mkdir(parents=True)
+    made.claim(0)
     return made
 
 
@@ -89,7 +90,7 @@ def test_a_file_of_roots_is_replaced_in_one_step(store: JobStore) -> None:
         assert path.read_bytes() == content
         found = path.stat()
         assert (stat.S_IMODE(found.st_mode), found.st_uid, found.st_gid) == (0o640, 0, 1234)
-    assert sorted(os.listdir(store.path)) == ["images", "status.json"]
+    assert sorted(os.listdir(store.path)) == ["images", "run", "status.json"]
 
 
 def test_the_last_fifty_sentences_are_kept(store: JobStore) -> None:
@@ -272,14 +273,19 @@ def test_where_a_file_system_has_no_such_rights_the_script_is_its_users(
     assert len(os.listdir("/proc/self/fd")) == before
     found = (store.path / "script").stat()
     assert (found.st_uid, found.st_gid, stat.S_IMODE(found.st_mode)) == (1, 1, 0o500)
-    assert sorted(os.listdir(store.path)) == ["images", "keep", "meta.json", "request", "script"]
+    assert sorted(os.listdir(store.path)) == [
+        "images", "keep", "meta.json", "request", "run", "script",
+    ]  # fmt: skip
 
 
 def test_the_jobs_own_script_is_what_follows_the_launcher(tmp_path: Path) -> None:
     caller = Caller(7, 0, 0, "root", (0,), {})
     script = tmp_path / "slurm_script"
     script.write_bytes(b"launcher\n#__SLURM_ELASTIC_SCRIPT__\n#!/bin/sh\nits own\n")
-    assert stores.read_script(caller, str(script)) == b"#!/bin/sh\nits own\n"
+    own, digest = stores.read_script(caller, str(script))
+    assert own == b"#!/bin/sh\nits own\n"
+    script.write_bytes(b"launcher 2\n#__SLURM_ELASTIC_SCRIPT__\n#!/bin/sh\nits own\n")
+    assert stores.read_script(caller, str(script))[1] != digest, "of another job"
     script.write_bytes(b"#!/bin/sh\n")
     with pytest.raises(RequestRefused, match="the script has no mark of the launcher"):
         stores.read_script(caller, str(script))

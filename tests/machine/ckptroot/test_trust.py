@@ -50,6 +50,7 @@ class TestJobDirectory:
     def test_is_roots_and_closed(self, site: HelperSite) -> None:
         store = JobStore(site, 7)
         store.open()
+        store.claim(0)
         store.begin(meta(), b"#!/bin/sh\n")
         modes = {p.name: (p.stat().st_uid, p.stat().st_mode & 0o7777) for p in store.path.iterdir()}
         assert store.path.stat().st_mode & 0o7777 == 0o751
@@ -119,6 +120,7 @@ class TestJobDirectory:
     def test_is_emptied_for_a_number_that_was_given_out_again(self, site: HelperSite) -> None:
         store = JobStore(site, 7)
         store.open()
+        store.claim(0)
         store.begin(meta(), b"#!/bin/sh\n")
         (store.path / "images" / "1").mkdir()
         (store.path / "images" / "link").symlink_to("/etc")
@@ -143,6 +145,7 @@ class TestJobDirectory:
     def test_takes_no_request_that_cannot_be_read(self, site: HelperSite, content: str) -> None:
         store = JobStore(site, 7)
         store.open()
+        store.claim(0)
         store.begin(meta(), b"#!/bin/sh\n")
         (store.path / "request").write_text(content)
         assert store.request() is None
@@ -151,6 +154,7 @@ class TestJobDirectory:
     def test_takes_no_request_of_others_and_no_link(self, site: HelperSite, home: Path) -> None:
         store = JobStore(site, 7)
         store.open()
+        store.claim(0)
         store.begin(meta(), b"#!/bin/sh\n")
         path = store.path / "request"
         path.write_text('{"id": "1", "verb": "release"}')
@@ -272,6 +276,7 @@ class TestSweeper:
         site = replace(site, scontrol=str(script))
         store = JobStore(site, 7)
         store.open()
+        store.claim(0)
         store.begin(meta(), b"#!/bin/sh\n")
         store.close()
         return site
