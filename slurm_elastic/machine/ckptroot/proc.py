@@ -24,10 +24,16 @@ def processes() -> list[int]:
 
 def family(pid: int) -> Iterator[int]:
     """Yield a process and all its descendants (proc(5), children)."""
-    yield pid
-    with contextlib.suppress(OSError):
-        for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split():
-            yield from family(int(child))
+    # No recursion: a chain of processes may be longer than Python's stack.
+    pending = [pid]
+    while pending:
+        parent = pending.pop()
+        yield parent
+        # The kernel lists a child under the thread that has forked it.
+        for thread in threads_of(parent):
+            with contextlib.suppress(OSError):
+                children = Path(f"/proc/{parent}/task/{thread}/children").read_text()
+                pending.extend(map(int, children.split()))
 
 
 def threads_of(pid: int) -> list[int]:

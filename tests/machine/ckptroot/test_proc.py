@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -40,3 +42,45 @@ def test_memory_is_what_is_its_own_swapped_out_too() -> None:
 def test_a_process_that_is_gone_has_no_status() -> None:
     assert proc.status_of(os.getpid())["Pid"] == str(os.getpid())
     assert proc.status_of(1 << 30) == {}
+
+
+_PARENT = """\
+import subprocess, sys, threading
+sleep = ["/bin/sh", "-c", "sleep 600 & echo; wait"]
+def start():
+    child = subprocess.Popen(sleep, stdout=subprocess.PIPE)
+    child.stdout.readline()
+    return child
+children = []
+thread = threading.Thread(target=lambda: (children.append(start()), done.wait()), daemon=True)
+done = threading.Event()
+thread.start()
+start()
+while not children:
+    pass
+print(children[0].pid, flush=True)
+sys.stdin.read()
+"""
+
+
+def test_a_family_has_the_children_that_other_threads_have_started() -> None:
+    """As of Python's executors, Java and Go."""
+    with subprocess.Popen(
+        [sys.executable, "-c", _PARENT], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    ) as parent:
+        assert parent.stdout is not None
+        child = int(parent.stdout.readline())
+        family = list(proc.family(parent.pid))
+        for pid in reversed(family):
+            os.kill(pid, 9)
+    assert family[0] == parent.pid
+    assert child in family
+    assert len(family) == 5, "both children with their own children"
+
+
+def test_a_family_may_be_a_long_chain(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    for pid in range(1, 3000):
+        (tmp_path / f"{pid}").write_text(f"{pid + 1}" if pid < 2999 else "")
+    monkeypatch.setattr(proc, "threads_of", lambda pid: [pid])
+    monkeypatch.setattr(proc, "Path", lambda path: tmp_path / path.split("/")[2])
+    assert list(proc.family(1)) == list(range(1, 3000))
