@@ -26,7 +26,6 @@ FIRST_PID = 1000
 """Payloads get higher numbers, so that process 1 and CRIU do not use a number that the job
 needs.
 """
-_MAX_MESSAGE_BYTES = 65536
 
 
 def start(payload: Payload) -> tuple[socket.socket, int]:
@@ -62,8 +61,12 @@ def send(connection: socket.socket, message: dict[str, Any]) -> None:
     """Send one message. Errors are ignored, because the reader of the socket notices a lost
     partner.
     """
+    # In a file, because a datagram has a largest length: the numbers of some 10,000 tasks are
+    # longer.
     try:
-        connection.send(json.dumps(message).encode())
+        with open(os.memfd_create("message"), "w+b", buffering=0) as file:
+            file.write(json.dumps(message).encode())
+            socket.send_fds(connection, [b"."], [file.fileno()])
     except OSError:
         return
 
@@ -76,10 +79,14 @@ def receive(connection: socket.socket, timeout: float) -> dict[str, Any] | None:
     if not ready:
         return None
     try:
-        content = connection.recv(_MAX_MESSAGE_BYTES)
+        descriptors = socket.recv_fds(connection, 1, 1, socket.MSG_CMSG_CLOEXEC)[1]
     except OSError:
-        content = b""
-    message: dict[str, Any] = json.loads(content) if content else {"gone": True}
+        descriptors = []
+    if not descriptors:
+        return {"gone": True}
+    with open(descriptors[0], "rb") as file:
+        file.seek(0)  # the partner's descriptor and ours have one offset
+        message: dict[str, Any] = json.load(file)
     return message
 
 

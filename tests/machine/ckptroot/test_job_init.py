@@ -559,3 +559,15 @@ def test_it_never_comes_back_to_what_forked_it(
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     with ours, theirs, pytest.raises(Exited):
         job_init.JobInit(theirs, cast("Payload", None), {}, {}).serve()
+
+
+@pytest.mark.parametrize("tasks", [10, 9_500, 40_000])
+def test_a_message_about_any_number_of_tasks_arrives_whole(tasks: int) -> None:
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    with ours, theirs:
+        order = {"do": "continue", "but": list(range(10_000, 10_000 + tasks))}
+        job_init.send(ours, order)
+        assert job_init.receive(theirs, 1.0) == order
+        assert job_init.receive(theirs, 0.0) is None
+        ours.close()
+        assert job_init.receive(theirs, 1.0) == {"gone": True}
