@@ -37,6 +37,7 @@ from slurm_elastic.checkpointers.save_signs import (
 from slurm_elastic.config.checkpoint import SignalSettings
 from slurm_elastic.model.causes.hindrances import UNCAUGHT
 from slurm_elastic.model.checkpoint import Image, JobRun, Origin
+from slurm_elastic.model.job_key import JobKey
 from slurm_elastic.model.protocols import Slurm
 from slurm_elastic.model.slurm import ENDED, SlurmJob
 from slurm_elastic.policies.checkpoint.batch_script import DIED, dies_of_signals
@@ -117,7 +118,8 @@ class _DiedOfSignalError(CheckpointError):
 
 
 class Book(Struct, frozen=True, kw_only=True):
-    """The contents of one job's file. ``directory``: the job's working directory. ``dies``: whether
+    """The contents of one job's file. ``directory``: the job's working directory. ``key``: the
+    identity of the job in the last run that was asked for a save. ``dies``: whether
     our signal ends the job's batch script, None if that was not checked yet. It holds for all runs
     of the job, because they have the same script.
     """
@@ -129,6 +131,7 @@ class Book(Struct, frozen=True, kw_only=True):
     signs: dict[int, str] = {}
     number: int = 0
     dies: bool | None = None
+    key: JobKey | None = None
 
     def is_of(self, run: JobRun) -> bool:
         """Whether this was written for the job of this run, and not for an earlier job with its
@@ -136,7 +139,7 @@ class Book(Struct, frozen=True, kw_only=True):
         """
         if (self.uid, self.directory) != (run.uid, run.directory or self.directory):
             return False
-        return all(run.key.may_follow(image.key) for image in self.images)
+        return self.key is None or run.key.may_follow(self.key)
 
 
 class SignalCheckpointer:
@@ -164,6 +167,7 @@ class SignalCheckpointer:
         """
         settings = settings_of(self._settings, run)
         book = self._book_of(run) or Book(uid=run.uid, directory=run.directory)
+        book = replace(book, key=run.key)
         pending = book.pending
         is_resumed = pending is not None and pending.is_awaited(run, self._clock(), stop=stop)
         if pending is None or not is_resumed:
@@ -366,7 +370,7 @@ class SignalCheckpointer:
         """Return why the run cannot be saved, if the signal of its pending save has ended it. This
         is known also after a crash that came between the signal and the end.
         """
-        book, job = self._read(run.job), self._job(run)
+        book, job = self._book_of(run), self._job(run)
         pending = None if book is None else book.pending
         if pending is None or job is None or not job.has_ended:
             return ""
