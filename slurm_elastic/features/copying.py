@@ -371,7 +371,11 @@ class Copies:
         except CopierRefusalError as error:
             return CopyResult(reason=str(error), final=True)
         order = user | {
-            "do": way, "job": row.job, "directory": row.directory,
+            "do": way, "job": row.job, "restarts": row.restarts, "directory": row.directory,
+            # Before the rows are read: a run that is ordered later must not pass for one given up.
+            "made_at": int(self._site.now() * 1e9),
+            "live": [(r.job, r.restarts) for r in self._site.ledger.copies.all()
+                     if r.machine == row.machine and not r.state.is_over],
             "exclude": list(settings.exclude), "size_limit": settings.size_limit << 20,
             "outputs": [{"path": path, "base": base} for path, base in row.outputs.items()],
         }  # fmt: skip

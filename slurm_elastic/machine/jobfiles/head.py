@@ -160,6 +160,8 @@ def _send_file(tree: Tree, path: str, present: Message | None, channel: Channel)
     try:
         status = os.fstat(descriptor)
         is_kept = present is not None and bool(present["keep"])
+        if is_kept:
+            tree.note(path, "another job has changed it on the machine: the machine's file stays")
         is_wanted = present is None or (not is_kept and present["at"] != stamp(status))
         channel.send(t="f", p=path, s=status.st_size, m=status.st_mtime_ns, mode=status.st_mode,
                      content=is_wanted, keep=is_kept)  # fmt: skip

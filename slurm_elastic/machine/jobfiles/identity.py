@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+from itertools import chain
 from typing import Any, NamedTuple
 
 from .wire import CopyError
@@ -14,13 +15,36 @@ _ORDER_WORD = 2
 
 
 class Identity(NamedTuple):
-    """The user and the job of a copy, and its kind (``do``: out, back or outputs)."""
+    """The user and the job of a copy, and its kind (``do``: out, back or outputs).
+
+    ``restarts``: the run of the job. ``made_at``: when slurm-elasticd made the order (ns).
+    ``live``: the runs (job, restarts) whose copies counted on the machine then.
+    """
 
     do: str
     job: int
     uid: int
     gid: int
     groups: list[int]
+    restarts: int
+    made_at: int
+    live: list[tuple[int, int]]
+
+    @property
+    def run(self) -> str:
+        """The run as the record of a directory names it."""
+        return run_name(self.job, self.restarts)
+
+    def counts(self, run: str, ordered_at: int) -> bool:
+        """Whether files of this run may still go back. A run that was ordered after our order was
+        made is not in ``live``, and counts.
+        """
+        return ordered_at >= self.made_at or run in {run_name(*live) for live in self.live}
+
+
+def run_name(job: int, restarts: int) -> str:
+    """A run of a job."""
+    return f"{job}.{restarts}"
 
 
 def read(command: str) -> Identity:
@@ -38,8 +62,11 @@ def of(order: Any) -> Identity:  # noqa: ANN401 - JSON
     not complete.
     """
     groups = list(order["groups"])
-    identity = Identity(str(order["do"]), order["job"], order["uid"], order["gid"], groups)
-    if any(type(number) is not int for number in (identity.job, *identity[2:4], *groups)):
+    live = [(job, restarts) for job, restarts in order["live"]]
+    identity = Identity(str(order["do"]), order["job"], order["uid"], order["gid"], groups,
+                        order["restarts"], order["made_at"], live)  # fmt: skip
+    numbers = (*identity[1:4], identity.restarts, identity.made_at, *groups)
+    if any(type(number) is not int for number in (*numbers, *chain(*live))):
         raise TypeError
     if min(identity.uid, identity.gid, *groups) <= 0:
         raise CopyError("files are copied for users, not for root", final=True)

@@ -12,14 +12,16 @@ import fcntl
 import hashlib
 import json
 import os
+import re
 import stat
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar
 
 from .identity import Identity, become
 from .marks import is_in, marks_of, shared_directories
+from .owed import Owed
 from .places import make_place
 from .tree import Tree, sample, stamp
 from .wire import Channel, CopyError, Message
@@ -35,15 +37,16 @@ def run(identity: Identity, channel: Channel) -> None:
     process with the rights of the user, so root must not believe it.
     """
     os.umask(0o022)  # what root makes above a user's directory must let the user through
-    header = {**channel.receive(), "do": identity.do, "job": identity.job}
+    header = {**channel.receive(), "do": identity.do}
     if header["do"] == "back":
         _wait(lambda: not has_steps(identity.job), END_WAIT_S, channel)
     if header["do"] == "out":
         for path, owned in header["places"]:
             make_place(str(path), owned, identity.uid, identity.gid)
-    # The last step that needs root. After ``become`` nothing that the head sends can reach the
+    # The last steps that need root. After ``become`` nothing that the head sends can reach the
     # files of other users.
     place = _state_directory(identity.uid, identity.gid)
+    owed = Owed(identity)
     become(identity)
     header["shared"] = shared_directories(marks_of(header))
     if header["do"] == "outputs":
@@ -53,11 +56,13 @@ def run(identity: Identity, channel: Channel) -> None:
         channel.receive()
         channel.send(notes=[])
         return
-    with _Book(place, str(header["directory"]), channel) as book:
+    with _Book(place, str(header["directory"]), channel, identity) as book:
         if header["do"] == "out":
             _take_in(header, book, channel)
+            owed.set(is_owed=True)
         else:
             _give_back(header, book, channel)
+            owed.set(is_owed=False)
 
 
 def _tree(header: Message, directory: str) -> Tree:
@@ -69,14 +74,21 @@ def has_steps(job: int) -> bool:
     title, host = f"slurmstepd: [{job}.".encode(), _host_of("self")
     for entry in Path("/proc").iterdir():
         with contextlib.suppress(OSError):
-            # The host, because containers on this machine may be nodes of their own.
+            # The host, because containers on this machine may be nodes of their own. The user,
+            # because everybody may give a process this title.
             if (
                 entry.name.isdecimal()
                 and (entry / "cmdline").read_bytes().startswith(title)
+                and _is_of_root(entry / "status")
                 and _host_of(entry.name) == host
             ):
                 return True
     return False
+
+
+def _is_of_root(status: Path) -> bool:
+    """Whether the real and the effective user are root: a set-user-ID program has only one."""
+    return re.search(rb"^Uid:\t0\t0\t", status.read_bytes(), re.MULTILINE) is not None
 
 
 def _host_of(pid: str) -> str:
@@ -107,18 +119,21 @@ class _Book:
     """The record of one directory. It is a context, because only one copy at a time may use it.
 
     ``base``: by path, the stamps of a file on the head and here, or the target of a link.
-    ``own``: by path, the stamp of a file that the machine had before the first copy, or None for a
-    directory or link. Only the machine's owner removes these.
+    ``runs``: the runs of jobs that use the directory, with the times of their orders. ``own``: by
+    path, the stamp of a file that the machine had before the first copy, or None for a directory or
+    link. Only the machine's owner removes these.
     """
 
     guarded_by: ClassVar[dict[str, str]] = {"_lock": "to copy the files of one directory"}
 
-    def __init__(self, place: str, directory: str, channel: Channel) -> None:
+    def __init__(self, place: str, directory: str, channel: Channel, identity: Identity) -> None:
         self._path = Path(place, hashlib.sha256(os.fsencode(directory)).hexdigest()[:32] + ".json")
         self._channel, self.directory = channel, directory
         self.base: dict[str, Any] = {}
         self.own: dict[str, list[int] | None] = {}
-        self.jobs: list[int] = []
+        self.runs: dict[str, int] = {}
+        self._identity = identity
+        self.is_new = True
 
     def __enter__(self) -> _Book:
         self._lock = os.open(self._path.with_suffix(".lock"), os.O_RDWR | os.O_CREAT, 0o600)
@@ -126,7 +141,9 @@ class _Book:
             raise CopyError(f"{self.directory}: another copy has used it for too long")
         with contextlib.suppress(FileNotFoundError, ValueError):
             content = json.loads(self._path.read_text())
-            self.base, self.own, self.jobs = content["base"], content["own"], content["jobs"]
+            self.base, self.own = content["base"], content["own"]
+            self.runs = self._counting(content["runs"])
+            self.is_new = False
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -143,7 +160,7 @@ class _Book:
         """Write the record to its file."""
         draft = self._path.with_suffix(".new")
         content = {
-            "directory": self.directory, "base": self.base, "own": self.own, "jobs": self.jobs
+            "directory": self.directory, "base": self.base, "own": self.own, "runs": self.runs
         }  # fmt: skip
         draft.write_text(json.dumps(content))
         # With half a record all files would count as changed, and would be sent back.
@@ -154,15 +171,32 @@ class _Book:
         self._path.unlink(missing_ok=True)
 
     def has_neighbours(self) -> bool:
-        """Whether another job uses a directory above or below this one."""
+        """Whether another run uses a directory above or below this one."""
         for path in self._path.parent.glob("*.json"):
             with contextlib.suppress(OSError, ValueError):
                 content = json.loads(path.read_text())
                 one, other = f"{content['directory']}/", f"{self.directory}/"
                 nested = one != other and (one.startswith(other) or other.startswith(one))
-                if nested and content["jobs"]:
+                if nested and self._counting(content["runs"]):
                     return True
         return False
+
+    def _counting(self, runs: Mapping[str, int]) -> dict[str, int]:
+        # The head may have given a run up: then no copy back comes for it.
+        return {run: at for run, at in runs.items() if self._identity.counts(run, at)}
+
+    def begin(self) -> None:
+        """Record the run of this copy."""
+        self.runs[self._identity.run] = self._identity.made_at
+
+    def end(self) -> None:
+        """Forget the run of this copy: its files are back."""
+        self.runs.pop(self._identity.run, None)
+
+    @property
+    def has_others(self) -> bool:
+        """Whether other runs use the directory."""
+        return bool(self.runs.keys() - {self._identity.run})
 
     def changed(self, path: str, status: os.stat_result) -> bool:
         """Whether the file has changed since it came. True if a job has made it."""
@@ -179,15 +213,22 @@ def _take_in(header: Message, book: _Book, channel: Channel) -> None:
         channel.send(done=True, notes=[])
         return
     tree = _tree(header, book.directory)
-    is_first = not book.base and not book.jobs
+    # A file that no other run has changed was changed by one that was given up: the head's counts.
     for path, status in tree.entries():
         channel.beat()
         is_file = stat.S_ISREG(status.st_mode)
-        if is_first:
+        if book.is_new:
             book.own[path] = stamp(status) if is_file else None
         if is_file:
-            keep = path in book.base and book.changed(path, status)
+            is_changed = path in book.base and book.changed(path, status)
+            keep = is_changed and book.has_others
+            if is_changed and not keep:
+                tree.note(
+                    path, "a job that was given up has changed it here: the head's file replaces it"
+                )
             channel.send(p=path, at=stamp(status), keep=keep)
+    # If this copy fails, the next one must not take its files for the machine's own.
+    book.save()
     channel.send(end=True)
     while (message := channel.receive())["t"] != "end":
         path = str(message["p"])
@@ -197,8 +238,7 @@ def _take_in(header: Message, book: _Book, channel: Channel) -> None:
             if error.errno != errno.EXDEV:
                 raise
             tree.note_mount(error)
-    if header["job"] not in book.jobs:
-        book.jobs.append(header["job"])
+    book.begin()
     book.save()
     channel.send(done=True, notes=tree.notes)
 
@@ -239,14 +279,14 @@ def _give_back(header: Message, book: _Book, channel: Channel) -> None:
     while "done" not in (message := channel.receive()):
         written |= message["written"]
     notes = [] if tree is None else tree.notes
-    book.jobs = [job for job in book.jobs if job != header["job"]]
+    book.end()
     for path, there in written.items():
         channel.beat()
         if tree is not None and (status := tree.status(path)) is not None:
             book.base[path] = {"head": there, "here": stamp(status)}
     _remove_outputs(header)
     # Another job may still use these files, in this directory or in one above or below it.
-    if book.jobs or tree is None or book.has_neighbours():
+    if book.runs or tree is None or book.has_neighbours():
         book.save()
     else:
         _clean(tree, seen, book, channel)

@@ -36,9 +36,18 @@ class Ends:
             path.chmod(0o755)
         NODE_DIR.mkdir(exist_ok=True)
         self.mounts: dict[str, Path] = {}
+        self.made_at = 0
+        self.live: list[int] = []
         for top in (self.head, self.machine):
             (top / "work").mkdir()
             own(top / "work")
+
+    @property
+    def owed(self) -> list[str]:
+        """The jobs for which the machine's wipe waits."""
+        place = self.books / "owed"
+        assert (place.stat().st_uid, place.stat().st_mode & 0o777) == (0, 0o755)
+        return sorted(path.name for path in place.iterdir() if path.stat().st_size)
 
     @property
     def work(self) -> Path:
@@ -46,7 +55,9 @@ class Ends:
 
     def do(self, what: str, job: int = 7) -> dict[str, Any]:
         user = {"uid": USER.pw_uid, "gid": USER.pw_gid, "groups": [USER.pw_gid]}
-        order = {"do": what, "job": job, **user}
+        self.made_at += 1
+        order = {"do": what, "job": job, "restarts": 0, **user}
+        order |= {"made_at": self.made_at, "live": [(number, 0) for number in (*self.live, job)]}
         command = f"jobfiles n1 {json.dumps(order)}"
         order |= {
             "directory": str(WORK), "exclude": [], "size_limit": 1 << 30,
@@ -113,6 +124,22 @@ def test_files_go_and_come_back(ends: Ends) -> None:
     assert (result["ok"], result["files"], result["notes"]) == (True, 1, [])
     assert names(ends.work) == ["input", "made"]
     assert names(ends.machine / "work") == []
+
+
+def test_root_knows_whose_files_are_owed_without_reading_what_users_write(ends: Ends) -> None:
+    write(ends.work / "input", "input")
+    ends.do("out", 7)
+    ends.live = [7, 8]
+    ends.do("out", 8)
+    assert ends.owed == ["7", "8"]
+    assert {path.stat().st_uid for path in (ends.books / "owed").iterdir()} == {USER.pw_uid}
+    ends.do("back", 7)
+    assert ends.owed == ["8"]
+    ends.live = []
+    ends.do("out", 9)
+    assert ends.owed == ["9"], "the head has given job 8 up"
+    ends.do("back", 9)
+    assert ends.owed == []
 
 
 def test_a_directory_that_the_machine_mounts_from_the_head_keeps_its_files(ends: Ends) -> None:

@@ -20,7 +20,17 @@ from typing import Any
 
 import pytest
 
-from slurm_elastic.machine.jobfiles import bundle, copier, head, identity, marks, node, places, wire
+from slurm_elastic.machine.jobfiles import (
+    bundle,
+    copier,
+    head,
+    identity,
+    marks,
+    node,
+    owed,
+    places,
+    wire,
+)
 from slurm_elastic.machine.jobfiles.locks import Locks
 from slurm_elastic.machine.jobfiles.marks import marks_of, shared_directories
 from slurm_elastic.machine.jobfiles.tree import Tree
@@ -41,6 +51,8 @@ class Pair:
         self.base = 0
         self.begins: list[int] = []
         self.monkeypatch = monkeypatch
+        self.orders = itertools.count(1)
+        self.live: list[int] = []
         (place / "locks").mkdir()
         self.locks = Locks(os.open(place / "locks", os.O_RDONLY))
 
@@ -54,6 +66,11 @@ class Pair:
             "exclude": self.exclude, "size_limit": self.limit,
             "outputs": [{"path": str(self.output), "base": self.base}],
         }  # fmt: skip
+
+    def identity(self, what: str, job: int) -> identity.Identity:
+        """Each order is newer than the one before it. The jobs of ``live`` still count."""
+        live = [(number, 0) for number in (*self.live, job)]
+        return identity.Identity(what, job, 1, 1, [], 0, next(self.orders), live)
 
     def there(self, path: str) -> str:
         """The directory on the machine."""
@@ -72,7 +89,9 @@ class Pair:
                 if what == "outputs":
                     self.begins = send_outputs(header, channel)
                     return
-                with node._Book(str(self.state), str(self.node), channel) as book:
+                with node._Book(
+                    str(self.state), str(self.node), channel, self.identity(what, job)
+                ) as book:
                     serving = node._take_in if what == "out" else node._give_back
                     serving(header, book, channel)
 
@@ -193,12 +212,15 @@ def test_both_sides_changed(pair: Pair) -> None:
 
 
 def test_two_jobs_share_a_directory(pair: Pair) -> None:
+    pair.live = [7, 8]
     (pair.head / "a").write_text("a")
     pair.do("out", 7)
     (pair.node / "a").write_text("changed by 7")
-    pair.do("out", 8)
+    note = "another job has changed it on the machine: the machine's file stays"
+    assert pair.do("out", 8)["notes"] == [f"a: {note}"]
     assert (pair.node / "a").read_text() == "changed by 7"
     pair.do("back", 7)
+    pair.live = [8]
     assert (pair.head / "a").read_text() == "changed by 7"
     assert names(pair.node) == ["a"], "the other job still uses it"
     (pair.node / "a").write_text("changed by 8")
@@ -259,6 +281,51 @@ def test_files_that_the_machine_had_before_are_left(pair: Pair) -> None:
     pair.do("back")
     assert names(pair.head) == ["a", "made", "own"]
     assert names(pair.node) == ["link", "own", "own/b"]
+
+
+def test_a_job_computes_with_its_users_file_and_not_with_that_of_a_job_that_was_given_up(
+    pair: Pair,
+) -> None:
+    (pair.head / "params").write_text("steps=1")
+    pair.do("out", 7)
+    (pair.node / "params").write_text("steps=10")
+    # Its copy back never succeeds: slurm-elasticd gives it up, and names only job 8.
+    (pair.head / "params").write_text("steps=1000000")
+    result = pair.do("out", 8)
+    assert (pair.node / "params").read_text() == "steps=1000000"
+    assert result["notes"] == [
+        "params: a job that was given up has changed it here: the head's file replaces it"
+    ]
+    pair.do("back", 8)
+    assert names(pair.node) == [], "nobody else uses the directory"
+
+
+def test_an_order_does_not_end_the_run_of_a_later_order(pair: Pair) -> None:
+    """Orders of two jobs may arrive in the other order."""
+    (pair.head / "a").write_text("a")
+    earlier = next(pair.orders)
+    pair.do("out", 7)
+    (pair.node / "a").write_text("changed by 7")
+    pair.orders = itertools.count(earlier)
+    pair.do("out", 8)
+    assert (pair.node / "a").read_text() == "changed by 7"
+
+
+def test_a_copy_that_fails_makes_its_files_nobodys(pair: Pair) -> None:
+    (pair.head / "deep").mkdir()
+    (pair.head / "deep" / "a").write_text("a")
+
+    def gone(*_: object) -> int:
+        raise CopyError("the connection has ended")
+
+    with pair.monkeypatch.context() as patch:
+        patch.setattr(head, "_send_file", gone)
+        with pytest.raises(CopyError):
+            pair.do("out")
+    assert names(pair.node) == ["deep"]
+    pair.do("out")
+    pair.do("back")
+    assert names(pair.node) == []
 
 
 def test_special_and_excluded_files_stay(pair: Pair) -> None:
@@ -751,12 +818,21 @@ def test_the_head_names_no_place_that_it_lacks(pair: Pair, monkeypatch: pytest.M
 
 
 def ssh_command(**changes: object) -> str:
-    order = {"do": "out", "job": JOB, "uid": 7, "gid": 8, "groups": [8]} | changes
+    order = {"do": "out", "job": JOB, "uid": 7, "gid": 8, "groups": [8], "restarts": 2,
+             "made_at": 10, "live": [(JOB, 2), (3, 0)]} | changes  # fmt: skip
     return f"jobfiles n1 {json.dumps(order)}"
 
 
 def test_the_ssh_command_names_the_user() -> None:
-    assert identity.read(ssh_command()) == ("out", JOB, 7, 8, [8])
+    read = identity.read(ssh_command())
+    assert read == ("out", JOB, 7, 8, [8], 2, 10, [(JOB, 2), (3, 0)])
+    assert [read.counts(run, 9) for run in ("7.2", "3.0", "7.1", "4.0")] == [
+        True,
+        True,
+        False,
+        False,
+    ]
+    assert read.counts("4.0", 10), "it was ordered later"
 
 
 @pytest.mark.parametrize(
@@ -773,6 +849,9 @@ def test_the_ssh_command_names_the_user() -> None:
         (ssh_command(gid=0), "not for root"),
         (ssh_command(uid=-1), "not for root"),
         (ssh_command(groups=[8, 0]), "not for root"),
+        (ssh_command(live=[[1]]), "names no user and job"),
+        (ssh_command(live=[[1, "0"]]), "names no user and job"),
+        (ssh_command(restarts=None), "names no user and job"),
     ],
 )
 def test_what_names_no_user_is_refused(command: str, reason: str) -> None:
@@ -780,20 +859,23 @@ def test_what_names_no_user_is_refused(command: str, reason: str) -> None:
         identity.read(command)
 
 
-def test_a_forged_header_changes_no_user(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_forged_header_changes_no_user(
+    pair: Pair, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     became: list[tuple[object, ...]] = []
     seen: list[dict[str, Any]] = []
     monkeypatch.setattr(node, "become", lambda user: became.append(tuple(user)))
     monkeypatch.setattr(node, "_state_directory", lambda uid, gid: f"{pair.state}")
     monkeypatch.setattr(node, "_take_in", lambda header, *_: seen.append(header))
+    monkeypatch.setattr(owed, "PLACE", str(tmp_path / "owed"))
     forged = {"do": "back", "job": 1, "uid": 0, "gid": 0, "groups": [0], "exclude": [],
               "outputs": [], "places": [], "marks": {}, "directory": str(pair.node)}  # fmt: skip
     ours, theirs = socket.socketpair()
     with channel_of(ours) as channel, channel_of(theirs) as other:
         other.send(**forged)
         node.run(identity.read(ssh_command()), channel)
-    assert became == [("out", JOB, 7, 8, [8])]
-    assert (seen[0]["do"], seen[0]["job"]) == ("out", JOB)
+    assert [user[:5] for user in became] == [("out", JOB, 7, 8, [8])]
+    assert seen[0]["do"] == "out"
 
 
 def test_the_bundle_is_the_program(tmp_path: Path) -> None:
@@ -816,8 +898,8 @@ def test_no_process_of_the_user_can_reach_the_heads_end(tmp_path: Path) -> None:
     ours, theirs = socket.socketpair()
     result, sink = os.pipe()
     account = pwd.getpwnam("nobody")
-    order = {"do": "outputs", "job": JOB, "uid": account.pw_uid, "directory": "/tmp",
-             "exclude": [], "outputs": []}  # fmt: skip
+    order = {"do": "outputs", "job": JOB, "restarts": 0, "made_at": 1, "live": [],
+             "uid": account.pw_uid, "directory": "/tmp", "exclude": [], "outputs": []}  # fmt: skip
     with ours, theirs:
         process = copier.start_head(order, [theirs.fileno(), theirs.fileno(), sink])
         try:

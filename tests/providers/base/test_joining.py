@@ -9,6 +9,7 @@ import os
 import re
 import shlex
 import subprocess
+import threading
 import time
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,7 @@ import needs
 import pages
 import pytest
 from msgspec.structs import replace
-from patience import patience
+from patience import eventually, patience
 
 from slurm_elastic.base.errors import ConfigError
 from slurm_elastic.config import Cluster, Config, PoolSettings, SlurmSettings
@@ -594,7 +595,8 @@ class Node:
     def __init__(self, place: Path) -> None:
         self.place = place
         self.said = ""
-        self.slurmctld_wait_s = 0
+        self.slurmctld_wait_s, self.copy_timeout_s = 0, 60
+        self.owed = place / "owed"
         self.scratch = place / "scra tch"
         self.scratch.mkdir(mode=0o777)
         self.scratch.chmod(0o1777)
@@ -606,12 +608,16 @@ class Node:
         wait = f"SLURMCTLD_WAIT_S = {self.slurmctld_wait_s}"
         text = wiping(directories, 600.0).replace("SLURMCTLD_WAIT_S = 300", wait)
         assert wait in text
+        assert '"/var/lib/slurm-elastic-node/owed"' in text
+        text = text.replace('"/var/lib/slurm-elastic-node/owed"', f'"{self.owed}"')
+        text = text.replace("COPY_TIMEOUT_S = 660", f"COPY_TIMEOUT_S = {self.copy_timeout_s}")
+        assert f"COPY_TIMEOUT_S = {self.copy_timeout_s}" in text
         program.write_text(text)
         program.chmod(0o755)
 
     def says(self, jobs: str, code: int = 0) -> None:
         squeue = self.place / "squeue"
-        squeue.write_text(f"#!/bin/sh\nprintf '{jobs}'\nexit {code}\n")
+        squeue.write_text(f"#!/bin/sh\n: >{self.place}/asked\nprintf '{jobs}'\nexit {code}\n")
         squeue.chmod(0o755)
 
     def leave(self, name: str, uid: int) -> Path:
@@ -659,7 +665,7 @@ def test_all_that_a_user_left_goes_and_nobody_elses(tmp_path: Path) -> None:
 def test_what_is_in_use_stays_and_what_cannot_be_told_or_removed_fails(tmp_path: Path) -> None:
     node = Node(tmp_path)
     mine = node.leave("a", ALICE)
-    node.says("7\\n8\\n")
+    node.says("7 COMPLETING\\n8 RUNNING\\n")
     assert node.wipe(ALICE, job=7) == 0
     assert mine.exists(), "job 8 of the same user runs here"
     node.says("", code=1)
@@ -673,6 +679,55 @@ def test_what_is_in_use_stays_and_what_cannot_be_told_or_removed_fails(tmp_path:
     assert not mine.exists()
     assert (node.scratch / "dir/of-bob").exists()
     assert node.wipe(0) == 0
+
+
+@needs.ROOT
+@pytest.mark.parametrize(
+    ("state", "is_kept"),
+    [("CONFIGURING", True), ("SUSPENDED", True), ("SIGNALING", True), ("COMPLETING", False)],
+)
+def test_a_job_that_has_not_ended_keeps_its_files(
+    tmp_path: Path, state: str, is_kept: bool
+) -> None:
+    """A job waits CONFIGURING for its files and for its other nodes. Of two jobs that end at once
+    the later one wipes.
+    """
+    node = Node(tmp_path)
+    mine = node.leave("a", ALICE)
+    node.says(f"7 COMPLETING\\n8 {state}\\n")
+    assert node.wipe(ALICE, job=7) == 0
+    assert mine.exists() is is_kept
+
+
+@needs.ROOT
+def test_files_of_a_job_that_ends_at_the_same_moment_go_back_first(tmp_path: Path) -> None:
+    node = Node(tmp_path)
+    mine = node.leave("a", ALICE)
+    node.owed.mkdir()
+    for job, owner, text in (("7", ALICE, ""), ("8", ALICE, "x"), ("9", BOB, "x")):
+        (node.owed / job).write_text(text)
+        os.chown(node.owed / job, owner, owner)
+    begun = threading.Thread(target=node.wipe, args=(ALICE,))
+    begun.start()
+    eventually(lambda: (tmp_path / "asked").exists())
+    assert mine.exists()
+    (node.owed / "8").write_text("")
+    begun.join(60)
+    assert not mine.exists()
+
+
+@needs.ROOT
+def test_files_that_never_go_back_are_waited_for_once(tmp_path: Path) -> None:
+    node = Node(tmp_path)
+    node.copy_timeout_s = 0
+    node.empties(str(node.scratch))
+    mine = node.leave("a", ALICE)
+    node.owed.mkdir()
+    (node.owed / "8").write_text("x")
+    os.chown(node.owed / "8", ALICE, ALICE)
+    assert (node.wipe(ALICE), node.said) == (0, "")
+    assert not mine.exists()
+    assert list(node.owed.iterdir()) == []
 
 
 @needs.ROOT

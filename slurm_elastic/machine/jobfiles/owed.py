@@ -1,0 +1,43 @@
+"""Which jobs' files are on this machine and not back on the head, for slurm-elastic-wipe.
+
+A file for each job, in a directory of root's. Its owner is the job's user, and it is not empty
+while files are owed, so nobody has to read what a user wrote. Root makes the file before the copy's
+process becomes the user, and this process fills and empties it. Its time is that of the order.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+
+from .identity import Identity
+
+PLACE = "/var/lib/slurm-elastic-node/owed"
+
+
+class Owed:
+    """The file of one job. Made by root."""
+
+    def __init__(self, identity: Identity) -> None:
+        os.makedirs(PLACE, 0o755, exist_ok=True)
+        _forget_over(identity)
+        flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
+        self._file = os.open(f"{PLACE}/{identity.job}", flags, 0o600)
+        os.fchown(self._file, identity.uid, identity.gid)
+        self._made_at = identity.made_at
+
+    def set(self, *, is_owed: bool) -> None:
+        """Note whether files of the job are still to go back."""
+        os.ftruncate(self._file, int(is_owed))
+        os.utime(self._file, ns=(self._made_at, self._made_at))
+
+
+def _forget_over(identity: Identity) -> None:
+    """Remove the files of jobs that the head has given up."""
+    live = {str(job) for job, _ in identity.live}
+    with os.scandir(PLACE) as entries:
+        for entry in entries:
+            with contextlib.suppress(OSError):
+                ordered_at = entry.stat(follow_symlinks=False).st_mtime_ns
+                if entry.name not in live and ordered_at < identity.made_at:
+                    os.unlink(entry.path)
