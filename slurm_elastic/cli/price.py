@@ -31,9 +31,11 @@ from slurm_elastic.policies.launch.time_limits import default_limits, exceeding
 from slurm_elastic.policies.launch.verdict import Verdict
 from slurm_elastic.slurm.client import sbatch_test_only
 from slurm_elastic.slurm.client.prompt import PromptCli
+from slurm_elastic.slurm.client.requested_job import requested_job
 from slurm_elastic.slurm.client.sbatch_test_only import Submission
 from slurm_elastic.slurm.client.site import read_site
-from slurm_elastic.slurm.hooks import submit_filter
+from slurm_elastic.slurm.client.siteconf import SiteConf
+from slurm_elastic.slurm.hooks import sbatch_rules, submit_filter
 from slurm_elastic.watch.door.client import chain_of, prices
 from slurm_elastic.watch.door.orders import name_of
 from slurm_elastic.watch.door.questions import KNOWN_JOBS, Chain, ChainAsk, PartitionPrice, PriceAsk
@@ -130,8 +132,15 @@ def run(args: argparse.Namespace) -> int:
 def gather(config: Config, script: str, options: Sequence[str], now: float) -> Priced:
     """Ask sbatch, Slurm and the daemon. Raises SlurmElasticError if sbatch rejects the job."""
     asked = sbatch_test_only.ask_sbatch(config.slurm, script, options)
+    if asked.components > 1:
+        raise SlurmElasticError(
+            "price forecasts one component of a heterogeneous job (`:`) at a time: ask for each"
+            " component with its own options"
+        )
     _require_partitions(config, asked)
-    job = job_of(asked.options, _partitions(config, asked))
+    site = why_not.site_of(config)
+    requeue = sbatch_rules.may_requeue(asked.options, site)
+    job = job_of(asked.options, _partitions(config, asked, site), requeue=requeue)
     # excluded=False saves a query of 22.05: a job that is not submitted excludes no nodes.
     slurm = PromptCli(config.slurm, excluded=False)
     # Our own verdict and limits first: Slurm is asked only about partitions that remain.
@@ -190,51 +199,21 @@ def _slurm_estimate(
     return None if start is None else max(int(start - now), 0)
 
 
-def job_of(options: Mapping[str, str], partitions: Sequence[str]) -> SlurmJob:
-    """The pending job that Slurm would make from these options of sbatch."""
-
-    def number(name: str, default: int) -> int:
-        return sbatch_test_only.count(options.get(name, ""), default)
-
-    each = number("cpus-per-task", 1)
-    nodes = number("nodes", 1)
-    tasks = number("ntasks", nodes * number("ntasks-per-node", 1))
+def job_of(options: Mapping[str, str], partitions: Sequence[str], *, requeue: bool) -> SlurmJob:
+    """The pending job that Slurm would make for this user from these options of sbatch."""
     uid = os.geteuid()
-    return SlurmJob(
-        id=0,
-        states=frozenset({"PENDING"}),
-        user=name_of(uid),
-        uid=uid,
-        gid=os.getegid(),
-        account=options.get("account", ""),
-        qos=options.get("qos", ""),
-        partitions=tuple(partitions),
-        node_count=nodes,
-        cpus=max(tasks * each, nodes),
-        node_cpus=max(each, number("mincpus", 1)),
-        node_memory=sbatch_test_only.mebibytes(options.get("mem", "")),
-        cpu_memory=sbatch_test_only.mebibytes(options.get("mem-per-cpu", "")),
-        limit=sbatch_test_only.seconds(options.get("time", "")) or None,
-        features=options.get("constraint", ""),
-        gres=options.get("gres", options.get("gpus-per-node", "")),
-        job_gres=f"gpu:{options['gpus']}" if "gpus" in options else "",
-        comment=options.get("comment", ""),
-        batch=True,
+    return requested_job(
+        options, partitions, requeue=requeue, user=name_of(uid), uid=uid, gid=os.getegid()
     )
 
 
-def _partitions(config: Config, asked: Submission) -> list[str]:
+def _partitions(config: Config, asked: Submission, site: SiteConf | None) -> list[str]:
     """The partitions that the job names, else the default one, and ours that the filter adds."""
-    named = asked.options.get("partition", "")
-    own_name = named or why_not.default_partition(why_not.site_of(config))
+    own_name = asked.options.get("partition", "") or why_not.default_partition(site)
     names = [name for name in own_name.split(",") if name]
-    is_left_alone = submit_filter.chooses_nodes(asked.options)
-    if not is_left_alone and not submit_filter.trouble(Path(config.slurm.conf)):
-        names += [
-            cloud.partition_name
-            for cloud in config.clouds
-            if submit_filter.is_open_to(config, cloud, own_name, is_named=bool(named))
-        ]
+    if not submit_filter.trouble(Path(config.slurm.conf)):
+        clouds = sbatch_rules.open_clouds(config, site, asked.options, own_name)
+        names += [cloud.partition_name for cloud in clouds]
     return list(dict.fromkeys(names))
 
 
@@ -303,7 +282,8 @@ def _limits(
 
 def render(priced: Priced, console: Console) -> None:
     """Print starts and costs, then interruptions, then partitions that are closed to the job."""
-    console.print(f"{priced.job}, {_limit_text(priced)}, if it were submitted now:")
+    each = "one task of " if "array" in priced.options else ""
+    console.print(f"{each}{priced.job}, {_limit_text(priced)}, if it were submitted now:")
     table = Table(box=None, pad_edge=False, header_style="bold")
     table.add_column("WHERE", overflow="fold")
     for name in ("NODES", "STARTS IN", "90 % BY", "SLURM SAYS", "RUNS", "COSTS", "AT MOST"):

@@ -19,9 +19,9 @@ from slurm_elastic.controller.extensions import Extensions, Part
 from slurm_elastic.controller.periodic import SiteTask
 from slurm_elastic.features.cost_notes import note_costs
 from slurm_elastic.features.usage_counters import CallTimes, settle
+from slurm_elastic.model.gres import gres_requests
 from slurm_elastic.model.memory import ChargedRun
 from slurm_elastic.model.slurm import BOOTS, ENDED, SlurmJob
-from slurm_elastic.policies.launch.verdict import gres_named
 from slurm_elastic.policies.money.cost_split import share
 
 PERIOD_S = 60.0
@@ -133,6 +133,6 @@ def _allocated(job: SlurmJob) -> str:
     """
     if not job.allocated or "gres/" in job.allocated:
         return job.allocated
-    each = [f"gres/{name}={count * len(job.nodes)}" for name, count in gres_named(job.gres)]
-    together = [f"gres/{name}={count}" for name, count in gres_named(job.job_gres)]
+    each = [f"gres/{name}={count * len(job.nodes)}" for name, count in gres_requests(job.gres)]
+    together = [f"gres/{name}={count}" for name, count in gres_requests(job.job_gres)]
     return ",".join((job.allocated, *each, *together))

@@ -23,6 +23,7 @@ from slurm_elastic.model.exclusion import CAPACITY, Exclusion
 from slurm_elastic.policies.nodes.node_reasons import HOLD_MARK
 from slurm_elastic.slurm.client.fake import FakeSlurm
 from slurm_elastic.slurm.client.sbatch_test_only import Submission
+from slurm_elastic.slurm.hooks import sbatch_rules
 from slurm_elastic.state.ledger import Ledger
 from slurm_elastic.watch.door.questions import PartitionPrice
 
@@ -90,7 +91,7 @@ def limits(
     slurm = FakeSlurm()
     slurm.partition_default_times = dict(defaults)
     slurm.partition_max_times = {"batch": None, "aws": 3600.0}
-    return price._limits(slurm, price.job_of(options, ("batch", "aws")), options)
+    return price._limits(slurm, price.job_of(options, ("batch", "aws"), requeue=True), options)
 
 
 def test_a_job_without_a_limit_gets_the_default_of_its_partition() -> None:
@@ -129,10 +130,11 @@ def test_a_job_counts_for_the_clouds_that_allow_its_partition(
     site = configfile.parse(text, "site.yaml")
     monkeypatch.setattr(price.submit_filter, "trouble", lambda conf: "")
     options = {"partition": named} if named else {}
-    assert price._partitions(site, Submission(options=options)) == expected
-    for option in ("nodelist", "nodefile", "exclude", "reservation", "clusters"):
+    read = why_not.site_of(site)
+    assert price._partitions(site, Submission(options=options), read) == expected
+    for option in (*sbatch_rules.CHOSEN, *sbatch_rules.STRANGE):
         asked = Submission(options={**options, option: "st1"})
-        assert price._partitions(site, asked) == (named or "cpu").split(","), option
+        assert price._partitions(site, asked, read) == (named or "cpu").split(","), option
 
 
 def test_a_named_partition_is_no_list_of_the_user() -> None:
@@ -179,7 +181,7 @@ def test_a_sold_out_cloud_is_named_with_the_time_of_the_next_try(tmp_path: Path)
                 )
             )  # fmt: skip
     aws = next(cloud for cloud in site.clouds if cloud.name == "aws")
-    job = price.job_of({"account": "physics"}, (aws.partition_name,))
+    job = price.job_of({"account": "physics"}, (aws.partition_name,), requeue=True)
     chain = price._chain(site, job, now)
     verdicts = why_not.judge(site, job, chain, kept_of(slurm, now))
     closed = price.closed_pools(verdicts, chain)

@@ -280,7 +280,20 @@ JOBS: dict[str, tuple[dict[str, Any], str]] = {
     "CPUs a GPU for nobody": ({"tres_per_node": "gres:gpu:2", "cpus_per_tres": "gres:gpu:5"},
                               "nil"),
     "CPUs a GPU of the job": ({"tres_per_job": "gres:gpu:2", "cpus_per_tres": "gres:gpu:1"},
-                              "nil"),
+                              "static,public"),
+    "CPUs a GPU of the job for nobody": (
+        {"tres_per_job": "gres:gpu:2", "cpus_per_tres": "gres:gpu:5"}, "nil"
+    ),
+    "memory a GPU of the job": ({"tres_per_job": "gres:gpu:2", "mem_per_tres": "gres:gpu:15000"},
+                                "static,public"),
+    "CPUs a GPU of a task": (
+        {"tres_per_task": "gres:gpu:1", "num_tasks": 2, "cpus_per_tres": "gres:gpu:4"},
+        "static,public",
+    ),
+    "CPUs a GPU of a task for nobody": (
+        {"tres_per_task": "gres:gpu:1", "cpus_per_tres": "gres:gpu:9"}, "nil"
+    ),
+    "CPUs a GPU without GPUs": ({"cpus_per_tres": "gres:gpu:1"}, "nil"),
     "memory a GPU": ({"tres_per_node": "gres:gpu:2", "mem_per_tres": "gres:gpu:15000"},
                      "static,public"),
     "memory a GPU for nobody": ({"tres_per_node": "gres:gpu:2", "mem_per_tres": "gres:gpu:15001"},

@@ -8,7 +8,6 @@ Each is a row of ``PREDICATES``, in the order in which a person would have to fi
 from __future__ import annotations
 
 import math
-import re
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
@@ -18,6 +17,7 @@ from slurm_elastic.base.units import brief
 from slurm_elastic.model.causes import Quoted
 from slurm_elastic.model.causes.repairs import NodeIll
 from slurm_elastic.model.cluster import Market, Pool
+from slurm_elastic.model.gres import gres_count, gres_requests
 from slurm_elastic.model.memory import UnhelpedJob
 from slurm_elastic.model.slurm import SlurmJob, SlurmNode
 from slurm_elastic.policies.launch.open_partitions import not_open
@@ -27,9 +27,6 @@ from slurm_elastic.policies.nodes.node_reasons import HOLD_MARK, without_mark
 from slurm_elastic.policies.nodes.node_state import is_busy, is_down, is_drained
 from slurm_elastic.policies.nodes.out_of_service import DrainTerms, ill
 
-_GRES = re.compile(r"(?:gres[:/])?(?P<name>[\w.-]+(?::[A-Za-z_][\w.-]*)?)(?:[:=](?P<count>\d+))?")
-_NO_GRES = frozenset({"cpu", "mem", "node", "billing", "energy", "license", "none"})
-"""Kinds of trackable resources in the fields of gres that are no gres, and ``--gres=none``."""
 _EXPRESSION = frozenset("|[]()*!")
 
 
@@ -153,8 +150,8 @@ def need(job: SlurmJob, pool: Pool) -> int:
     """Return how many nodes of the pool the job takes."""
     gres = [
         math.ceil(asked_count / have)
-        for name, asked_count in gres_named(job.job_gres)
-        if (have := _gres_of(pool, name))
+        for name, asked_count in gres_requests(job.job_gres)
+        if (have := gres_count(pool.gres, name))
     ]
     return max(job.node_count, math.ceil(job.cpus / pool.cpus), *gres)
 
@@ -191,25 +188,11 @@ def lacks_gres(job: SlurmJob, pool: Pool) -> str:
     any number of nodes.
     """
     for text, together in ((job.gres, False), (job.job_gres, True)):
-        for name, asked_count in gres_named(text):
-            have = _gres_of(pool, name)
+        for name, asked_count in gres_requests(text):
+            have = gres_count(pool.gres, name)
             if have == 0 or (asked_count > have and not together):
                 return f"its nodes have {have} {name}, the job asks for {asked_count}"
     return ""
-
-
-def gres_named(text: str) -> Iterable[tuple[str, int]]:
-    """Yield each gres of the text with its count. Only Slurm can judge parts that do not match."""
-    for item in re.split(r"[ ,]+", text):
-        match = _GRES.fullmatch(item)
-        if match is not None and match["name"].partition(":")[0].lower() not in _NO_GRES:
-            yield match["name"], int(match["count"] or 1)
-
-
-def _gres_of(pool: Pool, name: str) -> int:
-    return sum(
-        count for key, count in pool.gres.items() if key == name or key.startswith(f"{name}:")
-    )
 
 
 def lacks_cpus(job: SlurmJob, pool: Pool) -> str:

@@ -35,10 +35,12 @@ _MIB = {"K": 1 / 1024, "": 1, "M": 1, "G": 1024, "T": 1024**2}
 
 class Submission(Struct, frozen=True, kw_only=True):
     """``options`` by their long names. ``start``: when slurmctld would start the job (Unix time),
-    or None, and then ``refused`` has the reason.
+    or None, and then ``refused`` has the reason. ``components``: more than one of a heterogeneous
+    job, of which ``options`` are a mixture.
     """
 
     options: Mapping[str, str]
+    components: int = 1
     start: float | None = None
     refused: str = ""
 
@@ -77,6 +79,7 @@ def understood(output: str) -> Submission:
     start = _START.search(output)
     return Submission(
         options={name: value.strip() for name, value in _OPTION.findall(output)},
+        components=output.count("end of defined options"),
         start=datetime.fromisoformat(start[1]).timestamp() if start else None,
         refused="" if start else refused,
     )

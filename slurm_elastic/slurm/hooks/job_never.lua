@@ -42,10 +42,12 @@ local function never_at_site(part, need, job)
 end
 
 -- Whether Slurm may find room where `fitting` finds none: it gives a job more CPUs that asks for more
--- memory a CPU than MaxMemPerCPU, and puts several tasks on a CPU with --overcommit.
+-- memory a CPU than MaxMemPerCPU, puts several tasks on a CPU with --overcommit, and may take fewer
+-- GPUs of each node than there are if the job counts CPUs or memory by them.
 local function bends(part, need)
   local per_cpu = need.mem_cpu or 0
-  return per_cpu > limit(part.max_mem_per_cpu) or (whole_nodes(need, part) and per_cpu > 0)
+  local counts_by_gres = next(need.gres_cpus) ~= nil or next(need.gres_mem) ~= nil
+  return (counts_by_gres and next(need.job_gres) ~= nil) or per_cpu > limit(part.max_mem_per_cpu) or (whole_nodes(need, part) and per_cpu > 0)
     or (need.tasks or 1) > need.cpus
 end
 

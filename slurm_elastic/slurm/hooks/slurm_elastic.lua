@@ -90,7 +90,8 @@ local function gres_counts(text)
   local counts = {}
   for item in items(text) do
     local name = string.gsub(string.gsub(item, "^gres[:/]", ""), "=", ":")
-    local head, tail = string.match(name, "^(.+):(%d+)$")
+    -- A type may begin with a digit (gpu:3g.20gb:2). Only a last part of digits is a count.
+    local head, tail, unit = string.match(name, "^(.+):(%d+)([kKmMgGtTpP]?)$")
     if head then
       name = head
     end
@@ -98,7 +99,8 @@ local function gres_counts(text)
       return nil
     end
     if string.lower(name) ~= "none" then
-      counts[name] = (counts[name] or 0) + tonumber(tail or "1")
+      local power = unit and unit ~= "" and string.find("kmgtp", string.lower(unit), 1, true) or 0
+      counts[name] = (counts[name] or 0) + tonumber(tail or "1") * 1024 ^ power
     end
   end
   return counts
@@ -164,19 +166,41 @@ local function strange(job)
     or any_above(job, ONE_AT_MOST, NO_VAL16, 1)
 end
 
--- cpus-per-gpu and mem-per-gpu become needs of a node where the GPUs of a node are known.
-local function per_gpu(text, per_node)
-  if blank(text) then
-    return 0
-  end
-  local counts, total = gres_counts(text), 0
-  if not counts or next(per_node) == nil then
-    return nil
-  end
-  for name, each in pairs(counts) do
-    total = total + each * gres_of(per_node, string.match(name, "^[^:]+"))
+-- How many of a kind of gres the job may take of one node of the pool: those that it asks for on each
+-- node or for each task, or its share of those for the whole job (Slurm chooses the nodes).
+local function of_node(need, pool, kind)
+  local of_tasks = gres_of(need.task_gres, kind) * math.max(need.node_tasks, 1)
+  local of_job = math.min(gres_of(need.job_gres, kind), gres_of(pool.gres, kind))
+  return math.max(gres_of(need.node_gres, kind), of_tasks, of_job)
+end
+
+-- What cpus-per-gpu or mem-per-gpu (`each`) come to on one node of the pool.
+local function by_gres(each, need, pool)
+  local total = 0
+  for name, count in pairs(each) do
+    total = total + count * of_node(need, pool, string.match(name, "^[^:]+"))
   end
   return total
+end
+
+-- What cpus-per-gpu or mem-per-gpu (`each`) come to for one task.
+local function by_task(each, need)
+  local total = 0
+  for name, count in pairs(each) do
+    total = total + count * gres_of(need.task_gres, string.match(name, "^[^:]+"))
+  end
+  return total
+end
+
+-- Whether the job asks for every kind of gres that cpus-per-gpu or mem-per-gpu count by.
+local function has_kinds(each, need)
+  for name in pairs(each) do
+    local kind = string.match(name, "^[^:]+")
+    if gres_of(need.node_gres, kind) + gres_of(need.job_gres, kind) + gres_of(need.task_gres, kind) == 0 then
+      return false
+    end
+  end
+  return true
 end
 
 -- What the job needs, in plain numbers; nil where that cannot be told.
@@ -188,6 +212,8 @@ local function needs(job)
     node_gres = gres_counts(job.tres_per_node),
     job_gres = gres_counts(job.tres_per_job),
     task_gres = gres_counts(job.tres_per_task),
+    gres_cpus = gres_counts(job.cpus_per_tres),
+    gres_mem = gres_counts(job.mem_per_tres),
     features = job.features,
     exclusive = number(job.shared, NO_VAL16) == 0,
     interactive = blank(job.script),
@@ -204,20 +230,14 @@ local function needs(job)
     task_cpus = number(job.cpus_per_task, NO_VAL16) or 1,
     node_cpus = number(job.pn_min_cpus, NO_VAL16) or 1,
   }
-  if not (need.node_gres and need.job_gres and need.task_gres) then
+  if not (need.node_gres and need.job_gres and need.task_gres and need.gres_cpus and need.gres_mem) then
     return nil
   end
   -- Since 23.11 `-c 4` also says tres_per_task=cpu:4.
   need.task_cpus = math.max(need.task_cpus, need.task_gres.cpu or 1, 1)
   need.task_gres.cpu = nil
-  local gpu_cpus = per_gpu(job.cpus_per_tres, need.node_gres)
-  local gpu_mem = per_gpu(job.mem_per_tres, need.node_gres)
-  if not (gpu_cpus and gpu_mem) then
+  if not (has_kinds(need.gres_cpus, need) and has_kinds(need.gres_mem, need)) then
     return nil
-  end
-  need.node_cpus = math.max(need.node_cpus, gpu_cpus)
-  if gpu_mem > 0 then
-    need.mem_node = math.max(need.mem_node or 0, gpu_mem)
   end
   return need
 end
@@ -247,6 +267,9 @@ end
 local function usable_cpus(pool, need, part)
   local cpus = math.min(pool.cpus, number(part.max_cpus_per_node, NO_VAL) or math.huge)
   local per_node, per_cpu = need.mem_node, need.mem_cpu
+  if next(need.gres_mem) then
+    per_node = math.max(per_node or 0, by_gres(need.gres_mem, need, pool))
+  end
   if not per_node and not per_cpu then
     per_node = number(part.def_mem_per_node, NO_VAL64)
     per_cpu = number(part.def_mem_per_cpu, NO_VAL64)
@@ -268,13 +291,25 @@ local function usable_cpus(pool, need, part)
   return cpus
 end
 
+-- How many tasks fit on one node by its CPUs, and by the memory that comes with the gres of a task.
+local function most_tasks(pool, need, part, cpus)
+  local tasks = math.floor(cpus / math.max(need.task_cpus, by_task(need.gres_cpus, need)))
+  local task_memory = by_task(need.gres_mem, need)
+  if task_memory > 0 then
+    local memory = math.min(pool.memory, limit(part.max_mem_per_node))
+    tasks = math.min(tasks, math.floor(memory / task_memory))
+  end
+  return tasks
+end
+
 -- How much of the job one node of the pool takes: its usable CPUs and how many tasks.
 local function room(pool, need, part)
   local cpus = usable_cpus(pool, need, part)
-  if cpus < need.node_cpus or not has_features(pool, need.features) then
+  local least = math.max(need.node_cpus, by_gres(need.gres_cpus, need, pool))
+  if cpus < least or not has_features(pool, need.features) then
     return 0, 0
   end
-  local tasks = math.floor(cpus / need.task_cpus)
+  local tasks = most_tasks(pool, need, part, cpus)
   for name, count in pairs(need.node_gres) do
     if gres_of(pool.gres, name) < count then
       return 0, 0

@@ -86,7 +86,7 @@ def render(
     data["dynamic_nodes"] = site is not None and site.option("MaxNodeCount") is not None
     enforced = site.option("EnforcePartLimits") if site else None
     data["enforces_all"] = enforced is not None and enforced.value.upper() in ("ALL", "YES")
-    data["requeue"] = _integer(site, "JobRequeue", 1) != 0
+    data["requeue"] = requeues_by_default(site)
     data["saving"] = _saving(config)
     data["order"] = _order(config)
     data["longest_list"] = MAX_LIST_LENGTH
@@ -125,12 +125,9 @@ def is_open_to(config: Config, cloud: CloudSettings, partition: str, *, is_named
     return is_open(config.who_of(cloud).partitions, partition, is_named=is_named)
 
 
-def chooses_nodes(options: Mapping[str, str]) -> bool:
-    """Whether the filter leaves a job with these options of sbatch alone, because its user chose
-    the nodes or another cluster (CHOSEN in the Lua code).
-    """
-    names = ("nodelist", "nodefile", "exclude", "reservation", "clusters")
-    return any(options.get(name) for name in names)
+def requeues_by_default(site: SiteConf | None) -> bool:
+    """Whether Slurm starts a job anew that does not say whether it may (JobRequeue)."""
+    return _integer(site, "JobRequeue", 1) != 0
 
 
 def _ranked(config: Config) -> list[CloudSettings]:

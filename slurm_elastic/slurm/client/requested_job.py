@@ -1,0 +1,70 @@
+"""The pending job that Slurm would make from options of sbatch. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from slurm_elastic.model.gres import gpu_request, gres_count, gres_requests
+from slurm_elastic.model.slurm import SlurmJob
+from slurm_elastic.slurm.client.sbatch_test_only import count, mebibytes, seconds
+
+
+def requested_job(
+    options: Mapping[str, str],
+    partitions: Sequence[str],
+    *,
+    requeue: bool = True,
+    user: str = "",
+    uid: int = -1,
+    gid: int = -1,
+) -> SlurmJob:
+    """The job of these options, by their long names as ``sbatch --verbose`` prints them."""
+
+    def number(name: str, default: int) -> int:
+        return count(options.get(name, ""), default)
+
+    each, nodes = number("cpus-per-task", 1), number("nodes", 1)
+    tasks = number("ntasks", nodes * number("ntasks-per-node", 1))
+    node_gres, job_gres = _node_gres(options), _job_gres(options, tasks)
+    node_gpus = max(_gpus(node_gres), 1)
+    gpu_cpus, gpu_memory = number("cpus-per-gpu", 0), mebibytes(options.get("mem-per-gpu", ""))
+    gpus = max(_gpus(job_gres), _gpus(node_gres) * nodes)
+    return SlurmJob(
+        id=0,
+        states=frozenset({"PENDING"}),
+        user=user,
+        uid=uid,
+        gid=gid,
+        account=options.get("account", ""),
+        qos=options.get("qos", ""),
+        partitions=tuple(partitions),
+        requeue=requeue,
+        node_count=nodes,
+        cpus=max(tasks * each, nodes, gpus * gpu_cpus),
+        node_cpus=max(each, number("mincpus", 1), node_gpus * gpu_cpus),
+        node_memory=max(mebibytes(options.get("mem", "")), node_gpus * gpu_memory),
+        cpu_memory=mebibytes(options.get("mem-per-cpu", "")),
+        limit=seconds(options.get("time", "")) or None,
+        features=options.get("constraint", ""),
+        gres=node_gres,
+        job_gres=job_gres,
+        comment=options.get("comment", ""),
+        batch=True,
+    )
+
+
+def _node_gres(options: Mapping[str, str]) -> str:
+    """What one node of the job must have at least: a node with one task has what a task needs."""
+    gpus = (options.get(f"gpus-per-{part}", "") for part in ("node", "task"))
+    return ",".join(filter(None, (options.get("gres", ""), *map(gpu_request, gpus))))
+
+
+def _job_gres(options: Mapping[str, str], tasks: int) -> str:
+    """What all nodes of the job have together."""
+    each = gres_requests(gpu_request(options.get("gpus-per-task", "")))
+    of_tasks = (f"{name}:{number * tasks}" for name, number in each)
+    return ",".join(filter(None, (gpu_request(options.get("gpus", "")), *of_tasks)))
+
+
+def _gpus(text: str) -> int:
+    return gres_count(gres_requests(text), "gpu")

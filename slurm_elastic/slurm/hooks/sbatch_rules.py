@@ -1,0 +1,80 @@
+"""The submit filter's rules about a job itself, by the options of sbatch (for ``price``).
+
+The filter reads the fields of Slurm's job description (CHOSEN and STRANGE_* of the Lua code). These
+are the same rules by the names that ``sbatch --verbose`` prints. A test submits each of them to a
+real slurmctld with the filter, and compares.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+
+from slurm_elastic.base.hostlist import expand
+from slurm_elastic.config import Config, domain_pools
+from slurm_elastic.config.clouds import CloudSettings
+from slurm_elastic.model.cluster import Market
+from slurm_elastic.slurm.client import confvalues, sbatch_test_only
+from slurm_elastic.slurm.client.siteconf import SiteConf
+from slurm_elastic.slurm.hooks.submit_filter import is_open_to, requeues_by_default
+
+CHOSEN = ("nodelist", "nodefile", "exclude", "reservation", "clusters")
+"""Options by which the user chose the nodes or another cluster."""
+STRANGE = (
+    "batch", "bb", "bbf", "container", "contiguous", "cores-per-socket", "extra-node-info",
+    "gpus-per-socket", "network", "ntasks-per-gpu", "ntasks-per-socket", "prefer", "reboot",
+    "segment", "sockets-per-node", "switches", "tmp",
+)  # fmt: skip
+"""Requests that the filter does not judge."""
+SPECIALIZED = ("core-spec", "thread-spec")
+"""Ignored by sbatch itself, unless the site has AllowSpecResourcesUsage."""
+ONE_AT_MOST = ("ntasks-per-core", "threads-per-core")
+
+
+def is_left_alone(options: Mapping[str, str], site: SiteConf | None) -> bool:
+    """Whether the filter gives a job with these options none of our partitions."""
+    allowed = site.option("AllowSpecResourcesUsage") if site else None
+    specialized = SPECIALIZED if allowed and confvalues.is_true(allowed.value) else ()
+    return (
+        any(options.get(name) for name in (*CHOSEN, *STRANGE, *specialized))
+        or any(sbatch_test_only.count(options.get(name, ""), 1) > 1 for name in ONE_AT_MOST)
+        # The only hint that asks for cores of a socket.
+        or options.get("hint") == "memory_bound"
+    )
+
+
+def may_requeue(options: Mapping[str, str], site: SiteConf | None) -> bool:
+    """Whether Slurm may start the job anew: as it says itself, else as the site's JobRequeue."""
+    if "no-requeue" in options:
+        return False
+    return "requeue" in options or requeues_by_default(site)
+
+
+def open_clouds(
+    config: Config, site: SiteConf | None, options: Mapping[str, str], partition: str
+) -> list[CloudSettings]:
+    """The clouds that the filter may list for a job with these options, whose first partition is
+    ``partition``. Slurm judges the accounts, QOS and sizes.
+    """
+    if is_left_alone(options, site):
+        return []
+    is_named, requeue = bool(options.get("partition")), may_requeue(options, site)
+    return [
+        cloud
+        for cloud in config.clouds
+        if is_open_to(config, cloud, partition, is_named=is_named)
+        # A spot machine may be taken away at any time, and the job would be lost.
+        and (requeue or not _has_spot(config, cloud))
+        and _is_licensed(config, cloud, options.get("licenses", ""))
+    ]
+
+
+def _has_spot(config: Config, cloud: CloudSettings) -> bool:
+    pools = domain_pools(config, expand)
+    return any(Market.SPOT in pool.markets for pool in pools if pool.cloud == cloud.name)
+
+
+def _is_licensed(config: Config, cloud: CloudSettings, licenses: str) -> bool:
+    allowed = {name.lower() for name in config.who_of(cloud).licenses}
+    names = (re.sub(r"[:=]\d+$", "", item.lower()) for item in re.findall(r"[^,|]+", licenses))
+    return all(name in allowed or name.partition("@")[0] in allowed for name in names)
