@@ -37,7 +37,7 @@ from slurm_elastic.config.numbers import (
     Seconds,
 )
 from slurm_elastic.config.other_clusters import OtherCluster
-from slurm_elastic.config.policies import PoolPolicies, SitePolicies
+from slurm_elastic.config.policies import Budget, PoolPolicies, SitePolicies
 from slurm_elastic.config.requirements import Requirements
 from slurm_elastic.config.telling import Notify
 from slurm_elastic.config.timings import Timings
@@ -258,6 +258,10 @@ class Config(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
             if cloud.name == name:
                 return cloud
         raise KeyError(name)
+
+    def budget_of(self, cloud: str) -> Budget:
+        """The budget of the cloud of that name, or of the cluster ("")."""
+        return self.cloud(cloud).policies.budget if cloud else self.policies.budget
 
     def suspend_time(self, cloud: CloudSettings) -> float:
         """How long (s) a machine of that cloud may be idle."""

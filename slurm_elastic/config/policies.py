@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+from enum import StrEnum
 from typing import Annotated
 
 from msgspec import Meta, Struct, field
@@ -16,13 +17,31 @@ Look = Annotated[float, Meta(ge=1, le=3600, extra={"unit": "duration"})]
 Money = Annotated[float, Meta(gt=0)]
 
 
-class Budget(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class PayerBudget(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """After so many dollars in a day or a month (UTC) no more machines start."""
 
     per_day: Money | None = None
     """Change it when a day may cost at most so much, for example to bound a job that runs wild."""
     per_month: Money | None = None
     """Change it when a grant or a bill sets what a month may cost."""
+
+
+class WhenSpent(StrEnum):
+    """What happens to running machines when a budget is spent. FINISH: they take no new jobs and
+    end after their jobs. KEEP: they get jobs as before.
+    """
+
+    FINISH = "finish"
+    KEEP = "keep"
+
+
+class Budget(PayerBudget, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The budget of all machines of the cluster or of a cloud."""
+
+    when_spent: WhenSpent = WhenSpent.FINISH
+    """Change it when running machines should get further jobs although that costs more than the
+    budget.
+    """
 
 
 class Policies(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -82,13 +101,13 @@ class SitePolicies(CloudPolicies, frozen=True, kw_only=True, forbid_unknown_fiel
     machine is up.
     """
     choose: Choose = field(default_factory=Choose)
-    account_budgets: dict[str, Budget] = field(default_factory=dict)
+    account_budgets: dict[str, PayerBudget] = field(default_factory=dict)
     """Change it when accounts pay for themselves and one must not spend another's money."""
-    user_budgets: dict[str, Budget] = field(default_factory=dict)
+    user_budgets: dict[str, PayerBudget] = field(default_factory=dict)
     """Change it when single users should not use up what all have."""
 
     @property
-    def payer_budgets(self) -> dict[str, Budget]:
+    def payer_budgets(self) -> dict[str, PayerBudget]:
         """The budgets of accounts and users by scope (``account:physics``, ``user:alice``)."""
         return {
             **{f"account:{name}": budget for name, budget in self.account_budgets.items()},

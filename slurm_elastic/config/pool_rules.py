@@ -15,8 +15,8 @@ from slurm_elastic.config import Config, PoolSettings
 from slurm_elastic.config.clouds import CloudSettings, InstanceType
 from slurm_elastic.config.growth_kinds import growth_of
 from slurm_elastic.config.policies import (
-    Budget,
     CloudPolicies,
+    PayerBudget,
     Policies,
     PoolPolicies,
     SitePolicies,
@@ -95,7 +95,7 @@ def inert(config: Config) -> bool:
     return all(any(s == p and type(s) is type(p) for p in empty) for s in sections)
 
 
-def bounds_of(budget: Budget) -> Bounds:
+def bounds_of(budget: PayerBudget) -> Bounds:
     """A budget in the form of the policies."""
     return Bounds(per_day=budget.per_day, per_month=budget.per_month)
 

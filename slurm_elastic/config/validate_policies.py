@@ -9,14 +9,21 @@ from slurm_elastic.base.units import brief, format_duration
 from slurm_elastic.config.document import KeyPath, shown
 from slurm_elastic.config.growth_kinds import checked_growth, growth_of
 from slurm_elastic.config.partial import Draft
-from slurm_elastic.config.policies import Budget, Choose, CloudPolicies, Policies, SitePolicies
+from slurm_elastic.config.policies import (
+    Choose,
+    CloudPolicies,
+    PayerBudget,
+    Policies,
+    SitePolicies,
+)
 from slurm_elastic.config.policy_choice import PLUS, with_policy
-from slurm_elastic.config.pool_rules import WINDOW_FORM, parse_window, rules
+from slurm_elastic.config.pool_rules import WINDOW_FORM, bounds_of, parse_window, rules
 from slurm_elastic.config.release_kinds import checked_release, release_of
 from slurm_elastic.model.cluster import Location
 from slurm_elastic.policies.growth.capacity import AnyGrowth, misfits
 from slurm_elastic.policies.growth.release import Delayed, IdleOrder
 from slurm_elastic.policies.growth.scaling import PoolRules
+from slurm_elastic.policies.money.bounds import UNBOUNDED
 from slurm_elastic.policies.policy_text import split
 
 
@@ -69,7 +76,7 @@ def _intervals(draft: Draft) -> None:
 
 def _budgets(draft: Draft) -> None:
     """Check that a day's budget is not above its month's."""
-    budgets: list[tuple[KeyPath, Budget]] = []
+    budgets: list[tuple[KeyPath, PayerBudget]] = []
     for path, section in _sections(draft):
         if isinstance(section, CloudPolicies):
             budgets.append(((*path, "budget"), section.budget))
@@ -84,7 +91,7 @@ def _budgets(draft: Draft) -> None:
             draft.problems.add((*path, "per_day"), f"{day:g}", f"at most per_month, {month:g}")
 
 
-def _payers_of(site: SitePolicies) -> Iterator[tuple[str, str, Budget]]:
+def _payers_of(site: SitePolicies) -> Iterator[tuple[str, str, PayerBudget]]:
     """The budgets of accounts and users: the key in the section, the name, and the budget."""
     yield from (("account_budgets", name, budget) for name, budget in site.account_budgets.items())
     yield from (("user_budgets", name, budget) for name, budget in site.user_budgets.items())
@@ -120,7 +127,7 @@ def _payer_budgets(draft: Draft) -> None:
         _, form, expected = _PAYERS[section]
         if not form.fullmatch(name):
             draft.problems.add(path, shown(name), expected)
-        if budget == Budget():
+        if bounds_of(budget) == UNBOUNDED:
             draft.problems.add(path, "an empty mapping", "per_day, per_month or both")
         for key in ("per_day", "per_month"):
             amount, cluster_amount = getattr(budget, key), getattr(site.budget, key)

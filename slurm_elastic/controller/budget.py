@@ -14,7 +14,7 @@ from msgspec.structs import replace
 from slurm_elastic.config import Config
 from slurm_elastic.config.clouds import CloudSettings
 from slurm_elastic.config.limit_changes import with_limits
-from slurm_elastic.config.policies import Budget
+from slurm_elastic.config.policies import WhenSpent
 from slurm_elastic.config.pool_rules import billing_units, bounds_of, paid_reservations
 from slurm_elastic.model.causes import AnyCause
 from slurm_elastic.model.causes.stops import (
@@ -25,16 +25,19 @@ from slurm_elastic.model.causes.stops import (
 )
 from slurm_elastic.model.cluster import Location, Pool
 from slurm_elastic.model.directive import Directive, limit_changes, stopped_pools
+from slurm_elastic.model.exclusion import COMMITTED, Exclusion
 from slurm_elastic.policies.growth.scaling import PoolRules, stops
 from slurm_elastic.policies.launch.exclusions import RANKED
 from slurm_elastic.policies.launch.ranking import Scope
 from slurm_elastic.policies.money.account_budgets import Overdrawn, Shares, charged, overdrawn
 from slurm_elastic.policies.money.accounting import booting, usage
-from slurm_elastic.policies.money.bounds import Bounds, Spent
+from slurm_elastic.policies.money.bounds import UNBOUNDED, Bounds, Spent
 from slurm_elastic.policies.money.reservations import spent_on
 from slurm_elastic.state.ledger import Ledger, LedgerState
 
-NO_BUDGET = Budget()
+Promised = Mapping[str, BudgetSpent]
+"""By cloud ("" for the cluster): its budget, which is spent if the running jobs use their limits.
+"""
 
 
 def find_stops(
@@ -51,12 +54,13 @@ def find_stops(
     directives = ledger.directives.all()
     config = apply_known_directives(config, directives, now)
     spent = read_spending(config, ledger, now)
+    promised = _promised(ledger.exclusions.all(), now) if spent else {}
     stops_by_pool: dict[str, AnyCause] = {
         pool.name: stop
         for pool in config.pools
         if (
             stop := _find_budget_or_window_stop(
-                config, rules[pool.name], config.cloud(pool.cloud), spent, now
+                config, rules[pool.name], config.cloud(pool.cloud), spent, promised, now
             )
         )
     }
@@ -87,17 +91,67 @@ def _find_budget_or_window_stop(
     rules: PoolRules,
     cloud: CloudSettings,
     spent: Mapping[str, Spent],
+    promised: Promised,
     now: float,
 ) -> BudgetSpent | OutsideTimes | None:
     """Return the budget or time window that forbids a pool to start machines; None if none does."""
     bounds = [("", Bounds(windows=rules.windows), Spent())] if rules.windows else []
-    if cloud.name in spent:
-        bounds.append((f"cloud {cloud.name}", bounds_of(cloud.policies.budget), spent[cloud.name]))
-    # The cluster's budget stops only public clouds. A cloud's own budget stops that cloud, also if
-    # it is private.
-    if "" in spent and cloud.location is Location.PUBLIC:
-        bounds.append(("", bounds_of(config.policies.budget), spent[""]))
-    return stops(int(now), bounds) if bounds else None
+    bounds += _budget_bounds(config, spent, budget_scopes(cloud))
+    stop = stops(int(now), bounds) if bounds else None
+    return stop or _promised_stop(config, cloud, promised)
+
+
+def find_finishing_clouds(config: Config, ledger: Ledger, now: float) -> dict[str, BudgetSpent]:
+    """Return by name the clouds whose machines must take no new jobs, because a budget with
+    ``when_spent: finish`` is spent, or will be by the limits of the running jobs.
+    """
+    config = apply_directives(config, ledger, now)
+    spent = read_spending(config, ledger, now)
+    promised = _promised(ledger.exclusions.all(), now) if spent else {}
+    finishing: dict[str, BudgetSpent] = {}
+    for cloud in config.clouds:
+        scopes = [n for n in budget_scopes(cloud) if finishes(config, n)]
+        bounds = _budget_bounds(config, spent, scopes)
+        stop = stops(int(now), bounds) or _promised_stop(config, cloud, promised)
+        if isinstance(stop, BudgetSpent):
+            finishing[cloud.name] = stop
+    return finishing
+
+
+def budget_scopes(cloud: CloudSettings) -> tuple[str, ...]:
+    """Return whose budgets stop the cloud: its own, and the cluster's ("") if it is public."""
+    return (cloud.name, "") if cloud.location is Location.PUBLIC else (cloud.name,)
+
+
+def finishes(config: Config, scope: str) -> bool:
+    """Whether machines take no new jobs when the budget of the cloud, or of the cluster (""), is
+    spent.
+    """
+    return config.budget_of(scope).when_spent is WhenSpent.FINISH
+
+
+def _budget_bounds(
+    config: Config, spent: Mapping[str, Spent], scopes: Sequence[str]
+) -> list[tuple[str, Bounds, Spent]]:
+    return [
+        (f"cloud {name}" if name else "", bounds_of(config.budget_of(name)), spent[name])
+        for name in scopes
+        if name in spent
+    ]
+
+
+def _promised(exclusions: Sequence[Exclusion], now: float) -> Promised:
+    return {
+        row.scope: row.cause
+        for row in exclusions
+        if row.kind == COMMITTED and now < row.until and isinstance(row.cause, BudgetSpent)
+    }
+
+
+def _promised_stop(config: Config, cloud: CloudSettings, promised: Promised) -> BudgetSpent | None:
+    # The configuration may have changed since the record was made.
+    scopes = (n for n in budget_scopes(cloud) if n in promised and finishes(config, n))
+    return next((promised[name] for name in scopes), None)
 
 
 def build_scope(
@@ -152,8 +206,9 @@ def build_launch_scope(
     pool_rules, spent = rules[pool.name], {} if stop else read_spending(config, ledger, now)
     if spent or pool_rules.windows:
         stop = stop or _find_budget_or_window_stop(
-            config, pool_rules, config.cloud(pool.cloud), spent, now
-        )
+            config, pool_rules, config.cloud(pool.cloud), spent,
+            _promised(state.exclusions, now), now,
+        )  # fmt: skip
     return block_for_pool(scope, pool, {pool.name: stop}) if stop else scope
 
 
@@ -168,8 +223,9 @@ def read_spending(config: Config, ledger: Ledger, now: float) -> dict[str, Spent
     clouds if the cluster has a budget. The sum of all includes clouds that have left the
     configuration.
     """
-    of_all = config.policies.budget != NO_BUDGET
-    clouds = [c for c in config.clouds if of_all or c.policies.budget != NO_BUDGET]
+    of_all = bounds_of(config.policies.budget) != UNBOUNDED
+    with_own = {c.name for c in config.clouds if bounds_of(c.policies.budget) != UNBOUNDED}
+    clouds = [c for c in config.clouds if of_all or c.name in with_own]
     if not clouds:
         return {}
     day, month = begin_of_day_and_month(now)
@@ -180,7 +236,7 @@ def read_spending(config: Config, ledger: Ledger, now: float) -> dict[str, Spent
         )
         for cloud in clouds
     }
-    spent_by_scope = {c.name: by_cloud[c.name] for c in clouds if c.policies.budget != NO_BUDGET}
+    spent_by_scope = {c.name: by_cloud[c.name] for c in clouds if c.name in with_own}
     if of_all:
         former = _list_former_clouds(config, ledger, month)
         spent_by_scope[""] = Spent(
@@ -254,6 +310,13 @@ def _list_former_clouds(config: Config, ledger: Ledger, since: float) -> list[st
     """Clouds that have left the configuration and whose machines were paid after ``since``."""
     names = {cloud.name for cloud in config.clouds}
     return [name for name in ledger.machines.clouds(since) if name not in names]
+
+
+def end_of_day_and_month(now: float) -> tuple[float, float]:
+    """Return when this day and this month end (Unix time), in UTC."""
+    day, month = begin_of_day_and_month(now)
+    # Every month has ended 32 days after its begin, and the next one has not.
+    return day + 86400, begin_of_day_and_month(month + 32 * 86400)[1]
 
 
 def begin_of_day_and_month(now: float) -> tuple[float, float]:

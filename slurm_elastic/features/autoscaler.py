@@ -30,7 +30,7 @@ from slurm_elastic.controller import holds
 from slurm_elastic.controller.context import Site
 from slurm_elastic.controller.extensions import Extensions, Part
 from slurm_elastic.controller.periodic import SiteTask
-from slurm_elastic.features import budget_enforcement, growth_stays
+from slurm_elastic.features import budget_enforcement, growth_stays, spent_budgets
 from slurm_elastic.features.covered_jobs import CoveredJobs
 from slurm_elastic.features.observe import PoolGroup, observe, pool_groups
 from slurm_elastic.features.pool_nodes import Observation
@@ -133,6 +133,7 @@ class Autoscaler(Part):
         view = observe(site)
         view = replace(view, unhelped=self._guard.look(view))
         budget_enforcement.enforce(site, view.jobs, view.over, view.at)
+        spent_budgets.look(site, view)
         groups = [
             replace(group, now=self._waste.resolved(group.name, group.now))
             for group in pool_groups(site, view, self._covered_jobs)

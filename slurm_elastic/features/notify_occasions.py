@@ -10,7 +10,7 @@ from msgspec import Struct, field
 from slurm_elastic.base.local_time import moment
 from slurm_elastic.base.units import money
 from slurm_elastic.config import Config
-from slurm_elastic.config.policies import Budget
+from slurm_elastic.config.policies import PayerBudget
 from slurm_elastic.config.telling import NotifyEvent
 from slurm_elastic.controller import strays
 from slurm_elastic.controller.other_heads import REMEDY as OTHER_HEAD_REMEDY
@@ -61,7 +61,7 @@ def important_first(occasions: Iterable[Occasion]) -> list[Occasion]:
     return sorted(occasions, key=lambda occasion: _IMPORTANCE.index(occasion.event))
 
 
-def of_budget(scope: str, budget: Budget, spent: Spent, now: float) -> Iterator[Occasion]:
+def of_budget(scope: str, budget: PayerBudget, spent: Spent, now: float) -> Iterator[Occasion]:
     """Yield an occasion if 80 %, or all, of a day's or month's budget (dollars) is spent."""
     today = f"{datetime.fromtimestamp(now, UTC):%Y-%m-%d}"
     for period, date, bound, used in (

@@ -196,11 +196,11 @@ def all_occasions(site: Site) -> Iterator[Occasion]:
     yield from of_other_head(ledger.owner.other_head())
     config = apply_directives(site.config, ledger, now)
     for name, spent in read_spending(config, ledger, now).items():
-        budget = config.cloud(name).policies.budget if name else config.policies.budget
+        budget = config.budget_of(name)
         yield from of_budget(f"cloud {name}" if name else "cluster", budget, spent, now)
     for scope, spent in read_payer_spending(config, ledger, now).items():
-        budget = config.policies.payer_budgets[scope]
-        yield from of_budget(scope_in_words(scope), budget, spent, now)
+        payer_budget = config.policies.payer_budgets[scope]
+        yield from of_budget(scope_in_words(scope), payer_budget, spent, now)
     yield from of_rate(config, site.usage())
     yield from of_breakers(ledger.exclusions.breakers(), now)
     yield from of_denials(ledger.exclusions.cool_downs(now))

@@ -19,6 +19,7 @@ class ExclusionKind(StrEnum):
     DOUBT = "doubt"
     OTHER_HEAD = "other-head"
     NO_SPOT = "no-spot"
+    COMMITTED = "committed"
     CAPACITY = "capacity"
     POLICY = "policy"
     OPERATOR = "by-operator"
@@ -27,6 +28,7 @@ class ExclusionKind(StrEnum):
 COOL_DOWN, BREAKER = ExclusionKind.COOL_DOWN, ExclusionKind.BREAKER
 DOUBT, NO_SPOT = ExclusionKind.DOUBT, ExclusionKind.NO_SPOT
 OTHER_HEAD = ExclusionKind.OTHER_HEAD
+COMMITTED = ExclusionKind.COMMITTED
 CAPACITY, POLICY = ExclusionKind.CAPACITY, ExclusionKind.POLICY
 OPERATOR = ExclusionKind.OPERATOR
 """Why a node is held. CAPACITY: no offer is left for it. POLICY: the site's policies start no
@@ -56,6 +58,8 @@ class Exclusion(Struct, frozen=True, kw_only=True):
       or a person ends it. ``about``: the missing machine ids, and nodes as ``node:NAME``.
     - OTHER_HEAD: the whole cluster, because another head works for it, too. It ends when a person
       says that this head continues. ``about``: ids of the other head's machines.
+    - COMMITTED: a cloud, or "" for the cluster, whose budget is spent if the running jobs use their
+      time limits. ``until``: the end of the budget's day or month.
     - NO_SPOT: a job (``job:NUMBER``) that gets no spot machine because it cannot be saved.
 
     ``code``: the cloud's error code. ``since``: when it began (Unix time). ``pool``: the node's

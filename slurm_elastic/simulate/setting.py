@@ -11,7 +11,6 @@ from msgspec.structs import asdict, replace
 from slurm_elastic.base.errors import ConfigError
 from slurm_elastic.config import Config
 from slurm_elastic.config.checkpoint_kinds import checked_policy
-from slurm_elastic.config.policies import Budget
 from slurm_elastic.config.pool_rules import bounds_of, rules_of
 from slurm_elastic.policies.growth.capacity import Slurm
 from slurm_elastic.policies.growth.release import AtOnce
@@ -228,7 +227,7 @@ def _bounds(config: Config, notes: list[str]) -> Bounds:
     windows = {rules_of(config, pool).windows for pool in config.pools}
     if len(windows) > 1:
         notes.append("windows are ignored, because they differ between pools")
-    if any(cloud.policies.budget != Budget() for cloud in config.clouds):
+    if any(bounds_of(cloud.policies.budget) != Bounds() for cloud in config.clouds):
         notes.append(
             "budgets of clouds are ignored; only those of the cluster, accounts and users count"
         )

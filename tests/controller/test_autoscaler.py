@@ -15,7 +15,13 @@ import pytest
 from msgspec.structs import replace
 
 from slurm_elastic.config.access import Who
-from slurm_elastic.config.policies import Budget, CloudPolicies, PoolPolicies, SitePolicies
+from slurm_elastic.config.policies import (
+    Budget,
+    CloudPolicies,
+    PoolPolicies,
+    SitePolicies,
+    WhenSpent,
+)
 from slurm_elastic.config.pool_rules import fail_safe
 from slurm_elastic.controller import holds
 from slurm_elastic.controller.context import Site
@@ -82,6 +88,10 @@ def make() -> Iterator[Callable[..., World]]:
     yield world
     for one in made:
         one.close()
+
+
+KEPT = Budget(per_day=0.02, when_spent=WhenSpent.KEEP)
+"""12 minutes of a machine."""
 
 
 def submit(world: World, job: int, count: int = 1, **fields: Any) -> None:
@@ -215,7 +225,7 @@ def test_a_delayed_release_waits_for_the_end_of_the_paid_hour(make: Callable[...
 
 
 def test_a_budget_stops_new_machines_and_no_running_job(make: Callable[..., World]) -> None:
-    world = make(budget=Budget(per_day=0.02))  # 12 minutes of a machine
+    world = make(budget=KEPT)
     submit(world, 1)
     world.advance(60)
     assert running(world) == [1]
@@ -245,11 +255,49 @@ def test_a_budget_stops_new_machines_and_no_running_job(make: Callable[..., Worl
     assert [row for row in world.ledger.exclusions.holds() if row.kind == POLICY] == []
 
 
+def test_a_spent_budget_lets_no_job_start_on_a_running_machine(make: Callable[..., World]) -> None:
+    world = make(budget=Budget(per_day=0.02))
+    submit(world, 1, limit=3600)
+    world.advance(60)
+    assert running(world) == [1]
+    world.advance(900)
+    assert running(world) == [1], "no budget ends a job"
+    submit(world, 2)
+    world.slurm.finish(1)
+    world.advance(400)
+    assert running(world) == []
+    assert world.alive() == [], "the machine ended after its job, although another waits"
+    assert "budget of $0.02 a day" in str(world.ledger.decisions.about("pub1")[-1].reason)
+    world.advance(86400 - (world.now % 86400) - 5, step=300)
+    assert running(world) == []
+    world.advance(120)
+    assert running(world) == [2], "a new day, a new budget"
+
+
+def test_what_running_jobs_may_still_cost_counts_as_spent(make: Callable[..., World]) -> None:
+    """A job of four hours commits $0.40 of the day's dollar, two jobs $0.80, three jobs $1.20."""
+    world = make(budget=Budget(per_day=1.0))
+    for number in range(1, 4):
+        submit(world, number, limit=4 * 3600)
+        world.advance(60)
+    world.advance(60)
+    assert running(world) == [1, 2, 3], "what they commit is known when they run"
+    third = world.slurm.queue()[3].nodes
+    launched = {m.instance.node: m.instance.launched for m in world.ledger.state().machines}
+    submit(world, 4)
+    world.slurm.finish(3)
+    world.advance(300)
+    (again,) = (m for m in world.ledger.state().machines if m.instance.node in third)
+    assert again.instance.launched > launched[again.instance.node], (
+        "the machine ended after its job, and another came for the money that the job left"
+    )
+
+
 def test_a_request_that_comes_when_the_budget_is_spent_starts_nothing(
     make: Callable[..., World],
 ) -> None:
     """Slurm may have asked before the nodes were held."""
-    world = make(budget=Budget(per_day=0.02), poll_interval=3600.0)
+    world = make(budget=KEPT, poll_interval=3600.0)
     submit(world, 1)
     world.advance(900)
     submit(world, 2)
@@ -260,9 +308,7 @@ def test_a_request_that_comes_when_the_budget_is_spent_starts_nothing(
 
 
 def test_a_holds_reason_follows_what_is_in_the_way(make: Callable[..., World]) -> None:
-    world = make(
-        growth="bursts(waste=120)", release="idle(seconds=60)", budget=Budget(per_day=0.02)
-    )
+    world = make(growth="bursts(waste=120)", release="idle(seconds=60)", budget=KEPT)
     world.advance(20)
     assert {row.cause for row in world.ledger.exclusions.holds()} == {holds.BY_POLICY}
     submit(world, 1)
@@ -300,7 +346,7 @@ def test_the_nodes_of_a_pool_are_held_in_one_transaction(
     make: Callable[..., World], held_together: list[list[str]]
 ) -> None:
     """Each costs a sync of the disk, and reads all holds once more: a pool may be large."""
-    world = make(growth="bursts(waste=120)", budget=Budget(per_day=0.02))
+    world = make(growth="bursts(waste=120)", budget=KEPT)
     world.advance(20)
     assert drained(world) == list(PUB)
     assert held_together == [list(PUB)]

@@ -69,17 +69,21 @@ class OutsideTimes(Cause, frozen=True, kw_only=True):
 
 class BudgetSpent(Cause, frozen=True, kw_only=True):
     """The budget of ``dollars`` for a ``period`` (day, month) is spent. ``owner``: its owner, ""
-    for the cluster.
+    for the cluster. ``is_committed``: it is spent if the running jobs use their time limits.
     """
 
     period: str
     dollars: float
     owner: str = field(default="", name="whose")
+    is_committed: bool = False
 
     @property
     def words(self) -> str:
         whose = f"{self.owner}: " if self.owner else ""
-        return f"{whose}the budget of {money(self.dollars)} a {self.period} is spent"
+        budget = f"{whose}the budget of {money(self.dollars)} a {self.period} is spent"
+        return (
+            f"{budget} if the running jobs use their time limits" if self.is_committed else budget
+        )
 
 
 class RecordsNotWritten(Cause, frozen=True, kw_only=True):

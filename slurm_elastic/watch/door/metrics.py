@@ -20,7 +20,7 @@ from prometheus_client.exposition import generate_latest
 from slurm_elastic.base.errors import SlurmElasticError
 from slurm_elastic.config import Config
 from slurm_elastic.config.limit_changes import with_limits
-from slurm_elastic.config.policies import Budget
+from slurm_elastic.config.policies import PayerBudget
 from slurm_elastic.model.cluster import Location
 from slurm_elastic.model.directive import limit_changes
 from slurm_elastic.model.exclusion import offer_scope
@@ -253,7 +253,7 @@ def _money(config: Config, facts: Facts) -> Iterator[Metric]:
     ])  # fmt: skip
 
 
-def _budgets(config: Config, facts: Facts) -> Iterator[tuple[str, Budget, Spent]]:
+def _budgets(config: Config, facts: Facts) -> Iterator[tuple[str, PayerBudget, Spent]]:
     for name, spent in facts.spent.items():
         budget = config.cloud(name).policies.budget if name else config.policies.budget
         yield (f"cloud:{name}" if name else "cluster"), budget, spent
