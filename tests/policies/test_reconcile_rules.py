@@ -247,6 +247,15 @@ CASES = {
         view(OFF | {"COMPLETING"}, tracked=(KNOWN,), listed=(SEEN,)), []),
     "too old, idle": (view(UP, tracked=(replace(KNOWN, max_age=50),), listed=(SEEN,)),
                       [("power-down", "pub1")]),
+    "too old, and another one of the node is young": (
+        view(UP, tracked=(replace(KNOWN, max_age=50), replace(NAMED, generation="g2", max_age=500)),
+             listed=(SEEN, NAMED_SEEN)), [("terminate-double", "i-1")]),
+    "too old, busy, and another one of the node is young": (
+        view(BUSY, tracked=(replace(KNOWN, max_age=50), replace(NAMED, max_age=500)),
+             listed=(SEEN, NAMED_SEEN)), []),
+    "too old, and another one of the node ends": (
+        view(UP, tracked=(replace(KNOWN, max_age=50), replace(NAMED, is_ending=True)),
+             listed=(SEEN,)), [("power-down", "pub1"), ("end", "i-2")]),
     "too old, busy": (view(BUSY, tracked=(replace(KNOWN, max_age=50),), listed=(SEEN,)),
                       [("power-down-asap", "pub1")]),
     "too old by a clock that was set back": (

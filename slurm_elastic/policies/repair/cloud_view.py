@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 from enum import Enum, auto
 from functools import cached_property
@@ -159,6 +160,13 @@ class CloudView(Struct, frozen=True, kw_only=True, dict=True):
         this when a node answers although no known machine serves it.
         """
         return at_anothers_address(self.machines, self.all_nodes.values())
+
+    @cached_property
+    def crowded(self) -> frozenset[str]:
+        """The nodes of several listed machines whose end is not decided."""
+        listed_ids = {i.id for i in self.listed or ()}
+        counts = Counter(m.node for m in self.tracked if m.id in listed_ids and not m.is_ending)
+        return frozenset(node for node, count in counts.items() if count > 1)
 
     @property
     def pings(self) -> bool:

@@ -71,7 +71,8 @@ allocated~       any                 any                      disclaim, after th
                                                               has it (a takeover of slurmctld)
 idle~, not       any                 any                      power-down-again, after the grace
 responding
-up, idle         machine over age    there                    power-down
+up, idle         machine over age    there, alone or at the   power-down
+                                     node's address
 up, busy         machine over age    there                    power-down-asap (after its jobs)
 ===============  ==================  =======================  =====================================
 
@@ -369,6 +370,11 @@ def _aged(view: CloudView, machine: TrackedInstance, node: SlurmNode) -> Action 
         view.now,
     )
     if age <= machine.max_age:
+        return None
+    # The age of a machine beside the node's own is no reason to power the node down: this would end
+    # both. The rule for two machines of a node ends one of them.
+    is_nodes_own = bool(machine.address) and machine.address == node.address
+    if machine.node in view.crowded and not is_nodes_own:
         return None
     if phase(node) is not Phase.UP or is_down(node) or is_drained(node):
         return None  # a power-down would undo an admin's drain
