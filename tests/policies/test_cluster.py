@@ -13,6 +13,7 @@ from slurm_elastic.model.causes import AnyCause, Quoted
 from slurm_elastic.model.causes.machine_ends import OutOfService, SuspendedBySlurm
 from slurm_elastic.model.causes.pool_failures import BootsFailed
 from slurm_elastic.model.causes.repairs import (
+    AlreadyServed,
     HoldNotInLedger,
     MachineThere,
     NameLookedUp,
@@ -347,7 +348,9 @@ def test_a_hold_ends_where_an_offer_has_room_and_the_node_may_start(
     world = snapshot(*owner, nodes=at, exclusions=(hold(),), terms=terms, **BUYS)
     let_go = Release(
         node="pub1", hold=CAPACITY,
-        cause=OfferAvailable(offer="aws/c6i.xlarge/eu-west-1a/on-demand"),
+        cause=AlreadyServed()
+        if any(m.is_wanted for m in owner)
+        else OfferAvailable(offer="aws/c6i.xlarge/eu-west-1a/on-demand"),
     )  # fmt: skip
     kept = Hold(node="pub1", pool="burst", cause=Quoted(text="aws has 0 free"))
     assert asked(RoundRule.HOLDS, world) == [let_go if free else kept]
@@ -363,6 +366,23 @@ def test_only_as_many_are_let_go_as_there_is_room_for() -> None:
     )  # fmt: skip
     assert [(a.kind, a.subject) for a in asked(RoundRule.HOLDS, world)] == [
         ("release", "pub1"), ("release", "pub2"), ("hold", "pub3"),
+    ]  # fmt: skip
+
+
+def test_a_node_that_has_its_machine_takes_up_no_room() -> None:
+    wide = replace(AWS, markets=tuple(Market))
+    terms = replace(TERMS, pools={"burst": wide}, pool_of=dict.fromkeys(AWS.nodes, wide))
+    world = snapshot(
+        machine(), nodes=(node(states=DRAINED),),
+        exclusions=tuple(hold(n) for n in ("pub1", "pub2", "pub3")), terms=terms,
+        offers=BUYS["offers"], scopes={"burst": Scope(limits=Limits(nodes=1))},
+    )  # fmt: skip
+    assert [(a.kind, a.subject) for a in asked(RoundRule.HOLDS, world)] == [
+        ("release", "pub1"), ("release", "pub2"), ("hold", "pub3"),
+    ]  # fmt: skip
+    sold_out = replace(world, offers={"burst": ()})
+    assert [(a.kind, a.subject) for a in asked(RoundRule.HOLDS, sold_out)][:2] == [
+        ("release", "pub1"), ("hold", "pub2"),
     ]  # fmt: skip
 
 

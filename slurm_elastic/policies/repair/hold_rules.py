@@ -4,7 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from slurm_elastic.model.causes.repairs import HoldNotInLedger, NodeOfNoPool, OfferAvailable
+from slurm_elastic.model.causes.repairs import (
+    AlreadyServed,
+    HoldNotInLedger,
+    NodeOfNoPool,
+    OfferAvailable,
+)
 from slurm_elastic.model.cluster import NodeRequest, Pool
 from slurm_elastic.model.exclusion import CAPACITY, OPERATOR, POLICY, Exclusion
 from slurm_elastic.model.slurm import SlurmNode
@@ -76,10 +81,16 @@ def _pool_holds(
     # of other nodes.
     closed = {x.scope for x in snapshot.exclusions if x.kind == OPERATOR}
     by_use = sorted(nodes, key=closed.__contains__)
-    free = [n for n in by_use if _may_start(snapshot.nodes.get(n), machines)][:room]
-    for node in free:
+    able = [n for n in by_use if _may_start(snapshot.nodes.get(n), machines)]
+    served = [n for n in able if n in machines]
+    # Only nodes that need a purchase take up room.
+    bought = [n for n in able if n not in machines][:room]
+    for node in served:
+        yield Release(node=node, hold=CAPACITY, cause=AlreadyServed())
+    for node in bought:
         cause = OfferAvailable(offer=launches[0].offer.key)
         yield Release(node=node, hold=CAPACITY, cause=cause)
+    free = {*served, *bought}
     prolonged = [exclusion for exclusion in exclusions if exclusion.scope not in free]
     for exclusion in prolonged:
         yield Hold(node=exclusion.scope, pool=pool.name, cause=exclusion.cause)
