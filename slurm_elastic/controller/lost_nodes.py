@@ -13,7 +13,7 @@ from slurm_elastic.controller.snapshot import CORRELATION
 from slurm_elastic.model.causes import AnyCause
 from slurm_elastic.model.slurm import NOWHERE
 from slurm_elastic.policies import actions
-from slurm_elastic.policies.nodes.node_reasons import OUR_MARK, has_mark
+from slurm_elastic.policies.nodes.node_reasons import ASAP, OUR_MARK, has_mark
 from slurm_elastic.policies.nodes.node_state import (
     Phase,
     is_anothers_address,
@@ -40,7 +40,7 @@ def set_lost_down(
         node = view.get(name)
         if node is None:
             continue
-        admins = is_drained(node) and not has_mark(node, OUR_MARK)
+        admins = is_drained(node) and not has_mark(node, (OUR_MARK, ASAP))
         # We never clear an admin's reason. A node that an admin has drained stays as it is if it
         # runs no job. If it does, it goes DOWN with the admin's reason.
         if phase(node) is Phase.UP and (is_busy(node) or not admins):

@@ -87,6 +87,16 @@ def test_nodes_in_service_and_our_own_holds_are_no_news(site: Config) -> None:
     assert views(site, node("pub1", *OFF, "DRAIN", reason="slurm-elastic:hold:no room")) == ()
 
 
+def test_a_node_that_only_waits_for_its_jobs_to_power_down_is_no_news(site: Config) -> None:
+    """slurmctld 22.05 replaces the reason of the order, and so our mark, by the order's name."""
+    going = ("ALLOCATED", "CLOUD", "DRAIN", "POWER_DOWN")
+    assert views(site, node("pub1", *going, reason="POWER_DOWN_ASAP", user="slurm")) == ()
+    found = only(views(site, node("pub1", *going, reason="bad fan", user="eve")))
+    assert "drained by eve" in found.text
+    stays = ("ALLOCATED", "CLOUD", "DRAIN")
+    assert len(views(site, node("pub1", *stays, reason="POWER_DOWN_ASAP", user="slurm"))) == 1
+
+
 def test_nodes_of_one_order_are_one_line(site: Config) -> None:
     nodes = [node(f"pub{n}", *OFF, "DRAIN", reason="rack move", user="root") for n in (1, 2, 3)]
     found = only(views(site, *nodes))

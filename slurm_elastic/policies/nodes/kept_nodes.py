@@ -10,12 +10,13 @@ from slurm_elastic.model.slurm import SlurmNode
 from slurm_elastic.model.slurm_words import node_states
 from slurm_elastic.model.slurm_words.node_causes import GIVEN_UP
 from slurm_elastic.model.slurm_words.rows import Actor
-from slurm_elastic.policies.nodes.node_reasons import OUR_MARK, has_mark
+from slurm_elastic.policies.nodes.node_reasons import ASAP, OUR_MARK, has_mark
 from slurm_elastic.policies.nodes.node_state import (
     Phase,
     is_busy,
     is_down,
     is_drained,
+    is_leaving,
     is_rebooting,
     phase,
 )
@@ -56,10 +57,12 @@ class KeptNode(Struct, frozen=True, kw_only=True):
 
 
 def kept_node(node: SlurmNode, terms: DrainTerms) -> KeptNode | None:
-    """Why the node takes no jobs; None if it takes jobs, or if slurm-elastic itself keeps it."""
+    """Why the node takes no jobs; None if it takes jobs, if slurm-elastic itself keeps it, or if it
+    only waits for its jobs to power down.
+    """
     ails = ill(node, terms)
     how = Keep.REPLACED if ails is not None else _how(node)
-    if how is None or has_mark(node, OUR_MARK):
+    if how is None or has_mark(node, OUR_MARK) or _is_told_to_leave(node):
         return None
     reason = node.reason if ails is None else f"{ails.slurm_reason}: {ails.meaning}"
     is_slurms = node.reason_user in ("", terms.slurm_user)
@@ -72,6 +75,13 @@ def kept_node(node: SlurmNode, terms: DrainTerms) -> KeptNode | None:
         actor=_actor(how),
         is_off=phase(node) is Phase.POWERED_DOWN and not is_busy(node),
     )
+
+
+def _is_told_to_leave(node: SlurmNode) -> bool:
+    """Whether only an order to power down after the jobs drains the node. To resume the node would
+    undo the order; its drain ends when it has powered down.
+    """
+    return is_leaving(node) and node.reason == ASAP
 
 
 def _how(node: SlurmNode) -> Keep | None:

@@ -67,6 +67,11 @@ def is_drained(node: SlurmNode) -> bool:
     return not node.states.isdisjoint(_DRAINED)
 
 
+def is_leaving(node: SlurmNode) -> bool:
+    """Whether the node takes no new job and powers down after its jobs."""
+    return not node.states.isdisjoint({"POWER_DOWN", "POWERING_DOWN"})
+
+
 def is_rebooting(node: SlurmNode) -> bool:
     """Whether a person has ordered a reboot and slurmd is not back yet; slurmctld has the node DOWN
     until then.

@@ -11,7 +11,7 @@ from slurm_elastic.model.memory import Machine
 from slurm_elastic.model.slurm import ON_NODES, SlurmJob, SlurmNode
 from slurm_elastic.policies.growth.stopped import born
 from slurm_elastic.policies.nodes.node_reasons import OUR_MARK, has_mark
-from slurm_elastic.policies.nodes.node_state import Phase, is_busy, is_drained, phase
+from slurm_elastic.policies.nodes.node_state import Phase, is_busy, is_drained, is_leaving, phase
 
 
 class NextStep(Struct, frozen=True, kw_only=True):
@@ -67,11 +67,6 @@ def concerned(machines: Iterable[Machine], departure: Departure, starts: float) 
     machines_there = [m for m in machines if m.instance.node in nodes]
     # "replace" leaves its nodes open, so a machine from after the order is the replacement.
     return [m for m in machines_there if departure.blocks_starts or born(m) <= starts]
-
-
-def is_leaving(node: SlurmNode) -> bool:
-    """Whether the node takes no new job and powers down after its jobs."""
-    return bool(node.states & {"POWER_DOWN", "POWERING_DOWN"})
 
 
 def is_persons(node: SlurmNode) -> bool:

@@ -16,8 +16,8 @@ from slurm_elastic.model.machine_states import Serving
 from slurm_elastic.model.memory import Machine
 from slurm_elastic.model.slurm import SlurmNode
 from slurm_elastic.policies.growth.stopped import born
-from slurm_elastic.policies.nodes.node_state import Phase, is_busy, phase
-from slurm_elastic.policies.repair.departure import is_leaving, is_persons
+from slurm_elastic.policies.nodes.node_state import Phase, is_busy, is_leaving, phase
+from slurm_elastic.policies.repair.departure import is_persons
 
 _CHANGING = (Phase.POWERING_DOWN, Phase.POWERING_UP)
 

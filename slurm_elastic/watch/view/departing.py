@@ -9,8 +9,8 @@ from slurm_elastic.model.cluster import NoticeKind
 from slurm_elastic.model.directive import Departure, Directive, given, kept_replacements
 from slurm_elastic.model.memory import Machine
 from slurm_elastic.model.slurm import SlurmJob, SlurmNode
-from slurm_elastic.policies.nodes.node_state import Phase, is_busy, phase
-from slurm_elastic.policies.repair.departure import concerned, is_leaving, is_persons
+from slurm_elastic.policies.nodes.node_state import Phase, is_busy, is_leaving, phase
+from slurm_elastic.policies.repair.departure import concerned, is_persons
 from slurm_elastic.watch.view.checkpoints import CheckpointsView, ThreatView
 
 TAKEN = ("is taken away", "may be taken away")
