@@ -108,7 +108,7 @@ class _Apply:
         self._current_repairs: frozenset[Action] = frozenset()
         self._checked_at = float("-inf")
         self._doubts = doubts
-        self._doers: dict[type[Action], Do] = {
+        self.doers: dict[type[Action], Do] = {
             actions.Adopt: self._adopt,
             actions.AdoptStopped: self._adopt,
             actions.NoteEnd: self._note_end,
@@ -146,16 +146,17 @@ class _Apply:
             actions.Restore: self._restore,
         }
         for kind, doer in site.extensions.doers:
-            self._doers[kind] = partial(doer, snapshot)
+            self.doers[kind] = partial(doer, snapshot)
 
     def do(self, batch: Sequence[Action]) -> None:
         """Do these actions, which are all of one kind."""
-        kind, do = batch[0].kind, self._doers[type(batch[0])]
+        kind = batch[0].kind
         if self._request is not None:
             # Let errors pass: the request then stays in the spool and is retried.
-            do(batch)
+            self.doers[type(batch[0])](batch)
             return
         try:
+            do = self.doers[type(batch[0])]
             # After the round read Slurm it waited for a cloud. In that time an admin may have
             # drained a node, or Slurm may have asked for it, so check the decision again.
             current = self._keep_current(batch) if batch[0].by_node else batch

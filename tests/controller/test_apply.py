@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import dataclasses
+import inspect
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 from msgspec.structs import replace
 
 from slurm_elastic.base.errors import AuthError, CapacityError, ProviderError, SlurmError
 from slurm_elastic.controller import adoption, context, recycling
-from slurm_elastic.controller.apply import apply
+from slurm_elastic.controller.apply import _Apply, apply
 from slurm_elastic.controller.context import Site, new_generation
 from slurm_elastic.controller.giving_back import power_down_and_requeue
 from slurm_elastic.controller.snapshot import build_terms, read_all_nodes, take_snapshot
@@ -25,6 +26,7 @@ from slurm_elastic.model.launch_states import Failed
 from slurm_elastic.model.memory import generation_order
 from slurm_elastic.model.slurm import NOWHERE, Request, SlurmNode
 from slurm_elastic.policies import actions
+from slurm_elastic.policies.nodes.node_reasons import OUR_MARK, has_mark
 from slurm_elastic.policies.nodes.node_state import Phase, is_down, phase
 from slurm_elastic.policies.repair.cluster import decide
 from slurm_elastic.policies.repair.cluster_snapshot import RoundRule
@@ -80,6 +82,36 @@ def told(world: World, subject: str, kind: str) -> list[str]:
 def row(world: World, machine: str) -> Machine:
     (found,) = [m for m in world.ledger.machines.live() if m.instance.id == machine]
     return found
+
+
+def test_each_kind_of_action_has_somebody_who_does_it(world: World) -> None:
+    """``repairs`` may decide each of them; only two are of others."""
+    kinds = {
+        kind
+        for _, kind in inspect.getmembers(actions, inspect.isclass)
+        if issubclass(kind, actions.Action) and hasattr(kind, "kind")
+    }
+    site = world.site
+    snapshot = take_snapshot(site, build_terms(site, "pub"), read_all_nodes(site), ())
+    done = {*_Apply(site, "pub", snapshot, {}).doers}
+    # The round itself reports a doubt, and slurm-elastic-ckptman saves jobs.
+    assert kinds - done == {actions.DoubtList, actions.SaveJob}
+
+
+def test_an_action_that_nobody_does_keeps_no_other_kind_from_its_repair(
+    world: World, caplog: pytest.LogCaptureFixture
+) -> None:
+    class Unheard(actions.OnMachine, frozen=True, kw_only=True):
+        kind: ClassVar[str] = "unheard"
+
+    (machine,) = up(world, "pub1")
+    do(
+        world,
+        Unheard(machine=machine.id, cause=Quoted(text=WHY)),
+        actions.Terminate(machine=machine.id, cause=Quoted(text=WHY)),
+    )
+    assert world.alive() == []
+    assert "kind=unheard" in caplog.text
 
 
 # open launches
@@ -242,6 +274,16 @@ def test_a_node_whose_machine_is_gone_keeps_its_address_unless_the_cloud_has_tol
     assert world.slurm.node("pub1").address == (NOWHERE if told_by_cloud else before)
     assert told(world, "pub1", "node-lost") == [WHY]
     assert told(world, "job:1", "node-lost") == [WHY]
+
+
+def test_a_node_that_is_lost_while_it_waits_to_power_down_is_ours_to_clear(world: World) -> None:
+    """slurmctld 22.05 replaces the reason of that order, and so our mark."""
+    up(world, "pub1")
+    world.slurm.update_nodes(["pub1"], state="DRAIN", reason="POWER_DOWN_ASAP")
+    do_asked(world, actions.FailNode(node="pub1", cause=Quoted(text=WHY)))
+    node = world.slurm.node("pub1")
+    assert is_down(node)
+    assert has_mark(node, OUR_MARK)
 
 
 def test_a_node_without_a_machine_that_slurm_took_out_of_service_is_told_and_powered_down(
