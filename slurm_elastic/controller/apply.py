@@ -21,7 +21,12 @@ from slurm_elastic.controller import holds
 from slurm_elastic.controller.adoption import adopt
 from slurm_elastic.controller.boot_consoles import read_consoles, record_consoles
 from slurm_elastic.controller.boot_timeouts import expect_requeued, select_blamed
-from slurm_elastic.controller.boots import record_boot_failures, record_registered, reopen_pools
+from slurm_elastic.controller.boots import (
+    record_boot_failures,
+    record_ended_by_others,
+    record_registered,
+    reopen_pools,
+)
 from slurm_elastic.controller.context import Site
 from slurm_elastic.controller.ending import find_unfinished, terminate, terminate_by_cause
 from slurm_elastic.controller.extensions import Jobs
@@ -242,6 +247,7 @@ class _Apply:
             ids = [end.machine for end in ends]
             self._site.ledger.machines.record_end(self._cloud, ids, cause, self._site.now())
             self._site.record(CORRELATION, "ended", [nodes[i] for i in ids], cause)
+            record_ended_by_others(self._site, self._cloud, ids, CORRELATION)
 
     def _abandon(self, batch: Sequence[actions.Abandon]) -> None:
         for action in batch:

@@ -6,9 +6,10 @@ from __future__ import annotations
 
 import contextlib
 import logging
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 
 from slurm_elastic.base.errors import SlurmError
+from slurm_elastic.base.grouping import group_by
 from slurm_elastic.base.hostlist import compress
 from slurm_elastic.config.joining import MUNGE_KEY
 from slurm_elastic.controller.context import Site
@@ -16,7 +17,7 @@ from slurm_elastic.controller.giving_back import quarantine_pool
 from slurm_elastic.controller.launch import grow_cool_down
 from slurm_elastic.controller.snapshot import build_terms, take_snapshot
 from slurm_elastic.model.causes import AnyCause
-from slurm_elastic.model.causes.composed import ScopeCoolsDown, ScopesCoolDown
+from slurm_elastic.model.causes.composed import PoolPaused, ScopeCoolsDown, ScopesCoolDown
 from slurm_elastic.model.causes.deadline import Deadline
 from slurm_elastic.model.causes.pool_failures import (
     BootDetail,
@@ -32,6 +33,7 @@ from slurm_elastic.model.cluster import Pool
 from slurm_elastic.model.exclusion import BREAKER, COOL_DOWN, Exclusion
 from slurm_elastic.model.memory import decided_at, generation_time
 from slurm_elastic.policies.actions import Register, ReopenPool
+from slurm_elastic.policies.launch.boots import SOON_S, ended_by_others_soon
 from slurm_elastic.policies.launch.exclusions import (
     Boot,
     after_failures,
@@ -142,6 +144,26 @@ def record_boot_failures(
         quarantine_pool(site, pool, [*nodes, *of_pool], site.slurm.nodes(pool.nodes), cause, spare)
 
 
+def record_ended_by_others(site: Site, cloud: str, ids: Collection[str], correlation: str) -> None:
+    """Count the machines among ``ids`` that others ended soon after their start against their
+    pools. The ledger has their ends.
+    """
+    since = site.now() - SOON_S
+    machines = [
+        m
+        for m in (site.ledger.machines.live(ended_since=since) if ids else ())
+        if m.instance.cloud == cloud and m.instance.id in ids and ended_by_others_soon(m)
+    ]
+    how = BootsFailed(
+        ended_by_others=True, remedy="find out in the cloud's audit log who ends these machines"
+    )
+    for name, failed in group_by(machines, lambda m: m.pool).items():
+        # A machine may outlive its pool in the configuration. It counts against no pool.
+        if name in site.pools:
+            subjects = [*_list_nodes(failed), pool_subject(name)]
+            _count_against(site, site.pools[name], failed, correlation, subjects, how)
+
+
 def _list_nodes(machines: Sequence[Machine]) -> list[str]:
     return list(dict.fromkeys(m.instance.node for m in machines))
 
@@ -156,6 +178,23 @@ def _count_failures(
 ) -> AnyCause:
     """Update the breaker and the cool-down of one pool. Returns the cause for holding its nodes."""
     subjects = [*_list_nodes(failed), pool_subject(pool.name), *about]
+    how = taken_out or BootsFailed()
+    counted, pause = _count_against(site, pool, failed, correlation, subjects, how)
+    cooling = _cool_down(site, pool, failed, taken_out, counted.detail)
+    if cooling is not None:
+        site.record(correlation, "cooled-down", subjects, cooling)
+    return pause or cooling or counted
+
+
+def _count_against(
+    site: Site,
+    pool: Pool,
+    failed: Sequence[Machine],
+    correlation: str,
+    subjects: Sequence[str],
+    how: BootsFailed,
+) -> tuple[BootsCounted, PoolPaused | None]:
+    """Update the breaker of one pool. Return how the failures count, and the pool's pause."""
     breakers = {b.scope: b for b in site.ledger.exclusions.breakers()}
     before, now = breakers.get(pool.name, Exclusion(kind=BREAKER, scope=pool.name)), site.now()
     timings = site.config.timings
@@ -165,32 +204,30 @@ def _count_failures(
         now,
         limit=timings.max_boot_failures,
         cool_down=timings.boot_cooldown,
-        how=taken_out or BootsFailed(),
+        how=how,
     )
     site.ledger.exclusions.add(after)
-    explained = find_known_cause(site, failed)
-    cause: AnyCause = BootsCounted(
-        pool=pool.name, in_a_row=after.count, failure=taken_out or BootsFailed(), detail=explained
+    cause = BootsCounted(
+        pool=pool.name,
+        in_a_row=after.count,
+        failure=how,
+        detail=None if how.ended_by_others else find_known_cause(site, failed),
     )
     log.warning(
-        "boot failed pool=%s nodes=%s", pool.name, compress(m.instance.node for m in failed)
-    )
+        "machines failed pool=%s nodes=%s reason=%s",
+        pool.name, compress(m.instance.node for m in failed), cause,
+    )  # fmt: skip
     site.record(correlation, "boot-failed", subjects, cause)
-    if (cooling := _cool_down(site, pool, failed, taken_out, explained)) is not None:
-        site.record(correlation, "cooled-down", subjects, cooling)
-        cause = cooling
     pause = paused(after, now)
-    if pause is None:
-        return cause
     # Record a pause once, not again for each further machine that fails during it.
-    if after.until != before.until:
+    if pause is not None and after.until != before.until:
         log.error(
             "pool paused pool=%s seconds=%.0f reason=%s; after that one machine is tried, "
             "or `slurm-elastic clear %s` ends it",
             pool.name, after.until - now, after.cause, pool.name,
         )  # fmt: skip
         site.record(correlation, "breaker-open", subjects, pause)
-    return pause
+    return cause, pause
 
 
 def _cool_down(

@@ -17,11 +17,13 @@ from msgspec.structs import replace
 from slurm_elastic.base.report_once import ReportOnce
 from slurm_elastic.controller.adoption import record_ended_unadopted
 from slurm_elastic.controller.apply import apply
+from slurm_elastic.controller.boots import record_ended_by_others
 from slurm_elastic.controller.context import Site
 from slurm_elastic.controller.doubted_lists import keep_doubt, review_lasting_doubt
 from slurm_elastic.controller.launch import assign_addresses
 from slurm_elastic.controller.other_heads import look_for_other_head
 from slurm_elastic.controller.snapshot import (
+    CORRELATION,
     CloudReader,
     add_offers,
     read_offers,
@@ -106,6 +108,7 @@ class Round:
         if self._another_head_works(snapshot):
             self._report_health((), snapshot)
             return
+        record_ended_by_others(self._site, self._cloud, self.reader.ended_ids, CORRELATION)
         self._record_ended_unadopted(snapshot)
         repairs = self._decide_repairs(snapshot)
         self._report_health([a for a in repairs if isinstance(a, DoubtList)], snapshot)

@@ -15,7 +15,7 @@ from msgspec.structs import replace
 
 from slurm_elastic.base.errors import ProviderError, SlurmError, bounded
 from slurm_elastic.controller.context import Site
-from slurm_elastic.model.cluster import Instance, Offer, Pool
+from slurm_elastic.model.cluster import Instance, InstanceState, Offer, Pool
 from slurm_elastic.model.exclusion import BREAKER, CAPACITY, Exclusion
 from slurm_elastic.model.memory import UNREADABLE, Machine, code_of
 from slurm_elastic.model.protocols import NO_NODE
@@ -98,7 +98,8 @@ class CloudReader:
     ``trouble`` and ``code``: why the last reading of the cloud failed; None after a success and
     before the first reading. ``doubts``: by machine of the last list, the tags that we do not
     believe. ``unusable``: by id, why a listed machine can neither be kept in the ledger nor ended
-    (``policies.repair.list_plausibility``).
+    (``policies.repair.list_plausibility``). ``ended_ids``: the machines that the last list shows as
+    ended and that we wanted until then.
     """
 
     def __init__(self, site: Site, cloud: str) -> None:
@@ -109,6 +110,7 @@ class CloudReader:
         self.code: str | None = None
         self.doubts: Mapping[str, str] = {}
         self.unusable: Mapping[str, str] = {}
+        self.ended_ids: frozenset[str] = frozenset()
 
     def read(self, nodes: Callable[[], Mapping[str, SlurmNode]]) -> ClusterSnapshot:
         """Read Slurm's ``nodes``, then the cloud's list, and have the ledger take the list in.
@@ -134,6 +136,9 @@ class CloudReader:
     def _take_in(self, listed: Sequence[Instance], began: float) -> None:
         """Store the cloud's list in the ledger."""
         ledger = self._site.ledger
+        ended = {i.id for i in listed if i.state is InstanceState.TERMINATED}
+        live = list_live_machines(self._site, self._cloud) if ended else ()
+        self.ended_ids = frozenset(m.instance.id for m in live if m.is_wanted) & ended
         try:
             ledger.machines.observe(self._cloud, listed, began, self._site.pool_of)
         except sqlite3.Error as error:

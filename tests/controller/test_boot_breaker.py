@@ -21,7 +21,7 @@ NODES = tuple(f"m{i}" for i in range(1, 7))
 RESUME = 100.0
 
 
-def build(directory: Path, *, cap: int | None = None, **pool: Any) -> World:
+def build(directory: Path, *, cap: int | None = None, interval: float = 30.0, **pool: Any) -> World:
     cloud = FakeCloud(
         name="pub", location=Location.PUBLIC, types=SHAPE, max_booting=cap,
         limits=Limits(dollars_per_hour=9.0),
@@ -32,7 +32,7 @@ def build(directory: Path, *, cap: int | None = None, **pool: Any) -> World:
     }  # fmt: skip
     timings = Timings(
         suspend_time=900, suspend_timeout=30, resume_timeout=RESUME, max_boot_failures=3,
-        boot_cooldown=1800.0,
+        boot_cooldown=1800.0, reconcile_interval=interval,
     )  # fmt: skip
     return World(
         directory, clouds=(cloud,), pools=(PoolSettings(**(fields | pool)),), limits=Limits(),
@@ -257,4 +257,93 @@ def test_a_waiting_request_outlives_the_daemon(tmp_path: Path) -> None:
     world.restart()
     world.advance(60, step=1)
     assert len(world.alive()) == 3
+    world.close()
+
+
+# machines that others end
+
+
+@pytest.fixture
+def watchful(tmp_path: Path) -> Iterator[World]:
+    """Its lists are newer than what slurmctld notices by its pings."""
+    made = build(tmp_path, interval=10.0)
+    yield made
+    made.close()
+
+
+def end_by_others(world: World) -> None:
+    """As a clean-up script of the account does it."""
+    for machine in world.alive():
+        world.clouds["pub"].take(machine.id)
+    world.advance(35)  # until three lists lack it
+
+
+def ended_again_and_again(world: World, times: int, lives_s: float) -> None:
+    for _ in range(times):
+        for _ in range(120):
+            if world.alive():
+                break
+            world.advance(5)
+        world.advance(lives_s)
+        end_by_others(world)
+
+
+def counts(world: World) -> list[int]:
+    return [breaker.count for breaker in world.ledger.exclusions.breakers()]
+
+
+@pytest.mark.parametrize("tells_losses", [False, True], ids=["missing in lists", "listed as ended"])
+def test_machines_that_others_end_soon_pause_their_pool(
+    watchful: World, tells_losses: bool
+) -> None:
+    world = watchful
+    world.clouds["pub"].tells_losses = tells_losses
+    world.slurm.submit(1, NODES)
+    ended_again_and_again(world, 3, lives_s=30)
+    (breaker,) = world.ledger.exclusions.breakers()
+    assert breaker.until > world.now
+    ended = "3 machines in a row were ended in the cloud by others, minutes after the start"
+    assert ended in str(breaker.cause)
+    world.advance(900)
+    assert world.alive() == [], "nothing more is bought for the job"
+
+
+def test_machines_that_others_end_before_they_register_count(watchful: World) -> None:
+    world = watchful
+    world.clouds["pub"].tells_losses = True
+    world.slurm.submit(1, NODES)
+    ended_again_and_again(world, 2, lives_s=0)
+    assert counts(world) == [2]
+
+
+def test_a_machine_that_stays_in_service_ends_the_count(watchful: World) -> None:
+    world = watchful
+    world.slurm.submit(1, NODES)
+    ended_again_and_again(world, 2, lives_s=30)
+    assert counts(world) == [2]
+    world.advance(300)
+    assert "RUNNING" in world.slurm.queue()[1].states
+    assert counts(world) == [2], "a registration alone proves nothing"
+    world.advance(900)
+    assert counts(world) == []
+
+
+def test_machines_that_end_after_a_while_or_by_our_decision_are_no_failures(
+    watchful: World,
+) -> None:
+    world = watchful
+    world.slurm.submit(1, NODES)
+    ended_again_and_again(world, 1, lives_s=900)
+    world.slurm.finish(1)
+    world.advance(3600)
+    assert counts(world) == []
+
+
+def test_a_spot_machine_counts_only_before_its_cloud_could_reclaim_it(tmp_path: Path) -> None:
+    world = build(tmp_path, interval=10.0, markets=(Market.SPOT,))
+    world.slurm.submit(1, NODES)
+    ended_again_and_again(world, 1, lives_s=180)
+    assert counts(world) == []
+    ended_again_and_again(world, 1, lives_s=20)
+    assert counts(world) == [1]
     world.close()

@@ -10,13 +10,20 @@ from slurm_elastic.model.causes.cause import Cause
 
 class BootsFailed(Cause, frozen=True, kw_only=True):
     """The pool's last machines never registered, or Slurm took them out of service for
-    ``node_reason``. ``in_a_row``: their number if the pool is paused, else 0. ``remedy``: the
-    action for a person, "" if none is known.
+    ``node_reason``, or others ended them soon after their start (``ended_by_others``).
+    ``in_a_row``: their number if the pool is paused, else 0. ``remedy``: the action for a person,
+    "" if none is known.
     """
 
     in_a_row: int = 0
     node_reason: str = ""
     remedy: str = ""
+    ended_by_others: bool = False
+
+    @property
+    def is_after_registration(self) -> bool:
+        """Whether the machines may have registered first, so that a registration proves nothing."""
+        return self.ended_by_others or bool(self.node_reason)
 
     @property
     def reason_with_remedy(self) -> str:
@@ -30,8 +37,10 @@ class BootsFailed(Cause, frozen=True, kw_only=True):
             self.in_a_row, f"{self.in_a_row} machines in a row "
         )
         how = "booted but never registered with Slurm"
-        if self.node_reason:
-            was = "was" if self.in_a_row == 1 else "were"
+        was = "was" if self.in_a_row == 1 else "were"
+        if self.ended_by_others:
+            how = f"{was} ended in the cloud by others, minutes after the start"
+        elif self.node_reason:
             how = f"{was} taken out of service by Slurm: {self.node_reason}"
         return f"{machines}{how}"
 
@@ -105,7 +114,9 @@ class BootsCounted(Cause, frozen=True, kw_only=True):
     @property
     def words(self) -> str:
         how = "booted but not registered in time"
-        if self.failure.node_reason:
+        if self.failure.ended_by_others:
+            how = "ended in the cloud by others, minutes after its start"
+        elif self.failure.node_reason:
             how = f"Slurm took it out of service: {self.failure.reason_with_remedy}"
         detail = f"; {self.detail}" if self.detail else ""
         return f"{how}; {self.in_a_row} in a row in pool {self.pool}{detail}"

@@ -12,13 +12,17 @@ from collections.abc import Collection, Iterable, Mapping
 from msgspec import Struct
 
 from slurm_elastic.model.causes.limits import BootsLimited
-from slurm_elastic.model.cluster import Pool
-from slurm_elastic.model.memory import Launch, Machine
+from slurm_elastic.model.causes.machine_ends import EndedInCloud, NotListed
+from slurm_elastic.model.cluster import Market, Pool
+from slurm_elastic.model.machine_states import Lost
+from slurm_elastic.model.memory import Launch, Machine, decided_at
 
 WAIT_SHARE = 0.5
 """The share of ResumeTimeout for which a node may wait for its turn. Its machine needs the
 remaining time to boot; a later start would only be given up half-way.
 """
+SOON_S, SPOT_SOON_S = 600.0, 120.0
+"""Seconds after its launch in which the end of a machine by others counts as a failure."""
 MARGIN_SHARE, MIN_MARGIN_S, MAX_MARGIN_S = 0.1, 10.0, 30.0
 """The share of ResumeTimeout left when a node is given up, and its bounds (s): enough time to read
 Slurm and to change it, about six commands, while both are busy.
@@ -54,6 +58,21 @@ def may_wait(asked: float | None, now: float, resume_timeout: float) -> bool:
 def longest_wait(resume_timeout: float) -> float:
     """Return for how many seconds a node may wait for its turn to boot."""
     return WAIT_SHARE * resume_timeout
+
+
+def ended_by_others_soon(machine: Machine) -> bool:
+    """Whether the machine ended in its cloud soon after its start, without a decision of ours: by
+    the account's clean-up script, a policy or a colleague.
+
+    A spot machine counts only if it was ended sooner than any cloud reclaims it: the notice alone
+    takes two minutes.
+    """
+    if not isinstance(machine.life, Lost) or not isinstance(
+        machine.cause, EndedInCloud | NotListed
+    ):
+        return False
+    bound_s = SPOT_SOON_S if machine.instance.market is Market.SPOT else SOON_S
+    return 0 <= machine.life.ended_at - decided_at(machine.instance) < bound_s
 
 
 # giving up

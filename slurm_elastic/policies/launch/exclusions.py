@@ -255,10 +255,10 @@ def _trial(breaker: Exclusion) -> PoolTried | None:
 
 
 def sickly(breaker: Exclusion) -> bool:
-    """Whether the pool's last machines did register, and Slurm took them out of service later. The
-    next registration then does not prove that the pool works.
+    """Whether the pool's last machines did register, and failed later: Slurm took them out of
+    service, or others ended them. The next registration then does not prove that the pool works.
     """
-    return isinstance(breaker.cause, BootsFailed) and bool(breaker.cause.node_reason)
+    return isinstance(breaker.cause, BootsFailed) and breaker.cause.is_after_registration
 
 
 class Boot(Struct, frozen=True, kw_only=True):

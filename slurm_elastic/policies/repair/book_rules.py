@@ -31,6 +31,7 @@ from slurm_elastic.policies.actions import (
     ReopenPool,
     SetAddress,
 )
+from slurm_elastic.policies.launch.boots import ended_by_others_soon
 from slurm_elastic.policies.launch.exclusions import sickly
 from slurm_elastic.policies.nodes.node_state import (
     Phase,
@@ -107,8 +108,8 @@ def registrations(snapshot: ClusterSnapshot) -> Iterable[Action]:
         exclusion.scope: exclusion for exclusion in snapshot.exclusions if exclusion.kind == BREAKER
     }
     for pool, nodes in up.items():
-        # Machines of a sickly pool did register before Slurm took them out of service, so a
-        # registration alone does not prove that the pool works (``_sound_nodes``).
+        # Machines of a sickly pool did register before they failed, so a registration alone does
+        # not prove that the pool works (``_sound_nodes``).
         if pool in breaker_by_pool and not sickly(breaker_by_pool[pool]):
             yield reopen(pool, nodes)
     for breaker in breaker_by_pool.values():
@@ -166,7 +167,9 @@ def _sound_nodes(snapshot: ClusterSnapshot, pool: str) -> list[str]:
         m for m in snapshot.recent if m.pool == pool and m.instance.cloud == terms.cloud
     ]
     failed_launches_at = [
-        decided_at(m.instance) for m in pool_machines if isinstance(m.cause, OutOfService)
+        decided_at(m.instance)
+        for m in pool_machines
+        if isinstance(m.cause, OutOfService) or ended_by_others_soon(m)
     ]
     last_failed_launch_at = max(failed_launches_at, default=0.0)
     return [

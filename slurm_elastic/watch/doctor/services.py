@@ -128,7 +128,7 @@ def _ledger_findings(
     consoles = read_consoles(ledger, [breaker.scope for breaker in breakers])
     for breaker in breakers:
         console = consoles.get(breaker.scope, "")
-        if breaker.until or sickly(breaker):
+        if breaker.until or _was_taken_out(breaker):
             yield _paused(breaker, now, console)
         elif console:
             yield _failing(breaker, console)
@@ -281,6 +281,13 @@ def _cooling(cool_downs: Iterable[Exclusion], now: float) -> Iterator[Finding]:
             else "",
             cause=causes.cause_of_cool_down(exclusions[0]),
         )
+
+
+def _was_taken_out(breaker: Exclusion) -> bool:
+    """Whether Slurm has taken machines of the pool out of service. A few machines that others have
+    ended are no finding.
+    """
+    return isinstance(breaker.cause, BootsFailed) and bool(breaker.cause.node_reason)
 
 
 def _paused(breaker: Exclusion, now: float, console: str) -> Finding:

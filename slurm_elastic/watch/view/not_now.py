@@ -102,7 +102,7 @@ def breaker(exclusion: Exclusion, config: Config, facts: Facts) -> BreakerView:
     """Return the row of a pool whose machines fail."""
     now = facts.now
     failure = exclusion.cause if isinstance(exclusion.cause, BootsFailed) else BootsFailed()
-    taken_out = bool(failure.node_reason)
+    taken_out = failure.is_after_registration
     return BreakerView(
         pool=exclusion.scope,
         failures=exclusion.count,
