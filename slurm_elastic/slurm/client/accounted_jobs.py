@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from datetime import UTC, datetime
 
 from msgspec.structs import replace
 
@@ -11,6 +10,7 @@ from slurm_elastic.base.hostlist import HostlistError, expand
 from slurm_elastic.config import SlurmSettings
 from slurm_elastic.model.slurm import SlurmJob
 from slurm_elastic.slurm.client.cli import SlurmCli
+from slurm_elastic.slurm.client.command import utc_text
 
 TIMEOUT_S = 4.0
 FIELDS = (
@@ -36,11 +36,10 @@ class EndedJobsCli(SlurmCli):
         chunks: list[bytes] = []
         command = (
             "sacct", "--allocations", "--noheader", "--parsable2", f"--user={user}",
-            f"--starttime={datetime.fromtimestamp(since, UTC):%Y-%m-%dT%H:%M:%S}", "--endtime=now",
+            f"--starttime={utc_text(since)}", "--endtime=now",
             f"--state={_ENDED}", f"--format={','.join(FIELDS)}",
         )  # fmt: skip
-        # sacct's local time may be of another zone than ours (TZ), and an hour of autumn is twice.
-        self._hand_on(chunks.append, *command, TZ="UTC0", SLURM_TIME_FORMAT="%s")
+        self._hand_on(chunks.append, *command, SLURM_TIME_FORMAT="%s")
         output = b"".join(chunks).decode(errors="replace")
         return tuple(job for job in _jobs(output) if job.end >= since)
 

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from datetime import UTC, datetime
 
 from slurm_elastic.base.errors import SlurmError
 from slurm_elastic.model.protocols import Slurm
 from slurm_elastic.model.slurm import SlurmJob
 from slurm_elastic.slurm.client.cli import SlurmCli
+from slurm_elastic.slurm.client.command import utc_text
 
 FIELDS = (
     "JobIDRaw", "User", "Account", "Partition", "Submit", "Eligible", "ElapsedRaw", "TimelimitRaw",
@@ -30,11 +30,10 @@ class AccountingCli(SlurmCli):
         chunks: list[bytes] = []
         command = (
             "sacct", "--allusers", "--allocations", "--parsable2", "--noheader",
-            f"--starttime={_utc(since)}", f"--endtime={_utc(until)}",
+            f"--starttime={utc_text(since)}", f"--endtime={utc_text(until)}",
             f"--format={','.join(FIELDS)}",
         )  # fmt: skip
-        # sacct reads --starttime as local time, and TZ=UTC0 makes that the same everywhere.
-        self._hand_on(chunks.append, *command, TZ="UTC0", SLURM_TIME_FORMAT="%s")
+        self._hand_on(chunks.append, *command, SLURM_TIME_FORMAT="%s")
         lines = b"".join(chunks).decode(errors="replace").splitlines()
         rows = [line.split("|") for line in lines]
         return [dict(zip(FIELDS, row, strict=True)) for row in rows if len(row) == len(FIELDS)]
@@ -91,7 +90,3 @@ def jobs_between(
             "Slurm keeps no accounting (slurmdbd), so only the jobs count that slurmctld still "
             "remembers (MinJobAge)"
         )
-
-
-def _utc(timestamp: float) -> str:
-    return f"{datetime.fromtimestamp(timestamp, UTC):%Y-%m-%dT%H:%M:%S}"

@@ -12,7 +12,6 @@ from __future__ import annotations
 import functools
 import re
 from collections.abc import Iterable, Mapping
-from datetime import datetime
 from sys import intern
 from typing import Any
 
@@ -28,6 +27,7 @@ from slurm_elastic.model.slurm import (
     SuspendExclusions,
 )
 from slurm_elastic.model.slurm_words.job_states import HOLDS
+from slurm_elastic.slurm.client.command import unix_time
 from slurm_elastic.slurm.client.output_names import with_output_names
 
 _PAIR = re.compile(r"(\w+)=(\S*)")
@@ -332,8 +332,8 @@ def reservations(text: str) -> tuple[Reservation, ...]:
         reservations.append(
             Reservation(
                 name=values["ReservationName"],
-                start=_unix_time(values.get("StartTime", "")),
-                end=_unix_time(values.get("EndTime", "")),
+                start=unix_time(values.get("StartTime", "")),
+                end=unix_time(values.get("EndTime", "")),
                 nodes=() if nodes in ("", "(null)") else tuple(expand(nodes)),
                 flags=frozenset(values.get("Flags", "").upper().split(",")) - {""},
                 # Slurm names cores only if it reserves a part of a node.
@@ -414,7 +414,7 @@ def job_mail(text: str, job: int) -> JobMail | None:
 def slurmctld_started(text: str) -> float:
     """BOOT_TIME in ``scontrol show config`` (Unix time). ValueError for another form."""
     match = re.search(r"^BOOT_TIME\s*=\s*(\S+)", text, re.MULTILINE)
-    return _unix_time(match[1] if match else "")
+    return unix_time(match[1] if match else "")
 
 
 def suspend_exclusions(text: str) -> SuspendExclusions:
@@ -432,11 +432,6 @@ def suspend_exclusions(text: str) -> SuspendExclusions:
 def _listed(text: str | None) -> tuple[str, ...]:
     """The words between commas. Slurm's text for an empty list gives no words."""
     return tuple(item for item in (text or "").split(",") if item not in ("", "(null)"))
-
-
-def _unix_time(text: str) -> float:
-    """The Unix time of a time as Slurm's commands print it."""
-    return datetime.fromisoformat(text).timestamp()
 
 
 def version(text: str) -> tuple[int, int]:

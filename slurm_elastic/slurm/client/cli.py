@@ -28,6 +28,7 @@ from slurm_elastic.model.slurm import JobMail, SlurmJob, SlurmNode, SuspendExclu
 from slurm_elastic.slurm.client import answers, queue_text
 from slurm_elastic.slurm.client.batches import MAX_HOSTLIST_CHARS, batches
 from slurm_elastic.slurm.client.command import CallTimeout, run
+from slurm_elastic.slurm.client.command import environment as command_environment
 from slurm_elastic.slurm.client.comment_commands import CommentCommands
 from slurm_elastic.slurm.client.json_form import choose_form
 from slurm_elastic.slurm.client.partition_commands import PartitionCommands
@@ -410,13 +411,7 @@ class SlurmCli(CommentCommands, PartitionCommands, ReservationCommands):
             # Without the file Slurm's commands would look for it for a minute.
             raise SlurmError(command, 1, f"there is no {self._settings.conf}")
         path = os.path.join(self._settings.bin_dir, command[0])
-        env = {
-            "SLURM_CONF": self._settings.conf,
-            "PATH": f"{self._settings.bin_dir}:/usr/bin:/bin",
-            "LC_ALL": "C.UTF-8",
-            "SLURM_TIME_FORMAT": "standard",
-            **environment,
-        }
+        env = command_environment(self._settings) | environment
         output: list[bytes] = []
 
         def both(data: bytes) -> None:

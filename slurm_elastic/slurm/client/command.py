@@ -1,4 +1,7 @@
-"""Runs one command of Slurm with a time limit, and passes its output on while it writes."""
+"""Runs the commands of Slurm: with a time limit and in one environment.
+
+No other module of this room starts one (a test looks).
+"""
 
 from __future__ import annotations
 
@@ -8,13 +11,63 @@ import subprocess
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
+from datetime import UTC, datetime
 
+from slurm_elastic.base.errors import SlurmError
 from slurm_elastic.base.units import brief
+from slurm_elastic.config import SlurmSettings
 
 _READ_SIZE = 1 << 18
 _MAX_ERROR_BYTES = 1 << 20  # of a command's standard error
 AFTER_STOP_S = 1.0  # for a call once the service must end; more than any answer needs
 STOP_POLL_S = 0.25  # how often a waiting call checks whether the service must end
+
+
+def environment(settings: SlurmSettings) -> dict[str, str]:
+    """The variables of every command of Slurm whose answer we read.
+
+    Slurm's commands read and write times in the zone of TZ. Without it they take the host's zone,
+    which may differ from the zone of this process, and an hour of autumn is there twice. So every
+    time that we pass or read is UTC.
+    """
+    return {
+        "SLURM_CONF": settings.conf,
+        "PATH": f"{settings.bin_dir}:/usr/sbin:/usr/bin:/sbin:/bin",
+        "LC_ALL": "C.UTF-8",
+        "SLURM_TIME_FORMAT": "standard",
+        "TZ": "UTC0",
+    }
+
+
+def utc_text(timestamp: float) -> str:
+    """A Unix time as these commands read it."""
+    return f"{datetime.fromtimestamp(timestamp, UTC):%Y-%m-%dT%H:%M:%S}"
+
+
+def unix_time(text: str) -> float:
+    """The Unix time of a time as these commands print it."""
+    return datetime.fromisoformat(text).replace(tzinfo=UTC).timestamp()
+
+
+def output(command: Sequence[str], settings: SlurmSettings) -> str:
+    """The whole output of a command of this Slurm. SlurmError if it fails or takes too long."""
+    return output_in(command, environment(settings), settings.command_timeout)
+
+
+def output_in(command: Sequence[str], variables: Mapping[str, str], limit: float) -> str:
+    """The whole output of a command with these variables. SlurmError as ``output``."""
+    chunks: list[bytes] = []
+    words = tuple(command)
+    try:
+        code, error_text = run(words, variables, CallTimeout(limit), chunks.append)
+    except TimeoutError as error:
+        raise SlurmError(words, None, "no answer in time") from error
+    except (OSError, ValueError) as error:
+        raise SlurmError(words, 127, str(error)) from error
+    text = b"".join(chunks).decode(errors="replace")
+    if code != 0:
+        raise SlurmError(words, code, error_text or text)
+    return text
 
 
 class CallTimeout:

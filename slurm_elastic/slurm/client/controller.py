@@ -5,14 +5,13 @@ from __future__ import annotations
 import logging
 import re
 import shlex
-import subprocess
 import time
 from collections.abc import Set
-from datetime import datetime
 from pathlib import Path
 
 from slurm_elastic.base.errors import ConfigError, SlurmError
 from slurm_elastic.config import SlurmSettings
+from slurm_elastic.slurm.client.command import output, output_in, unix_time
 
 log = logging.getLogger(__name__)
 
@@ -46,7 +45,7 @@ def serves(
     """Whether slurmctld has these nodes and partitions, and has read files of ``written_at``."""
     shown = _BOOT_TIME.search(_scontrol(settings, "show", "config"))
     # Slurm shows whole seconds, so the file's time is cut as well.
-    if shown is None or datetime.fromisoformat(shown[1]).timestamp() < int(written_at):
+    if shown is None or unix_time(shown[1]) < int(written_at):
         return False
     return nodes <= _names(settings, "nodes") and partitions <= _names(settings, "partitions")
 
@@ -86,7 +85,9 @@ def reconfigure(settings: SlurmSettings) -> None:
 def restart(settings: SlurmSettings, command: str) -> None:
     """Run the site's restart command (no shell) and wait until slurmctld answers."""
     log.info("slurmctld restart command=%s", command)
-    run(split_command(command), settings)
+    # Without TZ: a slurmctld that the command itself starts must log in the zone of its host.
+    variables = {"SLURM_CONF": settings.conf, "PATH": "/usr/sbin:/usr/bin:/sbin:/bin"}
+    output_in(split_command(command), variables, settings.command_timeout)
     wait_up(settings)
 
 
@@ -111,27 +112,4 @@ def wait_up(settings: SlurmSettings) -> None:
 
 
 def _scontrol(settings: SlurmSettings, *arguments: str) -> str:
-    return run((f"{settings.bin_dir}/scontrol", *arguments), settings)
-
-
-def run(command: tuple[str, ...], settings: SlurmSettings) -> str:
-    """The output of a command of this Slurm. SlurmError if it fails or takes too long."""
-    environment = {"SLURM_CONF": settings.conf, "PATH": "/usr/sbin:/usr/bin:/sbin:/bin"}
-    try:
-        process = subprocess.run(
-            command,
-            env=environment,
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            errors="replace",
-            timeout=settings.command_timeout,
-            check=False,
-        )
-    except OSError as error:
-        raise SlurmError(command, 127, str(error)) from error
-    except subprocess.TimeoutExpired as error:
-        raise SlurmError(command, None, "no answer in time") from error
-    if process.returncode != 0:
-        raise SlurmError(command, process.returncode, process.stderr or process.stdout)
-    return process.stdout
+    return output((f"{settings.bin_dir}/scontrol", *arguments), settings)

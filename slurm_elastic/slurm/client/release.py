@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import functools
-import subprocess
 from collections.abc import Sequence
 
-from slurm_elastic.base.errors import ConfigError
+from slurm_elastic.base.errors import ConfigError, SlurmError
 from slurm_elastic.config import SlurmSettings
 from slurm_elastic.slurm.client import answers
+from slurm_elastic.slurm.client.command import output
 
 
 def release_of(settings: SlurmSettings) -> tuple[int, int]:
     """Slurm's release as (22, 5). ConfigError if both programs fail."""
     return _release(
-        (f"{settings.sbin_dir}/slurmctld", "-V"), (f"{settings.bin_dir}/sinfo", "--version")
+        settings,
+        (f"{settings.sbin_dir}/slurmctld", "-V"),
+        (f"{settings.bin_dir}/sinfo", "--version"),
     )
 
 
@@ -24,14 +26,11 @@ def installed_release() -> tuple[int, int]:
     return release_of(SlurmSettings())
 
 
-def _release(*commands: Sequence[str]) -> tuple[int, int]:
+def _release(settings: SlurmSettings, *commands: Sequence[str]) -> tuple[int, int]:
     errors = []
     for command in commands:
         try:
-            process = subprocess.run(
-                command, capture_output=True, text=True, timeout=30, check=True
-            )
-            return answers.version(process.stdout)
-        except (OSError, ValueError, subprocess.SubprocessError) as error:
+            return answers.version(output(command, settings))
+        except (SlurmError, ValueError) as error:
             errors.append(f"{' '.join(command)}: {error}")
     raise ConfigError(f"cannot find out Slurm's version: {'; '.join(errors)}")

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from datetime import datetime
 from typing import TypeVar
 
 from slurm_elastic.base.hostlist import compress
 from slurm_elastic.model.slurm import Reservation
 from slurm_elastic.slurm.client import answers
+from slurm_elastic.slurm.client.command import utc_text
 
 T = TypeVar("T")
 
@@ -39,7 +39,7 @@ class ReservationCommands(ABC):
         minutes = max(-(-round(end - start) // 60), 1)
         self._run(
             "scontrol", "create", f"reservationname={name}", f"nodes={compress(nodes)}",
-            f"starttime={_local(start)}", f"duration={minutes}", "users=root", _flags(),
+            f"starttime={utc_text(start)}", f"duration={minutes}", "users=root", _flags(),
         )  # fmt: skip
 
     def reserve_other_nodes(self, name: str, nodes: Sequence[str]) -> None:
@@ -56,8 +56,3 @@ class ReservationCommands(ABC):
 
 def _flags() -> str:
     return f"flags={','.join(sorted(FLAGS)).lower()}"
-
-
-def _local(time: float) -> str:
-    """The local time without a zone, because Slurm reads such a text as local time."""
-    return f"{datetime.fromtimestamp(time):%Y-%m-%dT%H:%M:%S}"  # noqa: DTZ006

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from slurm_elastic.base.errors import SlurmError
 from slurm_elastic.config import Config
-from slurm_elastic.slurm.client import controller
+from slurm_elastic.slurm.client.command import output
 from slurm_elastic.slurm.client.siteconf import ConfRecord, SiteConf
 from slurm_elastic.slurm.conf import allowed_partitions
 
@@ -107,7 +107,7 @@ def _parents(config: Config) -> dict[str, str]:
         *(f"cluster={config.cluster.name}", "format=account,parentname"),
     )
     try:
-        lines = controller.run(command, config.slurm).splitlines()
+        lines = output(command, config.slurm).splitlines()
     except SlurmError:
         return {}
     rows = (line.partition("|") for line in lines)

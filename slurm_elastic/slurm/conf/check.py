@@ -9,8 +9,6 @@ namespace, the last step is left out and the report says so.
 
 from __future__ import annotations
 
-import os
-import subprocess
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence, Set
 from pathlib import Path
@@ -18,10 +16,11 @@ from pathlib import Path
 from msgspec import Struct
 from msgspec.structs import replace
 
-from slurm_elastic.base.errors import ConfigError, SlurmError
+from slurm_elastic.base.errors import ConfigError, SlurmElasticError, SlurmError
 from slurm_elastic.config import SlurmSettings
 from slurm_elastic.model.cluster import Pool
 from slurm_elastic.slurm.client import controller
+from slurm_elastic.slurm.client.command import output
 from slurm_elastic.slurm.client.siteconf import SiteConf, encoded
 from slurm_elastic.slurm.conf import (
     allow_lists,
@@ -171,25 +170,23 @@ def _parse(plan: ConfPlan) -> str:
         lines = (f"{line.text}\n".replace("#", "\\#") for line in plan.site.lines)
         text = "".join(lines) + f"include {fragment.FILE_NAME}\n"
         conf.write_bytes(encoded(text))
-        command = (f"{plan.config.slurm.bin_dir}/scontrol", "show", "hostnames", "x")
-        env = {"SLURM_CONF": str(conf), "PATH": os.environ.get("PATH", "/usr/bin:/bin")}
+        settings = replace(plan.config.slurm, conf=str(conf))
         try:
-            done = subprocess.run(
-                command,
-                env=env,
-                capture_output=True,
-                text=True,
-                errors="replace",
-                timeout=60,
-                check=False,
-            )
-        except (OSError, subprocess.TimeoutExpired) as error:
-            raise SlurmError(command, None, str(error)) from error
-    if done.returncode != 0:
-        # Slurm writes "error:" and "Error", depending on the place.
-        errors = [line for line in done.stderr.splitlines() if "rror" in line]
-        raise ConfigError(*(_relocated(line, conf, plan.site) for line in errors or [done.stderr]))
+            output((f"{settings.bin_dir}/scontrol", "show", "hostnames", "x"), settings)
+        except SlurmError as error:
+            raise _refusal(error, conf, plan.site) from error
     return "Slurm's parser reads slurm.conf with the fragment"
+
+
+def _refusal(error: SlurmError, conf: Path, site: SiteConf) -> SlurmElasticError:
+    """Slurm's words about the copy as a mistake in the site's files. The error itself if Slurm's
+    command did not run.
+    """
+    if error.code in (None, 127):
+        return error
+    # Slurm writes "error:" and "Error", depending on the place.
+    lines = [line for line in error.stderr.splitlines() if "rror" in line]
+    return ConfigError(*(_relocated(line, conf, site) for line in lines or [error.stderr]))
 
 
 def _relocated(message: str, conf: Path, site: SiteConf) -> str:

@@ -11,7 +11,8 @@ from collections.abc import Iterator, Sequence
 
 from slurm_elastic.base.errors import SlurmError
 from slurm_elastic.config import Config, SlurmSettings
-from slurm_elastic.slurm.client import confvalues, controller
+from slurm_elastic.slurm.client import confvalues
+from slurm_elastic.slurm.client.command import output
 from slurm_elastic.slurm.client.siteconf import ConfRecord, SiteConf
 from slurm_elastic.slurm.conf import allowed_partitions
 
@@ -71,7 +72,7 @@ def _partitions_of_associations(settings: SlurmSettings) -> list[str]:
         *("--noheader", "--parsable2", "show", "associations", "format=partition"),
     )
     try:
-        return controller.run(command, settings).split()
+        return output(command, settings).split()
     except SlurmError:
         return []
 
