@@ -19,6 +19,7 @@ from slurm_elastic.base.month import Month
 from slurm_elastic.base.units import counted, does
 from slurm_elastic.cli import history as history_files
 from slurm_elastic.config import Config, domain_pools
+from slurm_elastic.config.pool_rules import disk_prices
 from slurm_elastic.features.policy_chooser import own_nodes
 from slurm_elastic.model.cluster import Instance, Market
 from slurm_elastic.model.memory import Machine
@@ -164,7 +165,7 @@ def without_disks(config: Config, machines: Iterable[Machine]) -> Iterator[Insta
     """Yield the machines' instances with the prices of their types. The ledger's prices contain
     the disks, which the simulator adds again.
     """
-    disks = {pool.name: pool.machine.disk_price for pool in config.pools}
+    disks = disk_prices(config)
     for machine in machines:
         price = machine.instance.price - disks.get(machine.pool, 0.0)
         yield replace(machine.instance, price=price)

@@ -209,6 +209,11 @@ def on_demand_prices(cloud: CloudSettings, pool: Pool) -> dict[str, float]:
     return {name: kind.price + disks for name, kind in types_of(cloud, pool).items()}
 
 
+def disk_prices(config: Config) -> dict[str, float]:
+    """The price of the disks of one machine ($/h), by pool that has one."""
+    return {p.name: p.machine.disk_price for p in config.pools if p.machine.disk_price}
+
+
 def cheapest(cloud: CloudSettings, pool: Pool) -> float:
     """The lowest price on demand ($/h) of the pool's types; 0 if it has none."""
     return min(on_demand_prices(cloud, pool).values(), default=0.0)

@@ -15,7 +15,7 @@ from slurm_elastic.config import Config
 from slurm_elastic.config.clouds import CloudSettings
 from slurm_elastic.config.limit_changes import with_limits
 from slurm_elastic.config.policies import WhenSpent
-from slurm_elastic.config.pool_rules import billing_units, bounds_of, paid_reservations
+from slurm_elastic.config.pool_rules import billing_units, bounds_of, disk_prices, paid_reservations
 from slurm_elastic.model.causes import AnyCause
 from slurm_elastic.model.causes.stops import (
     BudgetSpent,
@@ -171,7 +171,13 @@ def build_scope(
         limits=config.limits,
         cloud_limits={cloud.name: cloud.limits for cloud in config.clouds},
         pool_nodes={pool.name: pool.max_nodes for pool in config.pools},
-        usage=usage((*state.machines, *state.stopped), state.launches, worst_prices, paid),
+        usage=usage(
+            (*state.machines, *state.stopped),
+            state.launches,
+            worst_prices,
+            paid,
+            disk_prices(config),
+        ),
         # The ranking needs no held nodes, and a large site has thousands of them.
         exclusions=tuple(x for x in state.exclusions if x.kind in RANKED),
         blocked=blocked,
@@ -255,6 +261,7 @@ class _PaidReader:
         self._ledger, self._now = ledger, now
         self._units = billing_units(config)
         self._held = {cloud.name: cloud.held for cloud in config.clouds}
+        self._disks = disk_prices(config)
         month = begin_of_day_and_month(now)[1]
         self._stamp = ledger.books.ended_stamp(month - self._units.longest)
 
@@ -271,7 +278,7 @@ class _PaidReader:
         reserved = books.reserved(cloud, since, now, self._stamp)
         return [
             *books.cost_by_payers(cloud, since, now, lease, self._stamp, by_pool),
-            *spent_on(reserved, self._held.get(cloud, ()), since, now),
+            *spent_on(reserved, self._held.get(cloud, ()), since, now, self._disks),
         ]
 
 

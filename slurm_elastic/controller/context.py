@@ -18,7 +18,7 @@ from slurm_elastic.base.hostlist import expand
 from slurm_elastic.base.shared_dict import SharedDict
 from slurm_elastic.config import Config, blocked_clouds, domain_pools
 from slurm_elastic.config.clouds import CloudSettings
-from slurm_elastic.config.pool_rules import paid_reservations, rules_of
+from slurm_elastic.config.pool_rules import disk_prices, paid_reservations, rules_of
 from slurm_elastic.config.tunnel import clouds_with_tunnel
 from slurm_elastic.controller.budget import build_launch_scope
 from slurm_elastic.controller.decision_recorder import DecisionRecorder
@@ -178,7 +178,8 @@ class Site:
         # Stopped machines count, too: their cloud still charges for the disks.
         machines = (*state.machines, *state.stopped)
         paid = paid_reservations(self.config, self.now())
-        return usage(machines, state.launches, self.worst_prices.snapshot(), paid)
+        worst = self.worst_prices.snapshot()
+        return usage(machines, state.launches, worst, paid, disk_prices(self.config))
 
     def first_unread_cloud(self, cloud: str, read: Collection[str]) -> str:
         """Return a cloud whose machines must be listed before we may buy from ``cloud``, or "".

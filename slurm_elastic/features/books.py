@@ -16,10 +16,10 @@ from msgspec import Struct
 
 from slurm_elastic.base.hostlist import expand
 from slurm_elastic.config import Config, domain_pools
-from slurm_elastic.config.pool_rules import BillingUnits, billing_units
+from slurm_elastic.config.pool_rules import BillingUnits, billing_units, disk_prices
 from slurm_elastic.features.cost_keys import By
 from slurm_elastic.features.cost_sums import CostLine, CostSums, on_demand_price
-from slurm_elastic.features.reserved_charges import Charge, OnDemandPrices, settled
+from slurm_elastic.features.reserved_charges import Charge, OnDemandPrices, SettledCloud, settled
 from slurm_elastic.model.memory import ChargedRun, Drained
 from slurm_elastic.model.reserved import Held
 from slurm_elastic.policies.money.always_on import Fleet, RunningSpan, busiest_fleet
@@ -72,7 +72,8 @@ class Costs(Struct, frozen=True, kw_only=True):
 
 class CostRows(NamedTuple):
     """The ledger's rows of a span of time (Unix time). ``held``: the reservations by cloud.
-    ``on_demand``: the present prices of the clouds with reservations.
+    ``on_demand``: the present prices of the clouds with reservations. ``disks``: the price of a
+    machine's disks ($/h) by pool.
     """
 
     since: float
@@ -85,6 +86,7 @@ class CostRows(NamedTuple):
     held: Mapping[str, Sequence[Held]] = {}
     first_launch: float | None = None
     on_demand: Mapping[tuple[str, str, str], float] = {}
+    disks: Mapping[str, float] = {}
 
 
 def read_books(
@@ -116,6 +118,7 @@ def read_books(
         {cloud.name: cloud.held for cloud in config.clouds if cloud.reservations},
         ledger.books.first_launch(),
         _on_demand_prices(config),
+        disk_prices(config),
     )
 
 
@@ -136,11 +139,7 @@ def charges(books: CostRows) -> Iterator[Charge]:
         return
     # All charges at once, because the machines of an hour share the reservations.
     listed = list(bought)
-    repriced = {
-        index: c
-        for held in settled(books.held, listed, *_billed_span(books), books.on_demand)
-        for index, c in held.charges.items()
-    }
+    repriced = {index: c for held in _settled(books, listed) for index, c in held.charges.items()}
     yield from (repriced.get(index, charge) for index, charge in enumerate(listed))
 
 
@@ -148,8 +147,13 @@ def idle_reservations(books: CostRows) -> tuple[IdleHour, ...]:
     """Return the parts of reservations that no machine used in the span, hour by hour."""
     if not books.held:
         return ()
-    of_clouds = settled(books.held, list(_bought(books)), *_billed_span(books), books.on_demand)
+    of_clouds = _settled(books, list(_bought(books)))
     return tuple(hour for of_cloud in of_clouds for hour in of_cloud.idle)
+
+
+def _settled(books: CostRows, bought: Sequence[Charge]) -> Iterator[SettledCloud]:
+    span = _billed_span(books)
+    return settled(books.held, bought, *span, books.on_demand, books.disks)
 
 
 def _billed_span(books: CostRows) -> tuple[int, int]:

@@ -41,15 +41,17 @@ def settled(
     since: int,
     until: int,
     on_demand: OnDemandPrices,
+    disks: Mapping[str, float],
 ) -> Iterator[SettledCloud]:
     """Yield the charges of each cloud with reservations, at the prices that the cloud bills from
     ``since`` until ``until`` (ms). ``bought``: the charges of all machines at the prices at which
-    they were bought. ``on_demand``: the present prices.
+    they were bought. ``on_demand``: the present prices. ``disks``: the price of a machine's disks
+    ($/h) by pool.
     """
     for cloud, held in held_by_cloud.items():
         indices = [n for n, charge in enumerate(bought) if charge.machine.instance.cloud == cloud]
         pieces = [
-            _machine_hour(bought[n].machine, hour, on_demand)
+            _machine_hour(bought[n].machine, hour, on_demand, disks)
             for n in indices
             for hour in bought[n].hours
         ]
@@ -79,7 +81,9 @@ def _on_demand_price(machine: Machine, on_demand: OnDemandPrices) -> float:
     return highest if known is None else min(known, highest)
 
 
-def _machine_hour(machine: Machine, hour: CostHour, on_demand: OnDemandPrices) -> MachineHour:
+def _machine_hour(
+    machine: Machine, hour: CostHour, on_demand: OnDemandPrices, disks: Mapping[str, float]
+) -> MachineHour:
     instance = machine.instance
     return MachineHour(
         begin=hour.begin,
@@ -90,4 +94,5 @@ def _machine_hour(machine: Machine, hour: CostHour, on_demand: OnDemandPrices) -
         on_demand_price=_on_demand_price(machine, on_demand),
         reservation="" if machine.is_off else instance.reservation,
         is_covered=not machine.is_off and instance.market is not Market.SPOT,
+        disk_price=disks.get(machine.pool, 0.0),
     )

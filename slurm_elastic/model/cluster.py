@@ -124,7 +124,8 @@ class Offer(Struct, frozen=True, kw_only=True, dict=True):
     ``reference_price``: the highest price ($/h) that the cloud itself publishes for this type, to
     check a configured price. ``reference``: which price that is (catalogue, spot in a zone).
     ``held``: the reservation that covers the machine; ``price`` is then the true price of an hour
-    on it.
+    on it. ``disk_price``: the part of all these prices that is for the disks ($/h), which no
+    reservation covers.
     """
 
     cloud: str
@@ -143,6 +144,7 @@ class Offer(Struct, frozen=True, kw_only=True, dict=True):
     reference_price: float | None = None
     reference: str = ""
     held: Held | None = None
+    disk_price: float = 0.0
 
     @cached_property
     def key(self) -> str:
@@ -162,14 +164,19 @@ class Offer(Struct, frozen=True, kw_only=True, dict=True):
         """What a machine-hour adds to the bill ($/h). The rest of a reservation's price is paid in
         any case.
         """
-        return self.price if self.held is None else self.held.marginal_price
+        return self.price if self.held is None else self.held.marginal_price + self.disk_price
 
     @property
     def capped_price(self) -> float:
         """The price ($/h) that a new machine takes from the caps. The fixed price of a reservation
         counts there from its begin to its end, whether machines use it or not.
         """
-        return self.worst_price if self.held is None else self.held.marginal_price
+        return self.worst_price if self.held is None else self.marginal_price
+
+    @property
+    def covered_price(self) -> float:
+        """What the machine uses of its reservation ($/h)."""
+        return self.price - self.disk_price
 
 
 def worst_price(instance: Instance, offers: Sequence[Offer]) -> float:

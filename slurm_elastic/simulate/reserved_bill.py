@@ -92,6 +92,7 @@ def _hours_of(machines: PoolMachines, number: int, origin: int) -> Iterator[Mach
             # Not the worst price: a reservation may cost more than on demand.
             on_demand_price=offer.price if offer.on_demand_price is None else offer.on_demand_price,
             reservation="" if offer.held is None else offer.held.name,
+            disk_price=offer.disk_price,
         )
         begin = until
 

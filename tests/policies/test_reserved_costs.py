@@ -144,6 +144,36 @@ def test_the_sum_is_the_bill_of_a_second_program(
     assert all(micro >= 0 for micro in (*settled.micro, *(i.micro for i in settled.idle)))
 
 
+@pytest.mark.parametrize(
+    ("held", "on", "machine", "idle"),
+    [
+        (YEAR, "year", 120_000, 0), (YEAR, "", 120_000, 0), (BLOCK, "block", 70_000, 70_000),
+        # Half of the type's $0.20, without the disks.
+        (PLAN, "", 100_000, 0), (replace(YEAR, always=False), "year", 120_000, 0),
+    ],
+)  # fmt: skip
+def test_disks_are_billed_beside_the_reservation_that_covers_a_machine(
+    held: Held, on: str, machine: int, idle: int
+) -> None:
+    with_disks = hour(T, T + HOUR, on, 0.30, disk_price=0.10)
+    settled = settle([with_disks], [held], T, T + HOUR)
+    assert list(settled.micro) == [machine + 100_000]
+    assert sum(i.micro for i in settled.idle) == idle
+
+
+def test_disks_of_an_uncovered_part_of_an_hour_are_billed_once() -> None:
+    late = replace(YEAR, begins_at=S + 1800)
+    settled = settle([hour(T, T + HOUR, "", 0.30, disk_price=0.10)], [late], T, T + HOUR)
+    share = round(late.fixed_per_hour * 500_000)
+    assert list(settled.micro) == [150_000 + share + 50_000]
+
+
+def test_budgets_count_disks_beside_the_whole_price() -> None:
+    lease = ReservedLease("year", {"physics": 1}, S, S + 1800, 0.12 + 0.10, 0.30, "burst")
+    paid = spent_on([lease], [YEAR], S, S + 3600, {"burst": 0.10})
+    assert paid == [({"physics": 1}, pytest.approx(0.11)), ({}, pytest.approx(0.06))]
+
+
 def test_budgets_count_the_whole_price_and_payers_their_part() -> None:
     lease = ReservedLease("year", {"physics": 1}, S, S + 1800, 0.12, 0.20)
     paid = spent_on([lease], [YEAR], S, S + 3600)

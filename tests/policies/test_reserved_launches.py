@@ -10,12 +10,23 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from slurm_elastic.base.errors import CapacityError
-from slurm_elastic.model.cluster import Limits, Location, Market, Offer, Usage
+from slurm_elastic.model.cluster import (
+    Instance,
+    InstanceState,
+    Limits,
+    Location,
+    Market,
+    Offer,
+    Usage,
+)
+from slurm_elastic.model.machine_options import MachineOptions
+from slurm_elastic.model.memory import Machine
 from slurm_elastic.model.reserved import BLOCK_LEAD_S, Held, ReservationKind
 from slurm_elastic.policies.launch.exclusions import after_refusal, cool_down_after_refusal
 from slurm_elastic.policies.launch.ranking import Scope, rank, serving, used_by
 from slurm_elastic.policies.launch.reservations import SLACK_S, levelled, split_by_need
 from slurm_elastic.policies.money.accounting import usage
+from slurm_elastic.providers.base.offers import with_disks
 from tests.policies.strategies import NOW, request
 
 HOUR = 3600.0
@@ -77,6 +88,30 @@ def test_the_true_price_is_the_share_of_the_whole_and_the_marginal_price_is_noth
     used_only = offer(replace(RESERVED, always=False))
     assert (used_only.price, used_only.marginal_price) == (pytest.approx(0.11), 0.01)
     assert offer(PLAN).price == pytest.approx(0.07)
+
+
+def test_disks_are_in_the_price_the_caps_and_the_usage_of_a_reserved_machine() -> None:
+    pool = replace(request(**MARKETS).pool, machine=MachineOptions(disk_price=0.05))
+    for held, price, marginal in ((RESERVED, 0.16, 0.05), (PLAN, 0.12, 0.05)):
+        reserved = with_disks(offer(held), pool)
+        assert reserved.price == pytest.approx(price)
+        assert reserved.marginal_price == reserved.capped_price == pytest.approx(marginal)
+        used = used_by(Usage(), pool, reserved, 2)
+        assert used.dollars_per_hour[""] == pytest.approx(0.10)
+        assert used.dollars_per_hour[held.key] == pytest.approx(2 * (price - 0.05))
+
+
+def test_a_running_machine_on_a_reservation_counts_with_its_disks() -> None:
+    instance = Instance(
+        id="i-1", node="n1", cloud="aws", instance_type="m5.large", zone="a",
+        market=Market.RESERVED, price=0.16, launched=NOW - HOUR, generation="g",
+        state=InstanceState.RUNNING,
+        reservation="year",
+    )  # fmt: skip
+    running = Machine(instance=instance, pool="burst", worst_price=0.15)
+    found = usage((running,), (), paid=(RESERVED,), disks={"burst": 0.05})
+    assert found.dollars_per_hour[""] == pytest.approx(0.22 + 0.05)
+    assert found.dollars_per_hour[RESERVED.key] == pytest.approx(0.11)
 
 
 def test_a_maximum_price_compares_what_is_added_to_the_bill() -> None:

@@ -292,7 +292,7 @@ def used_by(usage: Usage, pool: Pool, offer: Offer, count: int) -> Usage:
     costs = dict.fromkeys(scopes[:2], offer.capped_price)
     if offer.held is not None:
         scopes.append(offer.held.key)
-        costs[offer.held.key] = offer.price
+        costs[offer.held.key] = offer.covered_price
     nodes = {scope: usage.nodes.get(scope, 0) + count for scope in scopes}
     spent = usage.dollars_per_hour
     dollars = {scope: spent.get(scope, 0.0) + count * cost for scope, cost in costs.items()}

@@ -76,7 +76,8 @@ def room(offer: Offer, usage: Usage) -> tuple[int, ReservationUsed] | None:
         # A billionth of slack against rounding, as for caps. A machine without a price uses nothing
         # of the plan.
         remaining = held.commit - spent
-        left = math.floor(remaining / offer.price + 1e-9) if offer.price else 10**6
+        price = offer.covered_price
+        left = math.floor(remaining / price + 1e-9) if price else 10**6
     else:
         left = held.count - machines
     used = ReservationUsed(

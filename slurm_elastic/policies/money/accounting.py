@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Mapping
+from types import MappingProxyType
 
 from slurm_elastic.model.cluster import Usage
 from slurm_elastic.model.memory import Launch, Machine
@@ -33,6 +34,7 @@ def usage(
     open_launches: Iterable[Launch],
     worst: Mapping[str, float] | None = None,
     paid: Collection[Held] = (),
+    disks: Mapping[str, float] = MappingProxyType({}),
 ) -> Usage:
     """Return nodes and dollars per hour by scope (keys as in ``model.cluster.Usage``).
 
@@ -41,7 +43,7 @@ def usage(
     highest of three prices: its price, the worst price in the ledger, and ``worst`` ($/h by
     ``Offer.key``: on-demand prices of today's offers, if the caller has them). ``paid``: the
     reservations whose price is due now. Each counts with its fixed price, and a machine on it with
-    what its use adds to that.
+    what its use adds to that, and with its disks. ``disks``: their price per machine ($/h) by pool.
     """
     counts = _Counts(paid)
     known_by_generation: Counter[str] = Counter()
@@ -57,16 +59,19 @@ def usage(
         known_by_generation[i.generation] += 1
         # The highest possible price: a spot price that rises later must not break a cap.
         price = max(i.price, machine.worst_price, worst.get(i.offer_key, 0.0))
-        price = counts.add_reserved(1, i.cloud, i.reservation, i.price, price)
+        disk_price = disks.get(machine.pool, 0.0)
+        price = counts.add_reserved(1, i.cloud, i.reservation, i.price, price, disk_price)
         counts.add(1, i.cloud, machine.pool, i.market, price)
     for launch in open_launches:
         missing = len(launch.nodes) - known_by_generation[launch.generation]
         if missing > 0:
             # The cloud may have bought any of the launch's offers.
             price = max(max(o.worst_price, worst.get(o.key, 0.0)) for o in launch.offers)
-            held, true_price = launch.offer.held, launch.offer.price
-            name = held.name if held else ""
-            price = counts.add_reserved(missing, launch.cloud, name, true_price, price)
+            offer = launch.offer
+            name = offer.held.name if offer.held else ""
+            price = counts.add_reserved(
+                missing, launch.cloud, name, offer.price, price, offer.disk_price
+            )
             counts.add(missing, launch.cloud, launch.pool, launch.offer.market, price)
     return Usage(nodes=dict(counts.nodes), dollars_per_hour=dict(counts.dollars))
 
@@ -94,14 +99,21 @@ class _Counts:
         self.dollars[f"cloud:{cloud}"] += dollars
 
     def add_reserved(
-        self, count: int, cloud: str, reservation: str, true_price: float, price: float
+        self,
+        count: int,
+        cloud: str,
+        reservation: str,
+        true_price: float,
+        price: float,
+        disk_price: float,
     ) -> float:
         """Add machines to their reservation, if they have one. Return what each adds to the bill
-        ($/h): after the end of the reservation, and without one, its ``price``.
-        """
+        ($/h): after the end of the reservation, and without one, its ``price``. All prices contain
+        the ``disk_price``.
+        """  # fmt: skip
         if not reservation:
             return price
         key = f"reservation:{cloud}/{reservation}"
         self.nodes[key] += count
-        self.dollars[key] += count * true_price
-        return self._paid[key].marginal_price if key in self._paid else price
+        self.dollars[key] += count * max(true_price - disk_price, 0.0)
+        return self._paid[key].marginal_price + disk_price if key in self._paid else price

@@ -18,6 +18,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
+from types import MappingProxyType
 from typing import NamedTuple
 
 from slurm_elastic.model.reserved import TARGETED, Held, ReservationKind
@@ -35,6 +36,7 @@ class MachineHour(NamedTuple):
     """A paid span of a machine within one clock hour. ``micro``: its cost at the price at which the
     machine was bought. ``on_demand_price``: $/h. ``reservation``: the name in the machine's tags.
     ``is_covered``: whether a reservation may cover it; spot and stopped machines are never covered.
+    ``disk_price``: the part of both prices for the disks ($/h), which no reservation covers.
     """
 
     begin: int
@@ -45,6 +47,7 @@ class MachineHour(NamedTuple):
     on_demand_price: float
     reservation: str = ""
     is_covered: bool = True
+    disk_price: float = 0.0
 
     @property
     def ms(self) -> int:
@@ -126,7 +129,8 @@ class _Bills:
             hour = self._hours[index]
             rate = 1
             if held.is_savings_plan:
-                price = held.machine_price(hour.on_demand_price, hour.instance_type)
+                type_price = hour.on_demand_price - hour.disk_price
+                price = held.machine_price(type_price, hour.instance_type)
                 rate = round(price * _MICRO)
             overlap = min(hour.end, end) - max(hour.begin, begin)
             affordable = left // rate if rate else HOUR
@@ -135,7 +139,8 @@ class _Bills:
                 weights[index] = ms * rate
                 left -= ms * rate
                 self._covered[index] += ms
-                self._paid[index] += round(held.marginal_price * ms * _MICRO / HOUR)
+                added = held.marginal_price + hour.disk_price
+                self._paid[index] += round(added * ms * _MICRO / HOUR)
         weights[_IDLE] = left
         # ``apportion`` divides by the sum of the weights.
         if not sum(weights.values()):
@@ -183,7 +188,7 @@ class _Bills:
 class ReservedLease(NamedTuple):
     """A machine that was launched on ``reservation``, paid from ``begin`` to ``end`` (Unix s) by
     ``payers`` (parts by account). ``price``: its true price there, ``on_demand_price``: after the
-    reservation's end ($/h).
+    reservation's end ($/h). ``pool``: the machine's pool.
     """
 
     reservation: str
@@ -192,13 +197,19 @@ class ReservedLease(NamedTuple):
     end: float
     price: float
     on_demand_price: float
+    pool: str = ""
 
 
 def spent_on(
-    leases: Sequence[ReservedLease], held: Sequence[Held], since: float, now: float
+    leases: Sequence[ReservedLease],
+    held: Sequence[Held],
+    since: float,
+    now: float,
+    disks: Mapping[str, float] = MappingProxyType({}),
 ) -> list[tuple[Mapping[str, int], float]]:
     """Return who paid how many dollars for a cloud's reservations and the machines launched on
-    them, from ``since`` until ``now``. The parts that these did not use have no payer.
+    them, from ``since`` until ``now``. The parts that these did not use have no payer. ``disks``:
+    the price of a machine's disks ($/h) by pool.
 
     Budgets count this. It differs from ``settle`` in one case: a machine bought on demand counts at
     its own price, also if the cloud lets a reservation cover it. So a budget counts too much rather
@@ -217,7 +228,8 @@ def spent_on(
         after = max(lease.end - max(begin, reservation.ends_at), 0.0) / 3600
         if reservation.kind is ReservationKind.BLOCK:
             after = 0.0
-        used[reservation.name] += on_it * (lease.price - reservation.marginal_price)
+        beside = reservation.marginal_price + disks.get(lease.pool, 0.0)
+        used[reservation.name] += on_it * max(lease.price - beside, 0.0)
         paid.append((lease.payers, on_it * lease.price + after * lease.on_demand_price))
     for reservation in held:
         bill = charged(reservation, _ms(now)) - charged(reservation, _ms(since))

@@ -20,7 +20,7 @@ from slurm_elastic.providers.aws.client import AwsApi
 from slurm_elastic.providers.aws.efa import EfaTypes
 from slurm_elastic.providers.aws.images import AwsImages
 from slurm_elastic.providers.aws.settings import AwsCloud
-from slurm_elastic.providers.base.offers import reserved_offers, typed_offer
+from slurm_elastic.providers.base.offers import reserved_offers, typed_offer, with_disks
 
 log = logging.getLogger(__name__)
 
@@ -112,16 +112,14 @@ class AwsOffers:
         reference_price, reference_zone = highest_spot or (None, "")
         rates = self._settings.interruption_rates
         place = (self._settings.name, self._settings.location)
-        disks = pool.machine.disk_price
-        return replace(
+        offer = replace(
             typed_offer(place, name, shape, zone, market),
-            price=price + disks,
-            on_demand_price=shape.price + disks,
+            price=price,
             interruption_rate=rates.get(name, 0.0) if market is Market.SPOT else 0.0,
-            # The ranking compares both prices, so both contain the disks.
-            reference_price=None if reference_price is None else reference_price + disks,
+            reference_price=reference_price,
             reference=f"spot in {reference_zone}" if reference_zone else "",
         )
+        return with_disks(offer, pool)
 
     def _has_region_prices(self, zone: str) -> bool:
         """Whether the zone has the region's on-demand prices. Local and Wavelength Zones do not;

@@ -45,13 +45,18 @@ def typed_offer(
 
 
 def with_disks(offer: Offer, pool: Pool) -> Offer:
-    """Return the offer with the price of the pool's disks, which the price of its type lacks."""
+    """Return the offer with the price of the pool's disks, which the prices of its type lack."""
     disks = pool.machine.disk_price
-    on_demand_price = offer.on_demand_price
+    if not disks:
+        return offer
+    on_demand_price, reference_price = offer.on_demand_price, offer.reference_price
     return replace(
         offer,
         price=offer.price + disks,
         on_demand_price=None if on_demand_price is None else on_demand_price + disks,
+        # The ranking compares it with the price.
+        reference_price=None if reference_price is None else reference_price + disks,
+        disk_price=disks,
     )
 
 
@@ -62,7 +67,7 @@ def reserved_offers(settings: CloudSettings, pool: Pool, zones: Sequence[str]) -
     if Market.RESERVED not in pool.markets or not settings.reservations:
         return ()
     types, place = settings.shapes, (settings.name, settings.location)
-    return tuple(
+    offers = (
         replace(
             typed_offer(place, name, types[name], zone, Market.RESERVED),
             price=held.machine_price(types[name].price, name),
@@ -74,6 +79,8 @@ def reserved_offers(settings: CloudSettings, pool: Pool, zones: Sequence[str]) -
         for zone in zones
         if held.covers_type(name, zone)
     )
+    # A cloud bills disks beside a reservation, and takes nothing off their price.
+    return tuple(with_disks(offer, pool) for offer in offers)
 
 
 def offers_with(

@@ -40,7 +40,7 @@ from slurm_elastic.model.cluster import (
     Pool,
 )
 from slurm_elastic.providers.base.launched import launched
-from slurm_elastic.providers.base.offers import reserved_offers, typed_offer
+from slurm_elastic.providers.base.offers import reserved_offers, typed_offer, with_disks
 from slurm_elastic.providers.base.recipe import recipe
 from slurm_elastic.providers.fake.settings import FakeCloud
 
@@ -231,7 +231,7 @@ class FakeProvider:
             is_public = self._settings.location is Location.PUBLIC
             markets = [m for m in pool.markets if m is not Market.RESERVED or not is_public]
             sold = (
-                self._offer(name, self._settings.types[name], zone, market)
+                with_disks(self._offer(name, self._settings.types[name], zone, market), pool)
                 for name in types
                 if name in self._settings.types
                 for zone in zones

@@ -50,7 +50,7 @@ counts whole, at the price at which its machine was bought. If a lease began bef
 its part after ``since`` counts. All machines with the same payers and parts make one row. Machines
 that were launched on a reservation are left out: see ``reserved``.
 """
-_RESERVED_COLUMNS = "reservation, accounts, price, worst_price, launched, ended"
+_RESERVED_COLUMNS = "reservation, accounts, price, worst_price, launched, ended, pool"
 RESERVED_LIVE = f"""
     select {_RESERVED_COLUMNS} from machines indexed by machines_live
     where cloud = ?1 and ended is null and reservation != ''
@@ -194,4 +194,5 @@ def _reserved_lease(row: sqlite3.Row) -> ReservedLease:
         math.inf if row["ended"] is None else row["ended"],
         row["price"],
         row["worst_price"],
+        row["pool"],
     )

@@ -11,7 +11,7 @@ from slurm_elastic.base.hostlist import compress, expand
 from slurm_elastic.config import Config, blocked_clouds, domain_pools
 from slurm_elastic.config.clouds import CloudSettings
 from slurm_elastic.config.limit_changes import with_limits
-from slurm_elastic.config.pool_rules import billing_units, paid_reservations
+from slurm_elastic.config.pool_rules import billing_units, disk_prices, paid_reservations
 from slurm_elastic.model.causes.stops import CloudBlocked
 from slurm_elastic.model.cluster import Pool, Usage
 from slurm_elastic.model.directive import Directive, describe, limit_changes
@@ -84,7 +84,7 @@ class _Join:
         self.live = [m for m in facts.machines if not m.has_ended]
         self.usage: Usage = usage(
             (*self.live, *facts.stopped), facts.open_launches,
-            paid=paid_reservations(config, facts.now),
+            paid=paid_reservations(config, facts.now), disks=disk_prices(config),
         )  # fmt: skip
         self.hold_of = not_now.strongest_holds(facts.holds)
         self.jobs_of: defaultdict[str, list[SlurmJob]] = defaultdict(list)
