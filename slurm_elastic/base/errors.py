@@ -6,6 +6,7 @@
       ConfigError            path into the YAML; exit 2; nothing touched
       SlurmError             command, exit code, stderr
       CheckpointError        the run continues; the save is tried again later
+        UnreadableError      nothing is known: keep the image, and judge the job by no try
       GrowthError            the growth policy starts and ends nothing; it is asked again later
       SandboxError           the sandbox cannot start or refuses an endpoint; exit 2
       PassingError           a service cannot work now, but may soon; exit 75, systemd restarts it
@@ -40,6 +41,12 @@ class ConfigError(SlurmElasticError):
 
 class CheckpointError(SlurmElasticError):
     """A job could not be saved, or its image is not complete. The run itself continues."""
+
+
+class UnreadableError(CheckpointError):
+    """The directory of the images cannot be read now, so nothing is known about a run or an image
+    in it.
+    """
 
 
 class PolicyError(SlurmElasticError):

@@ -26,7 +26,7 @@ import msgspec
 from msgspec import Struct, field
 
 from slurm_elastic.base.bounded import ReadBudget
-from slurm_elastic.base.errors import CheckpointError
+from slurm_elastic.base.errors import CheckpointError, UnreadableError, reason_of
 from slurm_elastic.base.in_time import InTime
 from slurm_elastic.base.units import brief
 from slurm_elastic.model.checkpoint import Image, JobRun, Origin
@@ -172,7 +172,7 @@ class LaunchedCheckpointer:
 
     def images(self, run: JobRun) -> Sequence[Image]:
         """Return the images of which all files have their full length. ``verify`` checks
-        contents.
+        contents. UnreadableError if the directory cannot be read now.
         """
         status = self._status(run.job)
         if status is None or not run.key.may_follow(status.key) or self._is_removed(run.job):
@@ -184,21 +184,21 @@ class LaunchedCheckpointer:
 
     def origin(self, run: JobRun) -> Origin | None:
         """Return the origin that the launcher of this run wrote into the job's status."""
-        status = self._status(run.job)
+        status = self._status_if_readable(run.job)
         if status is None or not status.is_of(run):
             return None
         return status.origin
 
     def hindered(self, run: JobRun) -> str:
         """Return the obstacle to a save that the launcher found; it checks once a minute."""
-        status = self._status(run.job)
+        status = self._status_if_readable(run.job)
         if status is None or not status.is_of(run):
             return ""
         return status.hindered
 
     def is_at_work(self, run: JobRun) -> bool:
         """Return whether the launcher of this run wrote into the job's status that it runs."""
-        status = self._status(run.job)
+        status = self._status_if_readable(run.job)
         if status is None or not status.is_of(run):
             return False
         return status.state == "running"
@@ -215,7 +215,7 @@ class LaunchedCheckpointer:
             self._in_time.call("", lambda: self._verify(image, budget), seconds + MARGIN_S)
         except TimeoutError as error:
             reason = f"cannot be verified within {brief(seconds)}: {error}"
-            raise CheckpointError(f"{image.path}: {reason}") from error
+            raise UnreadableError(f"{image.path}: {reason}") from error
 
     def _verify(self, image: Image, budget: ReadBudget) -> None:
         for name, (size, sha) in self._files(image).items():
@@ -230,7 +230,7 @@ class LaunchedCheckpointer:
             except TimeoutError:
                 raise
             except OSError as error:
-                raise CheckpointError(f"{path}: {error.strerror}") from error
+                raise self._image_error(path, error) from error
 
     def remove(self, job: int) -> None:
         """Ask the sweeper to remove the job's directory. The sweeper is root, and asks Slurm about
@@ -262,7 +262,7 @@ class LaunchedCheckpointer:
     def _ask(self, run: JobRun, request: _Request, deadline: float) -> _Answer:
         self._write(run.job, request)
         while True:
-            status = self._status(run.job)
+            status = self._status_if_readable(run.job)
             if status is not None and status.answer.request == request.id:
                 break
             if self._clock() >= deadline:
@@ -314,18 +314,53 @@ class LaunchedCheckpointer:
             return False
 
     def _status(self, job: int) -> _Status | None:
+        """Return the status that the job's launcher wrote; None if it certainly wrote none.
+
+        UnreadableError if we could not look. A file server that restarts must not make a job look
+        as if it had no launcher, because its user would be told that it cannot be saved.
+        """
         path = self._directory / str(job) / "status.json"
         try:
             return msgspec.json.decode(self._read_in_time(lambda: _read(path)), type=_Status)
-        except (OSError, msgspec.DecodeError):
+        except (FileNotFoundError, NotADirectoryError) as error:
+            if not self._is_readable():
+                raise self._unreadable(error) from error
             return None
+        except (OSError, msgspec.DecodeError) as error:
+            raise self._unreadable(error) from error
+
+    def _status_if_readable(self, job: int) -> _Status | None:
+        try:
+            return self._status(job)
+        except UnreadableError:
+            return None
+
+    def _is_readable(self) -> bool:
+        """Whether the directory of all jobs is there. Where its file system is not mounted, or its
+        server hangs, it is not.
+        """
+        try:
+            return self._read_in_time(self._directory.is_dir)
+        except OSError:
+            return False
+
+    def _unreadable(self, error: Exception) -> UnreadableError:
+        return UnreadableError(f"{self._directory} cannot be read now: {reason_of(error)}")
+
+    def _image_error(self, path: Path, error: OSError) -> CheckpointError:
+        """Return the error about a file of an image: only a file that is certainly gone is a fault
+        of the image.
+        """
+        if isinstance(error, FileNotFoundError) and self._is_readable():
+            return CheckpointError(f"{path}: {error.strerror}")
+        return self._unreadable(error)
 
     def _files(self, image: Image) -> dict[str, tuple[int, str]]:
         path = Path(image.path) / "manifest.json"
         try:
             manifest = msgspec.json.decode(self._read_in_time(lambda: _read(path)), type=_Manifest)
         except OSError as error:
-            raise CheckpointError(f"{path}: {error.strerror or error}") from error
+            raise self._image_error(path, error) from error
         except msgspec.DecodeError as error:
             raise CheckpointError(f"{path}: {error}") from error
         origin = (manifest.job, manifest.attempt, manifest.number, manifest.method)
@@ -360,8 +395,14 @@ class LaunchedCheckpointer:
             return self._read_in_time(
                 lambda: all(path.lstat().st_size == n for path, n in sizes.items())
             )
-        except (CheckpointError, OSError):
+        except FileNotFoundError:
             return False
+        except UnreadableError:
+            raise
+        except CheckpointError:
+            return False
+        except OSError as error:
+            raise self._unreadable(error) from error
 
 
 def _open(path: Path) -> int:

@@ -27,7 +27,7 @@ from collections.abc import Sequence
 from msgspec.structs import replace
 
 from slurm_elastic.base.backoff import Backoff
-from slurm_elastic.base.errors import CheckpointError, SlurmError
+from slurm_elastic.base.errors import CheckpointError, SlurmError, UnreadableError
 from slurm_elastic.base.faults import reach
 from slurm_elastic.checkpointers.signal import taken_at
 from slurm_elastic.ckptman import suspended
@@ -392,7 +392,9 @@ def _is_whole(site: CheckpointSite, move: Migration, image: Image) -> bool:
     try:
         site.checkpointers[move.method].verify(image)
     except Exception as error:  # noqa: BLE001 - whatever it is, that image is not to be trusted
-        site.state.forget_image(image)
+        # We could not look: the image may be whole, and later tries look again.
+        if not isinstance(error, UnreadableError):
+            site.state.forget_image(image)
         cause = ImageNotUsed(number=image.number, error=str(error))
         record_step(site, move, "ckpt-bad-image", cause, level=logging.WARNING)
         return False

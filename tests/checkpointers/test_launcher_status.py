@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import json
+import time
 from pathlib import Path
 
 import pytest
 from msgspec.structs import replace
 
-from slurm_elastic.base.errors import CheckpointError
+from slurm_elastic.base.errors import CheckpointError, UnreadableError
 from slurm_elastic.checkpointers.node_helper_client import LaunchedCheckpointer
-from slurm_elastic.model.checkpoint import JobRun
+from slurm_elastic.model.checkpoint import Image, JobRun
+from slurm_elastic.policies.checkpoint.unsavable import obstacle
 
 RUN = JobRun(
     job=7, label="7", attempt=1, user="ann", uid=2000, gid=2000, nodes=("n1",), partition="p",
@@ -54,3 +56,49 @@ def test_the_status_of_an_earlier_job_with_this_number_is_none(tmp_path: Path) -
     assert saver.origin(later_job) is None
     with pytest.raises(CheckpointError, match="serves another run"):
         saver.release(later_job)
+
+
+IMAGE = Image(
+    job=7, label="7", attempt=1, number=1, method="criu", node="n1", taken=1.0, seconds=1.0, size=1,
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("fault", ["not mounted", "not readable", "half a file"])
+def test_a_directory_that_cannot_be_read_is_no_verdict_about_its_jobs(
+    tmp_path: Path, fault: str
+) -> None:
+    """A restart of its server takes a minute, and the verdict would move the job from its start."""
+    shared = tmp_path / "cluster"
+    saver = LaunchedCheckpointer("criu", shared)
+    if fault != "not mounted":
+        (shared / "7").mkdir(parents=True)
+        status = shared / "7" / "status.json"
+        status.write_text("{") if fault == "half a file" else status.mkdir()
+    for _ in range(2):
+        with pytest.raises(UnreadableError, match="cannot be read now") as error:
+            saver.checkpoint(RUN, deadline=time.time() + 60.0, stop=False)
+        assert obstacle(str(error.value)) is None
+    with pytest.raises(UnreadableError):
+        saver.images(RUN)
+    assert (saver.origin(RUN), saver.hindered(RUN), saver.is_at_work(RUN)) == (None, "", False)
+
+
+def test_a_run_without_a_status_in_a_directory_that_is_there_has_no_launcher(
+    tmp_path: Path,
+) -> None:
+    saver = LaunchedCheckpointer("criu", tmp_path)
+    with pytest.raises(CheckpointError, match="not under the launcher"):
+        saver.checkpoint(RUN, deadline=time.time() + 60.0, stop=False)
+    assert saver.images(RUN) == ()
+
+
+def test_only_an_image_whose_file_is_certainly_gone_is_spoilt(tmp_path: Path) -> None:
+    path = tmp_path / "cluster" / "7" / "images" / "1"
+    image = replace(IMAGE, path=str(path))
+    saver = LaunchedCheckpointer("criu", tmp_path / "cluster")
+    with pytest.raises(UnreadableError):
+        saver.verify(image)
+    path.mkdir(parents=True)
+    with pytest.raises(CheckpointError, match="No such file") as error:
+        saver.verify(image)
+    assert not isinstance(error.value, UnreadableError)

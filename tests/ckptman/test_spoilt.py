@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from needs import ROOT_PART
 
-from slurm_elastic.base.errors import CheckpointError
+from slurm_elastic.base.errors import CheckpointError, UnreadableError
 from slurm_elastic.checkpointers.node_helper_client import LaunchedCheckpointer
 from slurm_elastic.ckptman import migration
 from slurm_elastic.model.causes.moves import MethodGone
@@ -44,6 +44,23 @@ def test_a_save_that_is_not_whole_is_made_anew_before_the_job_moves(world: CkptW
     ]  # fmt: skip
     calls = [call for call, _ in world.saver.calls]
     assert calls[:5] == ["checkpoint", "verify", "release", "checkpoint", "verify"]
+
+
+def test_an_image_that_cannot_be_read_now_is_kept_for_later(world: CkptWorld) -> None:
+    world.runs(7)
+    world.save_before(7)
+    (image,) = world.state.images(7)
+    world.saver.verify = fail(UnreadableError("the directory cannot be read now"))  # type: ignore[method-assign]
+    world.interrupt(world.job(7).nodes[0])
+    world.until(lambda: "ckpt-no-image" in world.told(7))
+    assert image in world.state.images(7)
+
+
+def fail(error: Exception) -> Callable[..., None]:
+    def raising(*_: object) -> None:
+        raise error
+
+    return raising
 
 
 def test_a_run_of_which_no_save_is_whole_works_until_its_node_is_lost(world: CkptWorld) -> None:

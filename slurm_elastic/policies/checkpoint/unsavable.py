@@ -38,6 +38,7 @@ _PASSES = re.compile(
     r"|begun to use System V IPC just now"
     r"|does not answer|images are there"
     r"|Read-only file system|Stale file handle|the job is held|could not be|still at it"
+    r"|cannot be (?:read now|verified within)"
 )
 """Matches the message of a failed save whose next try may succeed."""
 SEVERAL_NODES = ("dmtcp",)
