@@ -26,6 +26,7 @@ def run(args: argparse.Namespace) -> int:
         return 0
     for line in upgrade.changes:
         say(line)
+    _require_valid(upgrade.text, named_path)
     if args.dry_run:
         say(f"{named_path} is not changed, because of --dry-run")
         return 0
@@ -33,6 +34,16 @@ def run(args: argparse.Namespace) -> int:
     _write(path, backup, upgrade.text)
     say(f"wrote {named_path}; {backup} has the old text")
     return 0
+
+
+def _require_valid(text: str, path: Path) -> None:
+    """ConfigError if the services would refuse the new text, which is then not written."""
+    try:
+        configfile.parse(text, str(path), whole=False)
+    except ConfigError as error:
+        raise ConfigError(
+            *error.problems, f"{path} is unchanged: mend this first, then upgrade it"
+        ) from None
 
 
 def _write(path: Path, backup: Path, text: str) -> None:

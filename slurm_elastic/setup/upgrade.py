@@ -51,6 +51,9 @@ def _with_bids_of_pools(text: str, source: str) -> tuple[str, tuple[str, ...]]:
     paths = tuple(renamed_keys.bids_in(document.value))
     if not paths:
         return text, ()
+    if len(paths) > 1:
+        first, second = (f"{source}:{document.line(path)}: {path[-1]}" for path in paths)
+        raise ConfigError(f"{first} and {second} are one price; take out one of them")
     values: Any = document.value  # the paths exist, so all levels above them are mappings
     bid = values["checkpoint"]["prices"][paths[0][-1]]
     pools = values.get("pools")
@@ -62,10 +65,21 @@ def _with_bids_of_pools(text: str, source: str) -> tuple[str, tuple[str, ...]]:
         and "spot" in pool["markets"]
         and "max_price" not in pool
     ]
-    for path in paths:
-        text = edit.put(text, path, None)
+    text = edit.put(text, paths[0], None)
     for number in numbers:
         text = edit.put(text, ("pools", number, "max_price"), {"spot": bid})
+    expected = [
+        {**pool, "max_price": {"spot": bid}} if number in numbers else pool
+        for number, pool in enumerate(pools if isinstance(pools, list) else ())
+    ]
+    # Pools may share an anchor, and then all of them would get the price of one.
+    moved: Any = read(text, source).value
+    if numbers and moved["pools"] != expected:
+        raise ConfigError(
+            f"{source}:{document.line(paths[0])}: {document.locate(paths[0])} cannot be moved into"
+            " the pools, because an anchor shares them; write max_price: {spot: "
+            f"{bid}}} into each pool with spot machines by hand, and take this key out"
+        )
     names = [str(pools[number].get("name", number)) for number in numbers]
     moved_to = f"max_price of pool {', '.join(names)}" if names else "gone: no pool needs it"
     place = f"{source}:{document.line(paths[0])}: {document.locate(paths[0])}"

@@ -239,3 +239,38 @@ def test_a_pool_with_a_highest_price_keeps_it() -> None:
     assert upgrade.changes == (
         "site.yaml:1: checkpoint.prices.bid_price is now gone: no pool needs it",
     )
+
+
+def test_a_bid_that_an_anchor_would_give_to_other_pools_is_moved_by_hand(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    text = (
+        "checkpoint: {prices: {bid: 0.05}}\n"
+        "pools:\n- &a {name: p, markets: [spot]}\n- <<: *a\n  name: q\n  markets: [on-demand]\n"
+    )
+    file = tmp_path / "site.yaml"
+    file.write_text(text)
+    assert main(["--config", str(file), "conf", "upgrade"]) == 2
+    message = capsys.readouterr().err
+    assert "site.yaml:1: checkpoint.prices.bid cannot be moved into the pools" in message
+    assert "write max_price: {spot: 0.05} into each pool with spot machines by hand" in message
+    assert (file.read_text(), [f.name for f in tmp_path.iterdir()]) == (text, ["site.yaml"])
+
+
+def test_two_bids_of_the_site_are_not_one_of_them() -> None:
+    text = "checkpoint: {prices: {bid: 0.05, bid_price: 0.07}}\npools: [{markets: [spot]}]\n"
+    with pytest.raises(ConfigError, match="are one price; take out one of them"):
+        upgraded(text, "site.yaml")
+
+
+def test_a_file_that_the_services_would_still_refuse_is_not_written(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "site.yaml"
+    text = OLD.read_text() + "no_such_key: 1\n"
+    file.write_text(text)
+    assert main(["--config", str(file), "conf", "upgrade"]) == 2
+    message = capsys.readouterr().err
+    assert "no_such_key" in message
+    assert "site.yaml is unchanged: mend this first, then upgrade it" in message
+    assert (file.read_text(), [f.name for f in tmp_path.iterdir()]) == (text, ["site.yaml"])
