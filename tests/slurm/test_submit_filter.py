@@ -511,15 +511,14 @@ def said(lua: Callable[[str], str], site: Config, job: Mapping[str, Any]) -> str
 def test_a_job_that_can_never_fit_the_partition_it_names_is_told_so_and_passes(
     lua: Callable[[str], str],
 ) -> None:
-    small = config(limits=Limits(nodes=3, dollars_per_hour=5.0))
-    answer = said(lua, small, {"partition": "public", "min_nodes": 4})
-    told = "this job can never start in partition public: it asks for 4 nodes"
+    answer = said(lua, config(), {"partition": "public", "min_nodes": 9})
+    told = "this job can never start in partition public: it asks for 9 nodes"
     assert answer.startswith("public 0")
     assert told in answer
     assert "such nodes can run" in answer
     assert said(lua, config(), {"partition": "public", "min_nodes": 4}) == "public 0"
-    assert said(lua, small, {"partition": "static", "min_nodes": 4}) == "static 0"
-    assert said(lua, small, {"partition": "static,public", "min_nodes": 4}) == "static,public 0"
+    assert said(lua, config(), {"partition": "static", "min_nodes": 4}) == "static 0"
+    assert said(lua, config(), {"partition": "static,public", "min_nodes": 4}) == "static,public 0"
 
 
 def test_a_job_over_a_limit_is_not_listed_for_the_cloud(lua: Callable[[str], str]) -> None:

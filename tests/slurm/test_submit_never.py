@@ -7,11 +7,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 from slurm.test_submit_filter import ALL, LUAS, PARTITION, PARTITIONS, STATIC, config
 from slurm.test_submit_times import Partitions, submitted
 
 from slurm_elastic.base.hostlist import expand
 from slurm_elastic.config import domain_pools
+from slurm_elastic.model.cluster import Limits
 from slurm_elastic.slurm.client import siteconf
 from slurm_elastic.slurm.hooks.submit_filter import FILTER, render
 
@@ -44,7 +46,7 @@ def lua(request: pytest.FixtureRequest) -> Callable[[str], str]:
          "in onprem: it asks for 12 nodes, and at most 4 such nodes can run")),
         ({"min_cpus": 99, "num_tasks": 99}, SMALL,
          ("static: it asks for 99 CPUs, and all its nodes together have 4; "
-         "in onprem: it asks for more than all nodes that may run at the same time have")),
+         "in onprem: it asks for more than all its nodes have")),
         ({"time_limit": 6000}, SMALL,
          ("static: it asks for a time of 4-04:00:00, and MaxTime is 10:00:00; "
          "in onprem: it asks for a time of 4-04:00:00, and MaxTime is 01:00:00")),
@@ -110,6 +112,26 @@ def test_nothing_is_said_where_it_is_not_proven(
         "static": STATIC | {"max_mem_per_node": 8000},
     }
     assert submitted(lua, {"time_limit": 5, **job}, partitions, config())[1] == ""
+
+
+@pytest.mark.parametrize(
+    "caps",
+    [
+        {"limits": Limits(dollars_per_hour=5.0, nodes=2)},
+        {"pools": tuple(replace(pool, max_nodes=2) for pool in config().pools)},
+    ],
+)
+def test_no_never_follows_from_a_limit_that_operators_can_raise(
+    lua: Callable[[str], str], caps: dict[str, Any]
+) -> None:
+    limited = config(**caps)
+    text = render(limited, domain_pools(limited, expand))[FILTER]
+    for partition, nodes in (("onprem", 4), ("public", 6)):
+        job = {"partition": partition, "min_nodes": nodes, "time_limit": 5}
+        assert submitted(lua, job, PARTITIONS, limited, text) == (partition, "")
+    job = {"partition": "onprem", "min_nodes": 5, "time_limit": 5}
+    _, message = submitted(lua, job, PARTITIONS, limited, text)
+    assert message.endswith("onprem: it asks for 5 nodes, and at most 4 such nodes can run")
 
 
 @pytest.mark.parametrize("key", ["qos", "default_qos"])

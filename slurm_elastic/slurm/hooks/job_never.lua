@@ -51,10 +51,21 @@ local function bends(part, need)
     or (need.tasks or 1) > need.cpus
 end
 
+-- The pools with all their nodes. Fewer may be up together at the moment, but operators can raise each
+-- of these limits at any time (`slurm-elastic limit`), so no "never" may follow from them.
+local function without_limits(found)
+  local all = {}
+  for i, one in ipairs(found) do
+    local pool = setmetatable({ count = one.pool.nodes }, { __index = one.pool })
+    all[i] = { pool = pool, cpus = one.cpus, tasks = one.tasks }
+  end
+  return all
+end
+
 -- Why none of our partition's nodes ever starts the job.
 local function never_in_cloud(data, part, need, job)
-  local found = fitting(data.pools, need, part)
-  if enough(found, need, data.most or math.huge) then
+  local found = without_limits(fitting(data.pools, need, part))
+  if enough(found, need, math.huge) then
     return over_limit(part, need, job)
   elseif bends(part, need) then
     return nil
@@ -66,11 +77,10 @@ local function never_in_cloud(data, part, need, job)
   for _, one in ipairs(found) do
     count = count + one.pool.count
   end
-  count = math.min(count, data.most or math.huge)
   if count < asked then
     return count_text(asked, count)
   end
-  return "it asks for more than all nodes that may run at the same time have"
+  return "it asks for more than all its nodes have"
 end
 
 -- Why the partition never starts the job, and the QOS that may change that; nil where it may.

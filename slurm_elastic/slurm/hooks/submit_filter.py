@@ -307,6 +307,7 @@ def _pool(config: Config, pool: Pool) -> LuaValue:
     return {
         "name": pool.name,
         "count": max_pool_nodes(config, pool),
+        "nodes": len(pool.nodes),
         "cpus": pool.cpus,
         "memory": pool.real_memory,
         "gres": dict(pool.gres),
