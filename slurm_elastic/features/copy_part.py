@@ -29,6 +29,7 @@ from slurm_elastic.config.copying import Data
 from slurm_elastic.controller.context import Site
 from slurm_elastic.controller.extensions import Extensions, Part
 from slurm_elastic.controller.periodic import SiteTask
+from slurm_elastic.features.copy_ages import CopyAges
 from slurm_elastic.features.copying import GO, Copies, CopyRequest
 from slurm_elastic.model.copying import CopyState, JobCopy
 from slurm_elastic.slurm.client.job_files import read_job_files
@@ -106,7 +107,12 @@ class Unfinished:
     def __init__(self, site: Site) -> None:
         self._site = site
         self.live_runs: Collection[tuple[int, int]] = frozenset()
+        # By machine, in monotonic s: if the clock is set, a machine must neither end with files on
+        # it, nor be kept and paid for as long as the clock was set back.
         self._wanted_at: dict[str, float] = {}
+        # A row of an impossible age keeps a machine no longer than others, as its end is wanted.
+        bound_s = 2 * site.config.copy.back_within
+        self._ages = CopyAges(site, bound_s, if_unknown_s=bound_s)
 
     def __call__(self, machines: Sequence[Machine]) -> Collection[Machine]:
         rows = [row for row in self._site.ledger.copies.all() if self._has_files(row)]
@@ -119,7 +125,8 @@ class Unfinished:
         for machine in machines:
             if machine.instance.id in holders:
                 # The first time counts, or each round would prolong the wait.
-                self._wanted_at.setdefault(machine.instance.id, self._site.now())
+                self._wanted_at.setdefault(machine.instance.id, self._site.monotonic())
+        self._ages.forget_others()
         kept = {row.machine for row in rows if self._is_in_time(row)}
         return [machine for machine in machines if machine.instance.id in kept]
 
@@ -130,8 +137,9 @@ class Unfinished:
 
     def _is_in_time(self, row: JobCopy) -> bool:
         limit = self._site.config.copy.back_within * (2 if row.state is CopyState.OWED else 1)
-        now = self._site.now()
-        return now - max(self._wanted_at.get(row.machine, now), row.since) < limit
+        now = self._site.monotonic()
+        wanted_s = now - self._wanted_at.get(row.machine, now)
+        return min(wanted_s, self._ages.age_s(row)) < limit
 
 
 class CopyServer(Server):
@@ -257,7 +265,7 @@ class CopyPart(Part):
         refused jobs that no thread has held.
         """
         site = self._site
-        site.ledger.copies.forget(site.now() - KEPT_S)
+        site.ledger.copies.forget(site.now(), KEPT_S)
         self._unfinished.live_runs = frozenset()  # if Slurm does not answer now, none is proved
         self._copies.hold_unsent()
         rows = [row for row in site.ledger.copies.all() if not row.state.is_over]

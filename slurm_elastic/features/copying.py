@@ -27,6 +27,7 @@ from slurm_elastic.base.hostlist import compress
 from slurm_elastic.base.report_once import ReportOnce
 from slurm_elastic.config.copying import Data
 from slurm_elastic.controller.context import Site
+from slurm_elastic.features.copy_ages import CopyAges
 from slurm_elastic.features.copy_orders import CopyResult, CopyRun, order_of
 from slurm_elastic.machine.jobfiles.copier import CopierRefusalError
 from slurm_elastic.model import admin_comment
@@ -96,6 +97,8 @@ class Copies:
         self._site, self._run, self._read, self.pause = site, run, read, pause
         self._settings = site.config.copy
         self._retries = ReportOnce[int]()
+        # A run whose end has an impossible age gets its full time from our first look on.
+        self._ages = CopyAges(site, 2 * self._settings.back_within)
         self._lock = threading.Lock()
         self._busy: dict[int, _Turn] = {}
 
@@ -324,7 +327,7 @@ class Copies:
         return [row for row in self._site.ledger.copies.of(job) if row.state is CopyState.OWED]
 
     def _back_from(self, row: JobCopy) -> None:
-        remaining_s = row.since + self._settings.back_within - self._site.now()
+        remaining_s = self._settings.back_within - self._ages.age_s(row)
         machine = self._find_machine(row)
         if machine is None:
             self._lose(row, "its machine has ended")
@@ -387,6 +390,10 @@ class Copies:
     def _put(self, row: JobCopy, state: CopyState, *, reason: str = "") -> None:
         changed = replace(row, state=state, since=self._site.now(), reason=reason)
         self._site.ledger.copies.set_state(changed)
+        if state is CopyState.OWED:
+            self._ages.age_s(changed)  # from now on no change of the clock counts
+        elif state.is_over:
+            self._ages.forget_others()
 
     def _record(self, job: int, nodes: Sequence[str], kind: str, cause: AnyCause) -> None:
         level = logging.INFO if isinstance(cause, FilesReturned) else logging.WARNING

@@ -261,7 +261,9 @@ def test_a_job_that_slurm_does_not_hold_keeps_no_other_free(
 
 def test_old_rows_of_refused_jobs_are_forgotten(stage: Stage) -> None:
     refused(stage)
-    stage.world.ledger.copies.forget(stage.world.now + 1)
+    (row,) = stage.world.ledger.copies.of(1)
+    stage.world.ledger.copies.put(replace(row, job=2, since=row.since + 100))
+    stage.world.ledger.copies.forget(row.since + 100, 50)
     assert stage.states == []
 
 
@@ -389,11 +391,45 @@ def test_outputs_that_come_back_change_no_state(
 
 def test_old_rows_are_forgotten(stage: Stage) -> None:
     stage.serve(OUT)
-    stage.world.ledger.copies.forget(stage.world.now + 1)
+    book, now = stage.world.ledger.copies, stage.world.now
+    (row,) = book.of(1)
+    book.put(replace(row, job=2, since=now + 100))
+    book.forget(now + 100, 50)
     assert stage.states == ["there"], "not before they are over"
     stage.serve(BACK)
-    stage.world.ledger.copies.forget(stage.world.now + 1)
+    (row,) = book.of(1)
+    book.put(replace(row, since=now))
+    book.forget(now + 10**9, 150)
+    assert stage.states == ["back"], "a clock that is ahead makes no row old"
+    book.forget(now + 100, 50)
     assert stage.states == []
+
+
+@pytest.mark.parametrize("step", [900, -5 * 86400, 5 * 86400])
+def test_files_have_their_time_whatever_is_done_to_the_clock(stage: Stage, step: float) -> None:
+    """The clock is set a second after the run's end (NTP, or a virtual machine that is resumed)."""
+    world, behind = stage.world, [0.0]
+    site = dataclasses.replace(world.site, monotonic=lambda: world.now - behind[0])
+    unfinished, copies = copy_part.Unfinished(site), Copies(site, stage.run, stage.read, pause=30.0)
+    stage.serve(OUT)
+    copies.owe(1)
+    machines = world.ledger.machines.live()
+    assert unfinished(machines) == list(machines)
+    world.now += 1 + step
+    behind[0] = step
+    stage.results = [CopyResult(reason="connection reset")]
+    began = site.monotonic()
+    assert not copies.bring_back(1)
+    assert stage.states == ["owed"], "one failed try does not lose them"
+    while not copies.bring_back(1):
+        assert unfinished(machines) == list(machines)
+        world.now += 30
+    assert stage.states == ["lost"]
+    assert 540 <= site.monotonic() - began <= 600
+    (row,) = world.ledger.copies.of(1)
+    world.ledger.copies.put(replace(row, state=CopyState.OWED))
+    world.now += 2 * world.site.config.copy.back_within
+    assert unfinished(machines) == [], "no machine is kept for ever"
 
 
 def test_a_machine_that_may_have_results_waits_for_a_look_of_the_part(
