@@ -33,7 +33,13 @@ from slurm_elastic.machine.jobfiles.copier import CopierRefusalError
 from slurm_elastic.model import admin_comment
 from slurm_elastic.model.admin_comment import NoteKind
 from slurm_elastic.model.causes import AnyCause
-from slurm_elastic.model.causes.copies import FilesLost, FilesNotSent, FilesRetried, FilesReturned
+from slurm_elastic.model.causes.copies import (
+    FilesLost,
+    FilesNotSent,
+    FilesRetried,
+    FilesReturned,
+    FilesSent,
+)
 from slurm_elastic.model.copying import CopyState, JobCopy
 from slurm_elastic.model.slurm import SlurmJob
 from slurm_elastic.slurm.client.job_files import JobFiles
@@ -203,8 +209,9 @@ class Copies:
         self._site.ledger.copies.put(row)
         result = self._copy(machine, row, "out", until, cancelled)
         if not result.reason:
-            log.info("copied out job=%d node=%s files=%d bytes=%d",
-                     row.job, node, result.files, result.bytes)  # fmt: skip
+            cause = FilesSent(machine=row.machine, files=result.files, bytes=result.bytes,
+                              notes=result.notes)  # fmt: skip
+            self._record(row.job, (node,), "copied-out", cause)
             there = replace(row, state=CopyState.THERE, since=self._site.now())
             self._site.ledger.copies.put(replace(there, outputs=dict(result.bases)))
         return result
@@ -396,7 +403,8 @@ class Copies:
             self._ages.forget_others()
 
     def _record(self, job: int, nodes: Sequence[str], kind: str, cause: AnyCause) -> None:
-        level = logging.INFO if isinstance(cause, FilesReturned) else logging.WARNING
+        is_usual = isinstance(cause, FilesSent | FilesReturned)
+        level = logging.INFO if is_usual else logging.WARNING
         log.log(level, "%s job=%d nodes=%s cause=%s", kind, job, ",".join(nodes), cause)
         self._site.record(CORRELATION, kind, (job_subject(job), *nodes), cause)
 

@@ -110,9 +110,18 @@ def test_files_go_and_come_back(stage: Stage) -> None:
     assert stage.states == ["back"]
     assert stage.orders[1]["outputs"] == [{"path": FILES.outputs[0], "base": 5}]
     assert stage.orders[1]["groups"] == [pwd.getpwnam("nobody").pw_gid]
+    machine = stage.world.ledger.copies.of(1)[0].machine
     assert stage.causes == [
-        f"copied-back: 2 files (0.0 MB) came back from {stage.world.ledger.copies.of(1)[0].machine}"
+        f"copied-out: 2 files (0.0 MB) went to {machine}",
+        f"copied-back: 2 files (0.0 MB) came back from {machine}",
     ]
+
+
+def test_files_that_were_left_out_are_named(stage: Stage) -> None:
+    """As one that its owner may not read."""
+    stage.results = [replace(DONE, notes=("a: Permission denied",))]
+    stage.serve(OUT)
+    assert stage.causes[0].endswith("; a: Permission denied")
     assert stage.serve(BACK) == GO
     assert len(stage.orders) == 2
 

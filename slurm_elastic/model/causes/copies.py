@@ -43,6 +43,20 @@ class FilesLost(Cause, frozen=True, kw_only=True):
         )
 
 
+class FilesSent(Cause, frozen=True, kw_only=True):
+    """The files of the job went to its ``machine``. ``notes``: files that were left out."""
+
+    machine: str
+    files: int
+    bytes: int
+    notes: tuple[str, ...] = ()
+
+    @property
+    def words(self) -> str:
+        size = f"{counted(self.files, 'file')} ({self.bytes / 1e6:.1f} MB)"
+        return "; ".join((f"{size} went to {self.machine}", *self.notes))
+
+
 class FilesReturned(Cause, frozen=True, kw_only=True):
     """The files of the job came back from its ``machine``. ``notes``: files that were left out, or
     have another name.
@@ -59,5 +73,5 @@ class FilesReturned(Cause, frozen=True, kw_only=True):
         return "; ".join((f"{size} came back from {self.machine}", *self.notes))
 
 
-Copying = FilesNotSent | FilesRetried | FilesLost | FilesReturned
+Copying = FilesNotSent | FilesRetried | FilesSent | FilesLost | FilesReturned
 """All causes about the copies of jobs' files."""
