@@ -57,12 +57,20 @@ def start_head(order: Mapping[str, Any], descriptors: Sequence[int]) -> subproce
     # -P and -s keep the current directory and the user's own packages out of the path: it starts as
     # root. Its own session lets ``_run`` kill it with all its children.
     python_path = os.environ.get("PYTHONPATH")
-    return subprocess.Popen(
-        [sys.executable, "-P", "-s", "-m", f"{__package__}.run", "head", text],
-        stdin=descriptors[0], stdout=descriptors[1], stderr=descriptors[2], cwd="/", umask=0o022,
-        start_new_session=True,
-        env={"PATH": _PATH} | ({"PYTHONPATH": python_path} if python_path else {}),
-    )  # fmt: skip
+    source, sink = os.pipe()
+    with open(sink, "wb", buffering=0) as pipe:
+        try:
+            process = subprocess.Popen(
+                [sys.executable, "-P", "-s", "-m", f"{__package__}.run", "head", str(source)],
+                stdin=descriptors[0], stdout=descriptors[1], stderr=descriptors[2], cwd="/",
+                umask=0o022, start_new_session=True, pass_fds=(source,),
+                env={"PATH": _PATH} | ({"PYTHONPATH": python_path} if python_path else {}),
+            )  # fmt: skip
+        finally:
+            os.close(source)
+        with contextlib.suppress(BrokenPipeError):  # it has ended; its exit status counts
+            pipe.write(text.encode())
+    return process
 
 
 def groups_of(account: pwd.struct_passwd) -> list[int]:

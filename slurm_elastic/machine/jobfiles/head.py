@@ -216,6 +216,8 @@ def _take_entry(
             tree.make_directory(path, int(message["mode"]))
         elif message["t"] == "l":
             _take_link(tree, path, message, order)
+        elif message["t"] == "m":
+            _take_mode(tree, path, message)
         else:
             written[path] = _take_file(tree, path, message, order, channel)
     # One file that cannot be written must not cost the job all others.
@@ -235,6 +237,14 @@ def _take_link(tree: Tree, path: str, message: Message, order: Message) -> None:
             place = _other_name(tree, path, order, lambda name: _leads_to(tree, name, message))
             tree.write_link(place, message["to"])
             tree.note(path, f"it was changed on the head, too: the job's is {place}")
+
+
+def _take_mode(tree: Tree, path: str, message: Message) -> None:
+    """Change the mode of a file whose content has not changed on either side."""
+    with tree.only_writer(path):
+        status = tree.status(path)
+        if status is not None and stat.S_ISREG(status.st_mode) and stamp(status) == message["base"]:
+            tree.set_mode(path, int(message["mode"]))
 
 
 def _leads_to(tree: Tree, name: str, message: Message) -> bool:

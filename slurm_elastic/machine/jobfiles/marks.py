@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import secrets
 from collections.abc import Collection, Iterator, Mapping
 
@@ -17,6 +18,8 @@ from .tree import TEMPORARY
 from .wire import CopyError, Message
 
 _FLAGS = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
+_MARK = re.compile(re.escape(TEMPORARY) + "[0-9a-f]{32}")
+_OLD_NS = 86400 * 10**9
 _Mark = list[object]
 """The name of the file, "" if the head may not write there; inode and change time of the directory.
 """
@@ -44,7 +47,18 @@ def _mark(directory: str) -> _Mark:
     except OSError:
         name = ""  # its user may not write there, or its disk is full
     status = os.stat(directory)
+    if name:
+        _remove_old(directory, status.st_ctime_ns)
     return [name, status.st_ino, status.st_ctime_ns]
+
+
+def _remove_old(directory: str, now_ns: int) -> None:
+    """Remove the marks of copies that were killed long ago, by the clock of the file system."""
+    for entry in os.scandir(directory):
+        if _MARK.fullmatch(entry.name):
+            status = entry.stat(follow_symlinks=False)
+            if status.st_uid == os.geteuid() and status.st_ctime_ns < now_ns - _OLD_NS:
+                os.unlink(entry.path)
 
 
 def shared_directories(marks: Mapping[str, _Mark]) -> frozenset[str]:

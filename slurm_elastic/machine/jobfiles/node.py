@@ -262,7 +262,11 @@ def _take_file(tree: Tree, path: str, message: Message, book: _Book, channel: Ch
             tree.write(path, message, blocks, sync=False)
     status = tree.status(path)
     if status is not None and not message["keep"]:
-        book.base[path] = {"head": [message["s"], message["m"]], "here": stamp(status)}
+        book.base[path] = _known([message["s"], message["m"]], status)
+
+
+def _known(there: list[int], status: os.stat_result) -> dict[str, Any]:
+    return {"head": there, "here": stamp(status), "mode": status.st_mode & 0o777}
 
 
 def _give_back(header: Message, book: _Book, channel: Channel) -> None:
@@ -283,7 +287,7 @@ def _give_back(header: Message, book: _Book, channel: Channel) -> None:
     for path, there in written.items():
         channel.beat()
         if tree is not None and (status := tree.status(path)) is not None:
-            book.base[path] = {"head": there, "here": stamp(status)}
+            book.base[path] = _known(there, status)
     _remove_outputs(header)
     # Another job may still use these files, in this directory or in one above or below it.
     if book.runs or tree is None or book.has_neighbours():
@@ -317,6 +321,8 @@ def _send_changes(
                     channel.send(t="l", p=path, to=target, base=base)
             elif book.changed(path, status):
                 _send_file(tree, path, book, channel)
+            elif (known := book.base.get(path)) and known["mode"] != status.st_mode & 0o777:
+                channel.send(t="m", p=path, mode=status.st_mode, base=known["head"])
         except (FileNotFoundError, PermissionError) as error:
             tree.note(path, error)
     return seen

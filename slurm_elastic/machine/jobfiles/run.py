@@ -1,4 +1,8 @@
-"""The program: ``head ORDER`` on the head, ``node SSH_COMMAND`` on a machine, both by root."""
+"""The program: ``head DESCRIPTOR`` on the head, ``node SSH_COMMAND`` on a machine, both by root.
+
+The head's end reads its order from a descriptor: everybody may read the arguments of a process, and
+the order has names of the user's files.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +24,9 @@ def main(argv: list[str]) -> int:
     channel = Channel(sys.stdin.buffer, sys.stdout.buffer)
     if argv[1] == "node":
         return _node(" ".join(argv[2:]), channel)
-    result = _head(json.loads(argv[2]), channel)
+    with open(int(argv[2]), "rb") as text:
+        order = json.loads(text.read())
+    result = _head(order, channel)
     os.write(2, json.dumps(result).encode() + b"\n")
     # Python would flush its output once more, and complain if the machine has gone.
     os._exit(0)

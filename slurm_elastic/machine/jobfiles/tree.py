@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import fcntl
 import fnmatch
 import hashlib
 import os
@@ -19,11 +20,13 @@ from .wire import CopyError, Message
 
 TEMPORARY = ".slurm-elastic-"
 """The beginning of the names of unfinished files, which are never copied."""
+_DRAFT = ".tmp"
 _MAX_NOTES = 20
 _SYNC_EVERY_BYTES = 64 << 20
 _SAMPLE_BYTES = 64 << 10
 _LOCK_WAIT_S = 5.0
 _READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC
+_NAMED = os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC
 _NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
@@ -41,6 +44,7 @@ class Tree:
         self._exclude = exclude
         self._device = os.fstat(self._root).st_dev if one_file_system else None
         self._mounts: set[str] = set()
+        self._cleared: set[str] = set()
         self._directory, self._here = "", os.dup(self._root)
         self._temporaries = 0
         self.locks = locks or Locks(None)
@@ -62,6 +66,8 @@ class Tree:
         walk = os.fwalk(".", dir_fd=self._root, onerror=lambda e: self.note(str(e.filename), e))
         for root, directories, files, here in walk:
             place = f"{root[2:]}/" if root != "." else ""
+            if any(name.startswith(TEMPORARY) for name in files):
+                _remove_dead_drafts(here)
             entered = []
             for name in (*sorted(directories), *sorted(files)):
                 path = place + name
@@ -156,25 +162,38 @@ class Tree:
         away if the context fails.
         """
         draft = self._temporary(path)
+        if self._directory not in self._cleared:
+            # A copy that was killed has left its own, and this may be the next try.
+            self._cleared.add(self._directory)
+            _remove_dead_drafts(self._here)
+        descriptor = os.open(draft, _NEW, 0o600, dir_fd=self._here)
         try:
-            self._write_draft(draft, message, blocks, sync=sync)
+            with contextlib.suppress(OSError):  # this file system has no locks
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            self._write_draft(descriptor, message, blocks, sync=sync)
             yield draft
         except BaseException:
             with contextlib.suppress(OSError):
                 os.unlink(draft, dir_fd=self._here)
             raise
+        finally:
+            os.close(descriptor)
 
     def _write_draft(
-        self, draft: str, message: Message, blocks: Iterator[bytes], *, sync: bool
+        self, descriptor: int, message: Message, blocks: Iterator[bytes], *, sync: bool
     ) -> None:
-        descriptor = os.open(draft, _NEW, 0o600, dir_fd=self._here)
+        write_blocks(descriptor, blocks, sync=sync)
+        # Without set-user-ID and set-group-ID bits, because the other end is not trusted.
+        os.fchmod(descriptor, int(message["mode"]) & 0o777)
+        os.utime(descriptor, ns=(int(message["m"]), int(message["m"])))
+        if sync:
+            os.fsync(descriptor)
+
+    def set_mode(self, path: str, mode: int) -> None:
+        """Change the mode of a file."""
+        descriptor = os.open(self._enter(path), _NAMED, dir_fd=self._here)
         try:
-            write_blocks(descriptor, blocks, sync=sync)
-            # Without set-user-ID and set-group-ID bits, because the other end is not trusted.
-            os.fchmod(descriptor, int(message["mode"]) & 0o777)
-            os.utime(descriptor, ns=(int(message["m"]), int(message["m"])))
-            if sync:
-                os.fsync(descriptor)
+            os.chmod(f"/proc/self/fd/{descriptor}", mode & 0o777)
         finally:
             os.close(descriptor)
 
@@ -196,7 +215,7 @@ class Tree:
     def _temporary(self, path: str) -> str:
         self._enter(path)
         self._temporaries += 1
-        return f"{TEMPORARY}{os.getpid()}-{self._temporaries}.tmp"
+        return f"{TEMPORARY}{os.getpid()}-{self._temporaries}{_DRAFT}"
 
     def _enter(self, path: str) -> str:
         """Open the directory of the path and return the last name. CopyError if the path leads out
@@ -211,6 +230,26 @@ class Tree:
             os.close(self._here)
             self._directory, self._here = directory, opened
         return name
+
+
+def _remove_dead_drafts(directory: int) -> None:
+    """Remove the drafts of copies that were killed. A copy that works holds a lock on its draft."""
+    for name in os.listdir(directory):
+        if name.startswith(TEMPORARY) and name.endswith(_DRAFT):
+            with contextlib.suppress(OSError):
+                _remove_dead_draft(directory, name)
+
+
+def _remove_dead_draft(directory: int, name: str) -> None:
+    flags = os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+    descriptor = os.open(name, flags, dir_fd=directory)
+    try:
+        status = os.fstat(descriptor)
+        if stat.S_ISREG(status.st_mode) and status.st_uid == os.geteuid():
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            os.unlink(name, dir_fd=directory)
+    finally:
+        os.close(descriptor)
 
 
 def _mounted(path: str) -> OSError:

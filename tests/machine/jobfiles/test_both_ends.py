@@ -68,16 +68,19 @@ class Ends:
         )
         machine = f"{mounts} mount --bind {self.books} {NODE_DIR} &&"
         to_machine, from_machine = os.pipe(), os.pipe()
+        given, sink = os.pipe()
+        os.write(sink, json.dumps(order).encode())
+        os.close(sink)
         program = [sys.executable, "-m", "slurm_elastic.machine.jobfiles.run"]
         with (
             self.within(
                 self.machine, machine, [*program, "node", command], to_machine[0], from_machine[1]
             ) as node,
             self.within(
-                self.head, "", [*program, "head", json.dumps(order)], from_machine[0], to_machine[1]
+                self.head, "", [*program, "head", str(given)], from_machine[0], to_machine[1], given
             ) as head,
         ):
-            for descriptor in (*to_machine, *from_machine):
+            for descriptor in (*to_machine, *from_machine, given):
                 os.close(descriptor)
             text = head.communicate(timeout=60)[1]
             node.wait(60)
@@ -85,12 +88,12 @@ class Ends:
         return result
 
     def within(
-        self, top: Path, mounts: str, command: list[str], source: int, sink: int
+        self, top: Path, mounts: str, command: list[str], source: int, sink: int, *given: int
     ) -> subprocess.Popen[bytes]:
         script = f'mount --bind {top} /mnt && mount -t tmpfs run /run && {mounts} exec "$@"'
         return subprocess.Popen(
             ["unshare", "--mount", "--propagation", "private", "sh", "-c", script, "sh", *command],
-            stdin=source, stdout=sink, stderr=subprocess.PIPE, cwd="/",
+            stdin=source, stdout=sink, stderr=subprocess.PIPE, cwd="/", pass_fds=given,
             env={**os.environ, "PYTHONPATH": SOURCES},
         )  # fmt: skip
 

@@ -328,6 +328,52 @@ def test_a_copy_that_fails_makes_its_files_nobodys(pair: Pair) -> None:
     assert names(pair.node) == []
 
 
+def test_a_changed_mode_comes_back(pair: Pair) -> None:
+    for name in ("made-executable", "also-changed", "changed-there"):
+        (pair.head / name).write_text("x")
+        (pair.head / name).chmod(0o640)
+    pair.do("out")
+    for path in pair.node.iterdir():
+        path.chmod(0o750)
+    (pair.node / "also-changed").write_text("by the job")
+    (pair.head / "changed-there").write_text("by its user")
+    assert pair.do("back")["files"] == 1
+    modes = {path.name: path.stat().st_mode & 0o777 for path in pair.head.iterdir()}
+    assert modes == {"made-executable": 0o750, "also-changed": 0o750, "changed-there": 0o640}
+
+
+def test_drafts_of_killed_copies_go(pair: Pair) -> None:
+    (pair.head / "deep").mkdir()
+    (pair.head / "deep" / "a").write_text("a")
+    dead = [place / ".slurm-elastic-1-1.tmp" for place in (pair.head, pair.head / "deep")]
+    for path in dead:
+        path.write_text("half a file")
+    live = pair.head / "deep" / ".slurm-elastic-2-1.tmp"
+    with live.open("w") as draft:
+        fcntl.flock(draft, fcntl.LOCK_EX)
+        pair.do("out")
+        assert not any(path.exists() for path in dead)
+        dead[1].write_text("half a file of the first try")
+        (pair.node / "deep" / "b").write_text("b")
+        pair.do("back")
+        assert not dead[1].exists()
+        assert live.exists(), "a copy writes it"
+    assert names(pair.head) == ["deep", "deep/.slurm-elastic-2-1.tmp", "deep/a", "deep/b"]
+
+
+def test_marks_of_copies_that_were_killed_long_ago_go(
+    pair: Pair, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    marked = pair.head / f".slurm-elastic-{'0' * 32}"
+    marked.touch()
+    pair.do("out")
+    assert marked.exists(), "a copy may still need it"
+    monkeypatch.setattr(marks, "_OLD_NS", -1)
+    os.utime(marked)
+    pair.do("out")
+    assert names(pair.head) == []
+
+
 def test_special_and_excluded_files_stay(pair: Pair) -> None:
     os.mkfifo(pair.head / "pipe")
     (pair.head / ".ssh").mkdir()
@@ -911,6 +957,7 @@ def test_no_process_of_the_user_can_reach_the_heads_end(tmp_path: Path) -> None:
             reach = subprocess.run(["ls", place], user=account.pw_uid, group=account.pw_gid,
                                    extra_groups=[], capture_output=True, text=True, check=False)  # fmt: skip
             assert "Permission denied" in reach.stderr
+            assert b"/tmp" not in Path(f"/proc/{process.pid}/cmdline").read_bytes()
         finally:
             process.kill()
             process.wait()
