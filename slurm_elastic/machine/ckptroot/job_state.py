@@ -134,12 +134,16 @@ def parse(text: str, job: int) -> JobState | None:
     tasks.
 
     The user's own texts may imitate any field. Except for the job's name, they come after
-    BatchFlag, which follows Restarts.
+    BatchFlag, which follows Restarts. A name with a line feed may imitate a whole record.
     """
-    for line in text.splitlines():
+    # Not splitlines(): Slurm ends lines by line feeds alone.
+    lines = [line for line in text.split("\n") if line]
+    for line in lines:
         if not line.startswith(f"JobId={job} "):
             continue
         fixed, _, after_batch_flag = line.partition(" BatchFlag=")
+        if len(lines) > 1 and f" ArrayJobId={job} " not in fixed.partition(" JobName=")[0]:
+            return None  # Slurm has one record for this number, so a text of its user has more
         # If BatchFlag itself is imitated, no field can be trusted.
         if " BatchFlag=" in after_batch_flag:
             return None

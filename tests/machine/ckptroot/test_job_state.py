@@ -72,10 +72,22 @@ def test_what_imitates_the_end_of_the_fixed_fields_is_not_believed(field: str) -
 
 def test_another_task_of_its_array_is_passed_over() -> None:
     text = LINE.format(name="job", comment="")
-    both = text.replace("JobId=8", "JobId=7").replace("Restarts=2", "Restarts=5") + "\n" + text
-    found = parse(both, 8)
+    both = text + "\n" + text.replace("JobId=8", "JobId=7").replace("Restarts=2", "Restarts=5")
+    found = parse(both, 7)
     assert found is not None
-    assert found.restarts == 2
+    assert found.restarts == 5
+
+
+@pytest.mark.parametrize("array", ["", " ArrayJobId=7 ArrayTaskId=1"])
+@pytest.mark.parametrize("end", ["\n", "\nJobId=9 JobName=y"])
+def test_a_name_with_a_line_feed_is_no_record(array: str, end: str) -> None:
+    line = LINE.replace(" ArrayJobId=7 ArrayTaskId=1", array)
+    assert parse(line.format(name=f"{FALSE} BatchFlag=1{end}", comment=""), 8) is None
+
+
+def test_other_characters_that_end_lines_end_no_record() -> None:
+    found = parse(LINE.format(name=f"x\v\u2028\x1c{FALSE}", comment=""), 8)
+    assert found == JobState(state="RUNNING", uid=1001, restarts=2, array_job=7, array_task=1)
 
 
 def test_a_job_is_named_as_its_users_do() -> None:
