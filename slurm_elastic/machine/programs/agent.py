@@ -313,7 +313,7 @@ def unix(text: object) -> int:
 
 
 class Agent:
-    """Runs all parts in turn."""
+    """Runs all parts in turn, in one thread; ``watch`` and ``warn`` have threads of their own."""
 
     def __init__(self, path: str, settings: Dict[str, str]) -> None:  # noqa: UP006
         self.path = path
@@ -335,7 +335,6 @@ class Agent:
 
     def tick(self) -> str:
         """Do one round. Return the reason if the machine was told to stop, else ''."""
-        self.relay()
         now = time.monotonic()
         if now >= self.next_look:
             self.unneeded = self.slurm.unneeded()
@@ -403,6 +402,17 @@ class Agent:
         with open(settled, "w"):
             pass
 
+    def warn(self) -> None:
+        """Relay warnings until the machine ends. In its own thread, because they come two minutes
+        before the machine's end, and the other parts may wait a minute for scontrol or the check.
+        """
+        while True:
+            try:
+                self.relay()
+            except Exception as error:  # noqa: BLE001 - the next warning may be the last one
+                say("%s: %s" % (type(error).__name__, error))  # noqa: UP031
+            time.sleep(self.period)
+
     def relay(self) -> None:
         """Report each warning to Slurm once; retry until slurmctld accepts it."""
         warning = self.metadata.warning(time.monotonic()) if self.metadata else ""
@@ -467,7 +477,8 @@ def main(argv: List[str]) -> int:  # noqa: UP006
         slurm = NodeInSlurm(settings["node"], settings.get("scontrol") or "scontrol")
         return Gate(settings, slurm).enter(argv[1] + ".reported")
     agent = Agent(argv[1], settings)
-    threading.Thread(target=agent.watch, daemon=True).start()
+    for part in (agent.watch, agent.warn) if agent.metadata else (agent.watch,):
+        threading.Thread(target=part, daemon=True).start()
     while True:
         try:
             agent.tick()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import signal
 import socket
 import subprocess
 import sys
@@ -468,6 +469,26 @@ def test_a_warning_is_told_once_to_slurm(
     seen = len(scontrol.ran())
     eventually(lambda: len(scontrol.ran()) >= seen + 3)
     assert scontrol.ran().count(told) == 1
+
+
+def test_a_warning_does_not_wait_for_slurm_or_the_check(
+    tmp_path: Path, scontrol: Scontrol, metadata: str, running: Callable[..., Running]
+) -> None:
+    showing, told = tmp_path / "showing", tmp_path / "told"
+    scontrol.command.write_text(
+        "#!/bin/sh\n"
+        f'if [ "$1" = show ]; then echo $$ >{showing}.new; mv {showing}.new {showing}; '
+        "exec sleep 600; fi\n"
+        f"kill -0 $(cat {showing}) && echo meanwhile >>{told} || echo late >>{told}\n"
+    )
+    running(metadata=metadata, heartbeat_timeout="300")
+    eventually(showing.exists)
+    MetadataAnswers.answers[_below(agent.INTERRUPTION)] = json.dumps(
+        {"action": "terminate", "time": "2026-11-20T08:22:00Z"}
+    )
+    eventually(told.exists)
+    assert told.read_text() == "meanwhile\n"
+    os.kill(int(showing.read_text()), signal.SIGKILL)
 
 
 def test_settings_without_a_node_end_it(tmp_path: Path) -> None:
