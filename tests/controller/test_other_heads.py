@@ -10,8 +10,8 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-import msgspec
 import pytest
+from msgspec.structs import replace as replaced
 
 from slurm_elastic.config.telling import NotifyEvent
 from slurm_elastic.controller.context import new_generation
@@ -20,7 +20,7 @@ from slurm_elastic.controller.other_heads import REMEDY, continue_here
 from slurm_elastic.features.registry import FEATURES
 from slurm_elastic.features.telling import all_occasions
 from slurm_elastic.model.causes.repairs import JournalOfOtherHost
-from slurm_elastic.model.cluster import Instance
+from slurm_elastic.model.cluster import Instance, InstanceState
 from slurm_elastic.model.journal_owner import Host, JournalOwner
 from slurm_elastic.policies.repair.other_heads import launched_by_others
 from slurm_elastic.state.heartbeat import OTHER_HEAD_MEANS, read_mark
@@ -275,9 +275,12 @@ def test_every_generation_that_a_head_makes_proves_a_head(head: World) -> None:
         new_generation(head.now, epoch=7),
         new_generation(head.now, after=head.now + 60, epoch=12),
     ):
-        machine = msgspec.structs.replace(template, id="i-9", generation=generation)
+        machine = replaced(template, id="i-9", generation=generation)
         assert launched_by_others([machine], (), (), owner) == [machine]
-    edited = msgspec.structs.replace(template, id="i-9", generation="g9999999999999-x")
+    # What a cloud cleans up after a launch that it has refused, and the ledger has forgotten.
+    for state in (InstanceState.TERMINATED, InstanceState.STOPPING, InstanceState.STOPPED):
+        assert launched_by_others([replaced(machine, state=state)], (), (), owner) == []
+    edited = replaced(template, id="i-9", generation="g9999999999999-x")
     assert launched_by_others([edited], (), (), owner) == []
 
 

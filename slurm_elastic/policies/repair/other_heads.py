@@ -11,7 +11,7 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Iterable
 
-from slurm_elastic.model.cluster import Instance
+from slurm_elastic.model.cluster import STANDING, Instance
 from slurm_elastic.model.journal_owner import JournalOwner
 from slurm_elastic.model.memory import generation_time
 
@@ -30,12 +30,14 @@ def launched_by_others(
     """Return the listed machines that another head launched after ``owner.knows_since``.
 
     ``known_ids`` and ``known_launches``: the machines and generations that the ledger has. An older
-    machine may be ours: its launch was in a journal that is lost.
+    machine may be ours: its launch was in a journal that is lost. So may a machine that does not
+    stand: the ledger forgets refused launches, and a cloud may still list what it cleans up.
     """
     return [
         machine
         for machine in listed
-        if machine.id not in known_ids
+        if machine.state in STANDING
+        and machine.id not in known_ids
         and machine.id not in owner.accepted
         and machine.generation not in known_launches
         and _GENERATION.fullmatch(machine.generation)
