@@ -4,7 +4,9 @@ the next step of each move, nodes, notices.
 
 from __future__ import annotations
 
+import contextlib
 import logging
+import sqlite3
 from collections.abc import Callable, Sequence
 from functools import partial
 
@@ -89,11 +91,18 @@ class PlanApplier:
             after_requeue.renew_exclusions(self._site, snapshot.jobs, moving_jobs, self.crew)
             self.saves.probe(snapshot, moving_jobs, self.crew)
             self.saves.lift_waiting_requeues(snapshot)
-            self.saves.remove_images(snapshot, moving_jobs, self.crew)
+            if not self._another_head_works():
+                self.saves.remove_images(snapshot, moving_jobs, self.crew)
         # A held move waits for an obstacle that may last, so frequent ticks would gain nothing.
         return not all(
             m.held and m.step in (MigrationStep.SAVED, MigrationStep.REQUEUEING) for m in moves
         )
+
+    def _another_head_works(self) -> bool:
+        """Whether images may be those of another head's jobs, which this head's Slurm has not."""
+        with contextlib.suppress(sqlite3.Error):  # without a ledger nothing was found
+            return self._site.ledger.owner.other_head() is not None
+        return False
 
     def _record_refusals(self, snapshot: Snapshot) -> None:
         """Record once for each job that its request cannot be followed, or that it will end at its

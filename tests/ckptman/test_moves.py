@@ -948,6 +948,18 @@ def test_images_that_cannot_be_removed_yet_are_told_once_and_go_later(
     world.until(lambda: world.state.images() == ())
 
 
+def test_a_copy_of_a_head_removes_no_images(world: CkptWorld) -> None:
+    """They may be those of jobs that only the other head's Slurm has."""
+    world.runs(7)
+    world.save_before(7)
+    world.ledger.owner.record_other_head(Quoted(text="another head works"), ["i-9"], world.now)
+    world.slurm.set_job(7, "COMPLETED")
+    world.advance(600)
+    assert [i.job for i in world.state.images()] == [7]
+    world.ledger.owner.clear_other_head()
+    world.until(lambda: world.state.images() == ())
+
+
 def test_images_of_a_method_that_cannot_be_used_now_stay(
     world: CkptWorld, caplog: pytest.LogCaptureFixture
 ) -> None:
