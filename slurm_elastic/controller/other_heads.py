@@ -16,6 +16,7 @@ from slurm_elastic.model.cluster import Instance
 from slurm_elastic.model.journal_owner import Host, JournalOwner
 from slurm_elastic.model.memory import generation_time
 from slurm_elastic.policies.repair.other_heads import launched_by_others
+from slurm_elastic.state.heartbeat import OTHER_HEAD_MEANS, ServiceTrouble
 from slurm_elastic.state.ledger import Decision, Ledger
 
 log = logging.getLogger(__name__)
@@ -27,6 +28,16 @@ REMEDY = (
     "stop the services of the head that is the copy and disable them. Then, on the head that "
     f"continues: slurm-elastic clear {SUBJECT}"
 )
+
+
+def trouble_of_head(ledger: Ledger) -> ServiceTrouble | None:
+    """Return the finding for screens, also while the service does not run; None without one."""
+    finding = ledger.owner.other_head()
+    if finding is None:
+        return None
+    return ServiceTrouble(
+        problem=str(finding.cause), since=finding.since, effect=OTHER_HEAD_MEANS, remedy=REMEDY
+    )
 
 
 def take_up_journal(site: Site) -> None:

@@ -345,6 +345,16 @@ def ledger_lost() -> Place:
 
 
 @situation
+def other_head() -> Place:
+    """A copy of the head, such as a snapshot that was started, has launched a machine."""
+    place = busy("other-head")
+    place.stray(node="pub4", generation=f"g{int(place.now * 1000):013d}-0123abcd")
+    place.advance(120)
+    place.subject = "pub4"
+    return place
+
+
+@situation
 def daemon_away() -> Place:
     place = busy("daemon-away")
     place.finish()

@@ -12,6 +12,7 @@ from slurm_elastic.base import service_remedies
 from slurm_elastic.base.errors import ConfigError, SlurmElasticError
 from slurm_elastic.base.units import brief, counted
 from slurm_elastic.config import Config
+from slurm_elastic.controller.other_heads import trouble_of_head
 from slurm_elastic.model.causes import AnyCause
 from slurm_elastic.model.causes.deadline import Deadline
 from slurm_elastic.model.causes.holds import GrowthStartsIt
@@ -60,14 +61,8 @@ def daemon(config: Config, now: float) -> Iterator[Finding]:
     """
     path, mark = config.state / "ledger.db", read_mark(config.state)
     service = trouble_of_service(config.state, mark, now, config.timings.daemon_timeout)
-    if service and service.is_other_head:
-        yield Finding.wrong(
-            "head",
-            service.finding,
-            expected="one head that works for this cluster",
-            advice=service.remedy,
-        )
-    elif service and not _stands_by(config, mark):
+    # Another head is reported from the ledger, also while the service does not run.
+    if service and not service.is_other_head and not _stands_by(config, mark):
         yield _cannot_write("daemon", service, "a ledger", DAEMON, LEDGER)
     try:
         with config.sharing(), contextlib.closing(Ledger(path, read_only=True)) as ledger:
@@ -107,6 +102,13 @@ def _of_later_release(subject: str, error: ConfigError, cause: str) -> Finding:
 def _ledger_findings(
     config: Config, ledger: Ledger, mark_beat: tuple[float, int] | None, now: float
 ) -> Iterator[Finding]:
+    if (trouble := trouble_of_head(ledger)) is not None:
+        yield Finding.wrong(
+            "head",
+            trouble.finding,
+            expected="one head that works for this cluster",
+            advice=trouble.remedy,
+        )
     beat = latest(ledger.health.heartbeat(DAEMON), mark_beat)
     yield _alive(config, beat, now)
     yield from _clock(beat, ledger.machines.live(), now)

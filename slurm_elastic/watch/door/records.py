@@ -20,6 +20,7 @@ from slurm_elastic.controller.budget import (
     read_payer_spending,
     read_spending,
 )
+from slurm_elastic.controller.other_heads import trouble_of_head
 from slurm_elastic.features.books import Costs, read_books, report, reports
 from slurm_elastic.features.closed_pools import bars, retry_times
 from slurm_elastic.features.cost_keys import By
@@ -81,7 +82,9 @@ def read_facts(config: Config, now: float) -> Facts:
 def _read_facts(config: Config, now: float) -> Facts:
     mark = read_mark(config.state)
     trouble = trouble_of(config.state, mark, now, config.timings.daemon_timeout)
-    facts = replace(_ledger_facts(config, now), mark=mark, end_only=trouble)
+    facts = _ledger_facts(config, now)
+    # Another head comes first: its finding is in the ledger also while the service does not run.
+    facts = replace(facts, mark=mark, end_only=facts.end_only or trouble)
     if (beat := latest(facts.heartbeat, mark.beat if mark else None)) is not None:
         facts = replace(facts, process_found=process_exists(beat[1]))
     try:
@@ -124,6 +127,7 @@ def _ledger_facts(config: Config, now: float) -> Facts:
                 unhelped=ledger.growth_guard.jobs(now),
                 health=ledger.health.all(),
                 heartbeat=ledger.health.heartbeat(DAEMON),
+                end_only=trouble_of_head(ledger),
             )
     except SlurmElasticError as error:
         return Facts(now=now, ledger_error=str(error))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import struct
 from pathlib import Path
@@ -17,6 +18,7 @@ from slurm_elastic.cli import status
 from slurm_elastic.cli.status_tables import render
 from slurm_elastic.config import Config, HaSettings
 from slurm_elastic.controller.other_heads import REMEDY
+from slurm_elastic.model.causes import Quoted
 from slurm_elastic.model.finding import FindingLevel as Worse
 from slurm_elastic.state.ckptstate import CheckpointState
 from slurm_elastic.state.ckptstate.schema import FILE
@@ -24,11 +26,11 @@ from slurm_elastic.state.heads import Epochs
 from slurm_elastic.state.heartbeat import (
     CKPTMAN_MARK,
     MARK,
-    OTHER_HEAD_MEANS,
     STANDS_BY_MEANS,
     Mark,
     leave_mark,
 )
+from slurm_elastic.state.ledger import Ledger
 from slurm_elastic.watch.doctor.head import memory
 from slurm_elastic.watch.doctor.services import checkpoints
 from slurm_elastic.watch.door.metrics import text
@@ -120,13 +122,13 @@ def test_a_head_that_stands_by_is_in_no_trouble(
     assert [float(line.split()[-1]) for line in found if line.startswith(beat)] == [NOW - 2]
 
 
-def test_another_head_is_said_first_everywhere(
+def test_another_head_is_said_first_everywhere_also_without_the_service(
     site: Config, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     on("heada", monkeypatch)
     why = "another head works for this cluster: it launched machine i-9"
-    mark = Mark(NOW - 2, os.getpid(), why, REMEDY, NOW - 60, OTHER_HEAD_MEANS)
-    leave_mark(site.state, mark)
+    with contextlib.closing(Ledger(site.state / "ledger.db")) as ledger:
+        ledger.owner.record_other_head(Quoted(text=why), ["i-9"], NOW - 60)
     first = seen(site).attention[0]
     assert first.text.lower().startswith(why)
     assert first.do == REMEDY
