@@ -17,23 +17,10 @@ from typing import ClassVar, Generic, TypeVar
 
 from msgspec import Struct
 
+from slurm_elastic.base.age import known_age_s
 from slurm_elastic.base.guards import Guarded, GuardedBy
 
 K = TypeVar("K", bound=Hashable)
-
-SKEW_S = 60.0
-"""Clocks of two hosts that both are right differ by less. A record that is ahead of our clock by
-no more than this may come from such a host, and counts as made now.
-"""
-
-
-def known_age_s(recorded_at: float, now: float, bound_s: float) -> float | None:
-    """Return the seconds from ``recorded_at`` to ``now`` (both Unix time), or None if they are
-    negative or more than ``bound_s``: then the clock was set in between, or the record is wrong.
-    """
-    age_s = now - recorded_at
-    # Written so that NaN is unknown, too.
-    return max(age_s, 0.0) if -SKEW_S <= age_s <= bound_s else None
 
 
 class Since(Struct, frozen=True):

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence, Set
 
 from msgspec import Struct
 
+from slurm_elastic.base.age import known_age_s
 from slurm_elastic.base.hostlist import compress
 from slurm_elastic.controller.context import Site
 from slurm_elastic.controller.holds import is_held
@@ -27,6 +28,14 @@ not start the job on it (memory, reservations, limits: we do not know why).
 """
 UNLIMITED_JOB_S = 10 * 365 * 86400
 """A job without a time limit is assumed to end after this many seconds."""
+
+
+def is_fresh(since: float, now: float) -> bool:
+    """Whether ``since`` was a moment ago. A time far ahead is from before the clock was set back,
+    and would else be fresh for as long as the step.
+    """
+    age_s = known_age_s(since, now, START_GRACE_S)
+    return age_s is not None and age_s < START_GRACE_S
 
 
 class QueueFacts(Struct, frozen=True, kw_only=True):
@@ -155,12 +164,12 @@ class PoolNodes:
         """
         if avoids:
             idle = [r for r in self._idle if r.node not in avoids]
-            is_new = now - submit < START_GRACE_S
-            return sum(is_new or now - r.since < START_GRACE_S for r in idle)
-        if now - submit < START_GRACE_S:
+            is_new = is_fresh(submit, now)
+            return sum(is_new or is_fresh(r.since, now) for r in idle)
+        if is_fresh(submit, now):
             return len(self._idle)
         if self._young_count is None:
-            self._young_count = sum(now - r.since < START_GRACE_S for r in self._idle)
+            self._young_count = sum(is_fresh(r.since, now) for r in self._idle)
         return self._young_count
 
     def give(self, count: int, now: int, submit: int, avoids: Set[str] = frozenset()) -> int:
@@ -170,7 +179,7 @@ class PoolNodes:
         candidates = [
             r
             for r in self._idle
-            if now - max(r.since, submit) < START_GRACE_S and r.node not in avoids
+            if (is_fresh(submit, now) or is_fresh(r.since, now)) and r.node not in avoids
         ]
         given_machines = candidates[: max(count, 0)]
         given_nodes = {r.node for r in given_machines}

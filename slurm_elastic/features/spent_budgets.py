@@ -31,8 +31,8 @@ from slurm_elastic.model.causes.stops import BudgetSpent
 from slurm_elastic.model.exclusion import COMMITTED, Exclusion
 from slurm_elastic.model.slurm import ON_NODES
 from slurm_elastic.policies.money.commitments import BusyMachine, spent_by_limits
-from slurm_elastic.policies.nodes.node_state import Phase, is_down, phase
-from slurm_elastic.policies.repair.departure import is_leaving, is_persons
+from slurm_elastic.policies.nodes.node_state import Phase, is_down, is_leaving, phase
+from slurm_elastic.policies.repair.departure import is_persons
 from slurm_elastic.slurm.client import node_updates
 
 log = logging.getLogger(__name__)

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 
 from msgspec import Struct, field
 
+from slurm_elastic.base.age import known_age_s
 from slurm_elastic.base.backoff import Backoff
 from slurm_elastic.base.errors import AuthError, ProviderError, UnopenedError
 from slurm_elastic.base.sentence import Sentence
@@ -342,4 +343,15 @@ class UnhelpedJob(Struct, frozen=True, kw_only=True):
         """When the job counts again (Unix time). There is always an end, because the verdict may be
         wrong.
         """
-        return self.since + _UNHELPED_PAUSE.after(self.strikes)
+        return self.since + self._pause_s
+
+    def is_paused(self, now: float) -> bool:
+        """Whether the job does not count now. A pause that began in the future, because the clock
+        was set back since, is over.
+        """
+        age_s = known_age_s(self.since, now, self._pause_s)
+        return age_s is not None and age_s < self._pause_s
+
+    @property
+    def _pause_s(self) -> float:
+        return _UNHELPED_PAUSE.after(self.strikes)

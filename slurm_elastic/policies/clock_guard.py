@@ -7,6 +7,8 @@ from math import inf
 
 from msgspec import Struct
 
+from slurm_elastic.base.age import known_age_s
+
 AHEAD = 900.0
 """Seconds. No read of a cloud takes this long, and no cloud's clock differs from the head's by this
 much. A time further ahead was recorded before the head's clock was set back.
@@ -46,4 +48,5 @@ def age(since: float, now: float) -> float:
     """Return the seconds from ``since`` to ``now``; infinity if the clock was set back in between,
     because a wait for an age would otherwise take the length of the step longer.
     """
-    return inf if since > now + AHEAD else now - since
+    age_s = known_age_s(since, now, inf, skew_s=AHEAD)
+    return inf if age_s is None else age_s

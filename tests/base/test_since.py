@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from slurm_elastic.base.since import SKEW_S, Since, SinceMemory, known_age_s
+from slurm_elastic.base.age import SKEW_S, known_age_s
+from slurm_elastic.base.since import Since, SinceMemory
 
 UNIX = st.floats(0.0, 4e9)
 STEPS = st.floats(-1e9, 1e9)

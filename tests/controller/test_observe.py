@@ -16,7 +16,7 @@ from slurm_elastic.config.policies import SitePolicies
 from slurm_elastic.features import observe as observe_module
 from slurm_elastic.features.covered_jobs import CoveredJobs
 from slurm_elastic.features.observe import PoolGroup, observe, pool_groups
-from slurm_elastic.features.pool_nodes import Observation, PoolNodes
+from slurm_elastic.features.pool_nodes import Observation, PoolNodes, is_fresh
 from slurm_elastic.model.causes import Quoted
 from slurm_elastic.model.cluster import Limits
 from slurm_elastic.model.exclusion import CAPACITY, OPERATOR, POLICY, Exclusion
@@ -439,3 +439,12 @@ def test_hosts_of_machines_matter_once_per_cloud_and_not_per_machine(
     seen = observe(world.site)
     assert asked == ["pub"]
     assert seen.machines_by_host.total() == 3
+
+
+@pytest.mark.parametrize(
+    ("age_s", "fresh"), [(0, True), (29, True), (30, False), (-5, True), (-5 * 86400, False)]
+)
+def test_a_job_of_before_the_clock_was_set_back_gets_no_idle_machine_for_days(
+    age_s: int, *, fresh: bool
+) -> None:
+    assert is_fresh(NOW - age_s, NOW) is fresh

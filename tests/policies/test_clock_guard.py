@@ -13,7 +13,7 @@ NOW = 1_800_000_000.0
 
 @pytest.mark.parametrize(
     ("since", "seconds"),
-    [(NOW - 60, 60.0), (NOW, 0.0), (NOW + 900, -900.0), (NOW + 901, inf)],
+    [(NOW - 60, 60.0), (NOW, 0.0), (NOW + 900, 0.0), (NOW + 901, inf)],
 )
 def test_what_is_dated_over_a_quarter_of_an_hour_ahead_is_older_than_anything(
     since: float, seconds: float

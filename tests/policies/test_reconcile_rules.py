@@ -169,6 +169,8 @@ CASES = {
         [("abandon", "g9")]),
     "intent unanswered, wanted, another cloud serves its node": (
         view(BOOTING, intents=(INTENT,), elsewhere=frozenset({"pub1"})), [("abandon", "g9")]),
+    "intent unanswered, unwanted, from before the clock was set back": (
+        view(OFF, intents=(replace(INTENT, created=NOW + 5 * 86400),)), [("abandon", "g9")]),
     "intent unanswered, unwanted": (view(OFF, intents=(INTENT,)), [("abandon", "g9")]),
     "intent unanswered, young": (view(OFF, intents=(replace(INTENT, created=NOW - 9),)), []),
     "wanted again, its machine was up before": (

@@ -14,6 +14,7 @@ from slurm_elastic.model.slurm import SlurmJob
 from slurm_elastic.policies.growth.unused_purchases import (
     LOST_BOOT_S,
     NodeUse,
+    not_counted,
     still_unhelped,
     unhelped,
     watched,
@@ -162,3 +163,10 @@ def test_what_is_remembered_is_enough_to_go_on(
         came_up=first.came_up, unused=first.unused, jobs=dict(first.jobs),
     )  # fmt: skip
     assert after(copied, *looks[restart:]) == after(first, *looks[restart:])
+
+
+def test_a_pause_that_began_before_the_clock_was_set_back_is_over() -> None:
+    row = UnhelpedJob(job=1, asks="", since=T + 5 * 86400.0)
+    assert not_counted([row], T) == frozenset()
+    assert not_counted([row], row.since) == {1}
+    assert not_counted([row], row.until) == frozenset()

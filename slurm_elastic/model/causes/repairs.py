@@ -89,11 +89,12 @@ class StillWanted(Cause, frozen=True, kw_only=True):
 
 
 class NothingLaunched(Cause, frozen=True, kw_only=True):
-    """No machine of the launch was seen for ``age_s`` seconds. ``served``: a node of the launch
+    """No machine of the launch was seen for ``age_s`` seconds (None: its launch seems to be in the
+    future, because the head's clock was set back since). ``served``: a node of the launch
     that has a machine of another launch, "" if slurmctld waits for none of its nodes.
     """
 
-    age_s: int
+    age_s: int | None
     served: str = ""
 
     @property
@@ -101,7 +102,8 @@ class NothingLaunched(Cause, frozen=True, kw_only=True):
         explanation = (
             f"{self.served} has another machine" if self.served else "Slurm wants none of its nodes"
         )
-        return f"no machine of this launch was seen for {brief(self.age_s)} and {explanation}"
+        how_long = "" if self.age_s is None else f" for {brief(self.age_s)}"
+        return f"no machine of this launch was seen{how_long} and {explanation}"
 
 
 class StopConfirmed(Cause, frozen=True, kw_only=True):

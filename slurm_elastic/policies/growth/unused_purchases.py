@@ -134,7 +134,7 @@ def to_count_again(
 
 def not_counted(rows: Iterable[UnhelpedJob], now: float) -> frozenset[int]:
     """Return the jobs that growth policies must not count now."""
-    return frozenset(row.job for row in rows if now < row.until)
+    return frozenset(row.job for row in rows if row.is_paused(now))
 
 
 def still_unhelped(row: UnhelpedJob, job: WatchedJob) -> bool:

@@ -5,6 +5,7 @@ ledger lacks.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from math import isfinite
 
 from slurm_elastic.model.causes.repairs import (
     MachinesOfLaunch,
@@ -14,6 +15,7 @@ from slurm_elastic.model.causes.repairs import (
 )
 from slurm_elastic.model.cluster import OFF, Instance, InstanceState
 from slurm_elastic.policies.actions import Abandon, Action, Adopt, AdoptStopped, Confirm, Retry
+from slurm_elastic.policies.clock_guard import age
 from slurm_elastic.policies.nodes.node_state import Phase
 from slurm_elastic.policies.repair.cloud_view import CloudView, Intent, Thresholds
 from slurm_elastic.policies.repair.inventory import standing
@@ -78,11 +80,14 @@ def _settle(
     awaited_nodes = [n for n in intent.nodes if view.phase(n) is Phase.POWERING_UP]
     if awaited_nodes and not served_by_others:
         return Retry(generation=intent.generation, cause=StillWanted(count=len(awaited_nodes)))
-    age = view.now - intent.created
+    # An unknown age counts as long, or the launch would keep its nodes from others for as long as
+    # the clock was set back. A machine that appears later is adopted, and ended as unneeded.
+    age_s = age(intent.created, view.now)
     # A machine of the lost call may still appear in the list.
-    if age < patience.invisible_launch_s:
+    if age_s < patience.invisible_launch_s:
         return None
     cause = NothingLaunched(
-        age_s=round(age), served=served_by_others[0] if served_by_others else ""
+        age_s=round(age_s) if isfinite(age_s) else None,
+        served=served_by_others[0] if served_by_others else "",
     )
     return Abandon(generation=intent.generation, cause=cause)

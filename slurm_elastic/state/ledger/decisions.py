@@ -9,7 +9,7 @@ from collections.abc import Collection, Mapping, Sequence
 
 import msgspec
 
-from slurm_elastic.base.since import known_age_s
+from slurm_elastic.base.age import known_age_s
 from slurm_elastic.model.causes import decoded, encoded
 from slurm_elastic.model.memory import Decision
 from slurm_elastic.state.store.store import Store

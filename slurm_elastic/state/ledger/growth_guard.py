@@ -58,7 +58,7 @@ class GrowthGuard:
 
     def jobs(self, now: float) -> tuple[UnhelpedJob, ...]:
         """The jobs that growth policies do not count at ``now``, by number."""
-        return tuple(row for row in self.rows() if now < row.until)
+        return tuple(row for row in self.rows() if row.is_paused(now))
 
     def watch(self, purchases: Sequence[Purchase]) -> None:
         """Record purchases; each replaces its earlier row."""
