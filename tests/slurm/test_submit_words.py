@@ -244,6 +244,26 @@ def test_a_script_that_may_live_through_the_signal_is_told_nothing(
     assert answers(lua, job) == [(0, "")]
 
 
+@pytest.mark.parametrize("offset", [0, 1])
+def test_a_component_of_a_heterogeneous_job_may_not_save_itself_alone(
+    lua: Callable[[str], str], offset: int
+) -> None:
+    job = {"comment": "ckpt=signal,saved=file:x", "het_job_offset": offset}
+    ((code, said),) = answers(lua, job)
+    assert code == -1
+    assert "a component of a heterogeneous job cannot be saved alone" in said
+
+
+def test_a_word_that_is_no_method_is_reported_where_the_site_itself_saves_no_jobs(
+    lua: Callable[[str], str],
+) -> None:
+    text = render(config(), domain_pools(config(), expand))[FILTER]
+    jobs = ({"comment": "ckpt=sgnal,saved=file:x"}, {"comment": "ckpt=/data/x"})
+    first, second = answers(lua, *jobs, text=text)
+    assert first == (0, f"slurm-elastic: this job is not saved: --comment=ckpt=sgnal: {EXPECTED}")
+    assert second == (0, ""), "it is a word of the user's own"
+
+
 SEVERAL = {"comment": "ckpt=dmtcp", "min_nodes": 2}
 
 

@@ -5,6 +5,9 @@ from __future__ import annotations
 from slurm_elastic.model.causes.cause import Cause, Quoted
 
 NO_DIRECTORY = "keeps images in checkpoint.directory, which is not set here"
+NO_COMPONENTS = (
+    "a component of a heterogeneous job cannot be saved alone, because Slurm requeues all of them"
+)
 BATCH = "saves batch jobs"
 ONE_NODE = f"{BATCH} of one node"
 """The submit filter and the programs on nodes refuse a job in these words, too."""

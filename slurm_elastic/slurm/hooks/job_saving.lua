@@ -245,6 +245,9 @@ local function wrong_words(job)
       wrong = "a program started by srun --mpi=" .. pmi .. " cannot be saved. It would help to "
         .. SAVING.by_mpirun
     end
+    if not wrong and string.match(wanted, "^signal%f[^%w]") and number(job.het_job_offset, NO_VAL) then
+      wrong = SAVING.no_components
+    end
     return wrong and "--comment=ckpt=" .. string.sub(wanted, 1, 200) .. ": " .. wrong
   end
   local comment = job.comment or ""
@@ -263,6 +266,12 @@ end
 -- What of the job is not saved, with what would help; nil where there is nothing to say.
 local function not_saved(job, part_list)
   local method = own_method(job)
+  -- A site that saves no jobs leaves "ckpt=" to its users, but a word like "sgnal" names no file.
+  local is_unknown = method and #SAVING.methods > 0 and not METHODS[method]
+  if is_unknown and not SAVING.configured and string.match(method, "^%l+$") then
+    return "this job is not saved: --comment=ckpt=" .. string.sub(method, 1, 200) .. ": "
+      .. one_of(SAVING.offered)
+  end
   if method and has(SAVING.without_directory or {}, method) then
     return "this job is not saved: " .. method .. " " .. SAVING.no_directory
       .. ". The administrators can set it"

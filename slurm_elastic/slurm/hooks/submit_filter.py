@@ -29,7 +29,7 @@ from slurm_elastic.model.causes.hindrances import (
     STEPS,
     UNCAUGHT,
 )
-from slurm_elastic.model.causes.save_refusals import NO_DIRECTORY, ONE_NODE
+from slurm_elastic.model.causes.save_refusals import NO_COMPONENTS, NO_DIRECTORY, ONE_NODE
 from slurm_elastic.model.cluster import Location, Market, Pool
 from slurm_elastic.policies.checkpoint.unsavable import SEVERAL_NODES
 from slurm_elastic.policies.launch.job_data import FORM as DATA_FORM
@@ -246,7 +246,7 @@ def _saving(config: Config) -> dict[str, LuaValue]:
         "without_directory": [] if config.checkpoint.directory else list(SHARED),
         "no_directory": NO_DIRECTORY, "by_sbatch": BY_SBATCH, "on_one_node": ON_ONE_NODE,
         "without_steps": STEPS, "several_nodes": SEVERAL_NODES, "by_mpirun": BY_MPIRUN,
-        "uncaught": UNCAUGHT, "catch": CATCH,
+        "uncaught": UNCAUGHT, "catch": CATCH, "no_components": NO_COMPONENTS,
     }  # fmt: skip
 
 
