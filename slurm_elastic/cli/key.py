@@ -99,7 +99,7 @@ def run(args: argparse.Namespace) -> int:
     ssh = config.join.ssh
     if ssh is None:
         raise ConfigError("join.ssh: found none; without it we cannot bring keys to machines")
-    _refuse(args, ssh)
+    _refuse(args, config, ssh)
     keys = key_machines.module()
     usual = key_slurm.RELOAD if ssh.slurm_keys else keys.RESTART
     rotation = key_machines.rotation_of_living(config, ssh, args.restart or usual)
@@ -116,10 +116,16 @@ def run(args: argparse.Namespace) -> int:
     return _rotate_munge(config, ssh, rotation, args)
 
 
-def _refuse(args: argparse.Namespace, ssh: Ssh) -> None:
+def _refuse(args: argparse.Namespace, config: Config, ssh: Ssh) -> None:
     """ConfigError for an option that fits only the other kind of key, or if no command changes the
-    head.
+    head, or both heads.
     """
+    if not args.head_command and config.ha.directory is not None:
+        raise ConfigError(
+            "--head-command: found none with ha.directory, expected the command that brings {key} "
+            f"to both heads, also as {ssh.secret}: after a takeover the other head would bring the "
+            "old key to new machines"
+        )
     if not args.head_command and not service_remedies.has_systemd():
         raise ConfigError(
             "--head-command: found none, expected the command that lets the head read its new key: "

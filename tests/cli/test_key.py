@@ -264,6 +264,19 @@ def test_a_machine_that_cannot_change_takes_all_back(
     eventually(bed.understand_each_other)
 
 
+def test_with_two_heads_a_command_must_say_how_the_other_head_gets_the_key(
+    bed: Bed, capsys: pytest.CaptureFixture[str]
+) -> None:
+    shared = bed.place / "shared"
+    shared.mkdir()
+    with bed.yaml.open("a") as yaml:
+        yaml.write(f"ha: {{directory: {shared}}}\n")
+    command = ["--config", str(bed.yaml), "key", "rotate", "--restart", bed.restart]
+    assert main(command) == 2
+    assert "expected the command that brings {key} to both heads" in capsys.readouterr().err
+    assert bed.keys() == {OLD}
+
+
 def test_a_dry_run_names_the_machines(bed: Bed, capsys: pytest.CaptureFixture[str]) -> None:
     bed.machine("i-1", "pub1")
     assert bed.rotate("--dry-run") == 0
