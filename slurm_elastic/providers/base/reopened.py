@@ -37,6 +37,7 @@ class Reopened(Generic[Connection]):
         """The connection. After an AuthError it is dropped, so that the next use reads the
         credentials again: an administrator may renew them while we run.
         """
+        connection: Connection | None = None
         try:
             with self._translated():
                 with self._lock:
@@ -47,5 +48,7 @@ class Reopened(Generic[Connection]):
                 yield connection
         except AuthError:
             with self._lock:
-                self._connection = None
+                # Another thread may have opened one with the renewed credentials since.
+                if self._connection is connection:
+                    self._connection = None
             raise
