@@ -30,6 +30,13 @@ def owner_of(ssh: Ssh) -> str:
     return "munge:munge" if ssh.slurm_keys is None else "root:root"
 
 
+def restart_of(ssh: Ssh) -> str:
+    """The command by which a running daemon of a machine takes another secret. It starts none."""
+    if ssh.slurm_keys is None:
+        return "systemctl try-restart munge.service"
+    return "systemctl try-reload-or-restart slurmd.service"
+
+
 def read_munge_key(path: str) -> bytes:
     """The munge key (32 to 1024 bytes, munged(8)). ConfigError if the file is unreadable, not
     private or of another size.

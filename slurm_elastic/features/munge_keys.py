@@ -3,10 +3,14 @@
 Each machine is retried from its launch until its node is up or its boot time-out is over, a few
 machines at a time. The ledger does not record which machines have the secret. After a restart the
 daemon copies it once more to all booting machines, which changes nothing on them.
+
+``key rotate`` may change the secret while a machine boots. So the daemon remembers the digest of
+what it brought, and brings the secret again to a booting machine if the digest is another now.
 """
 
 from __future__ import annotations
 
+import hashlib
 import logging
 import threading
 from collections.abc import Sequence
@@ -24,7 +28,7 @@ from slurm_elastic.controller.context import Site
 from slurm_elastic.controller.extensions import Part
 from slurm_elastic.controller.periodic import SiteTask
 from slurm_elastic.features.host_keys import HostKey, KnownHosts, host_key, printed_keys
-from slurm_elastic.features.join_secret import owner_of, text_for
+from slurm_elastic.features.join_secret import owner_of, restart_of, text_for
 from slurm_elastic.features.ssh_file import (
     FileTarget,
     PushError,
@@ -48,12 +52,14 @@ PERIOD_S = 2.0
 RETRY_S = 5.0
 """Seconds between two tries at one machine."""
 CORRELATION = "join"
+GIVEN_UP = ""
 
 
 class MungeKeys(Part):
     """``task``: the periodic task that the daemon runs, in the thread of ``task_executor``. It
     starts due tries in the threads of ``worker``. ``_failures``: by machine id, why the last try
-    failed.
+    failed. ``_finished``: by id of a machine that needs no more tries, the digest of the secret
+    that was brought, or GIVEN_UP.
     """
 
     guarded_by: ClassVar[GuardedBy] = {"_lock": Guarded("_known")}
@@ -75,9 +81,9 @@ class MungeKeys(Part):
         self.task = SiteTask(
             site, task_executor or self._worker, self.tick, "munge keys", period=PERIOD_S
         )
-        self._running: dict[str, Future[bool]] = {}
+        self._running: dict[str, Future[str | None]] = {}
         self._retry_at: dict[str, float] = {}
-        self._finished: set[str] = set()
+        self._finished: dict[str, str] = {}
         self._failures = ReportOnce[str]()
         self._next_tick_at = float("-inf")
 
@@ -93,7 +99,7 @@ class MungeKeys(Part):
         alive = {m.instance.id for m in machines}
         with self._lock:  # a stopped machine has the same host keys when it starts again
             self._known.keep(alive | {m.instance.id for m in state.stopped})
-        self._finished &= alive
+        self._finished = {i: digest for i, digest in self._finished.items() if i in alive}
         self._failures.forget_unless(alive.__contains__)
         # Machines come and go for years. If past machines stayed, the dict would grow for ever.
         self._retry_at = {i: retry_at for i, retry_at in self._retry_at.items() if i in alive}
@@ -115,7 +121,7 @@ class MungeKeys(Part):
     def _is_due(self, machine: Machine, clock: float) -> bool:
         instance = machine.instance
         if (
-            instance.id in self._finished
+            self._is_finished(machine)
             or instance.id in self._running
             or clock < self._retry_at.get(instance.id, clock)
         ):
@@ -131,7 +137,7 @@ class MungeKeys(Part):
         # The machine is given up after that time, so a later try would be too late.
         if self._site.now() - launched_at <= given_up_after(timeout) - PERIOD_S:
             return True
-        self._finished.add(instance.id)
+        self._finished[instance.id] = GIVEN_UP
         last_failure = self._failures.last_report(instance.id) or "it was never tried"
         log.error(
             "%s not brought, too late id=%s node=%s reason=%s",
@@ -151,7 +157,7 @@ class MungeKeys(Part):
         instance, last_failure = machine.instance, self._failures.last_report(machine.instance.id)
         if last_failure is None or instance.id in self._finished or instance.id in self._running:
             return
-        self._finished.add(instance.id)
+        self._finished[instance.id] = GIVEN_UP
         log.info(
             "%s: the node has registered id=%s node=%s last=%s",
             self._secret_name, instance.id, instance.node, last_failure,
@@ -164,13 +170,26 @@ class MungeKeys(Part):
             if not future.done():
                 continue
             del self._running[name]
-            if future.exception() is None and future.result():
-                self._finished.add(name)
+            if future.exception() is None and (digest := future.result()):
+                self._finished[name] = digest
             else:
                 self._retry_at[name] = clock + self._pause
 
-    def _bring(self, machine: Machine) -> bool:
-        """Try once to copy the secret to a machine. Return whether the machine has it now."""
+    def _is_finished(self, machine: Machine) -> bool:
+        """Whether the machine needs no more tries: it was given up, or has the present secret."""
+        brought = self._finished.get(machine.instance.id)
+        if brought is None or brought == GIVEN_UP:
+            return brought is not None
+        try:
+            text = text_for(self._ssh, machine.instance.cloud, self._site.now())
+        except ConfigError:  # what the machine has is all that we know of
+            return True
+        return brought == _digest(text)
+
+    def _bring(self, machine: Machine) -> str | None:
+        """Try once to copy the secret to a machine. Return the digest of what the machine has now,
+        None if it has nothing.
+        """
         instance = machine.instance
         target = FileTarget(
             address=instance.address or "",
@@ -183,13 +202,13 @@ class MungeKeys(Part):
         )
         try:
             text = text_for(self._ssh, instance.cloud, self._site.now())
-            push(target, self._private_key, self._keys_of(machine), text)
+            push(target, self._private_key, self._keys_of(machine), text, restart_of(self._ssh))
         except WrongHostKeyError as error:
             self._complain(machine, f"wrong host key, nothing was sent: {error}", loud=True)
-            return False
+            return None
         except (PushError, ProviderError, ConfigError) as error:
             self._complain(machine, str(error), loud=False)
-            return False
+            return None
         log.info(
             "%s brought id=%s node=%s address=%s",
             self._secret_name,
@@ -199,7 +218,7 @@ class MungeKeys(Part):
         )
         cause = SecretBrought(machine=instance.id, address=target.address)
         self._site.record(CORRELATION, "key-brought", (instance.node,), cause)
-        return True
+        return _digest(text)
 
     def _keys_of(self, machine: Machine) -> Sequence[HostKey]:
         """The host keys of which the machine must show one. They are read from the machine's
@@ -245,6 +264,10 @@ class MungeKeys(Part):
                 (instance.node,),
                 KeyNotBrought(machine=instance.id, error=reason),
             )
+
+
+def _digest(text: bytes) -> str:
+    return hashlib.sha256(text).hexdigest()
 
 
 def takes_key(config: Config, cloud: str) -> bool:

@@ -35,9 +35,12 @@ cat >"$draft"
 test "$(wc -c <"$draft")" -eq {size}
 chown {owner} "$draft"
 chmod 0400 "$draft"
+other=
+[ -e {mark} ] && ! cmp -s "$draft" {target} && other=yes
 mv -f "$draft" {target}
 mkdir -p {directory}
 : >{mark}
+[ -z "$other" ] || {{ {restart}; }}
 """
 
 
@@ -81,10 +84,15 @@ def read_private_key(path: str) -> paramiko.PKey:
 
 
 def push(
-    target: FileTarget, private_key: paramiko.PKey, host_keys: Sequence[HostKey], text: bytes
+    target: FileTarget,
+    private_key: paramiko.PKey,
+    host_keys: Sequence[HostKey],
+    text: bytes,
+    restart: str = ":",
 ) -> None:
-    """Write ``text`` to the target. PushError if that is not possible yet, WrongHostKeyError if
-    the host key is wrong.
+    """Write ``text`` to the target. ``restart``: the command to run if this replaces another text
+    that was brought before. PushError if that is not possible yet, WrongHostKeyError if the host
+    key is wrong.
     """
     script = _PLACE.format(
         target=shlex.quote(target.path),
@@ -92,6 +100,7 @@ def push(
         owner=shlex.quote(target.owner),
         directory=shlex.quote(str(Path(target.mark).parent)),
         mark=shlex.quote(target.mark),
+        restart=restart,
     )
     ordered(target, private_key, host_keys, script, text)
 

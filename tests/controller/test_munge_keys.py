@@ -184,6 +184,28 @@ def test_a_machine_that_shows_its_printed_key_gets_the_munge_key(
     )
 
 
+def test_a_booting_machine_gets_a_secret_that_was_changed_since(
+    bed: Bed, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its munged has read the old one already. A machine with the same secret restarts nothing."""
+    restarted = bed.path / "restarted"
+    monkeypatch.setattr(munge_keys, "restart_of", lambda _: f"echo >>{restarted}")
+    secret = bed.path / "munge.key"
+    bed.open(known=bed.sshd.host_key)
+    bed.machine()
+    with bed.sshd.running():
+        bed.until(lambda: bed.kinds().count("key-brought") == 1)
+        bed.open(known=bed.sshd.host_key)  # the daemon starts again, and brings it once more
+        bed.until(lambda: bed.kinds().count("key-brought") == 2)
+        assert not restarted.exists()
+        secret.chmod(0o600)
+        secret.write_bytes(SECRET + b"new")
+        secret.chmod(0o400)
+        bed.until(lambda: bed.kinds().count("key-brought") == 3)
+    assert bed.target.read_bytes() == SECRET + b"new"
+    assert restarted.read_text() == "\n"
+
+
 def test_with_auth_slurm_a_machine_gets_its_clouds_keys_as_root(bed: Bed) -> None:
     keys = keyset.of_slurm_key(SECRET).renewed(["aws", "other"], bed.now, ends=9e9, overlap=60)
     head = bed.path / "slurm.jwks"
