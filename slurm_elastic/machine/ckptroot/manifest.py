@@ -45,6 +45,8 @@ class ImageManifest:
       names the job (``identity.py``).
     - ``submitted``: the SubmitTime of the run (Unix time), by which the head knows the run.
     - ``taken``: Unix time of the save. ``seconds``: its duration.
+    - ``line``: where the copies of the outputs are (``lines.py``); ``parent``: the image from which
+      its run had continued, 0 for none; ``worked``: seconds of work that the image saves.
     """
 
     cluster: str
@@ -68,6 +70,9 @@ class ImageManifest:
     bound: dict[str, list[int]] = field(default_factory=dict)
     script: str = ""
     submitted: float = 0.0
+    line: int = 0
+    parent: int = 0
+    worked: float = 0.0
 
     @property
     def key(self) -> JobKey:

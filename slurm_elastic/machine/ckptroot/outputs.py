@@ -94,6 +94,22 @@ def cut_copies(directory: Path, outputs: list[str], sizes: Mapping[str, int]) ->
             os.truncate(copy, sizes[path])
 
 
+def fork(
+    directory: Path, target: Path, outputs: list[str], sizes: Mapping[str, int], max_bytes: int
+) -> int:
+    """Begin the copies of a new line with the bytes that the run was given back. Return the bytes
+    of data written. RequestRefused for more than ``max_bytes``.
+    """
+    added = 0
+    for index, path in enumerate(outputs):
+        copy = directory / str(index)
+        if sizes.get(path) and copy.exists():
+            with files.held(copy, owners=(0,)) as source:
+                size = min(sizes[path], os.fstat(source).st_size)
+                added += _extend(target / str(index), source, size, max_bytes - added)
+    return added
+
+
 def clear(directory: Path, outputs: list[str], caller: Caller) -> list[str]:
     """Empty the job's output, as slurmstepd would, because the job starts over. Return a sentence
     for each step.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from pathlib import Path
 
-from . import instructions, outputs
+from . import instructions, lines, outputs
 from . import manifest as manifests
 from .images import OpenFile
 from .inventory import check_locked
@@ -32,10 +32,11 @@ def restore(run: Run, image: Path) -> int:
     method.put_back_files(image)
     not_appended = method.unappended_files(image)
     written = [OpenFile(path, n, path not in not_appended) for path, n in manifest.writing.items()]
-    for line in outputs.give_back(run.copies, run.meta.outputs, written, caller, manifest.number):
+    copies = lines.copies(run.store.path, manifest.line)
+    for line in outputs.give_back(copies, run.meta.outputs, written, caller, manifest.number):
         run.report(line)
     method.restore(image, manifest)
-    run.given_back = manifest.writing
+    run.continue_from(manifest)
     # Not this node's: the restored programs have chosen on the node on which they were started.
     run.instructions = started_with
     seconds = time.monotonic() - begun

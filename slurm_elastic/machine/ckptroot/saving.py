@@ -7,7 +7,7 @@ import time
 from dataclasses import replace
 from pathlib import Path
 
-from . import instructions, outputs
+from . import instructions, lines, outputs
 from . import manifest as manifests
 from .manifest import ImageManifest
 from .node_disk import NodeDisk, move
@@ -35,11 +35,13 @@ class RunSaves:
         try:
             manifest = replace(self._write_image(image, request), seconds=time.monotonic() - begun)
             run.store.accept(image, manifest)
+            run.parent, run.line, run.given_back = manifest.number, manifest.line, {}
             is_late = time.monotonic() - begun > request.within
         except Exception as error:
             self.resume()
             with contextlib.suppress(OSError):
                 run.store.drop_image(image)
+                run.store.drop_unused_copies()
             raise RequestRefused(f"no checkpoint: {error}") from error
         finally:
             # Older images or a partial one were removed. If this fails, the next save reports it.
@@ -86,14 +88,14 @@ class RunSaves:
         method.gather(image, max(room - allocated(image), 0))
         instructions.note(image, run.instructions)
         room -= allocated(image)
-        # Only after there is a new image: until then another node may still use an older one.
-        outputs.cut_copies(run.copies, run.meta.outputs, run.given_back)
-        outputs.keep(run.copies, run.meta.outputs, sizes, caller, room)
-        run.given_back = {}
+        line = self._keep_outputs(number, sizes, room)
         return ImageManifest(
             cluster=run.site.cluster,
             job=caller.job,
             script=run.meta.script,
+            line=line,
+            parent=run.parent,
+            worked=run.work_done(),
             submitted=run.submitted,
             label=run.meta.label,
             attempt=run.attempt,
@@ -113,6 +115,22 @@ class RunSaves:
             closed=method.connections() if closes else None,
             seconds=0.0,
         )
+
+    def _keep_outputs(self, number: int, sizes: dict[str, int], room: int) -> int:
+        """Extend the copies of the outputs for image ``number`` and return their line. Copies that
+        an image needs are never cut, because this save may still fail.
+        """
+        run = self._run
+        numbers = [int(path.name) for path in run.store.images()]
+        if lines.is_left(numbers, run.store.manifests(), run.line, run.parent):
+            copies = run.store.make_copies(number)
+            room -= outputs.fork(run.copies, copies, run.meta.outputs, run.given_back, room)
+            outputs.keep(copies, run.meta.outputs, sizes, run.caller, room)
+            return number
+        # Nobody needs what is longer: it is of an image that was never complete.
+        outputs.cut_copies(run.copies, run.meta.outputs, run.given_back)
+        outputs.keep(run.copies, run.meta.outputs, sizes, run.caller, room)
+        return run.line
 
     def resume(self) -> None:
         """Continue the tasks if they stand still."""

@@ -76,7 +76,7 @@ class Session:
         run = self._run
         if again:
             run.report("no image to continue from: the job starts over")
-            run.given_back = dict.fromkeys(run.meta.outputs, 0)
+            run.start_over()
             for line in outputs.clear(run.copies, run.meta.outputs, run.caller):
                 run.report(line)
         run.instructions = of_node()

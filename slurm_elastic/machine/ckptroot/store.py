@@ -6,7 +6,7 @@
       request                    we create it, SlurmUser writes its requests into it
       run                        root's alone: the token of the run that owns the directory
       status.json                our answers, and the images: SlurmUser may read it
-      keep/                      root's alone: copies of the job's outputs
+      keep/, keep-LINE/          root's alone: copies of the job's outputs (``lines.py``)
       images/NUMBER/             root's, 2750: SlurmUser may read them to verify; no user may write
     DIRECTORY/CLUSTER/.removed-JOB-...   a directory during its deletion
 
@@ -28,7 +28,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
-from . import files
+from . import files, lines
 from . import manifest as manifests
 from .caller import Caller
 from .identity import JobKey, RunKey, script_digest
@@ -273,9 +273,42 @@ class JobStore:
         self.require_ours()
         path.rename(final)
         manifests.sync(final.parent)
-        for old in self.images()[self.site.keep :]:
-            self.drop_image(old)
+        images = {image.number: image for image in self.manifests()}
+        needed = lines.needed(images, self.site.keep)
+        for index, old in enumerate(self.images()):
+            is_unreadable = int(old.name) not in images and index < self.site.keep
+            if int(old.name) not in needed and not is_unreadable:
+                self.drop_image(old)
+        self.drop_unused_copies()
         return final
+
+    def manifests(self) -> list[ImageManifest]:
+        """Return the manifests of the images that have a good one, newest first."""
+        found = []
+        for path in self.images():
+            with contextlib.suppress(RequestRefused):
+                found.append(manifests.read(path, self.site.key))
+        return found
+
+    def make_copies(self, line: int) -> Path:
+        """Create the directory for the copies of a new line's outputs."""
+        path = lines.copies(self.path, line)
+        files.remove(path)  # of a killed run
+        self._make_subdirectory(path.name, 0o700)
+        return path
+
+    def drop_unused_copies(self) -> None:
+        """Remove the copies of lines that have no image. If that fails, they only take room."""
+        try:
+            images = self.manifests()
+            if len(images) < len(self.images()):
+                return  # it is unknown which copies the others need
+            used = {lines.copies(self.path, image.line).name for image in images} or {"keep"}
+            for path in self.path.glob("keep*"):
+                if path.name not in used:
+                    files.remove(path)
+        except (OSError, RequestRefused) as error:
+            self.add_log_line(f"copies of outputs stay: {error}")
 
     def drop_image(self, path: Path) -> None:
         """Remove a useless image. If that fails, it only takes room."""
@@ -314,13 +347,9 @@ class JobStore:
         if not (self.path / "images").is_dir():
             return self._last_listed
         images = []
-        for path in self.images():
-            with contextlib.suppress(RequestRefused):
-                manifest = manifests.read(path, self.site.key)
-                values = {
-                    k: v for k, v in asdict(manifest).items() if k not in ("files", "writing")
-                }
-                images.append({**values, "size": manifest.size})
+        for manifest in self.manifests():
+            values = {k: v for k, v in asdict(manifest).items() if k not in ("files", "writing")}
+            images.append({**values, "size": manifest.size})
         self._last_listed = images
         return images
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import random
 import shutil
 import tempfile
 from collections.abc import Iterator
@@ -156,7 +157,7 @@ def test_nothing_of_a_lost_run_comes_back(job: Job, bad: tuple[int, ...], begun:
         job.writes(line)
         job.save()
         expected += line
-        assert (job.store.path / "keep" / "0").read_bytes() == expected
+        assert (job.of.copies / "0").read_bytes() == expected
         assert job.run() == f"from {number}"
         assert job.out.read_bytes() == expected
 
@@ -239,3 +240,72 @@ def test_an_image_that_became_larger_than_there_is_room_for_does_not_stay(
     with pytest.raises(RequestRefused, match="job_quota = 512K"):
         job.save()
     assert list((job.store.path / "images").iterdir()) == []
+
+
+def test_a_failed_save_of_a_run_that_began_anew_leaves_the_image_good(
+    job: Job, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job.run()
+    job.writes(b"a week of output\n")
+    job.save()
+    assert job.run(1) == "anew"
+    job.writes(b"NEW\n")
+    with monkeypatch.context() as full:
+        full.setattr(manifests, "digests", refuse)
+        with pytest.raises(RequestRefused, match="no space"):
+            job.save()
+    assert job.run() == "from 1"
+    assert job.out.read_bytes() == b"a week of output\n"
+    assert not list(job.store.path.glob("keep-*")), "copies without an image only take room"
+
+
+def test_the_image_of_more_work_stays_until_the_new_images_have_as_much(
+    job: Job, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    worked = 1000.0
+    monkeypatch.setattr(Run, "work_done", lambda _: worked)
+    job.run()
+    job.writes(b"a week of output\n")
+    job.save()
+    assert job.run(1) == "anew"
+    worked = 10.0
+    for line in (b"1\n", b"2\n", b"3\n"):
+        job.writes(line)
+        job.save()
+    assert [path.name for path in job.store.images()] == ["4", "3", "1"]
+    assert job.run(3, 4) == "from 1"
+    assert job.out.read_bytes() == b"a week of output\n"
+    assert job.run(2) == "from 4"
+    assert job.out.read_bytes() == b"1\n2\n3\n"
+    worked = 2000.0
+    job.save()
+    assert [path.name for path in job.store.images()] == ["5", "4"]
+    assert [path.name for path in job.store.path.glob("keep*")] == ["keep-2"]
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_each_run_has_the_output_of_the_image_from_which_it_continues(
+    job: Job, monkeypatch: pytest.MonkeyPatch, seed: int
+) -> None:
+    """Over nodes that cannot use some images, and saves that fail."""
+    chance = random.Random(seed)
+    expected = {0: b""}
+    job.run()
+    for _ in range(12):
+        for _ in range(chance.randrange(4)):
+            job.writes(b"%d\n" % chance.randrange(10**9))
+            with monkeypatch.context() as full:
+                if fails := chance.random() < 0.3:
+                    full.setattr(manifests, "digests", refuse)
+                    with pytest.raises(RequestRefused, match="no space"):
+                        job.save()
+            if not fails:
+                job.save()
+                newest = int(job.store.images()[0].name)
+                expected[newest] = job.out.read_bytes()
+        job.writes(b"lost\n" * chance.randrange(2))
+        present = [int(path.name) for path in job.store.images()]
+        bad = [number for number in present if chance.random() < 0.4]
+        good = next((number for number in present if number not in bad), 0)
+        assert job.run(*bad) == (f"from {good}" if good else "anew")
+        assert job.out.read_bytes() == expected[good]

@@ -170,7 +170,7 @@ def sealed(store: JobStore) -> Callable[[], Path]:
         made = ImageManifest(
             cluster="t", job=7, label="7", attempt=0, number=number, method="criu", uid=1, gid=1,
             node="n1", taken=1.5, seconds=0.1, pid=1001, versions={},
-            files=manifests.digests(path), writing={"/out": 3},
+            files=manifests.digests(path), writing={"/out": 3}, parent=number - 1,
         )  # fmt: skip
         return store.accept(path, made)
 
