@@ -24,6 +24,7 @@ from typing import TypeVar
 
 import msgspec
 from msgspec import Struct, field
+from msgspec.structs import replace
 
 from slurm_elastic.base.bounded import ReadBudget
 from slurm_elastic.base.errors import CheckpointError, UnreadableError, reason_of
@@ -47,7 +48,7 @@ rate: 23 minutes for 20 GiB. No job could be restored in time from a slower dire
 holds the stopped job for as long (``machine/ckptroot/hold.py`` has the same rate).
 """
 T = TypeVar("T")
-_SAVABLE_STATES = ("running", "held")
+_SAVABLE_STATES = ("running", "held", "unfit")
 _MAX_FILE_BYTES = 4 << 20
 _BLOCK_BYTES = 1 << 20
 
@@ -187,7 +188,7 @@ class LaunchedCheckpointer:
         status = self._status_if_readable(run.job)
         if status is None or not status.is_of(run):
             return None
-        return status.origin
+        return replace(status.origin, is_unfit=status.state == "unfit")
 
     def hindered(self, run: JobRun) -> str:
         """Return the obstacle to a save that the launcher found; it checks once a minute."""

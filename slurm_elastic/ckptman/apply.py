@@ -32,6 +32,7 @@ from slurm_elastic.ckptman.rescheduling import reschedule
 from slurm_elastic.ckptman.saves import SavesInPlace
 from slurm_elastic.ckptman.site import CheckpointSite
 from slurm_elastic.ckptman.snapshot import Snapshot
+from slurm_elastic.ckptman.unfit_nodes import UnfitNodes
 from slurm_elastic.model.causes.checkpoints import JobNotHelped
 from slurm_elastic.model.causes.moves import MovePlanned
 from slurm_elastic.model.slurm import ENDED, SlurmJob
@@ -54,6 +55,7 @@ class PlanApplier:
         self._releases = node_release.NodeReleases(site)
         self._failover = RequeueFailover(site)
         self._unannounced = UnannouncedEnds(site)
+        self._unfit_nodes = UnfitNodes(site)
         self._reports = ReportOnce[int]()
         # Written by the crew's threads.
         self._helped_at: SharedDict[int, float] = SharedDict()
@@ -86,6 +88,7 @@ class PlanApplier:
             self._failover.protect(snapshot.jobs)
             ended_by_save.requeue_ended_runs(self._site, snapshot, self.crew)
             self._unannounced.report(snapshot, self.crew)
+            self._unfit_nodes.requeue(snapshot, self.crew)
             moving_jobs = frozenset(move.run.job for move in moves)
             suspended.suspend_owed_jobs(self._site, snapshot, self.crew)
             after_requeue.renew_exclusions(self._site, snapshot.jobs, moving_jobs, self.crew)

@@ -53,13 +53,17 @@ def has_started(site: CheckpointSite, method: str, run: JobRun) -> bool:
     """Whether a run is at work as far as we know, and is no longer being restored."""
     method_client = site.checkpointers.get(method) if method in STAYING else None
     is_late = site.now() - run.started >= ORIGIN_TIMEOUT_S
-    return method_client is None or is_late or method_client.origin(run) is not None
+    if method_client is None or is_late:
+        return True
+    origin = method_client.origin(run)
+    return origin is not None and not origin.is_unfit
 
 
 def _read_origin(site: CheckpointSite, move: Migration, job: SlurmJob) -> Origin | None:
     method = site.checkpointers.get(move.method)
     run = replace(move.run, attempt=job.restarts, submitted=job.submit)
-    return None if method is None else method.origin(run)
+    origin = None if method is None else method.origin(run)
+    return None if origin is None or origin.is_unfit else origin
 
 
 def _may_come(site: CheckpointSite, move: Migration, image: Image, job: SlurmJob) -> bool:

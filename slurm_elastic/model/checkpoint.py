@@ -64,7 +64,9 @@ class Image(Struct, frozen=True, kw_only=True):
 class Origin(Struct, frozen=True, kw_only=True):
     """The point from which a run of a job began. ``image``: the number of the image, 0 for the
     start of the script, None if unknown. ``why``: the reason if it is not the newest image.
+    ``is_unfit``: the run has not begun, and waits for nodes that can use the image.
     """
 
     image: int | None = None
     why: str = ""
+    is_unfit: bool = False

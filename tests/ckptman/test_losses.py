@@ -222,3 +222,19 @@ def test_a_line_that_hangs_holds_nobody_up(
     assert begun.wait(patience(60))
     go_on.set()
     writers.close()
+
+
+def test_a_job_whose_node_cannot_use_its_image_is_requeued_to_another_node(
+    world: CkptWorld,
+) -> None:
+    """Its launcher holds it and says so. Without a requeue it would start over there."""
+    world.saver.origins[7] = Origin(image=0, why="no avx512f", is_unfit=True)
+    world.take(world.job(7).nodes[0])
+    world.until(lambda: world.job(7).restarts == 1 and bool(world.job(7).nodes))
+    (unfit,) = world.job(7).nodes
+    world.until(lambda: world.job(7).restarts == 2)
+    world.saver.origins[7] = Origin(image=1)
+    world.until(lambda: unfit in world.slurm.excluded_nodes(7))
+    world.until(lambda: "RUNNING" in world.job(7).states)
+    world.advance(300)
+    assert world.job(7).restarts == 2

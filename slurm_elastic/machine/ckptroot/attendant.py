@@ -17,7 +17,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from . import dmtcp_images, files, steps, uncut_files
+from . import dmtcp_images, files, instructions, steps, uncut_files
 from .attendants import FACTS
 from .caller import Caller
 from .dmtcp_coordinator import SILENT, joining, variables
@@ -70,7 +70,8 @@ class Attendant:
 
     def serve(self) -> None:
         """Carry out orders until there are no more, or the step is to end."""
-        self.report("hello", id=0, library=dmtcp_images.library_digest(self._site))
+        library = dmtcp_images.library_digest(self._site)
+        self.report("hello", id=0, library=library, processor=instructions.of_node())
         while True:
             ready, _, _ = select.select([self._orders], [], [], _LOOK_EVERY_S)
             if signal.sigtimedwait({signal.SIGTERM, signal.SIGHUP, signal.SIGINT}, 0):
@@ -132,6 +133,8 @@ class Attendant:
         with contextlib.ExitStack() as stack:
             if number:
                 directory = self._site.jobs / str(self._caller.job) / "images" / str(number)
+                # The first node has only compared its own processor.
+                instructions.of_image(directory)
                 handed = stack.enter_context(files.directory(directory))
                 start = dmtcp_images.prefix(self.number)
                 names = [n for n in files.names(handed, _MAX_FILES) if n.startswith(start)]

@@ -344,6 +344,10 @@ class Dmtcp(Method):
         """Return the name of a node of the job that does not answer; "" if all do."""
         return self._others.lost() if self._others else ""
 
+    def other_instructions(self) -> list[str]:
+        """Return the instructions of the processors of the job's other nodes."""
+        return self._others.instructions if self._others else []
+
     def versions(self) -> dict[str, str]:
         """Return the versions of the programs that made the image."""
         output = ""

@@ -8,7 +8,7 @@ import time
 from collections.abc import Collection, Iterable
 from pathlib import Path
 
-from . import clock, dmtcp_images, dmtcp_probe, mpi
+from . import clock, dmtcp_images, dmtcp_probe, instructions, mpi
 from .attendants import Attendants
 from .caller import Caller
 from .dmtcp_images import IMAGE, DmtcpImages
@@ -33,6 +33,7 @@ class OtherNodes:
         self._saved = saved
         self._attendants = Attendants(site, caller, nodes)
         self._are_checked = False
+        self.instructions: list[str] = []
         # The nodes as the job's environment names them: those of the run in which it started. So an
         # mpirun that starts after a restore asks for the nodes of that run.
         self._names = nodes.names
@@ -56,6 +57,8 @@ class OtherNodes:
             if hello.get("library") != digest:
                 name, first = self._attendants.name(number), self._nodes.first.name
                 raise RequestRefused(f"{name} has another DMTCP than {first}")
+            # Also of earlier nodes of this run: the job's programs may still run as they chose.
+            self.instructions = instructions.joined(self.instructions, hello.get("processor"))
         if not self._nodes.are_one_host:
             dmtcp_probe.check(self._site, digest)
         self._are_checked = True

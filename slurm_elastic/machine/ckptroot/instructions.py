@@ -7,6 +7,7 @@ instruction it would die of SIGILL, and CRIU does not check that (criu(8), --cpu
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 from pathlib import Path
@@ -35,14 +36,33 @@ def of_node() -> list[str]:
     """Return the instructions of this node's processor that an image depends on; [] if unknown."""
     if os.uname().machine != "x86_64":
         return []
+    return sorted(_CHOSEN_BY.intersection(_first_processor().get("flags", "").split()))
+
+
+def processor() -> str:
+    """Return a digest of this node's kind of processor, "" if unknown. Two kinds may differ in
+    instructions that few programs use and that no image is refused for.
+    """
+    fields = _first_processor()
+    kind = [fields.get(name, "") for name in ("vendor_id", "cpu family", "model", "flags")]
+    return hashlib.sha256("\n".join(kind).encode()).hexdigest() if fields.get("flags") else ""
+
+
+def _first_processor() -> dict[str, str]:
+    """Return the lines of /proc/cpuinfo about the first processor. All of a node are alike."""
     try:
-        # All processors of a node have the same flags, so the first lines are enough.
         with CPUINFO.open(encoding="ascii", errors="replace") as lines:
             text = lines.read(_MAX_BYTES)
     except OSError:
-        return []
-    flags = next((line for line in text.splitlines() if line.startswith("flags")), "")
-    return sorted(_CHOSEN_BY.intersection(flags.partition(":")[2].split()))
+        return {}
+    pairs = (line.partition(":") for line in text.partition("\n\n")[0].splitlines())
+    return {name.strip(): value.strip() for name, _, value in pairs}
+
+
+def joined(instructions: list[str], reported: object) -> list[str]:
+    """Add the instructions that another node of the job reports, which may be no list of names."""
+    names = reported if isinstance(reported, list) else []
+    return sorted({*instructions, *_CHOSEN_BY.intersection(map(str, names))})
 
 
 def note(image: Path, instructions: list[str]) -> None:

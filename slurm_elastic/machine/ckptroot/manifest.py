@@ -25,6 +25,14 @@ _BLOCK_BYTES = 1 << 20
 _MAX_MANIFEST_BYTES = 16 << 20
 _MAX_FILES = 100_000
 """Of an image: CRIU makes a handful of files for each task."""
+
+
+class WrongImage(RequestRefused):
+    """The image was verified as wrong: no node can use it. Every other error may be of this node,
+    or of this moment.
+    """
+
+
 UNLIMITED = sys.maxsize
 """Bytes of an image without a quota."""
 
@@ -45,6 +53,7 @@ class ImageManifest:
       names the job (``identity.py``).
     - ``submitted``: the SubmitTime of the run (Unix time), by which the head knows the run.
     - ``taken``: Unix time of the save. ``seconds``: its duration.
+    - ``processor``: digest of the node's kind of processor, "" if unknown.
     - ``line``: where the copies of the outputs are (``lines.py``); ``parent``: the image from which
       its run had continued, 0 for none; ``worked``: seconds of work that the image saves.
     """
@@ -73,6 +82,7 @@ class ImageManifest:
     line: int = 0
     parent: int = 0
     worked: float = 0.0
+    processor: str = ""
 
     @property
     def key(self) -> JobKey:
@@ -95,20 +105,20 @@ def seal(manifest: ImageManifest, key: bytes) -> bytes:
 
 
 def unseal(content: bytes, key: bytes) -> ImageManifest:
-    """Return the manifest in ``content``. RequestRefused unless it was sealed with ``key``."""
+    """Return the manifest in ``content``. WrongImage unless it was sealed with ``key``."""
     try:
         values: dict[str, Any] = safe.json_of(content)
         found_seal = str(values.pop("seal"))
     except (ValueError, KeyError, AttributeError, TypeError) as error:
-        raise RequestRefused("the manifest cannot be read") from error
+        raise WrongImage("the manifest cannot be read") from error
     # Before any value is used: a manifest without our seal may say anything.
     if not hmac.compare_digest(found_seal.encode(), _seal(values, key).encode()):
-        raise RequestRefused("the manifest was not sealed by a node of this cluster")
+        raise WrongImage("the manifest was not sealed by a node of this cluster")
     try:
         files = {name: (int(size), str(sha)) for name, (size, sha) in values.pop("files").items()}
         return ImageManifest(**values, files=files)
     except (TypeError, ValueError, AttributeError) as error:
-        raise RequestRefused("the manifest is of another version") from error
+        raise WrongImage("the manifest is of another version") from error
 
 
 def _seal(values: dict[str, Any], key: bytes) -> str:
@@ -141,17 +151,17 @@ def digests(directory: Path, max_bytes: int = UNLIMITED) -> dict[str, tuple[int,
 
 
 def compare(directory: Path, manifest: ImageManifest) -> None:
-    """RequestRefused unless the directory contains exactly the manifest's files, unchanged."""
+    """WrongImage unless the directory contains exactly the manifest's files, unchanged."""
     names = set(_names(directory))
     if names != set(manifest.files):
         name_in_doubt = min(names ^ set(manifest.files))
-        raise RequestRefused(f"{directory}: {name_in_doubt}: not in the manifest, or gone")
+        raise WrongImage(f"{directory}: {name_in_doubt}: not in the manifest, or gone")
     for name, (size, sha) in manifest.files.items():
         # The size first: it is cheap, and a longer file must not be read to its end.
         if (directory / name).lstat().st_size != size:
-            raise RequestRefused(f"{directory}: {name}: not {size} bytes long")
+            raise WrongImage(f"{directory}: {name}: not {size} bytes long")
         if _digest(directory / name, size)[1] != sha:
-            raise RequestRefused(f"{directory}: {name}: changed since the checkpoint")
+            raise WrongImage(f"{directory}: {name}: changed since the checkpoint")
 
 
 def _names(directory: Path) -> list[str]:

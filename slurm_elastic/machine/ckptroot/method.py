@@ -109,6 +109,10 @@ class Method(Protocol):
         """Return the name of a node of the job that does not answer; "" if there is none."""
         return ""
 
+    def other_instructions(self) -> list[str]:
+        """Return the instructions of the processors of the job's other nodes."""
+        return []
+
     def versions(self) -> dict[str, str]:
         """Return the versions of the programs that make the images."""
 

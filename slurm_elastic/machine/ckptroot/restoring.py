@@ -11,7 +11,6 @@ from .images import OpenFile
 from .inventory import check_locked
 from .rights import as_user
 from .run import Run
-from .site import RequestRefused
 
 
 def restore(run: Run, image: Path) -> int:
@@ -24,7 +23,7 @@ def restore(run: Run, image: Path) -> int:
     expected = (run.meta.key(run.site.cluster), method.name, image.name)
     actual = (manifest.key, manifest.method, str(manifest.number))
     if actual != expected:
-        raise RequestRefused(f"it is of {actual}, not of {expected}")
+        raise manifests.WrongImage(f"it is of {actual}, not of {expected}")
     manifests.compare(image, manifest)
     started_with = instructions.of_image(image)
     with as_user(caller):
@@ -37,8 +36,10 @@ def restore(run: Run, image: Path) -> int:
         run.report(line)
     method.restore(image, manifest)
     run.continue_from(manifest)
-    # Not this node's: the restored programs have chosen on the node on which they were started.
-    run.instructions = started_with
+    run.has_changed_processor = manifest.processor not in ("", instructions.processor())
+    # The restored programs have chosen on the nodes on which they were started. Programs that the
+    # job starts from now on choose on this one.
+    run.instructions = sorted({*started_with, *instructions.of_node()})
     seconds = time.monotonic() - begun
     run.report(f"continues from image {image.name} on {run.node}, restored in {seconds:.3f} s")
     if manifest.closed:

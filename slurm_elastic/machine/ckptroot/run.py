@@ -26,7 +26,8 @@ class Run:
     continues. Empty once the run has an image of its own. ``parent``: the newest image of which
     this run is the continuation, 0 for none; ``line``: of that image (``lines.py``). ``worked``:
     seconds of work in the image from which it continues. ``instructions``: of the processors on
-    which the job's programs were started.
+    which the job's programs were started. ``has_changed_processor``: the image from which it
+    continues was made on another kind of processor.
     """
 
     site: HelperSite
@@ -41,6 +42,7 @@ class Run:
     parent: int = 0
     line: int = 0
     worked: float = 0.0
+    has_changed_processor: bool = False
 
     def __post_init__(self) -> None:
         self.quota = JobQuota(self.site, self.caller.job, self.caller.uid, self.store.path)
@@ -64,9 +66,14 @@ class Run:
         self.line = next((image.line for image in self.store.manifests()), 0)
         self.worked, self._began_at = 0.0, time.monotonic()
 
+    @property
+    def seconds(self) -> float:
+        """The seconds since the run began its work."""
+        return time.monotonic() - self._began_at
+
     def work_done(self) -> float:
         """Return the seconds of work that an image taken now would save."""
-        return self.worked + time.monotonic() - self._began_at
+        return self.worked + self.seconds
 
     def report(self, line: str) -> None:
         """Report a line to the head and to the node's syslog."""

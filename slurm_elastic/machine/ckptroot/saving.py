@@ -86,13 +86,14 @@ class RunSaves:
         # slurmstepd. DMTCP has already continued the tasks, so its own earlier sizes win.
         sizes = outputs.sizes(run.meta.outputs, caller) | writing
         method.gather(image, max(room - allocated(image), 0))
-        instructions.note(image, run.instructions)
+        instructions.note(image, sorted({*run.instructions, *method.other_instructions()}))
         room -= allocated(image)
         line = self._keep_outputs(number, sizes, room)
         return ImageManifest(
             cluster=run.site.cluster,
             job=caller.job,
             script=run.meta.script,
+            processor=instructions.processor(),
             line=line,
             parent=run.parent,
             worked=run.work_done(),

@@ -13,11 +13,15 @@ import resource
 import signal
 import sys
 import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import TypeVar
 
 from . import job_state, log, outputs, restoring
 from .hold import JobHold, Outcome
-from .image_wait import RunEnded
+from .image_wait import ImageWait, RunEnded
 from .instructions import of_node
+from .manifest import WrongImage
 from .next_save import CHECK_EVERY_S, NextSave
 from .run import Run
 from .saving import RunSaves
@@ -28,6 +32,11 @@ from .store import HeadRequest, Replaced
 _MAX_REASON_LENGTH = 500
 """The length of a reason that we send to the head, which passes it on."""
 _SLURMS_SIGNALS = (signal.SIGTERM, signal.SIGKILL)
+_OF_INSTRUCTIONS = (signal.SIGILL, signal.SIGSEGV)
+_YOUNG_S = 60.0
+"""Seconds after a restore in which such an end counts as one of the processor."""
+_MAX_TRIED_NODES = 3
+"""After so many nodes that could not use the newest image, an older one is used."""
 
 
 class Session:
@@ -45,31 +54,75 @@ class Session:
         # The error with which the payload ended after the loss of a node, while the job waits.
         self._end_at_loss: int | None = None
         self._is_replaced = False
+        # The job is held because another node may be able to continue it, and this one is not.
+        self._is_unfit = False
+        self._has_images_for_others = False
 
-    def begin(self) -> None:
-        """Restore the newest image that can be restored, or start over. If it raises
-        RequestRefused, nothing was started.
+    def begin(self, wait: ImageWait | None = None) -> None:
+        """Restore the newest image, or start over if there is none. If this node cannot use it,
+        hold the job for another node. If it raises RequestRefused, nothing was started.
+
+        ``wait``: for errors that pass.
         """
         run, before = self._run, self._run.store.request()
         self._answered_id = before.id if before else ""
-        for image in run.store.images() if run.attempt else []:
-            try:
-                number = restoring.restore(run, image)
-            except RunEnded:
-                raise
-            except Exception as error:  # noqa: BLE001 - try an older image after any error
-                # Report only the newest image to the head: the run should have continued from it.
-                reason = f"image {image.name} is not used: {error}"
-                self._origin = (0, self._origin[1] or reason)
-                run.report(reason)
-                continue
-            self._origin = (number, self._origin[1])
-            self._publish()
+        wait = wait or ImageWait(run.caller.job)
+        wait.patient = run.attempt > 0
+        self._continue_or_start(wait, may_go_elsewhere=True)
+
+    def _continue_or_start(self, wait: ImageWait, *, may_go_elsewhere: bool) -> None:
+        """Restore an image, hold the job for another node if it ``may_go_elsewhere``, or start
+        over. An image is only passed over if it is wrong, or enough nodes could not use it.
+        """
+        run = self._run
+        try:
+            images = _retry(wait, run.store.images) if run.attempt else []
+        except OSError as error:
+            # We do not know that there are none.
+            self._refuse(f"the images cannot be listed: {error}")
+            self._wait_elsewhere()
             return
-        if self._origin[1] and (node := run.method.lost()):
-            self._wait_for_requeue(node)
-            return
+        may_go_elsewhere &= len(run.store.tried_nodes()) < _MAX_TRIED_NODES
+        for image in images:
+            refusal = self._restore(image, wait)
+            if refusal is None:
+                return
+            # Report only the newest image to the head: the run should have continued from it.
+            self._refuse(f"image {image.name} is not used: {refusal}")
+            if node := run.method.lost():
+                self._wait_for_requeue(node)
+                return
+            if may_go_elsewhere and not isinstance(refusal, WrongImage):
+                self._wait_elsewhere()
+                return
         self._start(again=run.attempt > 0)
+
+    def _refuse(self, reason: str) -> None:
+        self._origin = (0, self._origin[1] or reason)
+        self._run.report(reason)
+
+    def _restore(self, image: Path, wait: ImageWait) -> Exception | None:
+        """Restore the image. Return why it cannot be restored, None if it was."""
+        try:
+            number = _retry(wait, lambda: restoring.restore(self._run, image))
+        except RunEnded:
+            raise
+        except Exception as error:  # noqa: BLE001 - the caller decides by its kind
+            return error
+        self._origin = (number, self._origin[1])
+        self._publish()
+        return None
+
+    def _wait_elsewhere(self) -> None:
+        """Hold the job, which this node cannot continue, until the head requeues it to another. If
+        no requeue comes, it begins here.
+        """
+        run = self._run
+        run.store.tried_nodes([*run.store.tried_nodes(), run.node])
+        run.report("another node may be able to continue it: the job waits for a requeue")
+        self._is_unfit = True
+        self.hold.begin()
+        self._publish()
 
     def _start(self, *, again: bool) -> None:
         """Start the job from its beginning. ``again``: it has written outputs before."""
@@ -118,10 +171,30 @@ class Session:
         outcome = self.hold.outcome()
         if outcome is Outcome.IS_OVER:
             return int(signal.SIGTERM)
+        if outcome is Outcome.GOES_ON and self._is_unfit:
+            return self._go_on_unfit()
         if outcome is Outcome.GOES_ON:
             status, self._end_at_loss = self._end_at_loss, None
             return None if self._restore_here() else status
         return None
+
+    def _go_on_unfit(self) -> int | None:
+        """No other node came. Return the wait status of a program that has ended; begin here
+        otherwise.
+        """
+        self._is_unfit = False
+        self.hold.end()
+        if self._end_at_loss is not None:
+            return self._end_at_loss
+        self._origin = (0, "")
+        self._continue_or_start(ImageWait(self._run.caller.job, 0.0), may_go_elsewhere=False)
+        return None
+
+    def _has_died_of_processor(self, status: int) -> bool:
+        """Return whether the program may have used an instruction that this processor lacks."""
+        died_of = os.WTERMSIG(status) if os.WIFSIGNALED(status) else os.WEXITSTATUS(status) - 128
+        is_young = self._origin[0] > 0 and self._run.seconds < _YOUNG_S
+        return is_young and self._run.has_changed_processor and died_of in _OF_INSTRUCTIONS
 
     def _end_of_payload(self) -> int | None:
         """Return the payload's wait status after it has ended."""
@@ -130,6 +203,11 @@ class Session:
         if status is None:
             if not method.pid:
                 self._recover()
+            return None
+        if self._has_died_of_processor(status):
+            self._end_at_loss, self._has_images_for_others = status, True
+            self._refuse(f"it died on this kind of processor: wait status {status}")
+            self._wait_elsewhere()
             return None
         # mpirun ends with an error if a node is lost. Slurm notices the loss later, and requeues
         # the job.
@@ -165,7 +243,7 @@ class Session:
                 return
             # A node that had lost its network may end a run which Slurm has given up. Images are
             # only removed with slurmctld's word that no other run needs them.
-            if not was_ended and not self._is_current():
+            if self._has_images_for_others or (not was_ended and not self._is_current()):
                 self._keep_for_next()
                 return
             run.store.remove()
@@ -276,17 +354,17 @@ class Session:
 
     def _restore_here(self) -> bool:
         """Restore a held job on this node; return whether that worked."""
-        for image in self._run.store.images():
-            try:
-                number = restoring.restore(self._run, image)
-            except RunEnded:
-                raise
-            except Exception as error:  # noqa: BLE001 - try an older image after any error
-                self._run.report(f"image {image.name} could not be brought back: {error}")
-                continue
-            self._origin = (number, self._origin[1])
-            self.hold.end()
-            break
+        images: list[Path] = []
+        with contextlib.suppress(OSError):
+            images = self._run.store.images()
+        no_wait = ImageWait(self._run.caller.job)
+        for image in images:
+            refusal = self._restore(image, no_wait)
+            if refusal is None:
+                self._is_unfit, self._end_at_loss = False, None
+                self.hold.end()
+                break
+            self._run.report(f"image {image.name} could not be brought back: {refusal}")
         else:
             self.hold.begin()
         self._publish()
@@ -327,17 +405,36 @@ class Session:
                 return state.ends_with(self._run.attempt)
         return False
 
+    @property
+    def _state(self) -> str:
+        if not self.is_held:
+            return "running"
+        return "unfit" if self._is_unfit else "held"
+
     def _publish(self, state: str = "") -> None:
         run, (image, reason) = self._run, self._origin
         with contextlib.suppress(OSError):  # a full disk must not end the job
             run.store.publish(
-                state or ("held" if self.is_held else "running"),
+                state or self._state,
                 job=run.caller.job, label=run.meta.label, attempt=run.attempt, uid=run.caller.uid,
                 submitted=run.submitted, node=run.node, method=run.method.name,
                 answer=self._answer,
                 origin={"image": image, "why": log.shown(reason)[:_MAX_REASON_LENGTH]},
                 hindered=log.shown(self.next_save.hindered)[:_MAX_REASON_LENGTH],
             )  # fmt: skip
+
+
+T = TypeVar("T")
+
+
+def _retry(wait: ImageWait, step: Callable[[], T]) -> T:
+    """Return the result of a step, after a wait if it raises OSError, which may pass."""
+    while True:
+        try:
+            return step()
+        except OSError as error:
+            if not wait.retry_after_pause(str(error)):
+                raise
 
 
 def finish(status: int) -> int:

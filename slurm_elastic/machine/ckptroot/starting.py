@@ -74,7 +74,8 @@ def begin(
         run = Run(site, caller, state.restarts, store, meta, saver, submitted=state.submitted)
         session = Session(run, Relay(os.getppid()))
         try:
-            session.begin()
+            session.begin(wait)
+            wait.finish()
         except Exception as error:
             session.abandon(error)
             raise
@@ -111,8 +112,9 @@ def take(site: HelperSite, caller: Caller, store: JobStore, wait: ImageWait) -> 
         try:
             store.open()
             break
-        except Taken as taken:
-            if not wait.retry_after_pause(str(taken)):
+        except (Taken, OSError) as error:
+            # Also of a directory that is read-only for now: what is in it may be the job's images.
+            if not wait.retry_after_pause(str(error)):
                 raise
     # During a wait the job may have been cancelled or requeued.
     if wait.waited:
@@ -190,7 +192,10 @@ def may_have_images(store: JobStore, caller: Caller) -> bool:
 
     A user who fakes that only makes his own job wait.
     """
-    return bool(caller.restarts or store.images())
+    try:
+        return bool(caller.restarts or store.images())
+    except OSError:
+        return True
 
 
 def plain(config: str, umask: int, argv: list[str]) -> Payload:

@@ -24,6 +24,7 @@ import json
 import os
 import secrets
 import time
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, ClassVar
@@ -238,10 +239,13 @@ class JobStore:
         self.replace("status.json", json.dumps(values).encode(), 0o640)
 
     def images(self) -> list[Path]:
-        """Return the directories of complete images, newest first. They are not verified yet."""
+        """Return the directories of complete images, newest first. They are not verified yet.
+
+        OSError if they cannot be listed now: then we do not know that there are none.
+        """
         try:
             names = os.listdir(self.path / "images")
-        except OSError:
+        except FileNotFoundError:
             return []
         numbers = sorted((int(name) for name in names if name.isdigit()), reverse=True)
         return [self.path / "images" / str(number) for number in numbers]
@@ -273,6 +277,13 @@ class JobStore:
         self.require_ours()
         path.rename(final)
         manifests.sync(final.parent)
+        self.tried_nodes([])
+        with contextlib.suppress(OSError):  # they only take room
+            self._drop_unneeded()
+        return final
+
+    def _drop_unneeded(self) -> None:
+        """Remove the images, and the copies of outputs, that the newest image replaces."""
         images = {image.number: image for image in self.manifests()}
         needed = lines.needed(images, self.site.keep)
         for index, old in enumerate(self.images()):
@@ -280,7 +291,17 @@ class JobStore:
             if int(old.name) not in needed and not is_unreadable:
                 self.drop_image(old)
         self.drop_unused_copies()
-        return final
+
+    def tried_nodes(self, nodes: Sequence[str] | None = None) -> list[str]:
+        """Return the nodes on which the newest image could not be used; set them to ``nodes``."""
+        path = self.path / "unfit.json"
+        with contextlib.suppress(OSError, ValueError, RequestRefused):
+            if nodes is not None:
+                self.require_ours()
+                self.replace(path.name, json.dumps(list(nodes)).encode(), 0o600)
+            found = files.json_of(files.read(path, _MAX_META_BYTES, owners=(0,)))
+            return [str(node) for node in found] if isinstance(found, list) else []
+        return []
 
     def manifests(self) -> list[ImageManifest]:
         """Return the manifests of the images that have a good one, newest first."""

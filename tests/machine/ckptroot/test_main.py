@@ -361,7 +361,7 @@ def test_what_fails_as_it_begins_is_abandoned_and_lets_the_directory_go(
     done: list[str] = []
     begun: list[tuple[str, Payload]] = []
 
-    def fails() -> None:
+    def fails(_: object) -> None:
         raise RequestRefused("criu restore: exit 1")
 
     close = lambda: done.append("close")  # noqa: E731

@@ -90,6 +90,8 @@ class Job:
         os.chown(self.out, USER, USER)
         self.attempt += 1
         self.store.claim(self.attempt)
+        # So many nodes could not use the newest image that an older one is used, or none.
+        self.store.tried_nodes(["n7", "n8", "n9"])
         node: Any = Node(*bad)
         self.of = Run(self.site, CALLER, self.attempt, self.store, self.meta, node)
         relay: Any = SimpleNamespace(terminated=False, wake_sudo=lambda *_: None)
