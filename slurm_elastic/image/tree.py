@@ -41,6 +41,7 @@ without where the kernel forbids it. The minus: kernels before 6.6 lack the key 
 _SUDOERS = f"""\
 Cmnd_Alias SLURM_ELASTIC_CKPT = {ROOT_PART} ready *, {ROOT_PART} run *
 Defaults!SLURM_ELASTIC_CKPT env_reset, !requiretty, !use_pty, !pam_session, rlimit_core=user
+Defaults!SLURM_ELASTIC_CKPT preserve_groups
 ALL ALL=(root) NOPASSWD: SLURM_ELASTIC_CKPT
 """
 

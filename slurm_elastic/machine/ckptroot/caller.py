@@ -73,7 +73,7 @@ def identify(
         uid=user.pw_uid,
         gid=sudo_number("SUDO_GID"),
         user=user.pw_name,
-        groups=tuple(os.getgrouplist(user.pw_name, sudo_number("SUDO_GID"))),
+        groups=slurms_groups(user, sudo_number("SUDO_GID")),
         environment=_environment(top, proc),
         step=f"{job}.{step_name}",
     )
@@ -96,6 +96,19 @@ def sudo_user() -> pwd.struct_passwd:
     if uid == 0 or sudo_number("SUDO_GID") == 0:
         raise RequestRefused("jobs of root, or with its group, are not checkpointed")
     return user
+
+
+def slurms_groups(user: pwd.struct_passwd, gid: int) -> tuple[int, ...]:
+    """Return the supplementary groups that Slurm gave the job, which sudo passes on to us.
+
+    The groups come with the job's credential (slurm.conf(5), send_gids). This node may not know
+    them: its image may lack them, or its directory service may not answer yet.
+    """
+    groups = os.getgroups()
+    if 0 not in groups:
+        return tuple(groups)
+    # These are root's: the rule for sudo lacks preserve_groups.
+    return tuple(os.getgrouplist(user.pw_name, gid))
 
 
 def own_environment(sudo: str, proc: Path = Path("/proc")) -> dict[bytes, bytes]:

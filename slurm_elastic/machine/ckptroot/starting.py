@@ -217,5 +217,5 @@ def plain(config: str, umask: int, argv: list[str]) -> Payload:
         umask=umask,
         uid=user.pw_uid,
         gid=gid,
-        groups=tuple(os.getgrouplist(user.pw_name, gid)),
+        groups=callers.slurms_groups(user, gid),
     )

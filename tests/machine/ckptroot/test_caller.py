@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import shutil
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -10,6 +12,8 @@ import pytest
 from slurm_elastic.machine.ckptroot import caller as callers
 from slurm_elastic.machine.ckptroot.caller import Caller
 from slurm_elastic.machine.ckptroot.site import HelperSite, RequestRefused
+
+from .helpers import ROOT
 
 # what the environment says of the job
 
@@ -129,16 +133,51 @@ def test_who_was_not_started_by_sudo_in_a_batch_step_is_nobody(
 def test_a_parent_that_changed_while_it_was_asked_about_is_believed_nothing(
     tree: Tree, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def another(_: str, __: int) -> list[int]:
+    def another() -> list[int]:
         tree.runs(25, 21, SHELL)
         tree.runs(21, 1, STEPD)
         return []
 
     with monkeypatch.context() as meanwhile:
-        meanwhile.setattr(os, "getgrouplist", another)
+        meanwhile.setattr(os, "getgroups", another)
         with pytest.raises(RequestRefused, match="the process that started us has ended"):
             tree.identify(asks=True)
     parents = iter([30, 30, 1])
     monkeypatch.setattr(os, "getppid", lambda: next(parents))
     with pytest.raises(RequestRefused, match="the process that started us has ended"):
         tree.identify(asks=True)
+
+
+# which groups the job has
+
+
+_SHOW = "#!/usr/bin/python3\nimport os; print(sorted(os.getgroups()))\n"
+_IN_A_NODE = """\
+mount --make-rprivate / && mount -t tmpfs -o mode=755 none /usr/local/sbin
+mount -t tmpfs -o mode=755 none /etc/sudoers.d
+cp "$1" /usr/local/sbin/slurm-elastic-ckpt-root && cp "$2" /etc/sudoers.d/slurm-elastic
+chmod 755 /usr/local/sbin/slurm-elastic-ckpt-root && chmod 440 /etc/sudoers.d/slurm-elastic
+setpriv --reuid 65534 --regid 65534 --groups 5000,5001 \\
+    sudo -n /usr/local/sbin/slurm-elastic-ckpt-root ready criu
+"""
+
+
+@ROOT
+@pytest.mark.skipif(shutil.which("sudo") is None, reason="needs sudo")
+def test_sudo_passes_on_groups_of_the_job_that_the_node_does_not_know(tmp_path: Path) -> None:
+    (tmp_path / "show").write_text(_SHOW)
+    rules = Path(__file__).parents[3] / "etc" / "sudoers.d-slurm-elastic"
+    script = ("sh", "-e", "-c", _IN_A_NODE, "sh", str(tmp_path / "show"), str(rules))
+    shown = subprocess.run(
+        ("unshare", "--mount", *script), capture_output=True, text=True, check=True
+    )
+    assert shown.stdout == "[5000, 5001, 65534]\n"
+
+
+@pytest.mark.parametrize(("given", "groups"), [([5000, 5001], (5000, 5001)), ([0], (7, 8))])
+def test_groups_are_those_that_sudo_gave_unless_they_are_roots(
+    monkeypatch: pytest.MonkeyPatch, given: list[int], groups: tuple[int, ...]
+) -> None:
+    monkeypatch.setattr(os, "getgroups", lambda: given)
+    monkeypatch.setattr(os, "getgrouplist", lambda *_: [7, 8])
+    assert callers.slurms_groups(callers.pwd.getpwuid(65534), 65534) == groups
