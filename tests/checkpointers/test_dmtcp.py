@@ -285,7 +285,7 @@ def test_images_go_on_from_behind_a_closed_directory(bed: NodeBed) -> None:
         saved.read_bytes()
 
 
-def test_processes_that_do_not_all_come_back_are_ended_and_the_older_image_is_tried(
+def test_processes_that_do_not_all_come_back_are_ended_and_another_node_is_asked_for(
     bed: NodeBed,
 ) -> None:
     """DMTCP's other processes would wait for them until the job's time limit."""
@@ -296,10 +296,11 @@ def test_processes_that_do_not_all_come_back_are_ended_and_the_older_image_is_tr
     again = bed.run(attempt=1)
     origin = bed.checkpointer.origin(again)
     assert origin is not None
-    assert origin.image == 0
+    assert origin.is_unfit
     assert origin.why.startswith(f"image {image.number} is not used: ")
     assert "did not come back" in origin.why
-    assert bed.works(again)
+    assert not bed.works(again)
+    assert len(bed.checkpointer.images(again)) == 2
 
 
 def test_what_dmtcp_keeps_beside_an_image_is_there_at_the_restart(bed: NodeBed) -> None:

@@ -304,6 +304,9 @@ def test_a_job_that_does_not_come_back_goes_on_from_an_older_image_or_starts_ove
     bed.wait(lambda: (bed.user / "late").exists(), "the file")
     second = save(bed, run, stop=True)
     (bed.user / "late").unlink()
+    # As if other nodes had tried already, so that an older image is used at once.
+    unfit = Path(second.path).parents[1] / "unfit.json"
+    unfit.write_text('["n7", "n8", "n9"]')
     origin = bed.checkpointer.origin(bed.run(attempt=1))
     assert origin is not None
     assert origin.image == (first.number if has_older else 0)

@@ -12,7 +12,7 @@ from . import files
 from .locks import Lock
 from .protobuf import Message
 from .rights import RightsUser
-from .site import RequestRefused
+from .site import RequestRefused, WrongImage
 
 _COMMON = 0x54564319  # criu/include/magic.h: IMG_COMMON_MAGIC, before each image's own
 _CORE = 0x55053847
@@ -72,16 +72,16 @@ def check(directory: Path, user: RightsUser) -> tuple[int, ...]:
     """
     names = sorted(entry.name for entry in directory.iterdir())
     if not {"inventory.img", "pstree.img"} <= set(names):
-        raise RequestRefused("no image of CRIU: inventory or process tree are missing")
+        raise WrongImage("no image of CRIU: inventory or process tree are missing")
     cores = [name for name in names if name.startswith("core-")]
     if not cores:
-        raise RequestRefused("the image has no task")
+        raise WrongImage("the image has no task")
     for name in names:
         if _NAMESPACE.match(name) and not _SYSV.fullmatch(name):
-            raise RequestRefused(f"{name}: the image has namespaces or mounts of its own")
+            raise WrongImage(f"{name}: the image has namespaces or mounts of its own")
     group_lists = {_check_core(directory / name, user) for name in cores} - {None}
     if len(group_lists) > 1:
-        raise RequestRefused("the image has tasks with different groups")
+        raise WrongImage("the image has tasks with different groups")
     return next((groups for groups in group_lists if groups is not None), ())
 
 
@@ -187,7 +187,7 @@ def _files(directory: Path) -> Iterator[tuple[str, int, int, int]]:
 def _check_core(path: Path, user: RightsUser) -> tuple[int, ...] | None:
     entries = list(_entries(path, _CORE))
     if len(entries) != 1:
-        raise RequestRefused(f"{path.name}: {len(entries)} entries, expected one")
+        raise WrongImage(f"{path.name}: {len(entries)} entries, expected one")
     threads = entries[0].messages(5)
     # A zombie: it waits for its parent to read its status. CRIU saves no credentials of it, and
     # restores it as a process that exits at once and runs nothing (core.proto's task_core_entry;
@@ -197,36 +197,33 @@ def _check_core(path: Path, user: RightsUser) -> tuple[int, ...] | None:
     creds = [credentials for thread in threads for credentials in thread.messages(10)]
     # If a field comes twice, we do not know whether CRIU takes the first, the last, or merges them.
     if len(threads) != 1 or len(creds) != 1:
-        raise RequestRefused(f"{path.name}: not one set of credentials")
+        raise WrongImage(f"{path.name}: not one set of credentials")
     return _check_credentials(path, creds[0], user)
 
 
 def _check_credentials(path: Path, creds: Message, user: RightsUser) -> tuple[int, ...]:
-    """Return the task's supplementary groups. RequestRefused if a credential is not the user's."""
+    """Return the task's supplementary groups. WrongImage if a credential is not the user's."""
     for field, kind, expected in (
         *((n, "uid", user.uid) for n in (1, 3, 5, 7)),
         *((n, "gid", user.gid) for n in (2, 4, 6, 8)),
     ):
         actual = creds.number(field, missing=-1)
         if actual != expected:
-            raise RequestRefused(
-                f"{path.name}: a task with {kind} {actual}, the job's is {expected}"
-            )
+            raise WrongImage(f"{path.name}: a task with {kind} {actual}, the job's is {expected}")
     if any(any(creds.numbers(field)) for field in (9, 10, 11)):
-        raise RequestRefused(f"{path.name}: a task with capabilities")
+        raise WrongImage(f"{path.name}: a task with capabilities")
     if creds.number(13, missing=-1) != 0:
-        raise RequestRefused(f"{path.name}: a task with securebits")
+        raise WrongImage(f"{path.name}: a task with securebits")
     groups = tuple(sorted(creds.numbers(14)))
     foreign_groups = set(groups) - {*user.groups, user.gid}
     if foreign_groups:
+        # Not verified as wrong: another node may know the group.
         raise RequestRefused(
             f"{path.name}: a task with group {min(foreign_groups)}, not one of the job's"
         )
     unknown_fields = set(creds.fields) - set(range(1, 20))
     if unknown_fields:
-        raise RequestRefused(
-            f"{path.name}: credentials with an unknown field {min(unknown_fields)}"
-        )
+        raise WrongImage(f"{path.name}: credentials with an unknown field {min(unknown_fields)}")
     return groups
 
 
@@ -238,13 +235,13 @@ def _entries(path: Path, magic: int) -> Iterator[Message]:
     """Yield the messages of an image: two magic numbers, then each message after its length."""
     data = files.read(path, _MAX_BYTES)
     if len(data) < 8 or struct.unpack_from("<II", data) != (_COMMON, magic):
-        raise RequestRefused(f"{path.name}: not an image of this kind")
+        raise WrongImage(f"{path.name}: not an image of this kind")
     offset = 8
     while offset < len(data):
         if offset + 4 > len(data):
-            raise RequestRefused(f"{path.name}: cut off")
+            raise WrongImage(f"{path.name}: cut off")
         (size,) = struct.unpack_from("<I", data, offset)
         offset += 4 + size
         if offset > len(data):
-            raise RequestRefused(f"{path.name}: cut off")
+            raise WrongImage(f"{path.name}: cut off")
         yield Message(data[offset - size : offset])

@@ -16,7 +16,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from . import tracing
 from .pinned_task import TaskOwner, pinned
 from .proc import descriptors_of, status_of
-from .site import RequestRefused
+from .site import RequestRefused, WrongImage
 
 _DELETED = " (deleted)"
 _MEMORY = ("/memfd:", "/dev/shm/", "/SYSV")  # noqa: S108 - these are found, not made
@@ -193,7 +193,7 @@ def state_of(path: str) -> State:
 
 
 def check_locked(locked: Mapping[str, State]) -> None:
-    """RequestRefused if a file that the job kept locked has changed since the save.
+    """WrongImage if a file that the job kept locked has changed since the save.
 
     No process held the lock while the job was not running, so the job's knowledge of the file would
     be wrong.
@@ -205,6 +205,4 @@ def check_locked(locked: Mapping[str, State]) -> None:
             raise RequestRefused(f"{path}: {error.strerror}") from error
         # JSON has made lists of the manifest's tuples.
         if now != tuple(before):
-            raise RequestRefused(
-                f"{path} has changed since the job, which keeps it locked, was saved"
-            )
+            raise WrongImage(f"{path} has changed since the job, which keeps it locked, was saved")

@@ -18,19 +18,13 @@ from typing import Any
 
 from . import files as safe
 from .identity import JobKey
-from .site import RequestRefused
+from .site import RequestRefused, WrongImage
 
 NAME = "manifest.json"
 _BLOCK_BYTES = 1 << 20
 _MAX_MANIFEST_BYTES = 16 << 20
 _MAX_FILES = 100_000
 """Of an image: CRIU makes a handful of files for each task."""
-
-
-class WrongImage(RequestRefused):
-    """The image was verified as wrong: no node can use it. Every other error may be of this node,
-    or of this moment.
-    """
 
 
 UNLIMITED = sys.maxsize

@@ -11,6 +11,7 @@ from .images import OpenFile
 from .inventory import check_locked
 from .rights import as_user
 from .run import Run
+from .site import WrongImage
 
 
 def restore(run: Run, image: Path) -> int:
@@ -23,7 +24,7 @@ def restore(run: Run, image: Path) -> int:
     expected = (run.meta.key(run.site.cluster), method.name, image.name)
     actual = (manifest.key, manifest.method, str(manifest.number))
     if actual != expected:
-        raise manifests.WrongImage(f"it is of {actual}, not of {expected}")
+        raise WrongImage(f"it is of {actual}, not of {expected}")
     manifests.compare(image, manifest)
     started_with = instructions.of_image(image)
     with as_user(caller):

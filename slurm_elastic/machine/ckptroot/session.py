@@ -21,12 +21,11 @@ from . import job_state, log, outputs, restoring
 from .hold import JobHold, Outcome
 from .image_wait import ImageWait, RunEnded
 from .instructions import of_node
-from .manifest import WrongImage
 from .next_save import CHECK_EVERY_S, NextSave
 from .run import Run
 from .saving import RunSaves
 from .signals import SIGNALS, Relay
-from .site import RequestRefused
+from .site import RequestRefused, WrongImage
 from .store import HeadRequest, Replaced
 
 _MAX_REASON_LENGTH = 500

@@ -18,6 +18,12 @@ class RequestRefused(Exception):  # noqa: N818 - an answer to the caller, not a 
     """The request is refused. The text of the exception says why."""
 
 
+class WrongImage(RequestRefused):
+    """The image was verified as wrong: no node can use it. Every other error may be of this node,
+    or of this moment.
+    """
+
+
 class Absent(RequestRefused):
     """A directory is not there now, as while its file server is away."""
 

@@ -72,7 +72,9 @@ def test_read_only_everywhere_a_job_goes_on_and_starts_anew_only_when_its_node_i
         assert world.migrations(job)[-1].step == "waiting"
         world.lose(job)
         world.wait_for(
-            lambda: world.own_output(job)[:1] == ["start restart=1 args="], "it starts anew"
+            lambda: world.own_output(job)[:1] == ["start restart=1 args="],
+            "it starts anew, once it has waited for the directory",
+            patience=600.0,
         )
         world.wait_more(job)
         moved = world.moved(job)
