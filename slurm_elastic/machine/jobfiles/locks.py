@@ -11,6 +11,7 @@ import fcntl
 import os
 import time
 from collections.abc import Callable, Iterator
+from typing import ClassVar
 
 PLACE = "/run/slurm-elastic-copier/locks"
 """A directory for each uid, made by root."""
@@ -31,6 +32,10 @@ class Locks:
     """``place``: the open directory of the locks; None: root has not made it, and nothing is
     locked.
     """
+
+    guarded_by: ClassVar[dict[str, str]] = {
+        "descriptor": "to write one file, or one directory's files"
+    }
 
     def __init__(self, place: int | None) -> None:
         self._place = place

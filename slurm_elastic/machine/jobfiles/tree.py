@@ -14,6 +14,7 @@ import hashlib
 import os
 import stat
 from collections.abc import Iterator, Sequence
+from typing import ClassVar
 
 from .locks import Locks
 from .wire import CopyError, Message
@@ -35,6 +36,8 @@ class Tree:
     ``one_file_system``: leave out what is mounted below it, which may be anybody's. ``notes``: the
     files that were left out, each with the reason.
     """
+
+    guarded_by: ClassVar[dict[str, str]] = {"descriptor": "to write one unfinished file"}
 
     def __init__(
         self, path: str, exclude: Sequence[str], *, one_file_system: bool = False,

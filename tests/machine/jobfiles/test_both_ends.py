@@ -71,7 +71,7 @@ class Ends:
         given, sink = os.pipe()
         os.write(sink, json.dumps(order).encode())
         os.close(sink)
-        program = [sys.executable, "-m", "slurm_elastic.machine.jobfiles.run"]
+        program = [sys.executable, "-P", "-m", "slurm_elastic.machine.jobfiles.run"]
         with (
             self.within(
                 self.machine, machine, [*program, "node", command], to_machine[0], from_machine[1]
