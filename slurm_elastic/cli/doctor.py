@@ -126,7 +126,8 @@ def examine(
         if clouds:
             diagnosis = _diagnosis(look_at_clouds(config, catalogues), time.time())
         else:
-            look = diagnose if plan.is_installed(config) else before_install
+            is_ours = plan.is_installed(config) or head.lacks_include(config, file)
+            look = diagnose if is_ours else before_install
             slurm = ProbingCli(config.slurm)
             diagnosis = look(
                 config, slurm, time.time(), environment, quick=quick, catalogues=catalogues,
@@ -168,6 +169,7 @@ def diagnose(
     findings = [
         *([environment] if environment else []),
         *head.state_directory(config),
+        *head.include_line(config, file),
         *head.slurm(
             config, slurm
         ),  # before the ledger's last error of Slurm: first one is reported

@@ -40,6 +40,7 @@ from slurm_elastic.model.slurm import SlurmNode
 from slurm_elastic.policies.launch.exclusions import DENIED
 from slurm_elastic.providers.fake.provider import FakeProvider
 from slurm_elastic.slurm.client.fake import FakeSlurm
+from slurm_elastic.slurm.conf.install import InstallManifest
 from slurm_elastic.state.ckptstate import CheckpointState
 from slurm_elastic.state.ckptstate.schema import FILE
 from slurm_elastic.state.credentials import health_of
@@ -333,6 +334,28 @@ def test_a_cloud_without_room_is_a_note(config: Config) -> None:
     pools = [p for p in doctor.plan.pools_of(config) if p.cloud == "near"]
     (note,) = [f for f in clouds.look(provider, cloud, pools) if f.level is FindingLevel.NOTE]
     assert note.observed == "1, none has room now"
+
+
+def test_an_include_line_that_was_taken_out_after_the_install_is_the_first_thing_wrong(
+    file: Path,
+    slurm: FakeSlurm,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    conf = file.parent / "slurm.conf"
+    conf.write_text("ClusterName=alps\n")
+    manifest = InstallManifest(
+        slurm_conf=configfile.load(file).slurm.conf, backup="", programs_dir="/x", files={}
+    )
+    (file.parent / "installed.json").write_bytes(msgspec.json.encode(manifest))
+    monkeypatch.setattr(doctor, "ProbingCli", lambda _settings: slurm)
+    assert main(["doctor", "--quick", "--json", "--config", str(file)]) == 1
+    told = msgspec.json.decode(capsys.readouterr().out)
+    found = {f["check"]: f for part in told["parts"] for f in part["findings"]}
+    lost = found[configfile.load(file).slurm.conf]
+    assert lost["level"] == "wrong"
+    assert "the include line was taken out" in lost["found"]
+    assert "slurm-elastic conf install" in lost["advice"]
 
 
 @pytest.mark.parametrize("line", ["", "include slurm-elastic.conf\n"])

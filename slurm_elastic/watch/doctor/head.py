@@ -25,7 +25,7 @@ from slurm_elastic.model.finding import Finding, FindingLevel
 from slurm_elastic.model.protocols import NO_NODE, Slurm
 from slurm_elastic.model.slurm import SlurmNode
 from slurm_elastic.policies.nodes.out_of_service import ill
-from slurm_elastic.slurm.conf import allow_lists, check, head_names, plan
+from slurm_elastic.slurm.conf import allow_lists, check, head_names, install, plan
 from slurm_elastic.slurm.conf.overridden import overridden
 from slurm_elastic.state import statedir
 from slurm_elastic.state.heartbeat import DAEMON
@@ -292,6 +292,30 @@ def before_install(config: Config, client: Slurm) -> Iterator[Finding]:
         advice=f"slurm-elastic conf install; then start the services ({page('install')})",
     )
     yield _answer(config, client)[0]
+
+
+def lacks_include(config: Config, file: Path | None) -> bool:
+    """Whether slurm.conf lost our include line after an install. ``file``: the configuration."""
+    if file is None or plan.is_installed(config):
+        return False
+    with contextlib.suppress(ConfigError):  # a damaged record says nothing
+        manifest = install.read_manifest(file)
+        return manifest is not None and manifest.slurm_conf == config.slurm.conf
+    return False
+
+
+def include_line(config: Config, file: Path | None) -> Iterator[Finding]:
+    """Report an include line that something else took out, such as a configuration management."""
+    if lacks_include(config, file):
+        yield Finding.wrong(
+            config.slurm.conf,
+            "slurm-elastic is installed, but the include line was taken out",
+            expected="its line: a slurmctld that restarts without it drops the cloud nodes and"
+            " their jobs, while the machines stay paid",
+            advice="`slurm-elastic conf install` puts it back; add the line where this file is"
+            " made, too",
+            cause=INSTALL,
+        )
 
 
 def slurm(config: Config, client: Slurm) -> Iterator[Finding]:
