@@ -252,7 +252,26 @@ def test_a_default_memory_of_the_default_partition_alone_is_named(root: Path, na
     for everywhere in ("DefMemPerCPU=100\n", "PartitionName=DEFAULT DefMemPerNode=100\n"):
         conf.write_text(everywhere + plain)
         notices = small_sites.plan.make(small_sites.config(conf)).notices
-        assert not any("DefMem" in notice for notice in notices)
+        (notice,) = (n for n in notices if "DefMem" in n)
+        inherited = everywhere.split()[-1]
+        assert f"has {name}=300, cloud partitions {inherited}: a job without --mem" in notice
+    conf.write_text(f"{name}=300\n{plain}")
+    notices = small_sites.plan.make(small_sites.config(conf)).notices
+    assert not any("DefMem" in notice for notice in notices)
+
+
+@pytest.mark.parametrize("name", ["DefMemPerCPU", "DefMemPerNode"])
+def test_a_default_memory_that_no_cloud_node_has_is_named(root: Path, name: str) -> None:
+    conf = small_sites.copy("priority-job-factor", root)
+    text = conf.read_text()
+    config = small_sites.config(conf)
+    most = max(pool.slurm_memory for pool in config.pools)
+    for value, told in ((most, 0), (most + 1, 1)):
+        conf.write_text(f"{name}={value}\n{text}")
+        notices = [n for n in small_sites.plan.make(config).notices if "more than any node" in n]
+        assert len(notices) == told
+    assert f"{name}={most + 1} is more than any node of cloud" in notices[0]
+    assert f"({most} MiB): no job without --mem gets this cloud" in notices[0]
 
 
 def test_associations_with_the_default_partition_are_named(root: Path) -> None:

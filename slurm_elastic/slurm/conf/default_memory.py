@@ -1,4 +1,5 @@
-"""The memory of jobs that ask for none, if only the site's own partition sets it.
+"""The memory of jobs that ask for none, if cloud partitions have another default, or one that no
+cloud node has.
 
 The fragment copies no DefMem, because cloud nodes have another amount of memory for each CPU. Slurm
 gives a job without a default all memory of its node, so each such job gets a machine to itself.
@@ -10,7 +11,8 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from slurm_elastic.config import Config
 from slurm_elastic.config.clouds import CloudSettings
-from slurm_elastic.slurm.client.siteconf import SiteConf
+from slurm_elastic.slurm.client import confvalues
+from slurm_elastic.slurm.client.siteconf import ConfRecord, Entry, SiteConf
 from slurm_elastic.slurm.conf import allowed_partitions
 
 _PER_GPU = "DefMemPerGPU"
@@ -18,14 +20,20 @@ _NAMES = ("DefMemPerCPU", "DefMemPerNode", _PER_GPU)
 
 
 def notices(config: Config, site: SiteConf) -> Iterator[str]:
-    """A sentence for each allowed partition with a DefMem that cloud partitions do not inherit."""
+    """A sentence for each cloud whose nodes have less than the default, and for each allowed
+    partition with a DefMem that cloud partitions do not inherit.
+    """
+    options = {name: site.partition_defaults.get(name.lower()) or site.option(name)
+               for name in _NAMES}  # fmt: skip
+    entries = {name: entry for name, entry in options.items() if entry}
+    for cloud in config.clouds:
+        yield from _above_all_nodes(config, cloud, entries)
     by_memory = site.option("SelectTypeParameters")
     if by_memory is None or "MEMORY" not in by_memory.value.upper():
         return
-    options = {name: site.partition_defaults.get(name.lower()) or site.option(name)
-               for name in _NAMES}  # fmt: skip
-    inherited = {name: entry.value for name, entry in options.items() if entry}
+    inherited = {name: entry.value for name, entry in entries.items()}
     for record, clouds in allowed_partitions.clouds_by_partition(config, site):
+        yield from _other_value(record, inherited)
         # A value for each GPU counts beside one for each CPU, and before it.
         names = [name for name in _NAMES if not inherited or name in {_PER_GPU} - inherited.keys()]
         # DefMemPerGPU is for jobs with GPUs only.
@@ -39,6 +47,36 @@ def notices(config: Config, site: SiteConf) -> Iterator[str]:
                 f" partitions have none: {_effect(name, inherited)}; set {name} for all partitions,"
                 " in a line of its own of slurm.conf or in PartitionName=DEFAULT"
             )
+
+
+def _above_all_nodes(
+    config: Config, cloud: CloudSettings, entries: Mapping[str, Entry]
+) -> Iterator[str]:
+    """A sentence for a default that is more than each node of the cloud has: the submit filter then
+    lists the cloud for no job without --mem.
+    """
+    most = max((p.slurm_memory for p in config.pools if p.cloud == cloud.name), default=0)
+    for name, entry in entries.items():
+        value = confvalues.number(entry.value)
+        if name != _PER_GPU and most and value is not None and value > most:
+            yield (
+                f"{entry.location}: {name}={entry.value} is more than any node of cloud"
+                f" {cloud.name} has ({most} MiB): no job without --mem gets this cloud"
+            )
+
+
+def _other_value(record: ConfRecord, inherited: Mapping[str, str]) -> Iterator[str]:
+    """A sentence if the partition's own default differs from that of cloud partitions."""
+    names = [name for name in _NAMES if name != _PER_GPU]
+    own = next((record.values[n.lower()] for n in names if n.lower() in record.values), None)
+    other = next((f"{name}={inherited[name]}" for name in names if name in inherited), None)
+    if own is None or other is None or f"{own.name}={own.value}".lower() == other.lower():
+        return
+    yield (
+        f"{own.location}: partition {record.names[0]} has {own.name}={own.value}, cloud partitions"
+        f" {other}: a job without --mem gets other memory there; to have it equal, set it for all"
+        " partitions, in PartitionName=DEFAULT"
+    )
 
 
 def _has_gpus(config: Config, clouds: Sequence[CloudSettings]) -> bool:
