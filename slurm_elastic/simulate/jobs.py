@@ -11,6 +11,9 @@ from slurm_elastic.policies.launch.job_data import NO_DATA, JobData
 MAX_SECONDS = 2**33
 """Seconds (272 years). Longer histories and jobs, and later Unix times, are errors of the file."""
 _MAX_VALUE = 2**40
+_MAX_NUMBER = 2**63 - 1
+"""Some histories have hashes for users. A number that only names something may fill its column."""
+_NUMBERS = frozenset({"number", "user", "partition", "account"})
 
 
 class Job(NamedTuple):
@@ -38,10 +41,15 @@ def implausible_value(job: Job) -> str | None:
     if -_MAX_VALUE < min(job) <= max(job) < MAX_SECONDS:
         return None
     for name, value in zip(Job._fields, job, strict=True):
-        bound = MAX_SECONDS if name in ("submit", "run", "limit") else _MAX_VALUE
-        if not -bound < value < bound:
+        if not -_bound(name) < value < _bound(name):
             return f"{name} {str(value)[:24]}"
     return None
+
+
+def _bound(name: str) -> int:
+    if name in _NUMBERS:
+        return _MAX_NUMBER
+    return MAX_SECONDS if name in ("submit", "run", "limit") else _MAX_VALUE
 
 
 class Jobs:

@@ -7,6 +7,7 @@ import zlib
 from enum import StrEnum
 from pathlib import Path
 
+from slurm_elastic.base.errors import ConfigError
 from slurm_elastic.simulate import gwf, swf
 from slurm_elastic.simulate.swf import BYTE_ORDER_MARK, History, opened
 
@@ -25,6 +26,8 @@ def load(path: Path, max_jobs: int | None = None, form: Format | None = None) ->
     """Read the first ``max_jobs`` jobs of ``path`` (``-``: standard input). ``form``: None finds it
     out. Raises ConfigError.
     """
+    if form is None:
+        _refuse_others(path)
     if (form or format_of(path)) is Format.GWF:
         return gwf.load(path, max_jobs)
     return swf.load(path, max_jobs)
@@ -33,6 +36,21 @@ def load(path: Path, max_jobs: int | None = None, form: Format | None = None) ->
 def format_of(path: Path) -> Format:
     """Return the format that the first lines show; SWF if the file cannot be read."""
     return Format.GWF if gwf.is_of_gwf(_head(path)) else Format.SWF
+
+
+def _refuse_others(path: Path) -> None:
+    """ConfigError for forms of histories that have jobs, but that nothing here reads."""
+    head = _head(path)
+    if head.startswith("PK\x03\x04"):
+        raise ConfigError(f"workload {path} is a ZIP archive: unpack it, and name the file in it")
+    lines = (line.strip() for line in head.splitlines())
+    names = next((line for line in lines if line and line[0] not in "#;"), "").split(",")
+    if len(names) > 2 and all(name.strip().isidentifier() for name in names):
+        raise ConfigError(
+            f"workload {path} has named columns between commas ({', '.join(names[:3])}, ...):"
+            " this form, which workflows have in the Grid Workloads Archive, is not read; expected"
+            " SWF, GWF with a job in each line, or sacct's output"
+        )
 
 
 def _head(path: Path) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import re
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -11,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from slurm_elastic.base.errors import ConfigError
+from slurm_elastic.simulate import workload
 from slurm_elastic.simulate.jobs import Job, Jobs
 from slurm_elastic.simulate.swf import History, load, read
 
@@ -182,3 +184,28 @@ def test_other_separators_and_columns_after_the_last_are_read() -> None:
     line = "1 0 10 60 2 -1 -1 2 60 -1 1 1 1 -1 1 1 -1 -1"
     for text in (line.replace(" ", ";"), f"{line} some-text", f"\ufeff{line}"):
         assert jobs_of([text])[0] == [(1, 0, 60)]
+
+
+def test_users_may_have_numbers_as_large_as_hashes() -> None:
+    found = history(line().replace(" 153 75 ", f" {2**62} {2**45} "))
+    assert not len(found.complaints)
+    assert (list(found.jobs.user), list(found.jobs.account)) == ([2**62], [2**45])
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        (b"PK\x03\x04 and more", "is a ZIP archive: unpack it, and name the file in it"),
+        (
+            b"WorkflowID,JobID,SubmitTime,RunTime\n0,1,5,10\n",
+            "has named columns between commas (WorkflowID, JobID, SubmitTime, ...)",
+        ),
+    ],
+)
+def test_a_form_that_is_not_read_is_refused_by_its_name(
+    tmp_path: Path, content: bytes, words: str
+) -> None:
+    path = tmp_path / "history"
+    path.write_bytes(content)
+    with pytest.raises(ConfigError, match=re.escape(words)):
+        workload.load(path)
