@@ -106,7 +106,7 @@ def _row(job: JobShape, row: RankedPool, rank: int | None, behind: str) -> Ranke
     terms, offers = row.terms, job.offers_of(row.terms)
     # The cost includes the traffic, which no hour has, and the machines while the data moves.
     seconds = terms.boot_s + terms.traffic.seconds(job.data) + job.seconds
-    hours = row.machines * seconds / 3600
+    hours = row.machines * terms.billed_hours(seconds)
     machine_dollars = row.cost - terms.traffic.dollars(job.data)
     if terms.offers and not offers:
         behind = "its reservation ends before the job"

@@ -214,6 +214,7 @@ def pool_terms(
         site.now(),
         site.config.ranking,
         boot_s=site.rules[pool.name].boot,
+        lease_s=site.rules[pool.name].lease,
         has_idle=any(_takes_jobs(nodes[name]) for name in pool.nodes if name in nodes),
         unavailable=silence,
         traffic=traffic_terms(site.clouds[pool.cloud]),

@@ -170,6 +170,7 @@ class Purchases:
         offers, scope = self._offers(pool, now), self._scope(now, pool, ())
         return terms_of(
             request, partition, offers, scope, now, self.keys, boot_s=float(boot_s),
+            lease_s=self.pools[pool].pool.billing.lease,
             traffic=self.pools[pool].pool.traffic,
         )  # fmt: skip
 

@@ -115,6 +115,19 @@ def test_the_boot_is_paid() -> None:
     assert cost(short, slow) == pytest.approx(0.10 * 2400 / 3600)
 
 
+def test_whole_leases_are_paid() -> None:
+    """A job of ten minutes pays an hour of a cloud that bills by the hour."""
+    hourly, by_second = terms("a", 0.10, lease_s=HOUR), terms("b", 0.12)
+    short, long = (JobShape(machines={"a-pool": 1, "b-pool": 1}, seconds=s) for s in (600, HOUR))
+    assert [row.terms.cloud for row in job_order(short, (hourly, by_second), DEFAULT_KEYS)] == [
+        "b", "a",
+    ]  # fmt: skip
+    assert [row.terms.cloud for row in job_order(long, (hourly, by_second), DEFAULT_KEYS)] == [
+        "a", "b",
+    ]  # fmt: skip
+    assert cost(short, hourly) == pytest.approx(0.10)
+
+
 def test_lost_work_counts_for_the_key_risk() -> None:
     calm = terms("a", 0.040, Market.SPOT)
     rough = terms("b", 0.035, Market.SPOT)

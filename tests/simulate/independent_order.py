@@ -8,7 +8,8 @@ Rules that the documentation leaves open, as they are taken here:
   other, the pools of each as they are listed; standing machines of a public cloud count as a cloud
   of their own that costs nothing more;
 - a job's cost in a cloud is that of the first of its pools that can hold the job, or of the first
-  that can sell, if the first one cannot: machines x price x (one boot, if paid, and the limit), the
+  that can sell, if the first one cannot: machines x price x (one boot, if paid, and the limit, in whole
+  leases), the
   machines from the offers as they would be bought, those that no limit leaves room for at the price
   of the last offer. On-premises before public, those that sell (or have an idle machine) before
   others, reserved before spot before on demand before spot that costs no less than on demand
@@ -202,4 +203,5 @@ class Orders:
         """For which each of the job's machines is paid."""
         model = self.site.pools[pool]
         boot = boot_seconds(model.boot, 1) if model.clock is Clock.REQUEST else 0
-        return (boot + self.limit[job]) / HOUR
+        seconds, lease = boot + self.limit[job], model.billing.lease
+        return -(-seconds // lease) * lease / HOUR

@@ -79,6 +79,7 @@ def random_terms(rng: random.Random, number: int, ranking: Sequence[str]) -> Poo
         offers=offers,
         on_demand=min(on_demand, default=math.inf),
         boot_s=rng.choice((0.0, 45.0, 130.5, 600.0)),
+        lease_s=rng.choice((1.0, 60.0, 3600.0)),
         keys={name: own_keys[name] for name in ranking if name in own_keys} if offers else {},
         traffic=TrafficTerms(
             price_in=rng.choice((0.0, 0.0, 0.01)),

@@ -42,6 +42,7 @@ TERMS = st.builds(
     ).map(tuple),
     on_demand=DOLLARS | st.just(math.inf),
     boot_s=DOLLARS,
+    lease_s=st.just(1.0) | st.integers(2, 86400).map(float),
     keys=st.dictionaries(NAMES.filter(lambda name: name != "available"), st.floats(allow_nan=False)),
     unavailable=st.none() | CAUSES,
 )  # fmt: skip

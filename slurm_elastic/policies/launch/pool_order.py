@@ -77,6 +77,7 @@ class PoolTerms(Struct, frozen=True, kw_only=True):
 
     ``offers``: best first. ``on_demand``: the lowest on-demand price ($/h) of a public offer that
     can serve the pool, infinite if there is none. ``boot_s``: seconds of a boot, which are paid.
+    ``lease_s``: how many seconds are billed at a time.
     ``keys``: the numbers of the ranking keys that do not depend on the job. ``unavailable``: why
     the cloud cannot sell now. ``traffic``: of jobs that say how much data they move.
     """
@@ -87,9 +88,16 @@ class PoolTerms(Struct, frozen=True, kw_only=True):
     offers: tuple[PricedRoom, ...] = ()
     on_demand: float = math.inf
     boot_s: float = 0.0
+    lease_s: float = 1.0
     keys: Mapping[str, float] = field(default_factory=dict)
     unavailable: AnyCause | None = None
     traffic: TrafficTerms = FREE_TRAFFIC
+
+    def billed_hours(self, seconds: float) -> float:
+        """Return the hours that are paid for a machine of so many seconds: whole leases."""
+        if self.lease_s > 1:
+            seconds = math.ceil(seconds / self.lease_s) * self.lease_s
+        return seconds / 3600
 
 
 class JobShape(Struct, frozen=True, kw_only=True):
@@ -135,6 +143,7 @@ def terms_of(
     ranking: Sequence[str],
     *,
     boot_s: float,
+    lease_s: float = 1.0,
     has_idle: bool = False,
     unavailable: AnyCause | None = None,
     traffic: TrafficTerms = FREE_TRAFFIC,
@@ -168,6 +177,7 @@ def terms_of(
         ),
         on_demand=min(map(_on_demand, (row.offer for row in placement.ranked)), default=math.inf),
         boot_s=boot_s,
+        lease_s=lease_s,
         keys=_own_numbers(request, first, ranking),
         unavailable=unavailable,
         traffic=traffic,
@@ -237,7 +247,7 @@ def cost(job: JobShape, terms: PoolTerms, *, with_risk: bool = False) -> float:
     for offer in offers:
         count = lacking if offer is offers[-1] else min(offer.room, lacking)
         lost = offer.lost_share if with_risk else 0.0
-        hours = (paid_ahead_s + job.seconds * (1 + lost)) / 3600
+        hours = terms.billed_hours(paid_ahead_s + job.seconds * (1 + lost))
         dollars += count * offer.price * hours
         lacking -= count
     return dollars + terms.traffic.dollars(job.data)
@@ -284,7 +294,7 @@ def _own_numbers(
 
 
 def _hours(job: JobShape, terms: PoolTerms) -> float:
-    return (terms.boot_s + terms.traffic.seconds(job.data) + job.seconds) / 3600
+    return terms.billed_hours(terms.boot_s + terms.traffic.seconds(job.data) + job.seconds)
 
 
 def _key(name: str, job: JobShape, terms: PoolTerms, on_demand: float) -> float:

@@ -43,7 +43,7 @@ local function read_pool(line)
   local name, partition, boot, on_demand, rest =
     string.match(line, "^pool (%S+) (%S+) (%S+) (%S+) ?(.*)$")
   local pool = { partition = partition, boot = tonumber(boot),
-    on_demand = tonumber(on_demand) or math.huge, keys = {}, offers = {},
+    on_demand = tonumber(on_demand) or math.huge, keys = {}, offers = {}, lease = 1,
     price_in = 0, price_out = 0, bandwidth = math.huge }
   for key, value in string.gmatch(rest or "", "(%S+)=(%S+)") do
     pool.keys[key] = value == "inf" and math.huge or tonumber(value)
@@ -73,6 +73,8 @@ local function read_order(path, now)
       local name
       name, pool = read_pool(line)
       published.pools[name] = pool
+    elseif string.sub(line, 1, 6) == "lease " and pool then
+      pool.lease = tonumber(string.sub(line, 7))
     elseif string.sub(line, 1, 8) == "traffic " and pool then
       local price_in, price_out, bandwidth = string.match(line, "^traffic (%S+) (%S+) (%S+)$")
       pool.price_in, pool.price_out = tonumber(price_in), tonumber(price_out)
@@ -107,6 +109,14 @@ local function traffic_cost(pool, data)
   return data.gb_in * pool.price_in + data.gb_out * pool.price_out
 end
 
+-- The hours that are paid for a machine of so many seconds: whole leases.
+local function billed_hours(pool, seconds)
+  if pool.lease > 1 then
+    seconds = math.ceil(seconds / pool.lease) * pool.lease
+  end
+  return seconds / 3600
+end
+
 -- What the job costs ($) on so many machines of the pool for so many seconds.
 local function job_cost(pool, machines, seconds, with_risk, data)
   local offers, lacking, dollars = lasting(pool, seconds), machines, 0
@@ -117,7 +127,7 @@ local function job_cost(pool, machines, seconds, with_risk, data)
   for i, offer in ipairs(offers) do
     local count = i == #offers and lacking or math.min(offer.room, lacking)
     local lost = with_risk and offer.lost or 0
-    dollars = dollars + count * offer.price * ((paid_ahead_s + seconds * (1 + lost)) / 3600)
+    dollars = dollars + count * offer.price * billed_hours(pool, paid_ahead_s + seconds * (1 + lost))
     lacking = lacking - count
   end
   return dollars + traffic_cost(pool, data)
@@ -155,7 +165,7 @@ local function order_partitions(rows, keys, seconds, data)
   for _, row in ipairs(rows) do
     for _, one in ipairs(row.pools) do
       local terms = one.terms
-      local hours = (terms.boot + transfer_s(terms, data) + seconds) / 3600
+      local hours = billed_hours(terms, terms.boot + transfer_s(terms, data) + seconds)
       on_demand = math.min(on_demand, hours * terms.on_demand * one.machines + traffic_cost(terms, data))
     end
   end

@@ -93,6 +93,8 @@ def _lines(terms: PoolTerms) -> Iterator[str]:
     yield f"pool {terms.pool} {terms.partition} {prices} {pairs}"
     cause = "-" if terms.unavailable is None else encoded(terms.unavailable)
     yield f"cloud {terms.cloud} {cause}"
+    if terms.lease_s > 1:
+        yield f"lease {_number(terms.lease_s)}"
     if (traffic := terms.traffic) != FREE_TRAFFIC:
         traffic_numbers = (traffic.price_in, traffic.price_out, traffic.bandwidth)
         yield f"traffic {' '.join(map(_number, traffic_numbers))}"
@@ -122,6 +124,8 @@ def _table(lines: str) -> tuple[PoolTerms, ...]:
             cloud, cause = rest.split(" ", 1)
             unavailable = None if cause == "-" else decoded(cause)
             table[-1] = replace(table[-1], cloud=cloud, unavailable=unavailable)
+        elif kind == "lease":
+            table[-1] = replace(table[-1], lease_s=float(rest))
         elif kind == "traffic":
             price_in, price_out, bandwidth = map(_value, rest.split())
             traffic = TrafficTerms(price_in=price_in, price_out=price_out, bandwidth=bandwidth)
