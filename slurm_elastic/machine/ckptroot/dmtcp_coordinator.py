@@ -77,7 +77,7 @@ class Coordinator:
         # A process of DMTCP gives its peers the address by which it reaches the coordinator. So all
         # of a job of several nodes must reach it by its real address.
         self._host = nodes.first.address if nodes else "127.0.0.1"
-        self._scratch = Scratch(site.scratch, caller.job)
+        self._scratch = Scratch(site.scratch, caller.job, len(nodes.others) if nodes else 0)
         self._guard: Guard | None = None
         self._has_begun = False
 

@@ -99,11 +99,15 @@ def mount_bind(source: str, place: str) -> None:
     _check(result, f"mount {place}")
 
 
-def mount_small(path: str, uid: int, gid: int) -> None:
-    """Mount a file system in memory for the user, with room for a few small files."""
-    # DMTCP 4.2.0 keeps 2.3 MB there (dmtcpSharedArea), and a few bytes a process.
+def mount_small(path: str, uid: int, gid: int, nodes: int) -> None:
+    """Mount a file system in memory for the user, with room for a few small files, and for a few of
+    each of the ``nodes`` of the job.
+    """
+    # DMTCP 4.2.0 keeps 2.3 MB there (dmtcpSharedArea), and a few bytes a process. mpirun's command
+    # for each other node is there with its environment, which modules may make 100 KiB long.
+    size, inodes = (16 << 20) + nodes * (256 << 10), 256 + 8 * nodes
     flags = MS_NOSUID | MS_NODEV | MS_NOEXEC
-    options = f"size=16m,nr_inodes=256,mode=700,uid={uid},gid={gid}".encode()
+    options = f"size={size},nr_inodes={inodes},mode=700,uid={uid},gid={gid}".encode()
     _check(LIBC.mount(b"tmpfs", path.encode(), b"tmpfs", flags, options), f"mount {path}")
 
 

@@ -35,7 +35,7 @@ _VARIABLES, _TAKEN, _ENDED = ".env", ".taken", ".ended"
 _AGENT = """\
 #!/usr/bin/python3 -IS
 # In the place of ssh: mpirun calls this with a node and the command to start there.
-import os, sys, time
+import errno, os, sys, time
 words = sys.argv[1:]
 while words[0].startswith("-"):
     del words[0]
@@ -52,20 +52,28 @@ def write():
     with open(f"{start}.new", "w") as file:
         file.write(f"{node}\\n{os.getcwd()}\\n{umask:o}\\n{command}")
     os.rename(f"{start}.new", start)
+def write_when_there_is_room():
+    while True:
+        try:
+            return write()
+        except OSError as error:
+            if error.errno != errno.ENOSPC:
+                raise
+        time.sleep(0.5) # mpirun starts many of us, and root takes the files of the others away
 def remove(path):
     if os.path.exists(path):
         os.unlink(path)
         return True
 for path in taken, ended:
     remove(path) # of an earlier process with our number
-write()
+write_when_there_is_room()
 is_taken = False
 # mpirun must find its child after a restore, so this waits. The directory is empty then.
 while not os.path.exists(ended):
     waits = os.path.exists(start) # root renames it to ``taken``, so look in this order
     is_taken = remove(taken) or is_taken
     if not waits and not is_taken:
-        write()
+        write_when_there_is_room()
     time.sleep(0.5)
 code = int(open(ended).read())
 # This is our answer: root repeats the code after a restore until we have read it.

@@ -26,8 +26,9 @@ _LOCK_TIMEOUT_S = 5.0
 class Scratch:
     """The directory of one job, created at its first use."""
 
-    def __init__(self, root: Path, job: int) -> None:
+    def __init__(self, root: Path, job: int, nodes: int = 0) -> None:
         self._root = root
+        self._nodes = nodes  # other nodes of the job, which need room in it
         self._path = root / str(job)
         self._lock: int | None = None
         self._mounted = False
@@ -48,7 +49,7 @@ class Scratch:
         if not self._mounted:
             try:
                 unshare_mounts()
-                mount_small(str(path), uid, gid)
+                mount_small(str(path), uid, gid, self._nodes)
             except OSError as error:
                 raise RequestRefused(
                     f"{path}: no file system of its own: {error.strerror}"

@@ -16,6 +16,7 @@ from slurm_elastic.machine.ckptroot import (
     dmtcp_images,
     dmtcp_nodes,
     dmtcp_probe,
+    kernel,
     mpi,
 )
 from slurm_elastic.machine.ckptroot.caller import Caller
@@ -24,7 +25,7 @@ from slurm_elastic.machine.ckptroot.dmtcp_nodes import OtherNodes
 from slurm_elastic.machine.ckptroot.job_nodes import JobNode, JobNodes
 from slurm_elastic.machine.ckptroot.site import HelperSite, RequestRefused
 
-from .helpers import ROOT, eventually
+from .helpers import ROOT, aside, eventually
 
 pytestmark = ROOT
 NODES = JobNodes(JobNode("n1", "127.0.0.1"), (JobNode("n2", "10.0.0.2"),))
@@ -96,6 +97,32 @@ def test_a_command_for_another_node_is_taken_once_and_its_end_ends_ssh(
     assert mpi.has_read_end(tmp_path, CALLER, start.name)
     left = {path.name for path in tmp_path.iterdir()}
     assert left == {"scontrol", "t"}, "a job that calls mpirun often does not fill the directory"
+
+
+def test_a_command_waits_until_there_is_room_for_it(
+    made: dict[bytes, bytes], tmp_path: Path
+) -> None:
+    """mpirun starts those of all nodes at once, and root takes them away one after the other."""
+    program = os.fsdecode(made[b"HYDRA_LAUNCHER_EXEC"])
+
+    def in_a_small_place() -> list[object]:
+        kernel.unshare_mounts()
+        place = tmp_path / "place"
+        place.mkdir()
+        options = b"size=64k,mode=755"
+        assert kernel.LIBC.mount(b"tmpfs", bytes(place), b"tmpfs", 0, options) == 0
+        (place / "of others").write_bytes(b"x" * (64 << 10))
+        environment = {**made, b"SLURMD_NODENAME": b"n1", b"SLURM_ELASTIC_STARTS": bytes(place)}
+        agent = subprocess.Popen([program, "n2", "true"], env=environment, cwd="/")
+        eventually(lambda: list(place.glob("start-*.env")))
+        is_waiting = agent.poll() is None
+        (place / "of others").unlink()
+        taken: list[mpi.Start] = []
+        eventually(lambda: took(taken, place))
+        mpi.end(place, CALLER, taken[0].name, 3)
+        return [is_waiting, agent.wait(60), taken[0].command]
+
+    assert aside(in_a_small_place) == [True, 3, "true"]
 
 
 def test_a_command_that_nobody_had_taken_before_an_image_comes_again_after_the_restore(

@@ -76,13 +76,13 @@ def test_it_gets_the_descriptor_that_it_is_handed_and_no_other(place: Path) -> N
 def test_a_users_small_file_system_runs_nothing_and_has_few_files(place: Path) -> None:
     def mounted() -> list[str]:
         kernel.unshare_mounts()
-        kernel.mount_small(str(place), USER, USER)
+        kernel.mount_small(str(place), USER, USER, 1000)
         lines = Path("/proc/self/mountinfo").read_text().splitlines()
         (line,) = [one for one in lines if f" {place} " in one]
         found = os.stat(place)
         free = os.statvfs(place)
         assert (found.st_uid, found.st_gid, stat.S_IMODE(found.st_mode)) == (USER, USER, 0o700)
-        assert (free.f_blocks * free.f_frsize, free.f_files) == (16 << 20, 256)
+        assert (free.f_blocks * free.f_frsize, free.f_files) == (266 << 20, 8256)
         kernel.unmount(str(place))
         assert os.stat(place).st_uid == 0
         return sorted(set(line.split()[5].split(",")))

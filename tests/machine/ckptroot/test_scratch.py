@@ -178,12 +178,12 @@ def test_a_file_system_of_the_users_is_made_once_and_goes_first(
     monkeypatch.setattr(scratch, "unshare_mounts", lambda: done.append("unshare"))
     monkeypatch.setattr(scratch, "mount_small", lambda *what: done.append(what))
     monkeypatch.setattr(scratch, "unmount", lambda path: done.append(path))
-    one = Scratch(site.scratch, 1)
+    one = Scratch(site.scratch, 1, 150)
     path = str(site.scratch / "1")
     for _ in range(2):
         one.of_user(USER, USER)
     one.close()
-    assert done == ["unshare", (path, USER, USER), path]
+    assert done == ["unshare", (path, USER, USER, 150), path]
     one.path()
     one.close()
     assert len(done) == 3, "what is root's alone is not mounted"
