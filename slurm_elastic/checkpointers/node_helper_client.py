@@ -49,7 +49,8 @@ holds the stopped job for as long (``machine/ckptroot/hold.py`` has the same rat
 """
 T = TypeVar("T")
 _SAVABLE_STATES = ("running", "held", "unfit")
-_MAX_FILE_BYTES = 4 << 20
+_MAX_FILE_BYTES = 16 << 20
+"""Nodes write no longer manifests (``machine/ckptroot/manifest.py`` has the same number)."""
 _BLOCK_BYTES = 1 << 20
 
 

@@ -10,7 +10,9 @@ import pytest
 from msgspec.structs import replace
 
 from slurm_elastic.base.errors import CheckpointError, UnreadableError
+from slurm_elastic.checkpointers import node_helper_client
 from slurm_elastic.checkpointers.node_helper_client import LaunchedCheckpointer
+from slurm_elastic.machine.ckptroot import manifest
 from slurm_elastic.model.checkpoint import Image, JobRun
 from slurm_elastic.policies.checkpoint.unsavable import obstacle
 
@@ -102,3 +104,8 @@ def test_only_an_image_whose_file_is_certainly_gone_is_spoilt(tmp_path: Path) ->
     with pytest.raises(CheckpointError, match="No such file") as error:
         saver.verify(image)
     assert not isinstance(error.value, UnreadableError)
+
+
+def test_the_head_reads_manifests_as_long_as_nodes_write_them() -> None:
+    """Otherwise it takes the images of a job of many processes for incomplete."""
+    assert node_helper_client._MAX_FILE_BYTES == manifest.MAX_MANIFEST_BYTES

@@ -22,7 +22,9 @@ from .site import RequestRefused, WrongImage
 
 NAME = "manifest.json"
 _BLOCK_BYTES = 1 << 20
-_MAX_MANIFEST_BYTES = 16 << 20
+MAX_MANIFEST_BYTES = 16 << 20
+"""Head and nodes read no longer ones (``checkpointers/node_helper_client.py`` has the same number).
+"""
 _MAX_FILES = 100_000
 """Of an image: CRIU makes a handful of files for each task."""
 
@@ -90,12 +92,15 @@ class ImageManifest:
 
 
 def seal(manifest: ImageManifest, key: bytes) -> bytes:
-    """Return the manifest as text, with its seal."""
+    """Return the manifest as text, with its seal. RequestRefused if nobody could read it again."""
     values = asdict(manifest)
     for name, empty in (("closed", None), ("clocks", None), ("bound", {})):
         if values[name] == empty:  # nodes with an older program do not know the field
             del values[name]
-    return json.dumps({**values, "seal": _seal(values, key)}, indent=1).encode() + b"\n"
+    content = json.dumps({**values, "seal": _seal(values, key)}, indent=1).encode() + b"\n"
+    if len(content) > MAX_MANIFEST_BYTES:
+        raise RequestRefused(f"its image has too many files: {len(manifest.files)}")
+    return content
 
 
 def unseal(content: bytes, key: bytes) -> ImageManifest:
@@ -125,7 +130,7 @@ def read(directory: Path, key: bytes) -> ImageManifest:
     """Return the manifest of an image's directory."""
     path = directory / NAME
     try:
-        content = safe.read(path, _MAX_MANIFEST_BYTES)
+        content = safe.read(path, MAX_MANIFEST_BYTES)
     except OSError as error:
         raise RequestRefused(f"{path}: {error.strerror}") from error
     return unseal(content, key)

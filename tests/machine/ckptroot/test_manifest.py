@@ -212,3 +212,15 @@ def test_a_manifest_is_no_longer_than_16_mib(image: Path) -> None:
     (image / manifests.NAME).unlink()
     with pytest.raises(RequestRefused, match=r"manifest.json: No such file"):
         manifests.read(image, KEY)
+
+
+def test_a_manifest_that_nobody_could_read_again_is_not_sealed(
+    image: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An image that cannot be read would replace the last one that can."""
+    many = replace(of(image), files={f"core-{n}.img": (1, "0" * 64) for n in range(1000)})
+    content = manifests.seal(many, KEY)
+    assert manifests.unseal(content, KEY) == many
+    monkeypatch.setattr(manifests, "MAX_MANIFEST_BYTES", len(content) - 1)
+    with pytest.raises(RequestRefused, match="too many files: 1000"):
+        manifests.seal(many, KEY)
