@@ -19,6 +19,7 @@ from slurm_elastic.base.ttl_cache import TtlCache
 from slurm_elastic.model.boot_image import ImageChoice
 from slurm_elastic.policies.launch.images import Candidate, newest, none_fits, software_of
 from slurm_elastic.providers.openstack import requests
+from slurm_elastic.providers.openstack.pages import Page, has_next, marker_pages
 from slurm_elastic.providers.openstack.settings import Flavor, OpenStackCloud
 
 log = logging.getLogger(__name__)
@@ -120,7 +121,7 @@ class Catalog:
     def _listed_flavors(self) -> Mapping[str, FlavorFound]:
         """All flavors that the project may use, by id and by name."""
         flavor_by_name: dict[str, FlavorFound] = {}
-        for record in flavor_pages(self._call):
+        for record in flavor_pages(self._settings.name, self._call):
             flavor = _flavor(record)
             flavor_by_name |= {flavor.id: flavor, flavor.name: flavor}
         return flavor_by_name
@@ -132,7 +133,9 @@ class Catalog:
         raise ProviderError(self._settings.name, "NoImage", f"no active image is called {name!r}")
 
     def _choose_image(self, choice: ImageChoice) -> str:
-        candidates = [candidate(r) for r in image_pages(self._call, "status=active&")]
+        candidates = [
+            candidate(r) for r in image_pages(self._settings.name, self._call, "status=active&")
+        ]
         image = newest(choice, candidates)
         if image is None:
             text = none_fits(choice, candidates)
@@ -151,32 +154,27 @@ class Catalog:
         return network_ids[0]
 
 
-def image_pages(call: Call, query: str = "") -> Iterator[Mapping[str, Any]]:
+def image_pages(cloud: str, call: Call, query: str = "") -> Iterator[Mapping[str, Any]]:
     """The images that the project can see, as glance returns them, newest first."""
-    first_path = f"/images?{query}sort=created_at:desc&limit={PAGE}"
-    path = first_path
-    while path:
+
+    def read(marker: str) -> Page:
+        after = f"&marker={quote(marker)}" if marker else ""
+        path = f"/images?{query}sort=created_at:desc&limit={PAGE}{after}"
         answer = call("image", "GET", path)
-        page = answer["images"]
-        yield from page
-        # glance's configuration may set smaller pages than we ask for (api_limit_max), so only its
-        # link shows that there are more.
-        has_more = bool(page) and "next" in answer
-        path = f"{first_path}&marker={quote(str(page[-1]['id']))}" if has_more else ""
+        return answer["images"], "next" in answer
+
+    return marker_pages(cloud, read)
 
 
-def flavor_pages(call: Call) -> Iterator[Mapping[str, Any]]:
+def flavor_pages(cloud: str, call: Call) -> Iterator[Mapping[str, Any]]:
     """All flavors that the project may use, as nova returns them."""
-    path = "/flavors/detail?limit=1000"
-    while path:
-        answer = call("compute", "GET", path)
-        page = answer["flavors"]
-        yield from page
-        # nova's configuration may set smaller pages than we ask for, so only its link shows that
-        # there are more.
-        has_more = any(link["rel"] == "next" for link in answer.get("flavors_links", ()))
-        last_id = str(page[-1]["id"]) if page and has_more else ""
-        path = f"/flavors/detail?limit=1000&marker={quote(last_id)}" if last_id else ""
+
+    def read(marker: str) -> Page:
+        after = f"&marker={quote(marker)}" if marker else ""
+        answer = call("compute", "GET", f"/flavors/detail?limit={PAGE}{after}")
+        return answer["flavors"], has_next(answer, "flavors_links")
+
+    return marker_pages(cloud, read)
 
 
 def _lack(kind: Flavor, flavor: FlavorFound | None) -> str:

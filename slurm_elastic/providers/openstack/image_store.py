@@ -40,7 +40,7 @@ class GlanceImages:
 
     def images(self) -> Sequence[CloudImage]:
         """The images in all states, without snapshots."""
-        records = image_pages(self._call)
+        records = image_pages(self._settings.name, self._call)
         return [_image(record) for record in records if record.get("image_type") != "snapshot"]
 
     def steps(self, file: ImageFile) -> Sequence[str]:

@@ -27,6 +27,7 @@ from slurm_elastic.providers.openstack.catalog import Call
 from slurm_elastic.providers.openstack.convert import Record, ServerFields
 from slurm_elastic.providers.openstack.errors import from_fault, translated
 
+from slurm_elastic.providers.openstack.pages import Page, has_next, marker_pages
 log = logging.getLogger(__name__)
 
 PAGE = 1000
@@ -159,18 +160,14 @@ class Servers:
         pages.
         """
         query = {"limit": str(PAGE), **filters} | ({"name": mark} if mark else {})
-        seen_ids: set[str] = set()
-        while True:
-            answer: Any = self._call("compute", "GET", f"/servers/detail?{urlencode(query)}")
+
+        def read(marker: str) -> Page:
+            page_query = query | ({"marker": marker} if marker else {})
+            answer: Any = self._call("compute", "GET", f"/servers/detail?{urlencode(page_query)}")
             with translated(self.name):
-                # A deletion between two requests can move a server to the next page.
-                page = [r for r in answer["servers"] if r["id"] not in seen_ids]
-                has_more = any(link["rel"] == "next" for link in answer.get("servers_links", ()))
-            yield from page
-            seen_ids.update(r["id"] for r in page)
-            if not has_more or not page:
-                return
-            query["marker"] = page[-1]["id"]
+                return answer["servers"], has_next(answer, "servers_links")
+
+        return marker_pages(self.name, read)
 
     def _read(self, records: Iterator[Record]) -> list[ServerFields]:
         """The servers that belong to this cloud by their metadata."""

@@ -25,7 +25,9 @@ _NOT_IN_NAMES = re.compile(r"[^A-Za-z0-9_.-]+")
 def known_types(settings: OpenStackCloud) -> tuple[KnownType, ...]:
     """All flavors. Takes one call or a few, and may raise any ProviderError."""
     with translated(settings.name):
-        return tuple(_known_type(record) for record in flavor_pages(Project(settings).call))
+        return tuple(
+            _known_type(record) for record in flavor_pages(settings.name, Project(settings).call)
+        )
 
 
 def _known_type(record: Mapping[str, Any]) -> KnownType:

@@ -16,6 +16,7 @@ from slurm_elastic.base.errors import (
 from slurm_elastic.providers.base import tags
 from slurm_elastic.providers.base.ownership import Ownership
 from slurm_elastic.providers.openstack import convert, instances
+from slurm_elastic.providers.openstack.catalog import flavor_pages, image_pages
 from slurm_elastic.providers.openstack.errors import NO_HOST
 from slurm_elastic.providers.openstack.instances import DELETION_COUNTS_S, Servers
 from slurm_elastic.testing.contract import UUID
@@ -78,10 +79,22 @@ def test_a_server_that_moved_to_the_next_page_meanwhile_is_one() -> None:
     assert "name" not in nova.asked[0][2]
 
 
-def test_a_nova_that_gives_the_same_page_again_is_not_asked_for_ever() -> None:
+def test_a_nova_that_gives_the_same_page_again_has_given_no_list() -> None:
     same = page(record("a"), record("b"), more=True)
-    nova = Nova(same, same)
-    assert ids(servers(nova).live()) == ["a", "b"]
+    with pytest.raises(TransientError, match="RepeatedPage"):
+        servers(Nova(same, same)).live()
+
+
+@pytest.mark.parametrize(
+    ("read", "same"),
+    [
+        (flavor_pages, {"flavors": [{"id": "1"}], "flavors_links": [{"rel": "next"}]}),
+        (image_pages, {"images": [{"id": "1"}], "next": "/v2/images?marker=1"}),
+    ],
+)
+def test_nor_does_any_other_list_go_on_for_ever(read: Any, same: dict[str, Any]) -> None:
+    with pytest.raises(TransientError, match="RepeatedPage"):
+        list(read("stack", lambda *_: same))
 
 
 def test_a_link_to_elsewhere_is_no_next_page() -> None:
