@@ -14,6 +14,7 @@ from functools import partial
 from typing import NamedTuple
 
 from slurm_elastic.base.errors import (
+    AuthError,
     CapacityError,
     InstanceNotFound,
     ProviderError,
@@ -122,6 +123,9 @@ def _start(site: Site, request: NodeRequest, startable: Startable, caps: Caps) -
     elif answer.error:
         refusal = StartRefused(machine=instance.id, error=answer.error)
         site.record(request.id, "start-refused", (instance.node, *jobs), refusal)
+        if answer.stays:
+            _keep_stopped(site, intended, startable.machine.instance.price, answer)
+            return False
         _give_up(site, intended, startable.machine.instance.price, answer, request.id)
         return False
     return True
@@ -163,11 +167,12 @@ def _intend(site: Site, request: NodeRequest, startable: Startable, caps: Caps) 
 class _Answer(NamedTuple):
     """The outcome of a start. ``error``: why the machine does not run. It is None if the machine
     runs, and "" if the result is unknown. ``ran``: whether the machine may have run before it
-    disappeared.
+    disappeared. ``stays``: the machine is stopped as before, and nothing is wrong with it.
     """
 
     error: str | None
     ran: bool = False
+    stays: bool = False
 
 
 def _call(site: Site, instance: Instance, *, again: bool = False) -> _Answer:
@@ -198,7 +203,9 @@ def _call(site: Site, instance: Instance, *, again: bool = False) -> _Answer:
         # If an earlier call may have taken effect, the machine may run in spite of this error. Only
         # the errors above prove that it does not run.
         if not in_doubt:
-            return _Answer(str(error))
+            # A missing right or wrong credentials are repaired by a person. Until then the machine
+            # and its disk must not go.
+            return _Answer(str(error), stays=isinstance(error, AuthError))
         log.warning("start in doubt node=%s id=%s error=%s", instance.node, instance.id, error)
         return _Answer("")
     except Exception:
@@ -216,6 +223,15 @@ def _give_up(site: Site, machine: Machine, disk: float, answer: _Answer, correla
     price = instance.price if answer.ran else disk
     site.ledger.stops.record_start_refusal(instance.cloud, instance.id, price, cause, site.now())
     terminate(site, instance.cloud, [machine], cause, correlation)
+
+
+def _keep_stopped(site: Site, machine: Machine, disk: float, answer: _Answer) -> None:
+    """Record that the machine is still stopped, at the price of its ``disk`` ($/h)."""
+    instance, cause = machine.instance, CannotBeStarted(error=answer.error or "")
+    log.warning("start denied node=%s id=%s error=%s", instance.node, instance.id, answer.error)
+    now = site.now()
+    site.ledger.stops.record_stopping(instance.cloud, [instance.id], cause, now)
+    site.ledger.stops.record_stopped(instance.cloud, {instance.id: disk}, now)
 
 
 # The actions of the repair.

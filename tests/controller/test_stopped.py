@@ -18,6 +18,7 @@ from msgspec.structs import replace
 from slurm_elastic.base.errors import (
     AuthError,
     CapacityError,
+    DeniedError,
     InstanceNotFound,
     ProviderError,
     QuotaError,
@@ -215,7 +216,25 @@ def test_a_refused_start_gives_the_node_a_fresh_machine(world: World) -> None:
     assert [m.instance.price for m in never] == [DISK]
 
 
-@pytest.mark.parametrize("error", [QuotaError, InstanceNotFound, AuthError])
+@pytest.mark.parametrize("error", [AuthError, DeniedError])
+def test_a_denied_start_gives_the_node_a_fresh_machine_and_ends_none(
+    world: World, error: type[AuthError]
+) -> None:
+    run(world, 1, "pub1")
+    (old,) = world.machines_of("pub1")
+    idle(world)
+    world.clouds["pub"].fail_next(error, call="start")
+    run(world, 2, "pub1")
+    states = {i.id: i.state for i in world.alive()}
+    assert states.pop(old) is InstanceState.STOPPED
+    assert list(states.values()) == [InstanceState.RUNNING]
+    assert [m.instance.price for m in world.ledger.stops.machines()] == [DISK]
+    assert "start-refused" in world.kinds("pub1")
+    world.advance(60)
+    assert {i.id for i in world.alive()} == {old, *states}
+
+
+@pytest.mark.parametrize("error", [QuotaError, InstanceNotFound])
 def test_whatever_the_cloud_refuses_it_for_the_node_gets_a_fresh_machine(
     world: World, caplog: pytest.LogCaptureFixture, error: Any
 ) -> None:

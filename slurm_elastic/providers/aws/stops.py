@@ -10,11 +10,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from slurm_elastic.base.errors import InstanceNotFound, UnsettledError
+from slurm_elastic.base.errors import CapacityError, InstanceNotFound, UnsettledError
 from slurm_elastic.providers.aws import client
 from slurm_elastic.providers.aws.client import AwsApi
 
 WRONG_STATE = "IncorrectInstanceState"
+_NO_ROOM = ("Server.InsufficientInstanceCapacity",)
+"""EC2's reason for stopping a machine that it had begun to start (API reference: StateReason).
+"""
 _GONE = ("shutting-down", "terminated")
 
 
@@ -33,18 +36,25 @@ class AwsStops:
 
     def start(self, instance: str) -> None:
         """Start a stopped machine. UnsettledError while it is still stopping, because EC2 cannot
-        start it yet. InstanceNotFound if it has ended.
+        start it yet. InstanceNotFound if it has ended. CapacityError if EC2 accepted an earlier
+        start and stopped the machine again.
         """
-        state = self._state(instance)
+        state, reason = self._state(instance)
         if state in _GONE:
             raise InstanceNotFound(self._cloud, state, f"{instance} has ended")
         if state == "stopping":
             raise UnsettledError(self._cloud, WRONG_STATE, f"{instance} is still stopping")
+        if state == "stopped" and reason in _NO_ROOM:
+            raise CapacityError(self._cloud, reason, f"{instance} was started and stopped again")
         self._api.send("start_instances", {"InstanceIds": [instance]})
 
-    def _state(self, instance: str) -> str:
+    def _state(self, instance: str) -> tuple[str, str]:
+        """The machine's state, and the code of EC2's reason for it."""
         request = {"InstanceIds": [instance]}
         answer = self._api.send("describe_instances", request)
         records = [r for reservation in answer["Reservations"] for r in reservation["Instances"]]
         # EC2 no longer lists a machine that ended more than about an hour ago.
-        return str(records[0]["State"]["Name"]) if records else "terminated"
+        if not records:
+            return "terminated", ""
+        reason = records[0].get("StateReason") or {}
+        return str(records[0]["State"]["Name"]), str(reason.get("Code", ""))
