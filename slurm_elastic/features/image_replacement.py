@@ -8,6 +8,7 @@ round. The recorded decisions say which images were tried, and which work.
 from __future__ import annotations
 
 import logging
+from collections import defaultdict
 from collections.abc import Sequence
 from concurrent.futures import Executor
 
@@ -36,6 +37,11 @@ from slurm_elastic.state.ledger import LedgerState
 log = logging.getLogger(__name__)
 
 PERIOD_S = 15.0
+STEADY_S = 180.0
+"""An image that the pool had before counts once each look has found it for so long. A cloud's list
+may lack the newest image once, and the answer is cached for a minute, so an older image would take
+the place of a newer one, and the newer one its place again.
+"""
 CORRELATION = "images"
 
 
@@ -70,6 +76,8 @@ class ImageReplacement(Part):
         self._images = images
         self._histories: dict[tuple[str, str], ImageHistory] = {}
         self._failures = ReportOnce[str]()
+        self._found_since: dict[str, tuple[str, float]] = {}
+        self._earlier_images: defaultdict[str, set[str]] = defaultdict(set)
         self.task = SiteTask(site, worker, self.look, "images", period=PERIOD_S, idle=self._is_idle)
 
     def _is_idle(self, state: LedgerState) -> bool:
@@ -89,6 +97,19 @@ class ImageReplacement(Part):
             if image:
                 self._advance(pool, image)
 
+    def _is_steady(self, pool: Pool, image: str) -> bool:
+        """Whether the image counts. A new one counts at once. After a restart we know of none that
+        it is new.
+        """
+        now, earlier = self._site.monotonic(), self._earlier_images[pool.name]
+        before, since = self._found_since.get(pool.name, ("", now))
+        if image != before:
+            is_new = bool(before) and image not in earlier
+            since = now - STEADY_S if is_new else now
+            self._found_since[pool.name] = image, since
+        earlier.add(image)
+        return now - since >= STEADY_S
+
     def _new_image(self, pool: Pool) -> str:
         """The image of a new machine; "" if it is not known now."""
         provider = self._site.providers[pool.cloud]
@@ -105,6 +126,7 @@ class ImageReplacement(Part):
         machines = [m for m in site.serving_machines() if m.pool == pool.name]
         if not machines:
             return
+        is_steady = self._is_steady(pool, image)
         history = self._history(pool, image)
         breakers = {b.scope: b.count for b in site.ledger.exclusions.breakers()}
         step = next_step(
@@ -116,7 +138,7 @@ class ImageReplacement(Part):
                 nodes=site.slurm.nodes(pool.nodes),
                 history=history,
                 failures=breakers.get(pool.name, 0),
-                is_closed=is_closed(site, pool),
+                is_closed=not is_steady or is_closed(site, pool),
             )
         )
         if step.works and not history.works:

@@ -102,6 +102,22 @@ def test_a_new_image_replaces_all_in_time_and_never_too_many(world: World) -> No
     assert not any(job.restarts for job in world.slurm.queue().values()), "no job was interrupted"
 
 
+def test_a_list_that_lacks_the_newest_image_for_a_while_changes_nothing(world: World) -> None:
+    fill(world)
+    new_image(world)
+    busy_until_replaced(world)
+    assert set(images(world).values()) == {"image-2"}
+    new_image(world, "image-1")
+    world.advance(120)
+    new_image(world, "image-2")
+    world.advance(300)
+    assert leaving(world) == set()
+    assert set(images(world).values()) == {"image-2"}
+    new_image(world, "image-1")
+    world.advance(240)
+    assert leaving(world), "it is named for good"
+
+
 def test_nothing_leaves_while_the_image_is_the_same(world: World) -> None:
     fill(world)
     world.advance(300)
