@@ -154,8 +154,10 @@ class Fence(Struct, frozen=True, kw_only=True):
 
 
 def last_seen(state: Path) -> int:
-    """The highest number of an epoch that this head has seen; 0 if it has seen none."""
-    with contextlib.suppress(OSError, ValueError):
+    """The highest number of an epoch that this head has seen; 0 if it has seen none. OSError if
+    that cannot be read: then an older copy of the shared directory would look like the right one.
+    """
+    with contextlib.suppress(FileNotFoundError, ValueError):
         # 20 bytes are enough for the 12 digits of a number.
         return int((state / LAST_EPOCH).read_bytes()[:20])
     return 0
@@ -163,8 +165,8 @@ def last_seen(state: Path) -> int:
 
 def note_seen(state: Path, number: int) -> None:
     """Record the number of an epoch that this head sees, if it is the highest so far."""
-    if number > last_seen(state):
-        with contextlib.suppress(OSError):  # a full disk, which end-only reports
+    with contextlib.suppress(OSError):  # a full disk, which end-only reports
+        if number > last_seen(state):
             writing.replace(state / LAST_EPOCH, f"{number}\n".encode())
 
 

@@ -320,3 +320,14 @@ def test_a_write_that_fails_as_the_other_head_acts_is_no_trouble_of_the_disk(
         assert not ledger.end_only
         ledger.store._home.check()
         assert not ledger.end_only
+
+
+def test_a_mark_of_the_last_epoch_that_cannot_be_read_is_not_taken_for_none(tmp_path: Path) -> None:
+    assert heads.last_seen(tmp_path) == 0
+    heads.note_seen(tmp_path, 7)
+    assert heads.last_seen(tmp_path) == 7
+    (tmp_path / heads.LAST_EPOCH).unlink()
+    (tmp_path / heads.LAST_EPOCH).mkdir()  # a read fails, also root's
+    with pytest.raises(OSError, match="directory"):
+        heads.last_seen(tmp_path)
+    heads.note_seen(tmp_path, 8)
