@@ -18,7 +18,7 @@ from slurm_elastic.config.grants import use_of
 from slurm_elastic.image import label
 from slurm_elastic.image.upload import image_file, upload
 from slurm_elastic.model.boot_image import CloudImage
-from slurm_elastic.model.protocols import ImageStore
+from slurm_elastic.model.image_store import ImageStore
 from slurm_elastic.providers import open_images
 
 _COLUMNS = ("NAME", "ID", "SLURM", "SYSTEM", "SIZE", "AGE", "POOLS")

@@ -26,7 +26,8 @@ from slurm_elastic.config.grants import Grant, GrantUse, Holder
 from slurm_elastic.config.partial import Draft
 from slurm_elastic.config.requirements import KnownType
 from slurm_elastic.config.site_place import SitePlace
-from slurm_elastic.model.protocols import ImageStore, Provider
+from slurm_elastic.model.image_store import ImageStore
+from slurm_elastic.model.protocols import Provider
 from slurm_elastic.model.site_maker import SiteMaker
 
 GROUP = "slurm_elastic.providers"

@@ -9,7 +9,7 @@ from pathlib import Path
 from slurm_elastic.base.errors import ConfigError, SlurmElasticError
 from slurm_elastic.image import label
 from slurm_elastic.model.boot_image import CloudImage, ImageFile
-from slurm_elastic.model.protocols import ImageStore
+from slurm_elastic.model.image_store import ImageStore
 
 Say = Callable[[str], None]
 

@@ -13,7 +13,8 @@ from slurm_elastic.base.extras import missing_module
 from slurm_elastic.config import NO_UUID, Cluster, Config
 from slurm_elastic.config.cloud_kinds import table
 from slurm_elastic.config.clouds import CloudSettings
-from slurm_elastic.model.protocols import ImageStore, Provider
+from slurm_elastic.model.image_store import ImageStore
+from slurm_elastic.model.protocols import Provider
 from slurm_elastic.providers.base.refused import RefusedProvider
 
 log = logging.getLogger(__name__)

@@ -9,7 +9,7 @@ from slurm_elastic.config import Cluster
 from slurm_elastic.image.label import Label, label_file, write
 from slurm_elastic.image.upload import image_file, upload
 from slurm_elastic.model.boot_image import ImageChoice
-from slurm_elastic.model.protocols import ImageStore
+from slurm_elastic.model.image_store import ImageStore
 from slurm_elastic.providers import open_images
 from slurm_elastic.testing.contract import UUID
 

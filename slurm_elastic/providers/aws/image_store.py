@@ -32,7 +32,7 @@ _GIB = 1 << 30
 
 
 class AmiImages:
-    """The images of one account in a region. See protocols.ImageStore."""
+    """The images of one account in a region. See image_store.ImageStore."""
 
     forms: tuple[str, ...] = ("raw",)
     places: tuple[str, ...] = ("",)

@@ -31,7 +31,7 @@ _NAME = re.compile(r"[a-z0-9]+([._/:-]+[a-z0-9]+)*")
 
 
 class EngineImages:
-    """The images of all hosts of a cloud. See protocols.ImageStore. An engine never has an
+    """The images of all hosts of a cloud. See image_store.ImageStore. An engine never has an
     incomplete image.
     """
 

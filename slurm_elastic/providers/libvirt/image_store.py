@@ -51,7 +51,7 @@ class VolumeLabel(Struct, frozen=True, kw_only=True):
 
 
 class VolumeImages:
-    """The images of all hosts of a cloud. See protocols.ImageStore."""
+    """The images of all hosts of a cloud. See image_store.ImageStore."""
 
     forms: tuple[str, ...] = ("qcow2", "raw")
 

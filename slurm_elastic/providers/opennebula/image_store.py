@@ -38,7 +38,7 @@ _MIB = 1 << 20
 
 
 class OneImages:
-    """The images that an account may use. See protocols.ImageStore."""
+    """The images that an account may use. See image_store.ImageStore."""
 
     forms: tuple[str, ...] = ("qcow2", "raw")
     places: tuple[str, ...] = ("",)

@@ -27,7 +27,7 @@ _PATCH = "application/openstack-images-v2.1-json-patch"
 
 
 class GlanceImages:
-    """The images of one project. See protocols.ImageStore."""
+    """The images of one project. See image_store.ImageStore."""
 
     forms: tuple[str, ...] = ("qcow2", "raw")
     places: tuple[str, ...] = ("",)

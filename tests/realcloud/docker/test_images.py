@@ -18,7 +18,7 @@ from image.files import image_at
 from slurm_elastic.base.errors import ConfigError, ProviderError, SlurmElasticError, TransientError
 from slurm_elastic.config import Cluster
 from slurm_elastic.image.upload import image_file, upload
-from slurm_elastic.model.protocols import ImageStore
+from slurm_elastic.model.image_store import ImageStore
 from slurm_elastic.providers import open_images
 from slurm_elastic.testing.contract import UUID, spec_for
 
