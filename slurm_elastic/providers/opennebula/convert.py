@@ -15,7 +15,7 @@ from msgspec import Struct
 from slurm_elastic.model.cluster import Instance, InstanceState
 from slurm_elastic.providers.base.machine_tags import machine_of
 from slurm_elastic.providers.base.tags import GENERATION, NODES
-from slurm_elastic.providers.opennebula.requests import SPELLING
+from slurm_elastic.providers.opennebula.requests import tags_in
 from slurm_elastic.providers.opennebula.settings import OpenNebulaCloud
 
 PENDING, ACTIVE, DONE, POWEROFF, CLONING_FAILURE = 1, 3, 6, 8, 11
@@ -98,7 +98,7 @@ def vm(record: Any) -> VmFields:  # noqa: ANN401 - a pyone object
         state=int(record.STATE),
         lcm=int(record.LCM_STATE),
         started=float(record.STIME),
-        tags=SPELLING.read(attributes),
+        tags=tags_in((record.TEMPLATE or {}).get("CONTEXT"), attributes),
         address=_address(record.TEMPLATE),
         host=int(last_host.HID) if last_host else None,
         deployed=float(last_host.STIME) if last_host and hasattr(last_host, "STIME") else None,

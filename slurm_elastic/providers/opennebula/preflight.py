@@ -85,6 +85,7 @@ def _template(
     record = call("template.info", kind.template)
     template = {**(record.TEMPLATE or {}), **(requests.size(kind) if kind.resize else {})}
     templates[name] = template
+    yield from _tokens(subject, template)
     need = capacity.need(template)
     if need is None:
         finding = f"{record.NAME}, without CPU and MEMORY in plain numbers"
@@ -97,6 +98,18 @@ def _template(
         yield Finding.wrong(subject, finding, expected, advice)
     else:
         yield Finding.ok(subject, str(record.NAME))
+
+
+def _tokens(subject: str, template: Template) -> Iterator[Finding]:
+    """Whether machines of the template would get a token of OneGate."""
+    wish = str((template.get("CONTEXT") or {}).get("TOKEN") or "NO").upper()
+    if wish != "NO":
+        yield Finding.note(
+            f"context of {subject}",
+            f"TOKEN={wish}",
+            "no TOKEN: by OneGate a job could end or change its machine",
+            "take it out of the template: slurm-elastic starts machines with TOKEN=NO",
+        )
 
 
 def _vcpus(template: Template) -> float:

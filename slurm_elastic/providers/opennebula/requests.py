@@ -7,6 +7,7 @@ All of it can be read on the machine and in the front end, so it contains no sec
 from __future__ import annotations
 
 import base64
+import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -16,12 +17,17 @@ from slurm_elastic.config.clouds import InstanceType
 from slurm_elastic.model.cluster import LaunchSpec
 from slurm_elastic.providers.base.joining import own_facts
 from slurm_elastic.providers.base.machine_tags import Spelling
+from slurm_elastic.providers.base.tags import CLOUD
 from slurm_elastic.providers.base.user_data import PROGRAM, facts_program, multipart, read_user_data
 from slurm_elastic.providers.opennebula.settings import OneTemplate
 
 PREFIX = "SLURM_ELASTIC_"
 SPELLING = Spelling(lambda key: key.replace("-", "_").replace(":", "_").upper())
 """oned puts attributes that no template knows into USER_TEMPLATE, where keys are upper case."""
+TAGS = f"{PREFIX}TAGS"
+"""The attribute of CONTEXT that has the machine's tags. A machine can change its own USER_TEMPLATE
+by OneGate, but never its CONTEXT.
+"""
 MAX_NAME = 128
 _IMAGE = frozenset({"IMAGE", "IMAGE_ID"})
 
@@ -44,16 +50,32 @@ def extra_template(
     An attribute in this argument replaces the template's whole attribute, so both are merged here.
     """
     facts = own_facts(cluster, spec, node)
-    template: dict[str, object] = {
-        **SPELLING.written(spec, node, cluster, spec.offer.cloud),
-        # In an instantiate call CONTEXT replaces the template's whole CONTEXT.
-        "CONTEXT": merged(vm_template.get("CONTEXT") or {}, facts, parts),
-    }
+    tags = SPELLING.written(spec, node, cluster, spec.offer.cloud)
+    # In an instantiate call CONTEXT replaces the template's whole CONTEXT.
+    context = merged(vm_template.get("CONTEXT") or {}, facts, parts)
+    # Without a token the machine cannot use OneGate, which could stop it or change its tags.
+    # The tags are in base64, because oned expands dollar signs in plain values.
+    context |= {"TOKEN": "NO", TAGS: _base64(json.dumps(tags))}
+    template: dict[str, object] = {**tags, "CONTEXT": context}
     if image is not None:
         template["DISK"] = disks(vm_template, image)
     # A nested dictionary: pyone turns it into XML with CDATA, in which quotes, angle brackets and
     # line ends are safe. It turns a flat dictionary into lines without any escaping.
     return {"TEMPLATE": template | (size(kind) if kind.resize else {})}
+
+
+def tags_in(context: Mapping[str, Any] | None, attributes: Mapping[str, str]) -> dict[str, str]:
+    """The tags of a machine with this CONTEXT and these ``attributes`` of its USER_TEMPLATE. Only
+    the cloud's name may differ in USER_TEMPLATE, where people correct it.
+    """
+    try:
+        sent = json.loads(base64.b64decode(str((context or {}).get(TAGS) or "")))
+    except ValueError:
+        sent = None
+    if not isinstance(sent, dict):
+        return SPELLING.read(attributes)
+    fixed = {key: str(text) for key, text in sent.items() if key != SPELLING.key(CLOUD)}
+    return SPELLING.read({**sent, **attributes, **fixed})
 
 
 def disks(vm_template: Mapping[str, Any], image: int) -> list[dict[str, str]]:

@@ -84,6 +84,14 @@ def test_a_template_that_is_smaller_than_the_settings_say(bed: OneBed) -> None:
     assert examined(bed, types=resized)["template 0 of type large"].level is FindingLevel.OK
 
 
+def test_a_template_with_a_token_of_onegate_is_a_note(bed: OneBed) -> None:
+    made = world()
+    made.templates[0].template["CONTEXT"] = [{"TOKEN": "YES"}]
+    bed.control.reset(made)
+    found = examined(bed)["context of template 0 of type small"]
+    assert (found.level, found.observed) == (FindingLevel.NOTE, "TOKEN=YES")
+
+
 def test_a_template_without_plain_numbers_is_a_note(bed: OneBed) -> None:
     made = world()
     del made.templates[0].template["MEMORY"]

@@ -26,10 +26,11 @@ from slurm_elastic.base.errors import (
     TransientError,
 )
 from slurm_elastic.config import Cluster, Config, PoolSettings
-from slurm_elastic.model.cluster import InstanceState, LaunchSpec
+from slurm_elastic.model.cluster import EndAnswer, InstanceState, LaunchSpec
 from slurm_elastic.providers import open_provider
 from slurm_elastic.providers.opennebula import instances
 from slurm_elastic.providers.opennebula.errors import is_refusal
+from slurm_elastic.providers.opennebula.front_end import FrontEnd
 from slurm_elastic.providers.opennebula.instances import PAGE
 from slurm_elastic.providers.opennebula.provider import OpenNebulaProvider
 from slurm_elastic.providers.opennebula.settings import OneTemplate
@@ -785,3 +786,32 @@ except ConfigError as error:
 """
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
     assert "pip install '.[opennebula]'" in done.stdout, done.stderr
+
+
+@pytest.mark.parametrize(
+    "written",
+    [
+        {"SLURM_ELASTIC_CLUSTER": "nobody"},
+        {"SLURM_ELASTIC_NODE": "neb2", "SLURM_ELASTIC_PRICE": "0"},
+    ],
+)
+def test_a_machine_that_rewrites_its_own_attributes_stays_what_it_is(
+    bed: OneBed, written: dict[str, str]
+) -> None:
+    provider = bed.open()
+    (machine,) = provider.launch(spec_for(bed, provider, 1))
+    eventually(lambda: provider.instances()[0].state is InstanceState.RUNNING)
+    number = int(machine.id.rpartition("-")[2])
+    # The call that OneGate makes for `onegate vm update --data`.
+    call = FrontEnd(bed.settings(api_timeout=10.0)).call
+    call("vm.update", number, {"TEMPLATE": written}, 1)
+    restarted = bed.open()
+    (listed,) = restarted.instances()
+    assert (listed.node, listed.price) == (machine.node, machine.price)
+    assert restarted.terminate([machine.id]) == {machine.id: EndAnswer.ENDED}
+    eventually(lambda: not bed.alive())
+
+
+def test_a_machine_gets_no_token_of_onegate(bed: OneBed) -> None:
+    launch(bed)
+    assert machines(bed)[0].template["CONTEXT"][0]["TOKEN"] == "NO"
