@@ -126,7 +126,7 @@ def _room(draft: Draft, network: Network, subnet: IPv4Network) -> None:
 
 def _networks(draft: Draft, key: str, values: tuple[str, ...]) -> None:
     for n, text in enumerate(values):
-        if _network(text) is None and not (key == "trusted_networks" and _any_network(text)):
+        if _network(text) is None and not (key == "trusted_networks" and is_network(text)):
             expected = "a network without host bits, such as 10.1.2.0/24"
             draft.problems.add((*AT, key, n), shown(text), expected)
 
@@ -145,7 +145,8 @@ def _network(text: str) -> IPv4Network | None:
         return None
 
 
-def _any_network(text: str) -> bool:
+def is_network(text: str) -> bool:
+    """Whether the text is a network, such as 10.1.0.0/16."""
     try:
         ip_network(text)
     except ValueError:

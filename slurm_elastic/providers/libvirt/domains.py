@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import io
 import time
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
+from ipaddress import ip_address, ip_network
 from typing import Any
 from xml.etree import ElementTree as Xml
 from xml.sax.saxutils import escape
@@ -47,20 +48,26 @@ def marks(domain: Any) -> Mapping[str, str] | None:  # noqa: ANN401
     return None if text is None else tags_in(text)
 
 
-def address(domain: Any) -> str | None:  # noqa: ANN401
-    """The address from the network's DHCP or from the host's ARP table; None if neither
-    knows it.
+def address(domain: Any, ranges: Sequence[str]) -> str | None:  # noqa: ANN401
+    """The address from the network's DHCP, or one in ``ranges`` from the host's ARP table; None if
+    neither has one.
     """
+    leased = _addresses(domain, "LEASE")
+    # Root on the machine decides what the ARP table says. Outside of the machines' own ranges it
+    # could name the address of a login node, and slurmctld and the firewall would take it.
+    claimed = _addresses(domain, "ARP") if ranges and not leased else []
+    networks = [ip_network(text) for text in ranges]
+    usable = [a for a in claimed if any(ip_address(a) in network for network in networks)]
+    return next(iter((*leased, *usable)), None)
+
+
+def _addresses(domain: Any, source: str) -> list[str]:  # noqa: ANN401
     libvirt = bindings()
-    for source in ("LEASE", "ARP"):
-        with suppress(libvirt.libvirtError):  # the domain is off, or the host lacks the source
-            number = getattr(libvirt, f"VIR_DOMAIN_INTERFACE_ADDRESSES_SRC_{source}")
-            cards = domain.interfaceAddresses(number).values()
-            if addresses := [
-                address_info["addr"] for card in cards for address_info in card["addrs"] or ()
-            ]:
-                return str(addresses[0])
-    return None
+    number = getattr(libvirt, f"VIR_DOMAIN_INTERFACE_ADDRESSES_SRC_{source}")
+    with suppress(libvirt.libvirtError):  # the domain is off, or the host lacks the source
+        cards = domain.interfaceAddresses(number).values()
+        return [str(info["addr"]) for card in cards for info in card["addrs"] or ()]
+    return []
 
 
 def capacity(

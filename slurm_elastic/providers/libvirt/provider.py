@@ -81,9 +81,9 @@ class LibvirtProvider(HostedProvider[LibvirtType]):
             must_read = key not in known_marks or self._is_changed(host, domain_id)
             seen_marks[key] = tags = _marks(domain, domain_id) if must_read else known_marks[key]
             if tags is not None:
-                now = time.time()
-                state = machine.state_of(stats["state.state"], stats["state.reason"], tags, now)
-                found_address = domains.address(domain)
+                how = stats["state.state"], stats["state.reason"], tags
+                state = machine.state_of(*how, time.time())
+                found_address = domains.address(domain, self._settings.address_ranges)
                 instance = machine_of(domain_id, tags, self._settings, state, found_address)
                 is_unstarted = state is InstanceState.PENDING
                 yield Tagged(

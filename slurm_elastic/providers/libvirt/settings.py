@@ -14,6 +14,7 @@ from slurm_elastic.config.document import shown
 from slurm_elastic.config.numbers import Count, Cpus, Mebibytes
 from slurm_elastic.config.partial import Draft
 from slurm_elastic.config.readable_url import is_readable_url
+from slurm_elastic.config.validate_network import is_network
 from slurm_elastic.providers.base.hosted_cloud import (
     HostedCloud,
     Hypervisors,
@@ -69,6 +70,8 @@ class LibvirtCloud(
     """Change it when images are in another storage pool of libvirt."""
     network: str = "default"
     """Change it when machines should be in another network of libvirt, such as a bridge."""
+    address_ranges: tuple[str, ...] = ()
+    """Change it when machines have no DHCP of libvirt and slurmctld should get their addresses."""
     domain_file: str | None = None
     """Change it when machines need other devices (GPUs), firmware or CPU than usual."""
     virtualization: Virtualization = Virtualization.KVM
@@ -111,14 +114,21 @@ def check(draft: Draft, i: int, cloud: LibvirtCloud) -> None:
             draft.problems.add(("clouds", i, "hosts", name, "uri"), shown(uri), expected)
     if cloud.hypervisors is not None:
         check_bmcs(draft, ("clouds", i, "hypervisors"), cloud.hypervisors, cloud.hosts)
-    for key in ("image", "storage_pool", "network"):
-        if not _WORD.fullmatch(word := getattr(cloud, key)):
-            expected = "a name, without blanks, quotes or /"
-            draft.problems.add(("clouds", i, key), shown(word), expected)
+    _check_words(draft, i, cloud)
     for name, kind in cloud.types.items():
         if kind.gres and cloud.domain_file is None:
             expected = "no gres, or a domain that has the devices"
             draft.problems.add(("clouds", i, "types", name, "gres"), ", ".join(kind.gres), expected)
+
+
+def _check_words(draft: Draft, i: int, cloud: LibvirtCloud) -> None:
+    for key in ("image", "storage_pool", "network"):
+        if not _WORD.fullmatch(word := getattr(cloud, key)):
+            expected = "a name, without blanks, quotes or /"
+            draft.problems.add(("clouds", i, key), shown(word), expected)
+    for text in cloud.address_ranges:
+        if not is_network(text):
+            draft.problems.add(("clouds", i, "address_ranges"), shown(text), "such as 10.1.0.0/16")
 
 
 def _unproven(uri: str) -> str:
