@@ -18,7 +18,7 @@ from slurm_elastic.controller.context import Site
 from slurm_elastic.model.cluster import Instance, InstanceState, Offer, Pool
 from slurm_elastic.model.exclusion import BREAKER, CAPACITY, Exclusion
 from slurm_elastic.model.memory import UNREADABLE, Machine, code_of
-from slurm_elastic.model.protocols import NO_NODE
+from slurm_elastic.model.protocols import NO_NODE, list_tidily
 from slurm_elastic.model.slurm import Request, SlurmNode
 from slurm_elastic.policies.actions import OnMachine
 from slurm_elastic.policies.growth.stopped import NO_RECIPES, Recipes
@@ -154,7 +154,7 @@ class CloudReader:
         cloud = self._cloud
         try:
             sanitized = sanitize_listing(
-                self._site.providers[cloud].instances(), self.listed_price, self._site.now()
+                list_tidily(self._site.providers[cloud]), self.listed_price, self._site.now()
             )
         except ProviderError as error:
             self._unreadable(str(error), code_of(error))

@@ -22,7 +22,7 @@ from slurm_elastic.features.books import CostRows, charges, idle_reservations, r
 from slurm_elastic.model.cluster import Market
 from slurm_elastic.model.machine_states import Ended, Lost
 from slurm_elastic.model.memory import generation_time
-from slurm_elastic.model.protocols import Provider
+from slurm_elastic.model.protocols import Provider, Tidying
 from slurm_elastic.policies.money.account_budgets import NONE
 from slurm_elastic.policies.money.cost_split import Unused
 from slurm_elastic.state.ledger import Ledger, Machine
@@ -82,6 +82,9 @@ class CallTimes:
         """Wrap the provider's methods so that each call is recorded."""
         for name in CALLS:
             setattr(provider, name, self._timed(cloud, name, getattr(provider, name)))
+        if isinstance(provider, Tidying):
+            # It lists, too, in the place of ``instances``.
+            provider.tidy = self._timed(cloud, "instances", provider.tidy)  # type: ignore[method-assign]
 
     def take(self) -> Counts:
         """Return the counts since the last call of ``take``, and reset them."""

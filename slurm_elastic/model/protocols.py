@@ -48,11 +48,11 @@ class Provider(Protocol):
         ...
 
     def instances(self) -> Sequence[Instance]:
-        """List all machines with this cluster's UUID that are not TERMINATED. The list is complete.
+        """List all machines with this cluster's UUID that are not TERMINATED. The list is complete,
+        and listing changes nothing in the cloud: people and other services list, too.
 
-        A new machine may be missing for minutes (eventual consistency). A lost machine (taken by
-        the cloud, or ended by the provider because it would never come up) may be listed once as
-        TERMINATED.
+        A new machine may be missing for minutes (eventual consistency). A machine that the cloud
+        took may be listed once as TERMINATED.
         """
         ...
 
@@ -79,6 +79,25 @@ class Limited(Protocol):
 
 
 @runtime_checkable
+@runtime_checkable
+class Tidying(Protocol):
+    """A provider whose machines need housekeeping: failed ones that nobody else ends, remains of
+    ended ones.
+    """
+
+    def tidy(self) -> Sequence[Instance]:
+        """Do the housekeeping, and return the list of ``instances``. A machine that this ended,
+        because it would never come up, is listed once as TERMINATED. Only the acting slurm-elasticd
+        calls this, once in each round.
+        """
+        ...
+
+
+def list_tidily(provider: Provider) -> Sequence[Instance]:
+    """The list of ``instances``, after the housekeeping that the provider may need."""
+    return provider.tidy() if isinstance(provider, Tidying) else provider.instances()
+
+
 class Chooser(Protocol):
     """A provider that can choose among several offers in one launch (``alternatives``)."""
 

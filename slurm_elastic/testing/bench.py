@@ -20,8 +20,8 @@ from slurm_elastic.config.timings import Timings
 from slurm_elastic.controller.context import Site
 from slurm_elastic.controller.daemon import Daemon
 from slurm_elastic.features.registry import FEATURES
-from slurm_elastic.model.cluster import Instance, LaunchSpec, Limits, Notice, Offer, Pool
-from slurm_elastic.model.protocols import Provider, Stops
+from slurm_elastic.model.cluster import EndAnswer, Instance, LaunchSpec, Limits, Notice, Offer, Pool
+from slurm_elastic.model.protocols import Provider, Stops, list_tidily
 from slurm_elastic.policies.nodes.node_state import Phase, phase
 from slurm_elastic.slurm.client.fake_timed import TimedSlurm
 from slurm_elastic.state.ledger import Ledger
@@ -146,7 +146,12 @@ class Hiding:
         return started
 
     def instances(self) -> Sequence[Instance]:
-        machines = self.inner.instances()
+        return self._shown(self.inner.instances())
+
+    def tidy(self) -> Sequence[Instance]:
+        return self._shown(list_tidily(self.inner))
+
+    def _shown(self, machines: Sequence[Instance]) -> Sequence[Instance]:
         hidden = self._strike("list")
         assert self._lag is None or not machines, "the cloud lists what it is to hide"
         return [i for i in machines if i.id not in hidden]

@@ -19,8 +19,8 @@ from slurm_elastic.base.errors import (
     TransientError,
 )
 from slurm_elastic.config import Cluster
-from slurm_elastic.model.cluster import STANDING, InstanceState, LaunchSpec, Offer, Pool
-from slurm_elastic.model.protocols import Provider
+from slurm_elastic.model.cluster import STANDING, EndAnswer, InstanceState, LaunchSpec, Offer, Pool
+from slurm_elastic.model.protocols import Provider, list_tidily
 from slurm_elastic.testing.patience import awake, stretched
 
 UUID = "7d1f0c52-4d8e-4f5b-9a3e-0f6c1f5f0a11"
@@ -398,7 +398,10 @@ class LateFailureContract:
         fail = bed.fail_late(spec.nodes[0])
         alive = {m.node: m.id for m in provider.launch(spec)}
         fail()
-        listed = [(m.id, m.state) for _ in range(2) for m in provider.instances()]
+        failed_id, living = alive[spec.nodes[0]], bed.alive()
+        bed.open().instances()
+        assert bed.alive() == living, "a list ends nothing"
+        listed = [(m.id, m.state) for _ in range(2) for m in list_tidily(provider)]
         assert bed.alive() == {alive[spec.nodes[1]]}
         failed = [state for id_, state in listed if id_ == alive[spec.nodes[0]]]
         assert all(state not in STANDING for state in failed), "it serves no node"
@@ -411,7 +414,7 @@ class LateFailureContract:
         fail = bed.fail_late(spec.nodes[0])
         alive = {m.node: m.id for m in provider.launch(spec)}
         fail()
-        bed.open().instances()
+        list_tidily(bed.open())
         assert bed.alive() == {alive[spec.nodes[1]]}
 
     def test_a_repeated_launch_is_not_answered_with_it(self, bed: FailingBed) -> None:
@@ -420,7 +423,7 @@ class LateFailureContract:
         fail = bed.fail_late(spec.nodes[0])
         launched = {m.node: m.id for m in provider.launch(spec)}
         fail()
-        provider.instances()
+        list_tidily(provider)
         again = {m.node: m.id for m in provider.launch(spec)}
         assert again == {spec.nodes[1]: launched[spec.nodes[1]]}, "nor with another one"
 

@@ -63,6 +63,12 @@ class LibcloudProvider:
             return self._machine(made)
 
     def instances(self):
+        return self._shown()
+
+    def tidy(self):
+        return self._shown(self._end)
+
+    def _shown(self, *end):
         listed = self._listed()
         failed = {m.id for m in listed if self._nodes[m.id].state == "error"}
         return self._calls.shown(listed, failed, self._end)

@@ -149,6 +149,12 @@ class AwsProvider:
         once.
         """
         records = self._records()
+        return self._machines.standing(self._listed())
+
+    def tidy(self) -> Sequence[Instance]:
+        """Give nodes to machines of a fleet that have waited too long for them. See
+        protocols.Tidying.
+        """
         adopted = {i.id: i for i in self._fleet.adopt_abandoned(records)}
         machines = self._machines.read(records)
         return self._machines.standing([adopted.get(i.id, i) for i in machines])

@@ -125,9 +125,10 @@ class OpenNebulaProvider:
     def instances(self) -> Sequence[Instance]:
         """The account's machines with our tag.
 
-        Machines that the scheduler has given up (see ``scheduling``) and machines whose start
-        failed are ended, and reported once as TERMINATED. A machine that was asked to end and still
-        exists is asked again.
+    def tidy(self) -> Sequence[Instance]:
+        """End machines that the scheduler has given up (see ``scheduling``) and machines whose
+        start failed. A machine that was asked to end and still exists is asked again.
+        See protocols.Tidying.
         """
         now = self._clock()
         machines = self._placements.dated(self._machines.live(), now)

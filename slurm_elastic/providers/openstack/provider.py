@@ -116,9 +116,11 @@ class OpenStackProvider:
         return launched(self.name, spec, machines, launch.refusal)
 
     def instances(self) -> Sequence[Instance]:
-        """The project's servers with our metadata. Servers whose start failed are ended, and
-        reported once as TERMINATED.
-        """
+        """The project's servers with our metadata."""
+        return tuple(convert.instance(s, self._settings) for s in self._servers.live())
+
+    def tidy(self) -> Sequence[Instance]:
+        """End servers whose start failed. See protocols.Tidying."""
         servers = self._servers.live()
         with self._lock:
             launching = frozenset(self._launching)
@@ -237,8 +239,8 @@ class OpenStackProvider:
 
     @contextmanager
     def _hold_launch(self, generation: str) -> Iterator[None]:
-        """Mark a launch as running. ``instances`` must not end its failed machines, because the
-        launch does.
+        """Mark a launch as running. ``tidy`` must not end its failed machines, because the launch
+        does.
         """
         with self._lock:
             self._launching.add(generation)

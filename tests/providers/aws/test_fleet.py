@@ -27,7 +27,7 @@ from slurm_elastic.base.errors import (
 from slurm_elastic.config import Cluster
 from slurm_elastic.config.clouds import InstanceType
 from slurm_elastic.model.cluster import Instance, InstanceState, LaunchSpec, Market, Pool
-from slurm_elastic.model.protocols import Provider
+from slurm_elastic.model.protocols import Provider, list_tidily
 from slurm_elastic.providers.aws import fleet, requests, site_template
 from slurm_elastic.providers.aws import tags as machine_tags
 from slurm_elastic.providers.aws.provider import AwsProvider
@@ -76,12 +76,12 @@ class TestFleetFaults(FaultContract):
         with pytest.raises(TransientError):
             provider.launch(spec)
         bed.heal()
-        assert {(m.node, m.generation) for m in bed.open().instances()} == {("", "g1")}
+        assert {(m.node, m.generation) for m in list_tidily(bed.open())} == {("", "g1")}
         later = AwsProvider(
             bed.settings(), Cluster(name="site", uuid=UUID), clock=lambda: time.time() + 400
         )
         for provider in (later, bed.open()):
-            assert {(m.node, m.generation) for m in provider.instances()} == {
+            assert {(m.node, m.generation) for m in list_tidily(provider)} == {
                 (n, "g1") for n in spec.nodes
             }
         calls = bed.calls("CreateTags")
@@ -135,7 +135,7 @@ def test_a_fleet_takes_the_next_type_and_zone_where_one_has_too_few(bed: AwsBed)
     # What can serve them all comes first, as EC2 looks at capacity before the price.
     assert kinds == [("m5.large", "us-east-1a", pytest.approx(0.03))] * 5
     assert bed.calls("CreateFleet") == 1
-    found = opened(bed).instances()
+    found = list_tidily(opened(bed))
     assert {(m.id, m.node, m.price, m.offer_key) for m in found} == {
         (m.id, m.node, m.price, m.offer_key) for m in machines
     }
@@ -225,7 +225,7 @@ def test_places_are_tagged_in_few_calls(bed: AwsBed) -> None:
     assert bed.calls("CreateTags") == 2 + 10 + 10
     views = {m.id: m for m in bed.control.state().machines}
     assert {views[m.id].node for m in machines} == set(spec.nodes)
-    assert {m.id: m.node for m in opened(bed).instances()} == {m.id: m.node for m in machines}
+    assert {m.id: m.node for m in list_tidily(opened(bed))} == {m.id: m.node for m in machines}
 
 
 @pytest.mark.parametrize(
@@ -249,7 +249,7 @@ def test_tags_that_are_lost_half_way_are_set_when_the_launch_is_repeated(
     between(monkeypatch, failing)
     with pytest.raises(TransientError):
         provider.launch(spec)
-    early = {m.id: m.node for m in opened(bed).instances() if m.node}
+    early = {m.id: m.node for m in list_tidily(opened(bed)) if m.node}
     monkeypatch.undo()
     machines = opened(bed).launch(spec)
     assert nodes_of(machines) == list(spec.nodes)
@@ -263,7 +263,7 @@ def test_a_launch_that_may_not_tag_is_in_doubt_and_never_lost(bed: AwsBed) -> No
     bed.control.fail(Fault(kind=FaultKind.AUTH, action="CreateTags", code="UnauthorizedOperation"))
     with pytest.raises(TransientError, match="cannot be given their nodes"):
         provider.launch(spec)
-    assert [m.node for m in provider.instances()] == ["", ""]
+    assert [m.node for m in list_tidily(provider)] == ["", ""]
     bed.heal()
     assert nodes_of(provider.launch(spec)) == list(spec.nodes)
 
@@ -288,7 +288,7 @@ def test_a_launch_by_a_daemon_that_died_before_the_answer_is_found(bed: AwsBed) 
         opened(bed).launch(spec)
     bed.heal()
     lost = opened(bed)
-    assert {(m.node, m.generation) for m in lost.instances()} == {("", "g1")}
+    assert {(m.node, m.generation) for m in list_tidily(lost)} == {("", "g1")}
     assert nodes_of(lost.launch(spec)) == list(spec.nodes)
     assert len(bed.alive()) == 4
 
@@ -301,7 +301,7 @@ def test_machines_that_are_not_listed_yet_get_their_places(bed: AwsBed) -> None:
     assert nodes_of(machines) == list(spec.nodes)
     assert {m.state for m in machines} == {InstanceState.PENDING}
     assert {m.offer_key for m in machines} <= {o.key for o in spec.offers}
-    assert provider.instances() == []
+    assert list_tidily(provider) == []
     assert nodes_of(provider.launch(spec)) == list(spec.nodes)
     assert bed.alive() == {m.id for m in machines}
 
@@ -336,7 +336,7 @@ def test_a_machine_that_ec2_does_not_know_keeps_no_other_from_its_node(
     lost_at_once(monkeypatch)
     with pytest.raises(TransientError, match="does not know these machines of the fleet yet: i-"):
         provider.launch(spec)
-    early = {m.node for m in provider.instances()}
+    early = {m.node for m in list_tidily(provider)}
     assert len(early - {""}) == 12
     now += fleet._ABANDONED_AFTER_S + 1
     machines = provider.launch(spec)

@@ -28,7 +28,7 @@ from slurm_elastic.image.upload import image_file, upload
 from slurm_elastic.model.boot_image import ImageChoice
 from slurm_elastic.model.cluster import Market
 from slurm_elastic.model.machine_options import Disk, MachineOptions
-from slurm_elastic.model.protocols import Provider
+from slurm_elastic.model.protocols import Provider, list_tidily
 from slurm_elastic.providers import open_images, open_provider
 from slurm_elastic.providers.aws import CLOUD, imports
 from slurm_elastic.providers.catalogues import ask
@@ -157,7 +157,7 @@ def live(bed: AwsBed, **more: object) -> None:
     bed.heal()
     bed.limit(100)
     machine = provider.launch(spec)[0]
-    provider.instances()
+    list_tidily(provider)
     provider.notices()
     with suppress(ProviderError):
         provider.console(machine.id)
@@ -256,7 +256,7 @@ def test_the_watchdog_may_see_and_end_and_nothing_else(
     machine = provider.launch(spec_for(bed, provider, 1))[0]
     gate = Gate(monkeypatch, Holder.WATCHDOG)
     dog = gate.open(bed.settings(), Cluster(name="site", uuid=UUID), [bed.pool])
-    assert [m.id for m in dog.instances()] == [machine.id]
+    assert [m.id for m in list_tidily(dog)] == [machine.id]
     dog.terminate([machine.id])
     assert not bed.alive()
     assert gate.used == actions(gate.policy)

@@ -41,6 +41,7 @@ from slurm_elastic.base.errors import (
 from slurm_elastic.config import Cluster, Config, PoolSettings
 from slurm_elastic.model.cluster import InstanceState, LaunchSpec, Location, Market, Offer, Pool
 from slurm_elastic.model.finding import FindingLevel
+from slurm_elastic.model.protocols import list_tidily
 from slurm_elastic.providers import open_provider
 from slurm_elastic.providers.docker import requests as request
 from slurm_elastic.providers.docker.errors import classify, translated
@@ -182,7 +183,7 @@ class TestRefusals:
     ) -> None:
         proxy.fail(Fault(status=200, body=body or b" ", match="containers/json"))
         with pytest.raises(TransientError):
-            opened(proxy.url).instances()
+            list_tidily(opened(proxy.url))
 
 
 class TestLaunching:
@@ -370,7 +371,7 @@ class TestEnding:
             answer("^DELETE", 204),
         )
         provider = opened(proxy.url)
-        (machine,) = provider.instances()
+        (machine,) = list_tidily(provider)
         assert machine.state is InstanceState.PENDING
         provider.terminate([machine.id])
         assert proxy.count("^DELETE") == 1
@@ -383,13 +384,13 @@ class TestEnding:
             settings(proxy.url), Cluster(name="site", uuid=UUID), clock=lambda: now
         )
         proxy.fail(listing(row(1)), answer("kill", 204))
-        (machine,) = provider.instances()
+        (machine,) = list_tidily(provider)
         (before,) = provider.offers(POOL)
         provider.terminate([machine.id])
-        assert provider.instances() == ()
+        assert list_tidily(provider) == ()
         assert [o.free for o in provider.offers(POOL)] == [(before.free or 0) + 1]
         now = LISTING_LAG_S
-        assert provider.instances() == (machine,), "it has been started by somebody"
+        assert list_tidily(provider) == (machine,), "it has been started by somebody"
 
 
 @pytest.mark.parametrize(
@@ -404,7 +405,7 @@ class TestEnding:
 )
 def test_states(proxy: EngineProxy, state: str, wanted: InstanceState) -> None:
     proxy.fail(listing(row(1, state), row(2, "exited"), row(3, "dead")))
-    (machine,) = opened(proxy.url).instances()
+    (machine,) = list_tidily(opened(proxy.url))
     assert (machine.state, machine.launched, machine.price) == (wanted, 1001.0, 0.02)
 
 
@@ -424,8 +425,8 @@ def test_two_clouds_of_one_engine_leave_each_others_machines_alone(proxy: Engine
     )
     ours, theirs = (open_provider(cloud, config.cluster, config) for cloud in (first, second))
     proxy.fail(listing(row(1), row(2, cloud="two"), row(3, cloud="renamed", pool="more")))
-    assert [m.id for m in ours.instances()] == [number_of(1)[:12]]
-    assert [m.id for m in theirs.instances()] == [number_of(n)[:12] for n in (2, 3)]
+    assert [m.id for m in list_tidily(ours)] == [number_of(1)[:12]]
+    assert [m.id for m in list_tidily(theirs)] == [number_of(n)[:12] for n in (2, 3)]
     ours.terminate([number_of(2)[:12]])
     assert proxy.count("kill") == 0
 
@@ -565,7 +566,7 @@ class TestWays:
         with socket.create_server(("127.0.0.1", 0)) as listener:
             host = _tls_host(tmp_path, listener.getsockname()[1])
             server = _TlsEngine(listener, tmp_path)
-            opened(hosts={"h0": host}).instances()
+            list_tidily(opened(hosts={"h0": host}))
             server.join()
         assert server.seen == [(("commonName", "slurm-elastic test"),)]
 

@@ -27,6 +27,7 @@ from slurm_elastic.config import Cluster, Config, PoolSettings
 from slurm_elastic.model.boot_image import ImageChoice
 from slurm_elastic.model.cluster import InstanceState, LaunchSpec, Location, Market, Offer
 from slurm_elastic.model.machine_options import Disk, MachineOptions
+from slurm_elastic.model.protocols import list_tidily
 from slurm_elastic.providers import open_provider
 from slurm_elastic.providers.base.user_data import program
 from slurm_elastic.providers.openstack import boothook, requests
@@ -84,7 +85,7 @@ def test_a_pool_may_have_a_server_group_and_a_volume(
 def test_servers_are_listed_with_the_image_of_their_pool(bed: StackBed) -> None:
     launch(bed)
     provider = bed.open()
-    (machine,) = provider.instances()
+    (machine,) = list_tidily(provider)
     assert machine.image == provider.image_for(bed.pool) == IMAGE
 
 
@@ -155,15 +156,15 @@ class TestScheduler:
         bed.world.schedule = 1000.0
         bed.limit(0)
         assert provider.launch(spec_for(bed, provider, 1))
-        seen = [m.state for m in provider.instances()]
+        seen = [m.state for m in list_tidily(provider)]
         with bed.stand_in.lock:
             for server in bed.world.servers.values():
                 server["due"] = 0.0
         while InstanceState.TERMINATED not in seen:
-            seen += [m.state for m in provider.instances()]
+            seen += [m.state for m in list_tidily(provider)]
         assert set(seen) <= {InstanceState.PENDING, InstanceState.TERMINATED}
         assert seen.count(InstanceState.TERMINATED) == 1
-        assert provider.instances() == ()
+        assert list_tidily(provider) == ()
         assert "No valid host was found" in caplog.text
         bed.heal()
         with pytest.raises(CapacityError, match="No valid host"):
@@ -173,7 +174,7 @@ class TestScheduler:
     def test_a_machine_that_ran_and_broke_is_not_ended_by_itself(self, bed: StackBed) -> None:
         (machine,) = launch(bed)
         bed.world.servers[machine.id]["status"] = "ERROR"
-        (found,) = bed.open().instances()
+        (found,) = list_tidily(bed.open())
         assert (found.id, found.state) == (machine.id, InstanceState.STOPPING)
         assert bed.alive() == {machine.id}
 
@@ -189,7 +190,7 @@ class TestQuota:
         bed.world.quota = 1
         (machine,) = launch(bed, 5)
         assert machine.node == "os1"
-        assert [m.node for m in bed.open().instances()] == ["os1"]
+        assert [m.node for m in list_tidily(bed.open())] == ["os1"]
 
     @pytest.mark.parametrize(
         ("limits", "free", "words"),
@@ -280,7 +281,7 @@ class TestNames:
     def test_a_renamed_server_has_no_node_and_is_still_ours(self, bed: StackBed, name: str) -> None:
         machines = launch(bed, 3)
         bed.world.servers[machines[1].id]["name"] = name
-        found = {m.id: m.node for m in bed.open().instances()}
+        found = {m.id: m.node for m in list_tidily(bed.open())}
         assert found == {m.id: m.node for m in machines} | {machines[1].id: ""}
 
     def test_what_was_started_twice_after_all_is_ended(self, bed: StackBed) -> None:
@@ -322,7 +323,7 @@ class TestNames:
     def test_lists_are_read_page_by_page_also_where_pages_are_smaller(self, bed: StackBed) -> None:
         bed.world.page = 7
         machines = launch(bed, 45)
-        assert {m.id for m in bed.open().instances()} == {m.id for m in machines}
+        assert {m.id for m in list_tidily(bed.open())} == {m.id for m in machines}
         assert bed.stand_in.calls(LIST) > 7
 
     def test_so_are_flavors(self, bed: StackBed) -> None:
@@ -344,14 +345,14 @@ class TestClouds:
         config = Config(cluster=cluster, clouds=clouds, pools=pools)
         first, second = (open_provider(c, cluster, config) for c in clouds)
         mine = first.launch(spec_for(bed, first, 2))
-        assert second.instances() == ()
+        assert list_tidily(second) == ()
         second.terminate([m.id for m in mine])
         assert bed.alive() == {m.id for m in mine}
         # Of a cloud that was renamed since, its pool tells.
         for one in bed.world.servers.values():
             one["metadata"]["slurm-elastic:cloud"] = "gone"
-        assert {m.id for m in first.instances()} == {m.id for m in mine}
-        assert second.instances() == ()
+        assert {m.id for m in list_tidily(first)} == {m.id for m in mine}
+        assert list_tidily(second) == ()
 
     def test_zones_are_offers_of_their_own(self, bed: StackBed) -> None:
         offers = bed.open(zones=("az1", "az2")).offers(bed.pool)
@@ -394,12 +395,12 @@ class TestClouds:
     def test_what_slurm_has_lost_is_on_its_way_out(self, bed: StackBed, status: str) -> None:
         (machine,) = launch(bed)
         bed.world.servers[machine.id]["status"] = status
-        assert [m.state for m in bed.open().instances()] == [InstanceState.STOPPING]
+        assert [m.state for m in list_tidily(bed.open())] == [InstanceState.STOPPING]
 
     def test_one_that_is_shut_off_is_stopped(self, bed: StackBed) -> None:
         (machine,) = launch(bed)
         bed.world.servers[machine.id]["status"] = "SHUTOFF"
-        assert [m.state for m in bed.open().instances()] == [InstanceState.STOPPED]
+        assert [m.state for m in list_tidily(bed.open())] == [InstanceState.STOPPED]
 
     @pytest.mark.parametrize(
         ("changes", "state"),
@@ -424,7 +425,7 @@ class TestClouds:
         }
         record = {keys[name]: value for name, value in ({"status": "ERROR"} | changes).items()}
         bed.world.servers[machine.id] |= record
-        assert [m.state for m in bed.open().instances()] == [state]
+        assert [m.state for m in list_tidily(bed.open())] == [state]
 
     def test_a_deletion_under_way_shows(self) -> None:
         record = {

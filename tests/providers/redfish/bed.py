@@ -27,7 +27,7 @@ from slurm_elastic.base.errors import (
 from slurm_elastic.config import Cluster
 from slurm_elastic.config.clouds import InstanceType
 from slurm_elastic.model.cluster import Location, Market, Pool
-from slurm_elastic.model.protocols import Provider
+from slurm_elastic.model.protocols import Provider, list_tidily
 from slurm_elastic.providers import open_provider
 from slurm_elastic.providers.base.bmc import redfish_of
 from slurm_elastic.providers.base.claims import Claims
@@ -197,7 +197,7 @@ class RedfishBed:
         """Its power supply fails once it has been seen on."""
 
         def fail() -> None:
-            assert node in {m.node for m in self.open().instances()}
+            assert node in {m.node for m in list_tidily(self.open())}
             self.bmcs.press(node, "Off")
 
         return fail

@@ -26,8 +26,9 @@ from slurm_elastic.base.errors import (
 )
 from slurm_elastic.config import configfile
 from slurm_elastic.model.cluster import STANDING, InstanceState, LaunchSpec
-from slurm_elastic.model.protocols import Provider
+from slurm_elastic.model.protocols import Provider, list_tidily
 from slurm_elastic.providers import open_provider, redfish
+from slurm_elastic.providers.base import switched
 from slurm_elastic.providers.base.bmc import redfish_of
 from slurm_elastic.providers.base.claims import Claim, Claims
 from slurm_elastic.providers.base.power_command import PowerCommand
@@ -70,7 +71,11 @@ class TestRedfishScarcity(ScarceContract): ...
 
 
 @pytest.mark.usefixtures("guarded")
-class TestRedfishLateFailures(LateFailureContract): ...
+class TestRedfishLateFailures(LateFailureContract):
+    @pytest.fixture(autouse=True)
+    def at_once(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """One answer proves that a host is off."""
+        monkeypatch.setattr(switched, "OFF_PROVEN_S", 0.0)
 
 
 @pytest.mark.usefixtures("guarded")
@@ -83,7 +88,7 @@ class TestRedfishMatrix(FaultMatrix): ...
 
 
 def states(provider: Provider) -> dict[str, InstanceState]:
-    return {m.node: m.state for m in provider.instances()}
+    return {m.node: m.state for m in list_tidily(provider)}
 
 
 def aged(bed: RedfishBed, seconds: float) -> Provider:

@@ -15,6 +15,7 @@ from slurm_elastic.base.errors import AuthError, CapacityError, ProviderError, T
 from slurm_elastic.config import Cluster
 from slurm_elastic.model.cluster import Instance, InstanceState, LaunchSpec, Location, Market, Pool
 from slurm_elastic.model.finding import FindingLevel
+from slurm_elastic.model.protocols import list_tidily
 from slurm_elastic.providers import open_provider
 from slurm_elastic.providers.docker.provider import DockerProvider
 from slurm_elastic.providers.docker.settings import DockerCloud, DockerHost, DockerType
@@ -129,7 +130,7 @@ class TestTwoHosts:
         assert two.running() == {FAR: ids[FAR] | {stranger}, NEAR: ids[NEAR]}
 
         fresh = two.open()  # a daemon that was started anew
-        seen = fresh.instances()
+        seen = list_tidily(fresh)
         assert {m.node: m.zone for m in seen} == {"bx1": FAR, "bx2": FAR, "bx3": NEAR, "bx4": NEAR}
         assert {m.state for m in seen} == {InstanceState.RUNNING}
         assert all(m.address for m in seen)
@@ -140,7 +141,7 @@ class TestTwoHosts:
         wait_for(
             lambda: two.running() == {FAR: {stranger}, NEAR: set()}, "the others, too", lambda: ""
         )
-        wait_for(lambda: not fresh.instances(), "none is listed", lambda: "")
+        wait_for(lambda: not list_tidily(fresh), "none is listed", lambda: "")
 
     def test_doctor_sees_both(self, two: TwoHosts) -> None:
         found = two.open().examine(())
@@ -203,13 +204,13 @@ class TestAHostIsAway:
         self, two: TwoHosts, machines: dict[str, Instance]
     ) -> None:
         daemon = two.open()
-        before = {m.id: m for m in daemon.instances()}
+        before = {m.id: m for m in list_tidily(daemon)}
         far_spec = spec(daemon, FAR, "bx3", generation="g3")
         two.far.stop()
         fresh = two.open()
         for provider in (daemon, fresh):
             with pytest.raises(TransientError, match="far: no engine listens there"):
-                provider.instances()
+                list_tidily(provider)
             assert [o.zone for o in provider.offers(POOL)] == [NEAR]
             with pytest.raises(TransientError):  # not "it is done"
                 provider.terminate([machines[FAR].id])
@@ -220,7 +221,7 @@ class TestAHostIsAway:
         two.far.start()
         want = {FAR: {machines[FAR].id}, NEAR: {late.id}}
         wait_for(lambda: two.running() == want, "what ran on the far host runs", lambda: "")
-        after = {m.id: m for m in daemon.instances()}
+        after = {m.id: m for m in list_tidily(daemon)}
         assert after[machines[FAR].id] == before[machines[FAR].id]
         (again,) = daemon.launch(far_spec)
         assert (again.node, again.zone) == ("bx3", FAR)
@@ -231,24 +232,24 @@ class TestAHostIsAway:
         self, two: TwoHosts, machines: dict[str, Instance]
     ) -> None:
         provider = two.open(api_timeout=15.0)
-        ids = ids_of(provider.instances())
+        ids = ids_of(list_tidily(provider))
         two.far.freeze()
         with pytest.raises(TransientError):
-            provider.instances()
+            list_tidily(provider)
         assert [o.zone for o in provider.offers(POOL)] == [NEAR]
         two.far.wake()
-        assert ids_of(two.open().instances()) == ids
+        assert ids_of(list_tidily(two.open())) == ids
 
     def test_ended_with_its_host_a_machine_is_none_any_more(
         self, two: TwoHosts, machines: dict[str, Instance]
     ) -> None:
         """As after a restart of the host: containers that must not be restarted are ended."""
         provider = two.open()
-        assert len(provider.instances()) == 2
+        assert len(list_tidily(provider)) == 2
         two.far.stop()
         two.far.start(live_restore=False)
         left = {machines[NEAR].id}
-        wait_for(lambda: ids_of(provider.instances()) == left, "the near one is left", lambda: "")
+        wait_for(lambda: ids_of(list_tidily(provider)) == left, "the near one is left", lambda: "")
         with pytest.raises(ProviderError, match="have ended"):  # a late repetition
             provider.launch(spec(provider, FAR, "bx1"))
         (fresh,) = provider.launch(spec(provider, FAR, "bx1", generation="g5"))

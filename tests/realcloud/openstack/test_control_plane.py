@@ -34,7 +34,7 @@ from slurm_elastic.config.configfile import load
 from slurm_elastic.config.grants import use_of
 from slurm_elastic.model.cluster import InstanceState, LaunchSpec
 from slurm_elastic.model.finding import Finding, FindingLevel
-from slurm_elastic.model.protocols import Examinable, Provider
+from slurm_elastic.model.protocols import Examinable, Provider, list_tidily
 from slurm_elastic.providers import open_images, open_provider
 from slurm_elastic.providers.openstack.settings import Flavor
 from slurm_elastic.testing.contract import FaultContract, LaunchContract, ScarceContract, spec_for
@@ -64,7 +64,7 @@ def bed(control_plane: ControlPlane, wire: StandIn, tmp_path: Path) -> Iterator[
 
 def running(provider: Provider, count: int) -> None:
     until = time.monotonic() + patience(PATIENCE)
-    while sum(m.state is InstanceState.RUNNING for m in provider.instances()) < count:
+    while sum(m.state is InstanceState.RUNNING for m in list_tidily(provider)) < count:
         assert time.monotonic() < until
         time.sleep(0.3)
 
@@ -158,7 +158,7 @@ class TestNova:
         machines = provider.launch(spec)
         assert tuple(m.node for m in machines) == spec.nodes
         assert bed.wire.calls(CREATE) == 1
-        found = bed.open().instances()
+        found = list_tidily(bed.open())
         assert {(m.id, m.node) for m in found} == {(m.id, m.node) for m in machines}
         nodes = {m.id: m.node for m in machines}
         for server in bed.admin.servers().values():
@@ -188,7 +188,7 @@ class TestNova:
         provider = bed.open()
         (machine,) = provider.launch(spec_for(bed, provider, 3))
         assert machine.node == "os1"
-        assert [m.node for m in provider.instances()] == ["os1"]
+        assert [m.node for m in list_tidily(provider)] == ["os1"]
 
     def test_no_valid_host(self, bed: PlaneBed) -> None:
         bed.limit(0)
@@ -213,7 +213,7 @@ class TestNova:
         until = time.monotonic() + patience(PATIENCE)
         while bed.alive():
             assert time.monotonic() < until
-            provider.instances()
+            list_tidily(provider)
             time.sleep(0.3)
         bed.plane.hypervisor()
         if not told:
@@ -262,8 +262,8 @@ class TestNova:
         )
         theirs = second.launch(spec)
         try:
-            assert {m.id for m in first.instances()} == {m.id for m in mine}
-            assert {m.id for m in second.instances()} == {m.id for m in theirs}
+            assert {m.id for m in list_tidily(first)} == {m.id for m in mine}
+            assert {m.id for m in list_tidily(second)} == {m.id for m in theirs}
             second.terminate([m.id for m in mine])
             assert {m.id for m in mine} <= bed.alive()
         finally:
