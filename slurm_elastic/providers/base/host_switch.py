@@ -14,12 +14,15 @@ from typing import Protocol
 from slurm_elastic.base.errors import ProviderError, TransientError
 from slurm_elastic.model.hypervisor import HostState, SwitchRules
 from slurm_elastic.providers.base.claims import Claim, Claims
+from slurm_elastic.providers.base.host_times import HostTimes
 from slurm_elastic.providers.base.switched import Power
 
 _ORDER, _AT, _TRIES = "order", "at", "tries"
 _ON, _OFF = "on", "off"
 SHUTDOWN_S = 600.0
-"""A host that is still on so long after the order to shut down is used again."""
+"""A host that still answers so long after the order to shut down, and for as long again, is used
+again.
+"""
 
 
 class HostPower(Power, Protocol):
@@ -43,6 +46,7 @@ class HostSwitch:
         rules: SwitchRules,
         boot_timeout_s: float,
         clock: Callable[[], float] = time.time,
+        monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
         self.names = tuple(names)
         self.rules = rules
@@ -50,6 +54,7 @@ class HostSwitch:
         self._claims = claims
         self._boot_timeout_s = boot_timeout_s
         self._clock = clock
+        self._times = HostTimes(clock, monotonic)
 
     def away(self) -> Mapping[str, Claim]:
         """The hosts that we have switched off, until they answer again."""
@@ -61,10 +66,7 @@ class HostSwitch:
 
     def take_back(self, host: str, claim: Claim, answers: Callable[[], bool]) -> None:
         """Use a host of ``left_off`` again if somebody has switched it on."""
-        is_going_down = (
-            claim.marks[_ORDER] == _OFF and self._clock() - float(claim.marks[_AT]) < SHUTDOWN_S
-        )
-        if not is_going_down and answers():
+        if self._is_back(host, claim, answers):
             self._claims.release(host, claim)
 
     def shut_down(self, host: str) -> bool:
@@ -101,21 +103,33 @@ class HostSwitch:
 
         ``answers``: asks whether the host can be used.
         """
-        age_s = self._clock() - float(claim.marks[_AT])
         try:
             is_on = self._power.is_on(host)
         except ProviderError:
             return HostState.UNKNOWN
-        was_ordered_on = claim.marks[_ORDER] == _ON
-        # A host that shuts down still answers for a while.
-        may_be_back = was_ordered_on or age_s >= SHUTDOWN_S
-        if is_on and may_be_back and answers():
+        if self._is_back(host, claim, lambda: is_on and answers()):
             self._claims.release(host, claim)
             return HostState.ON
-        if was_ordered_on:
+        if claim.marks[_ORDER] == _ON:
             # After this time the order is given again.
-            return HostState.STARTING if age_s < self._boot_timeout_s else HostState.OFF
+            is_starting = self._age_s(host, claim, self._boot_timeout_s) < self._boot_timeout_s
+            return HostState.STARTING if is_starting else HostState.OFF
         return HostState.STOPPING if is_on else HostState.OFF
+
+    def _is_back(self, host: str, claim: Claim, answers: Callable[[], bool]) -> bool:
+        """Whether a host that is away can be used. A host that shuts down still answers for a
+        while, and may be slow, so it must answer from the end of its time on for as long again.
+        """
+        if claim.marks[_ORDER] == _ON:
+            return answers()
+        is_late = self._age_s(host, claim, SHUTDOWN_S) >= SHUTDOWN_S
+        stays_on = is_late and answers()
+        standing_s = self._times.standing_s(host, "answers" if stays_on else "")
+        return stays_on and standing_s >= SHUTDOWN_S
+
+    def _age_s(self, host: str, claim: Claim, bound_s: float) -> float:
+        """The seconds since the last order."""
+        return self._times.age_s(host, claim.marks[_ORDER], float(claim.marks[_AT]), bound_s)
 
 
 def failed_boots(claim: Claim, state: HostState) -> int:

@@ -2,13 +2,13 @@
 name.
 
 A host is ours if it was off and free when we claimed it (``claims_file``). A host switched on by
-other people is never switched off. A host that we saw on, and later off, is free again.
+other people is never switched off. A host that we saw on, and that is off later, is free again.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from typing import Protocol
@@ -17,10 +17,19 @@ from msgspec.structs import replace
 
 from slurm_elastic.base.errors import CapacityError, InstanceNotFound, ProviderError, TransientError
 from slurm_elastic.config import Cluster
-from slurm_elastic.model.cluster import Instance, InstanceState, LaunchSpec, Notice, Offer, Pool
+from slurm_elastic.model.cluster import (
+    EndAnswer,
+    Instance,
+    InstanceState,
+    LaunchSpec,
+    Notice,
+    Offer,
+    Pool,
+)
 from slurm_elastic.model.finding import Finding
 from slurm_elastic.providers.base.claims import Claim, Claims
 from slurm_elastic.providers.base.host_settings import HostsCloud
+from slurm_elastic.providers.base.host_times import HostTimes
 from slurm_elastic.providers.base.machine_tags import MADE, machine_of, marks_of
 from slurm_elastic.providers.base.offers import plain_offers
 from slurm_elastic.providers.base.one_by_one import OneByOne
@@ -28,6 +37,10 @@ from slurm_elastic.providers.base.parallel import each
 from slurm_elastic.providers.base.preflight import CheckRunner
 from slurm_elastic.providers.base.tags import CLUSTER, GENERATION
 
+OFF_PROVEN_S = 60.0
+"""A host that we did not order off is off if it says so again after so long. A BMC that restarts,
+or is updated, reports "off" for a while although its host runs.
+"""
 _REACH = "look at its BMC, the network to it and the credentials"
 
 
@@ -55,6 +68,7 @@ class SwitchedHosts:
         power: Power,
         claims: Claims,
         clock: Callable[[], float] = time.time,
+        monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
         self.name = settings.name
         self._settings = settings
@@ -62,6 +76,7 @@ class SwitchedHosts:
         self._power = power
         self._claims = claims
         self._clock = clock
+        self._times = HostTimes(clock, monotonic)
         # The lag is 0, because the claims are our own listing: each is on disk before its host is
         # touched.
         self._calls = OneByOne(self.name, 0.0, threads=settings.threads)
@@ -77,7 +92,7 @@ class SwitchedHosts:
         """Switch on each host by itself. A host whose order may have been lost is switched on
         again.
         """
-        listed = self._listed()
+        listed = self._update()
         for machine in listed:
             if machine.generation == spec.generation and machine.state is InstanceState.PENDING:
                 self._power.switch(machine.node, "on")
@@ -85,11 +100,20 @@ class SwitchedHosts:
 
     def instances(self) -> Sequence[Instance]:
         """The hosts that this cluster has claimed and still has."""
-        return self._calls.shown(self._listed())
+        hosts = self._read_hosts()
+        return self._calls.shown([self._machine(h, c, _state_of(c, on)) for h, c, on in hosts])
 
-    def terminate(self, ids: Sequence[str]) -> None:
-        """Shut these hosts down. They are STOPPING until they are off."""
-        hosts = {machine.id: machine.node for machine in self._listed()}
+    def tidy(self) -> Sequence[Instance]:
+        """Release hosts that are off, and switch off hosts that do not shut down or come on in
+        time. See protocols.Tidying.
+        """
+        return self._calls.shown(self._update())
+
+    def terminate(self, ids: Sequence[str]) -> Mapping[str, EndAnswer]:
+        """Shut these hosts down. They are STOPPING until they are off. A host without a claim of
+        ours is looked at and left alone.
+        """
+        hosts = {machine.id: machine.node for machine in self._update()}
 
         def end(machine_id: str) -> None:
             host = hosts[machine_id]
@@ -100,7 +124,21 @@ class SwitchedHosts:
                 raise InstanceNotFound(self.name, "Free", f"{host} now belongs to another launch")
             self._end(host, claim, on=self._power.is_on(host))
 
-        self._calls.terminate([i for i in ids if i in hosts], end)
+        answers = self._calls.terminate([i for i in ids if i in hosts], end)
+        return answers | {i: self._look_up(i) for i in ids if i not in hosts}
+
+    def _look_up(self, machine_id: str) -> EndAnswer:
+        """The answer for a machine without a claim. If its host is off, or another
+        launch's now, the machine is gone.
+        """
+        claims = self._claims.all()
+        # A claim of another cluster, or of a host that the settings no longer have.
+        if any(_number(host, claim) == machine_id for host, claim in claims.items()):
+            return EndAnswer.NOT_OURS
+        # The name of a host and a generation may both contain dashes, so several hosts may fit.
+        hosts = [h for h in self._settings.hosts if f"{machine_id}-".startswith(f"{h}-")]
+        is_on = any(h not in claims and self._power.is_on(h) for h in hosts)
+        return EndAnswer.NOT_OURS if is_on else EndAnswer.GONE
 
     def notices(self) -> Sequence[Notice]:
         """Always empty: the site's own hosts are never reclaimed."""
@@ -157,8 +195,8 @@ class SwitchedHosts:
             raise
         return self._machine(host, claim, InstanceState.PENDING)
 
-    def _listed(self) -> Sequence[Instance]:
-        """Our hosts with their states. A host that does not answer keeps its last known state."""
+    def _read_hosts(self) -> Sequence[tuple[str, Claim, bool | None]]:
+        """Our hosts, their claims and whether they are on; None if a host does not answer."""
         cluster_uuid, hosts = self._cluster.uuid, self._settings.hosts
         claims = self._claims.all().items()
         own_claims = {
@@ -168,45 +206,65 @@ class SwitchedHosts:
         asked = list(own_claims) or list(hosts)[:1]
         answers = each(asked, self._power.is_on, self._settings.threads)
         if all(answer.exception() for answer in answers):
+            for host in own_claims:
+                self._times.standing_s(host, "")
             # This raises: if no host answers, the states are unknown, and an old state must not
             # look like a listing.
             answers[0].result()
-        machines = []
         # Not strict: ``asked`` has one host more than ``own_claims`` if no host is ours.
-        for (host, claim), answer in zip(own_claims.items(), answers, strict=False):
-            silent = answer.exception() is not None
-            state = (
-                _last_state(claim)
-                if silent
-                else self._update_state(host, claim, on=answer.result())
-            )
-            machines.append(self._machine(host, claim, state))
-        return machines
+        return [
+            (host, claim, None if answer.exception() else answer.result())
+            for (host, claim), answer in zip(own_claims.items(), answers, strict=False)
+        ]
 
-    def _update_state(self, host: str, claim: Claim, *, on: bool) -> InstanceState:
+    def _update(self) -> Sequence[Instance]:
+        """Our hosts with their states, after the orders that follow from them. A host that does not
+        answer keeps its last known state.
+        """
+        hosts = self._read_hosts()
+        self._times.forget_unless({host for host, _, _ in hosts})
+        return [self._machine(h, c, self._update_state(h, c, on)) for h, c, on in hosts]
+
+    def _update_state(self, host: str, claim: Claim, on: bool | None) -> InstanceState:
         """The state of our host, and the orders that follow from it."""
-        now = self._clock()
-        boot_overdue = now - float(claim.marks[MADE]) >= self._settings.power_on_timeout
+        # The number is in the state, so that another launch's time on this host does not count.
+        off_s = self._times.standing_s(host, "" if on in (True, None) else _number(host, claim))
         with suppress(ProviderError):  # the next listing tries the same again
-            # Before ``power_on_timeout`` has passed, an order to come on may be under way. So a
-            # host is released only later, unless we have seen it on.
-            if not on and (claim.seen or (boot_overdue and claim.ending)):
-                self._claims.release(host, claim)
-                return InstanceState.TERMINATED
-            shutdown_overdue = (
-                claim.ending and now - claim.ending >= self._settings.power_off_timeout
-            )
-            # The change proves that the claim is still the same. Without it we could switch off a
-            # host that now belongs to another launch.
-            if on and shutdown_overdue and self._claims.change(host, claim, claim):
-                self._power.switch(host, "off")
-            if on and not claim.seen:
-                seen_claim = replace(claim, seen=True)
-                self._claims.change(host, claim, seen_claim)
-                return _last_state(seen_claim)
-            if not on and boot_overdue:  # it may still come on, so an order to stay off is needed
-                self._end(host, claim, on=False)
-                return InstanceState.STOPPING
+            if on:
+                return self._update_on(host, claim)
+            if on is False:
+                return self._update_off(host, claim, off_s)
+        return _last_state(claim)
+
+    def _update_on(self, host: str, claim: Claim) -> InstanceState:
+        patience_s = self._settings.power_off_timeout
+        is_overdue = claim.ending is not None and (
+            self._times.age_s(host, "ending", claim.ending, patience_s) >= patience_s
+        )
+        # The change proves that the claim is still the same. Without it we could switch off a host
+        # that now belongs to another launch.
+        if is_overdue and self._claims.change(host, claim, claim):
+            self._power.switch(host, "off")
+        if claim.seen:
+            return _last_state(claim)
+        seen_claim = replace(claim, seen=True)
+        self._claims.change(host, claim, seen_claim)
+        return _last_state(seen_claim)
+
+    def _update_off(self, host: str, claim: Claim, off_s: float) -> InstanceState:
+        patience_s = self._settings.power_on_timeout
+        boot_s = self._times.age_s(host, "made", float(claim.marks[MADE]), patience_s)
+        is_boot_overdue = boot_s >= patience_s
+        # Before ``power_on_timeout`` has passed, an order to come on may be under way. So a host is
+        # released only later, unless we have seen it on.
+        is_over = (claim.seen or is_boot_overdue) if claim.ending else claim.seen
+        if is_over and (claim.ending or off_s >= OFF_PROVEN_S):
+            self._claims.release(host, claim)
+            return InstanceState.TERMINATED
+        if is_boot_overdue and not claim.seen:
+            # It may still come on, so an order to stay off is needed.
+            self._end(host, claim, on=False)
+            return InstanceState.STOPPING
         return _last_state(claim)
 
     def _end(self, host: str, claim: Claim, *, on: bool) -> None:
@@ -230,6 +288,13 @@ class SwitchedHosts:
 
 def _number(host: str, claim: Claim) -> str:
     return f"{host}-{claim.marks[GENERATION]}"
+
+
+def _state_of(claim: Claim, on: bool | None) -> InstanceState:
+    """The state of a host that the claim may not show yet."""
+    if on and not claim.ending:
+        return InstanceState.RUNNING
+    return _last_state(claim)
 
 
 def _last_state(claim: Claim) -> InstanceState:

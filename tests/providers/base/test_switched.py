@@ -64,6 +64,7 @@ class Power:
 class Bed:
     def __init__(self, place: Path) -> None:
         self.now, self.power = T0, Power()
+        self.clock_step = 0.0
         self.file = place / "claims.db"
         self.claims = Claims("rack", self.file)
         self.provider = self.open()
@@ -74,7 +75,10 @@ class Bed:
             types={"host": InstanceType(cpus=2, memory=4096, price=0.05)},
             power_on_timeout=120.0, power_off_timeout=180.0,
         )  # fmt: skip
-        return SwitchedHosts(settings, cluster, self.power, self.claims, lambda: self.now)
+        return SwitchedHosts(
+            settings, cluster, self.power, self.claims, lambda: self.now + self.clock_step,
+            lambda: self.now,
+        )  # fmt: skip
 
     def spec(self, *nodes: str, generation: str = "g1") -> LaunchSpec:
         offer = self.provider.offers(POOL)[0]
@@ -85,7 +89,7 @@ class Bed:
         return [one.id for one in found]
 
     def states(self) -> dict[str, InstanceState]:
-        return {one.node: one.state for one in self.provider.instances()}
+        return {one.node: one.state for one in self.provider.tidy()}
 
     def claimed(self) -> set[str]:
         return set(self.claims.all())
@@ -150,6 +154,8 @@ def test_a_launch_whose_host_went_off_has_no_machine_and_gets_no_other(bed: Bed)
     bed.states()
     bed.power.on = set()
     bed.states()
+    bed.now += 60
+    bed.states()
     with pytest.raises(CapacityError, match="MachinesGone"):
         bed.launch("h1")
     assert bed.power.orders == [("h1", "on")]
@@ -164,8 +170,65 @@ def test_one_that_was_seen_on_and_is_off_is_over(bed: Bed) -> None:
     bed.power.on = {"h1"}
     assert bed.states() == {"h1": RUNNING}
     bed.power.on = set()
+    assert bed.states() == {"h1": RUNNING}
+    bed.now += 60
     assert bed.states() == {}
     assert bed.claimed() == set()
+
+
+@pytest.mark.parametrize("between", ["on", "silent"])
+def test_a_bmc_that_says_off_while_it_restarts_loses_no_host(bed: Bed, between: str) -> None:
+    bed.launch("h1")
+    bed.power.on = {"h1"}
+    bed.states()
+    for _ in range(3):
+        bed.power.on = set()
+        assert bed.states() == {"h1": RUNNING}
+        bed.now += 59
+        assert bed.states() == {"h1": RUNNING}
+        bed.power.on = {"h1"}
+        bed.power.silent = {"h1"} if between == "silent" else set()
+        if between == "silent":
+            with pytest.raises(TransientError):
+                bed.states()
+        else:
+            assert bed.states() == {"h1": RUNNING}
+        bed.power.silent = set()
+        bed.now += 30
+    assert bed.states() == {"h1": RUNNING}
+    bed.provider.terminate(["h1-g1"])
+    assert bed.power.orders[-1] == ("h1", "shutdown"), "it is still ours"
+
+
+def test_a_list_gives_no_order_and_releases_no_host(bed: Bed) -> None:
+    bed.launch("h1", "h2")
+    bed.power.on = {"h1"}
+    bed.states()
+    bed.provider.terminate(["h1-g1"])
+    orders = list(bed.power.orders)
+    for _ in range(3):
+        bed.now += 1000
+        bed.power.on ^= {"h1"}
+        assert {m.node for m in bed.open().instances()} == {"h1", "h2"}
+    assert bed.power.orders == orders
+    assert bed.claimed() == {"h1", "h2"}
+
+
+@pytest.mark.parametrize("step", [7200.0, -7200.0])
+def test_a_clock_that_is_set_neither_hurries_nor_delays_a_host(bed: Bed, step: float) -> None:
+    bed.launch("h1", "h2")
+    bed.power.on = {"h1"}
+    bed.states()
+    bed.provider.terminate(["h1-g1"])
+    bed.states()
+    bed.clock_step = step
+    bed.now += 100
+    assert bed.states() == {"h1": STOPPING, "h2": PENDING}
+    assert ("h1", "off") not in bed.power.orders
+    bed.now += 100
+    assert bed.states() == {"h1": STOPPING, "h2": STOPPING}
+    assert ("h1", "off") in bed.power.orders
+    assert ("h2", "off") in bed.power.orders
 
 
 def test_one_that_does_not_come_on_in_its_time_ends(bed: Bed) -> None:
@@ -209,6 +272,8 @@ def test_a_silent_host_is_as_it_was_and_where_all_are_nothing_is_known(bed: Bed)
     bed.power.on = {"h1", "h2"}
     bed.states()
     bed.power.silent, bed.power.on = {"h1"}, {"h1"}
+    bed.states()
+    bed.now += 60
     assert bed.states() == {"h1": RUNNING}
     bed.power.silent = {"h1", "h2"}
     with pytest.raises(TransientError, match="h1 does not answer"):
@@ -251,7 +316,7 @@ def test_a_host_that_changed_hands_while_others_ended_is_left_alone(
 ) -> None:
     bed.launch("h1")
     (claim,) = bed.claims.all().values()
-    listed = bed.provider._listed()
+    listed = bed.provider._update()
 
     def handed_on() -> object:
         bed.claims.release("h1", claim)
@@ -259,7 +324,7 @@ def test_a_host_that_changed_hands_while_others_ended_is_left_alone(
             bed.claims.take("h1", replace(claim, marks=claim.marks | {GENERATION: now_of}))
         return listed
 
-    monkeypatch.setattr(bed.provider, "_listed", handed_on)
+    monkeypatch.setattr(bed.provider, "_update", handed_on)
     bed.provider.terminate(["h1-g1"])
     assert bed.power.orders == [("h1", "on")]
 

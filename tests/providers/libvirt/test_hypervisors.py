@@ -19,6 +19,7 @@ from slurm_elastic.model.cluster import Location
 from slurm_elastic.model.finding import FindingLevel
 from slurm_elastic.model.hypervisor import HostState, HostView, SwitchRules
 from slurm_elastic.providers import open_provider
+from slurm_elastic.providers.base import host_switch
 from slurm_elastic.providers.base.claims import Claims
 from slurm_elastic.providers.base.host_switch import SHUTDOWN_S, HostSwitch, failed_boots
 from slurm_elastic.providers.base.hosted_cloud import Hypervisors as Settings
@@ -155,7 +156,7 @@ def test_a_lost_answer_of_the_bmc_leaves_the_host_away_until_it_answers(
 
 
 def test_a_host_that_is_off_when_the_section_goes_is_left_out_and_told(
-    bed: LibvirtBed, tmp_path: Path
+    bed: LibvirtBed, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     config = make_config(tmp_path)
     settings = bed.settings()
@@ -174,6 +175,9 @@ def test_a_host_that_is_off_when_the_section_goes_is_left_out_and_told(
     assert "'hypervisors' no longer names it" in finding.observed
     assert "by hand" in finding.advice
     bed.heal()
+    assert provider.host_views() == []
+    assert claims.all(), "it may be on its way down"
+    monkeypatch.setattr(host_switch, "SHUTDOWN_S", 0.0)
     assert provider.host_views() == []
     assert claims.all() == {}, "somebody has switched it on"
     assert provider.offers(bed.pool)
@@ -204,7 +208,7 @@ class Button:
 def switch_of(button: Button, place: Path, now: list[float]) -> HostSwitch:
     rules = SwitchRules(idle_s=600.0, keep=1)
     claims = Claims("lab", place / "claims.db")
-    return HostSwitch(["a"], button, claims, rules, 300.0, lambda: now[0])
+    return HostSwitch(["a"], button, claims, rules, 300.0, lambda: now[0], lambda: now[0])
 
 
 def state(switch: HostSwitch, *, answers: bool) -> HostState | None:
@@ -229,8 +233,36 @@ def test_a_host_that_ignores_the_order_is_used_again_after_a_time(tmp_path: Path
     now[0] = SHUTDOWN_S - 1
     assert state(switch, answers=True) is HostState.STOPPING, "it may still go off"
     now[0] = SHUTDOWN_S
+    assert state(switch, answers=True) is HostState.STOPPING, "its shutdown may be slow"
+    now[0] = 2 * SHUTDOWN_S
     assert state(switch, answers=True) is HostState.ON
     assert switch.away() == {}
+
+
+def test_a_host_with_a_slow_shutdown_keeps_its_claim(tmp_path: Path) -> None:
+    button, now = Button(deaf=True), [0.0]
+    switch = switch_of(button, tmp_path, now)
+    switch.shut_down("a")
+    now[0] = 2 * SHUTDOWN_S - 1
+    state(switch, answers=True)
+    button.on = False
+    assert state(switch, answers=False) is HostState.OFF
+    assert switch.switch_on("a")
+
+
+def test_a_clock_that_is_set_while_a_host_shuts_down_changes_nothing(tmp_path: Path) -> None:
+    button, clock = Button(deaf=True), [1e9]
+    rules, claims = SwitchRules(idle_s=600.0, keep=1), Claims("lab", tmp_path / "claims.db")
+    switch = HostSwitch(["a"], button, claims, rules, 300.0, lambda: clock[0], lambda: 5.0)
+    switch.shut_down("a")
+    for step in (3600.0, -7200.0):
+        clock[0] += step
+        assert state(switch, answers=True) is HostState.STOPPING
+    button.on = False
+    assert state(switch, answers=False) is HostState.OFF
+    assert switch.switch_on("a")
+    clock[0] += 3600.0
+    assert state(switch, answers=False) is HostState.STARTING
 
 
 def test_a_host_that_does_not_boot_in_time_may_be_ordered_on_again(tmp_path: Path) -> None:

@@ -227,7 +227,7 @@ class MatrixBed(RedfishBed):
     def open(self, clock: Callable[[], float]) -> Provider:  # type: ignore[override]
         settings = self.settings()
         claims = Claims("rack", self.place / "claims.db")
-        return SwitchedHosts(settings, CLUSTER, redfish_of(settings), claims, clock)
+        return SwitchedHosts(settings, CLUSTER, redfish_of(settings), claims, clock, clock)
 
     def nodes(self) -> Mapping[str, str]:
         return {one: one.partition("-")[0] for one in self.alive()}
