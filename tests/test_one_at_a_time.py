@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import math
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -24,7 +23,7 @@ from slurm_elastic.model.cluster import Location
 from slurm_elastic.model.exclusion import COOL_DOWN, Exclusion
 from slurm_elastic.providers.aws import rate_limit
 from slurm_elastic.providers.aws.settings import AwsCloud
-from slurm_elastic.providers.base.hosted import Tagged
+from slurm_elastic.providers.base.host_rows import Tagged
 from slurm_elastic.providers.docker.provider import DockerProvider
 from slurm_elastic.providers.docker.settings import DockerCloud, DockerHost, DockerType
 from slurm_elastic.state.ckptstate import CheckpointState
@@ -233,18 +232,17 @@ def test_a_machine_that_is_tidied_away_while_it_is_ended_is_ended(
     )  # fmt: skip
     boxes: Any = DockerProvider(cloud, Cluster(name="c", uuid="u"))
     box = Tagged(machine=instance(), name="b", host="h", unstarted=False, tags={})
-    boxes._lock, boxes._machines = Watched(), Slow({box.short: box})
-    boxes._ended_at = {box.short: -math.inf}
+    known, rows = boxes._known_rows, Slow({box.short: box})
+    known._lock, known._rows_by_host = Watched(), {"h": rows}
     ended: list[object] = []
     monkeypatch.setattr(boxes, "_end", ended.append)
-    monkeypatch.setattr(boxes, "_remove", lambda _: None)
     monkeypatch.setattr(boxes, "_search_hosts", lambda _: ())
-    other = Meanwhile(boxes._lock, lambda: boxes._remove_old([box]))
-    boxes._machines.look = other
+    other = Meanwhile(known._lock, lambda: known.note("h", []))
+    rows.look = other
     boxes.terminate([box.short])
     other.end()
     assert ended == [box]
-    assert not boxes._machines
+    assert known.of([box.short]) == {}
 
 
 def test_the_clouds_of_an_account_share_one_pace(monkeypatch: pytest.MonkeyPatch) -> None:

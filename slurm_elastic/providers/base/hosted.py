@@ -17,15 +17,14 @@ from contextlib import contextmanager
 from functools import partial
 from typing import Any, ClassVar, Generic, TypeVar
 
-from msgspec import Struct
-
 from slurm_elastic.base.errors import CapacityError, ProviderError, TransientError
-from slurm_elastic.base.guards import Guarded, GuardedBy
+from slurm_elastic.base.grouping import group_by
+from slurm_elastic.base.guards import GuardedBy
 from slurm_elastic.config import Cluster
 from slurm_elastic.config.clouds import InstanceType
 from slurm_elastic.model.cluster import (
+    EndAnswer,
     Instance,
-    InstanceState,
     LaunchSpec,
     Market,
     Notice,
@@ -34,6 +33,14 @@ from slurm_elastic.model.cluster import (
 )
 from slurm_elastic.model.hypervisor import HostState, HostView, SwitchRules
 from slurm_elastic.providers.base.claims import Claim
+from slurm_elastic.providers.base.host_rows import (
+    HostRows,
+    Removals,
+    RowsById,
+    Tagged,
+    live,
+    place_of,
+)
 from slurm_elastic.providers.base.host_switch import HostSwitch, failed_boots
 from slurm_elastic.providers.base.hosted_cloud import HostedCloud
 from slurm_elastic.providers.base.hosts import Hosts, seconds_left
@@ -44,39 +51,6 @@ from slurm_elastic.providers.base.ownership import Ownership
 from slurm_elastic.providers.base.parallel import each, failures, raise_first_error, until_refused
 
 log = logging.getLogger(__name__)
-
-ENDED_KEPT_S = 3600.0
-"""For so long an ended machine stays on its host. Each daemon counts from when it first saw the
-machine ended.
-"""
-REMOVED_AT_ONCE = 5
-"""One listing removes this many ended machines at most, because each removal takes a while."""
-
-
-class Tagged(Struct, frozen=True, kw_only=True):
-    """A machine and its ``name`` on its host. ``unstarted``: it was created and never started."""
-
-    machine: Instance
-    name: str
-    host: str
-    unstarted: bool
-    tags: Mapping[str, str]
-
-    @property
-    def short(self) -> str:
-        """Our id of the machine."""
-        return self.machine.id
-
-    @property
-    def node(self) -> str:
-        """The node that the machine was made for."""
-        return self.machine.node
-
-    @property
-    def ended(self) -> bool:
-        """Whether the machine has stopped running for good."""
-        return self.machine.state is InstanceState.TERMINATED
-
 
 Kind = TypeVar("Kind", bound=InstanceType)
 Room = tuple[int, str]
@@ -89,9 +63,13 @@ class HostedProvider(ABC, Generic[Kind]):
     """
 
     guarded_by: ClassVar[GuardedBy] = {
-        "_lock": Guarded("_machines", "_ended_at"),
         "_launching": "to launch on one host",
     }
+
+    can_move: ClassVar[bool] = False
+    """Whether people can move a running machine to another host. Then one host's word about a
+    machine proves nothing while another host may run it.
+    """
 
     def __init__(
         self,
@@ -110,15 +88,18 @@ class HostedProvider(ABC, Generic[Kind]):
         self._ownership = Ours(settings.name, ownership)
         self._hosts = hosts
         self._clock = clock
-        self._lock = threading.Lock()
         self._launching = {host: threading.Lock() for host in hosts.names}
-        self._machines: dict[str, Tagged] = {}
-        self._ended_at: dict[str, float] = {}
+        self._known_rows = HostRows()
+        self._removals = Removals(settings.name, self._remove, clock)
         self._switch: HostSwitch | None = None
 
     @abstractmethod
     def _rows(self, host: str) -> Sequence[Tagged]:
         """All machines on the host that any cluster of ours has made, ended ones included."""
+
+    @abstractmethod
+    def _all_ids(self, host: str) -> set[str]:
+        """The ids of everything on the host that is like our machines, whoever made it."""
 
     @abstractmethod
     def _room(
@@ -192,35 +173,50 @@ class HostedProvider(ABC, Generic[Kind]):
         an incomplete listing would make live machines look lost.
         """
         with self._hosts.limited():
-            listed = self._hosts.everywhere(self._list_own, self._present_hosts())
-            machines = [m for rows in listed for m in rows]
-            self._remove_old([m for m in machines if m.ended])
-            return tuple(m.machine for m in machines if not m.ended)
+            return live(self._list_everywhere())
 
-    def terminate(self, ids: Sequence[str]) -> None:
-        """End these machines. An id that was never listed with our tags is left alone. If a host
-        does not answer, the machines of the other hosts are ended, and then that host's error is
-        raised.
+    def tidy(self) -> Sequence[Instance]:
+        """Remove machines that ended long ago from their hosts. See protocols.Tidying."""
+        with self._hosts.limited():
+            rows_by_id = self._list_everywhere()
+            self._removals.remove_old(rows_by_id)
+            return live(rows_by_id)
+
+    def _list_everywhere(self) -> RowsById:
+        listed = self._hosts.everywhere(self._list_own, self._present_hosts())
+        return group_by([row for rows in listed for row in rows], lambda row: row.short)
+
+    def terminate(self, ids: Sequence[str]) -> Mapping[str, EndAnswer]:
+        """End these machines where they run. An id that was never listed with our tags is looked up
+        on all hosts and left alone. If a host does not answer, the machines of the other hosts are
+        ended, and then that host's error is raised.
         """
         requested = list(dict.fromkeys(ids))
         if not requested:
-            return
+            return {}
         with self._hosts.limited():
             search_errors = self._search_hosts(requested)
-            machines = self._machines_of(requested)
+            rows = self._known_rows.of(requested)
+            # A machine that runs on no host that has answered may run on another one. So the caller
+            # must call again.
+            unclear = [
+                i for i in requested
+                if search_errors and not any(row.runs_here for row in rows.get(i, ()))
+            ]  # fmt: skip
+            ending = {i: rows[i] for i in rows if i not in unclear}
             results = each(
-                list(machines.values()), self._hosts.in_time(self._end_and_name), self._threads
+                list(ending.values()), self._hosts.in_time(self._end_everywhere), self._threads
             )
-        errors = failures(results)
-        if strangers := [i for i in requested if i not in machines]:
-            # They may be on a host that did not answer, so the caller must call again.
-            errors += search_errors
-            log.warning(
-                "machines not terminated, %s cloud=%s ids=%s",
-                "as not all hosts answer" if search_errors else "gone or not ours",
-                self.name, strangers,
-            )  # fmt: skip
-        raise_first_error(errors)
+            raise_first_error([*failures(results), *(search_errors if unclear else ())])
+            answers = {i: result.result() for i, result in zip(ending, results, strict=True)}
+            return answers | self._look_up([i for i in requested if i not in rows])
+
+    def _look_up(self, ids: Sequence[str]) -> dict[str, EndAnswer]:
+        """Whether any host has these machines, whose tags are not ours."""
+        if not ids:
+            return {}
+        present = set[str]().union(*self._hosts.everywhere(self._all_ids, self._present_hosts()))
+        return {i: EndAnswer.NOT_OURS if i in present else EndAnswer.GONE for i in ids}
 
     def notices(self) -> Sequence[Notice]:
         """Always empty: a host announces no end."""
@@ -311,7 +307,7 @@ class HostedProvider(ABC, Generic[Kind]):
     def _launch(self, spec: LaunchSpec, host: str, kind: Kind) -> Sequence[Instance]:
         present = self._rows(host)
         launch_machines = [
-            m for m in self._own_machines(present) if m.machine.generation == spec.generation
+            m for m in self._own_machines(host, present) if m.machine.generation == spec.generation
         ]
         live = {m.node: m for m in launch_machines if not m.ended}
         ended_nodes = {m.node for m in launch_machines if m.ended}
@@ -346,64 +342,51 @@ class HostedProvider(ABC, Generic[Kind]):
     # reading and ending
 
     def _search_hosts(self, ids: Sequence[str]) -> Sequence[BaseException]:
-        """List all hosts unless all these ids are known. Returns the errors of hosts that do not
-        answer.
+        """List all hosts, unless all these ids are known and cannot have moved since. Returns the
+        errors of hosts that do not answer.
         """
-        if self._machines_of(ids).keys() >= set(ids):
-            return ()
         hosts = self._present_hosts()
+        may_have_moved = self.can_move and len(hosts) > 1
+        if not may_have_moved and self._known_rows.of(ids).keys() >= set(ids):
+            return ()
         return failures(each(hosts, self._hosts.in_time(self._list_own), len(hosts)))
 
     def _list_own(self, host: str) -> Sequence[Tagged]:
-        return self._own_machines(self._rows(host))
+        return self._own_machines(host, self._rows(host))
 
-    def _own_machines(self, present: Sequence[Tagged]) -> Sequence[Tagged]:
+    def _own_machines(self, host: str, present: Sequence[Tagged]) -> Sequence[Tagged]:
         own_machines = self._ownership.among(present, lambda m: m.tags, lambda m: m.short)
-        with self._lock:
-            self._machines.update({m.short: m for m in own_machines})
+        self._known_rows.note(host, own_machines)
         return own_machines
 
     def _machines_of(self, ids: Sequence[str]) -> dict[str, Tagged]:
         """Our machines among these ids, as they were last listed."""
-        with self._lock:
-            return {
-                machine_id: self._machines[machine_id]
-                for machine_id in ids
-                if machine_id in self._machines
-            }
+        return {i: place_of(rows) for i, rows in self._known_rows.of(ids).items()}
 
-    def _end_and_name(self, machine: Tagged) -> None:
-        """End the machine. An error gets the machine's id, as the host's text does not always
-        contain it.
+    def _end_everywhere(self, rows: Sequence[Tagged]) -> EndAnswer:
+        """End a machine on each host that runs it. An error gets the machine's id, as the host's
+        text does not always contain it.
         """
+        place = place_of(rows)
         try:
-            self._end(machine)
+            self._require_known_host(place)
+            for row in [row for row in rows if row.runs_here] or [place]:
+                self._end(row)
+            for row in rows:
+                if row.moved:
+                    self._note_end_elsewhere(row)
         except ProviderError as error:
-            raise type(error)(self.name, error.code, f"{machine.short}: {error.message}") from error
+            raise type(error)(self.name, error.code, f"{place.short}: {error.message}") from error
+        return EndAnswer.GONE if place.ended else EndAnswer.ENDED
 
-    def _remove_old(self, ended: Sequence[Tagged]) -> None:
-        """Remove machines that ended more than ENDED_KEPT_S ago. A machine that cannot be removed
-        stays for a later listing.
-        """
-        now = self._clock()
-        with self._lock:
-            self._ended_at = {m.short: self._ended_at.get(m.short, now) for m in ended}
-            old = [m for m in ended if now - self._ended_at[m.short] >= ENDED_KEPT_S][
-                :REMOVED_AT_ONCE
-            ]
-        for machine in old:
-            try:
-                self._remove(machine)
-            except ProviderError as error:
-                log.info(
-                    "ended machine not removed yet cloud=%s id=%s error=%s",
-                    self.name,
-                    machine.short,
-                    error,
-                )
-            else:
-                with self._lock:
-                    self._machines.pop(machine.short, None)
+    def _require_known_host(self, machine: Tagged) -> None:
+        if machine.moved:
+            text = f"it was moved from {machine.host} to a host that the settings do not name: "
+            text += f"name that host, or end it there and undefine it on {machine.host}"
+            raise ProviderError(self.name, "Moved", text)
+
+    def _note_end_elsewhere(self, machine: Tagged) -> None:
+        """Note on the host that a machine was moved from that it has ended."""
 
     @contextmanager
     def _hold_launch_lock(self, host: str) -> Iterator[None]:

@@ -10,7 +10,7 @@ from typing import Any
 from msgspec.structs import replace
 
 from slurm_elastic.model.cluster import InstanceState
-from slurm_elastic.providers.base.hosted import Tagged
+from slurm_elastic.providers.base.host_rows import Tagged
 from slurm_elastic.providers.base.machine_tags import machine_of
 from slurm_elastic.providers.docker.requests import CPUS, MEMORY, SPELLING
 from slurm_elastic.providers.docker.settings import DockerCloud
@@ -35,6 +35,11 @@ def containers(rows: object, host: str, settings: DockerCloud) -> Sequence[Tagge
     return [_container(row, host, settings) for row in rows]
 
 
+def machine_id(row: Mapping[str, Any]) -> str:
+    """Our id of a listed container: what ``docker ps`` shows."""
+    return str(row["Id"])[:12]
+
+
 def without(killed: Collection[str], listed: Sequence[Tagged]) -> Sequence[Tagged]:
     """Show the killed containers as ended, whatever the listing says. An engine answers a kill as
     soon as the process is gone, and updates its listings later.
@@ -52,15 +57,13 @@ def without(killed: Collection[str], listed: Sequence[Tagged]) -> Sequence[Tagge
 
 
 def _container(row: Mapping[str, Any], host: str, settings: DockerCloud) -> Tagged:
-    """One row of the listing. Our id is what ``docker ps`` shows, the zone is the host, and times
-    are of the engine's clock.
-    """
+    """One row of the listing. The zone is the host, and times are of the engine's clock."""
     container_id, state = str(row["Id"]), str(row["State"])
     tags = SPELLING.read(row.get("Labels") or {})
     networks = (row.get("NetworkSettings") or {}).get("Networks") or {}
     addresses = (n.get("IPAddress") for n in networks.values())
     machine = machine_of(
-        container_id[:12], tags, settings, _STATES.get(state, InstanceState.TERMINATED),
+        machine_id(row), tags, settings, _STATES.get(state, InstanceState.TERMINATED),
         next((str(address) for address in addresses if address), None),
         zone=host, launched=float(row["Created"]),
     )  # fmt: skip

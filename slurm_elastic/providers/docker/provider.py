@@ -8,6 +8,7 @@ container for a while: it proves that the launch was there, and its log says why
 from __future__ import annotations
 
 import logging
+import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar
@@ -17,7 +18,8 @@ from slurm_elastic.base.guards import Guarded, GuardedBy
 from slurm_elastic.config import Cluster
 from slurm_elastic.model.cluster import LaunchSpec, Pool
 from slurm_elastic.model.finding import Finding
-from slurm_elastic.providers.base.hosted import HostedProvider, Room, Tagged, room
+from slurm_elastic.providers.base.host_rows import Tagged
+from slurm_elastic.providers.base.hosted import HostedProvider, Room, room
 from slurm_elastic.providers.base.ownership import Ownership, ownership_of
 from slurm_elastic.providers.base.tags import GENERATION
 from slurm_elastic.providers.docker import convert, preflight, requests
@@ -51,6 +53,7 @@ class DockerProvider(HostedProvider[DockerType]):
         super().__init__(settings, settings.types, cluster, owners, self._engines, clock)
         self._settings = settings
         self._head = head
+        self._lock = threading.Lock()
         self._killed_at: dict[str, float] = {}
 
     def examine(self, pools: Sequence[Pool]) -> Sequence[Finding]:  # noqa: ARG002 - all are alike
@@ -151,6 +154,10 @@ class DockerProvider(HostedProvider[DockerType]):
                 if killed_at > lag_began
             }
             return convert.without(self._killed_at, listed)
+
+    def _all_ids(self, host: str) -> set[str]:
+        rows = self._engines.call(host, lambda client: client.containers(all=True))
+        return {convert.machine_id(row) for row in rows}
 
     def _end(self, machine: Tagged) -> None:
         try:

@@ -15,6 +15,8 @@ from slurm_elastic.base.errors import ProviderError
 from slurm_elastic.providers.base.hosts import seconds_left
 from slurm_elastic.providers.libvirt.hosts import bindings
 from slurm_elastic.providers.libvirt.machine import (
+    ENDED,
+    MIGRATED,
     NAMESPACE,
     OFF,
     STOPPED,
@@ -193,17 +195,26 @@ def _mark(domain: Any, added: Mapping[str, str], without: str = "") -> None:  # 
 
 def end(connection: Any, number: str, name: str, storage: str) -> None:  # noqa: ANN401
     """Power the domain off and delete its volumes. A domain that never ran is removed completely,
-    or a late order might still start it.
+    or a late order might still start it. A domain that has just left this host keeps its volumes,
+    because it runs elsewhere.
     """
     domain = lookup(connection.lookupByUUIDString, number)
-    if domain is not None:
-        # The domain counts as ended as soon as it is off and lacks the mark.
-        _mark(domain, {}, without=STOPPED)
-    if domain is not None and domain.isActive():
+    if domain is None or domain.state() == [OFF, MIGRATED]:
+        return None
+    # The domain counts as ended as soon as it is off and lacks the mark.
+    _mark(domain, {}, without=STOPPED)
+    if domain.isActive():
         _tolerate_done(domain.destroy, lambda: not domain.isActive())
-    elif domain is not None and domain.state() == [OFF, UNKNOWN]:
+    elif domain.state() == [OFF, UNKNOWN]:
         return remove(connection, number, name, storage)
     return _delete_volumes(connection, name, storage)
+
+
+def note_end_elsewhere(connection: Any, number: str) -> None:  # noqa: ANN401
+    """Mark the definition of a domain that was moved to another host and has ended there."""
+    domain = lookup(connection.lookupByUUIDString, number)
+    if domain is not None:
+        _mark(domain, {ENDED: f"{time.time():.0f}"})
 
 
 def remove(connection: Any, number: str, name: str, storage: str) -> None:  # noqa: ANN401
@@ -214,9 +225,15 @@ def remove(connection: Any, number: str, name: str, storage: str) -> None:  # no
     # The definition goes last, because only its marks show that the volumes are ours.
     _delete_volumes(connection, name, storage)
     if domain is not None:
-        # Other drivers, such as libvirt's own for tests, do not know these flags.
-        flags = libvirt.VIR_DOMAIN_UNDEFINE_MANAGED_SAVE | libvirt.VIR_DOMAIN_UNDEFINE_NVRAM
-        domain.undefineFlags(flags if connection.getType() == "QEMU" else 0)
+        # Backup programs make snapshots and checkpoints, and libvirt undefines no domain that has
+        # any of them.
+        flags = libvirt.VIR_DOMAIN_UNDEFINE_MANAGED_SAVE
+        flags |= libvirt.VIR_DOMAIN_UNDEFINE_SNAPSHOTS_METADATA
+        # Other drivers, such as libvirt's own for tests, do not know the other two flags.
+        if connection.getType() == "QEMU":
+            flags |= libvirt.VIR_DOMAIN_UNDEFINE_CHECKPOINTS_METADATA
+            flags |= libvirt.VIR_DOMAIN_UNDEFINE_NVRAM
+        domain.undefineFlags(flags)
 
 
 def _delete_volumes(connection: Any, name: str, storage: str) -> None:  # noqa: ANN401

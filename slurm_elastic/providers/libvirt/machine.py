@@ -24,9 +24,11 @@ NAMESPACE = "urn:slurm-elastic:machine:1"
 STORAGE = PREFIX + "storage"
 STOPPED = PREFIX + "stopped"
 """The mark of a machine deliberately switched off: since when (Unix time)."""
+ENDED = PREFIX + "ended"
+"""The mark of a machine that was moved to another host and has ended there (Unix time)."""
 START_WITHIN_S = 600.0
 """For so long after its definition a machine that was never started may still be started."""
-OFF, UNKNOWN = 5, 0
+OFF, UNKNOWN, MIGRATED = 5, 0, 4
 _STATES = {4: InstanceState.STOPPING, OFF: InstanceState.TERMINATED, 6: InstanceState.TERMINATED}
 """virDomainState: being shut down, off, crashed. A domain in any other state runs, even a paused
 one.
@@ -47,6 +49,8 @@ def state_of(state: int, reason: int, tags: Mapping[str, str], now: float) -> In
     """The machine's state. STOPPED: off, and marked before that. PENDING: just defined and never
     started, which libvirt shows as off without a reason.
     """
+    if is_moved(state, reason, tags):
+        return InstanceState.RUNNING
     if state == OFF and STOPPED in tags:
         return InstanceState.STOPPED
     made_at = tags.get(MADE, "")
@@ -59,6 +63,13 @@ def state_of(state: int, reason: int, tags: Mapping[str, str], now: float) -> In
     ):
         return InstanceState.PENDING
     return _STATES.get(state, InstanceState.RUNNING)
+
+
+def is_moved(state: int, reason: int, tags: Mapping[str, str]) -> bool:
+    """Whether a person has moved the machine to another host (``virsh migrate``). The definition
+    that stays here is off, and the machine runs.
+    """
+    return (state, reason) == (OFF, MIGRATED) and ENDED not in tags
 
 
 def tags_in(metadata: str) -> dict[str, str]:

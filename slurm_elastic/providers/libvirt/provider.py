@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import threading
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -14,7 +15,8 @@ from slurm_elastic.base.guards import Guarded, GuardedBy
 from slurm_elastic.config import Cluster
 from slurm_elastic.model.cluster import InstanceState, LaunchSpec, Pool
 from slurm_elastic.model.finding import Finding
-from slurm_elastic.providers.base.hosted import HostedProvider, Room, Tagged, room
+from slurm_elastic.providers.base.host_rows import Tagged
+from slurm_elastic.providers.base.hosted import HostedProvider, Room, room
 from slurm_elastic.providers.base.hosts import seconds_left
 from slurm_elastic.providers.base.machine_tags import machine_of
 from slurm_elastic.providers.base.ownership import Ownership
@@ -36,6 +38,7 @@ class LibvirtProvider(HostedProvider[LibvirtType]):
     """One or more hosts. The contract is in protocols.Provider. Thread-safe."""
 
     guarded_by: ClassVar[GuardedBy] = {"_lock": Guarded("_marks", "_changed")}
+    can_move = True
 
     def __init__(
         self, settings: LibvirtCloud, cluster: Cluster, ownership: Ownership, joining: str = "",
@@ -48,6 +51,7 @@ class LibvirtProvider(HostedProvider[LibvirtType]):
         site = read_user_data(settings.user_data, settings.name)
         self._parts = tuple(filter(None, (joining, site)))
         self._recipe = (settings.image, settings.storage_pool, self._text, self._parts)
+        self._lock = threading.Lock()
         self._marks: dict[str, Mapping[tuple[str, bool], Marks]] = {}
         self._changed: defaultdict[str, set[str]] = defaultdict(set)
 
@@ -56,9 +60,12 @@ class LibvirtProvider(HostedProvider[LibvirtType]):
         return preflight.examine(self._settings, self._calls, self._away())
 
     def _occupants(self, host: str) -> int:
-        """See ``hosted.HostedProvider``. Ended machines of ours do not count."""
-        ended = {machine.short for machine in self._rows(host) if machine.ended}
-        return len(self._calls.call(host, domains.all_numbers) - ended)
+        """See ``hosted.HostedProvider``. Ended and moved machines of ours do not count."""
+        elsewhere = {machine.short for machine in self._rows(host) if not machine.runs_here}
+        return len(self._all_ids(host) - elsewhere)
+
+    def _all_ids(self, host: str) -> set[str]:
+        return self._calls.call(host, domains.all_numbers)
 
     def _ping(self, host: str) -> None:
         self._calls.call(host, lambda connection: connection.getLibVersion())
@@ -92,6 +99,7 @@ class LibvirtProvider(HostedProvider[LibvirtType]):
                     host=host,
                     unstarted=is_unstarted,
                     tags=tags,
+                    moved=machine.is_moved(*how),
                 )
         with self._lock:
             self._marks[host] = seen_marks
@@ -184,11 +192,17 @@ class LibvirtProvider(HostedProvider[LibvirtType]):
                 "machines not touched, gone or not ours cloud=%s ids=%s", self.name, missing
             )
             raise_first_error(search_errors)
+        for own_machine in own_machines.values():
+            self._require_known_host(own_machine)
         return list(own_machines.values())
 
     def _end(self, machine: Tagged) -> None:
         self._note_change(machine)
         self._calls.call(machine.host, lambda connection: domains.end(connection, *_place(machine)))
+
+    def _note_end_elsewhere(self, machine: Tagged) -> None:
+        self._note_change(machine)
+        self._calls.call(machine.host, lambda c: domains.note_end_elsewhere(c, machine.short))
 
     def _remove(self, machine: Tagged) -> None:
         self._calls.call(

@@ -16,7 +16,7 @@ from slurm_elastic.base.errors import CapacityError, ConfigError, ProviderError,
 from slurm_elastic.config import configfile
 from slurm_elastic.model.cluster import InstanceState, LaunchSpec
 from slurm_elastic.model.finding import FindingLevel
-from slurm_elastic.providers.base.hosted import ENDED_KEPT_S
+from slurm_elastic.providers.base.host_rows import ENDED_KEPT_S
 from slurm_elastic.providers.libvirt import machine
 from slurm_elastic.providers.libvirt.provider import LibvirtProvider
 from slurm_elastic.providers.libvirt.settings import LibvirtHost, LibvirtType, Virtualization
@@ -127,17 +127,31 @@ class TestEnds:
     def test_a_definition_is_kept_for_an_hour(self, bed: LibvirtBed) -> None:
         now = 0.0
         provider = opened(bed)
-        provider._clock = lambda: now
+        provider._removals._clock = lambda: now
         (one,) = provider.launch(spec_for(bed, provider, 1))
         provider.terminate([one.id])
         assert bed.volumes() == set()
-        provider.instances()
+        provider.tidy()
         now = ENDED_KEPT_S - 1
-        provider.instances()
+        provider.tidy()
         assert set(bed.domains()) == {one.id}
         now = ENDED_KEPT_S
-        provider.instances()
+        provider.tidy()
         assert bed.domains() == {}
+
+    def test_a_machine_with_a_snapshot_is_removed_too(self, bed: LibvirtBed) -> None:
+        now = 0.0
+        provider = opened(bed)
+        provider._removals._clock = lambda: now
+        (one,) = provider.launch(spec_for(bed, provider, 1))
+        domain = bed.hand.lookupByUUIDString(one.id)
+        domain.snapshotCreateXML("<domainsnapshot><name>backup</name></domainsnapshot>")
+        domain.destroy()
+        provider.tidy()
+        now = ENDED_KEPT_S
+        provider.tidy()
+        assert bed.domains() == {}
+        assert bed.volumes() == set()
 
     def test_nothing_is_remembered_of_one_whose_definition_is_gone(self, bed: LibvirtBed) -> None:
         provider = opened(bed)
@@ -145,7 +159,7 @@ class TestEnds:
         provider.terminate([one.id])
         assert provider._changed == {HOST: {one.id}}
         bed.hand.lookupByUUIDString(one.id).undefine()
-        provider.instances()
+        provider.tidy()
         assert provider._changed == {HOST: set()}
 
     def test_one_that_somebody_started_again_is_a_machine_and_stays_one(
@@ -153,13 +167,13 @@ class TestEnds:
     ) -> None:
         now = 0.0
         provider = opened(bed)
-        provider._clock = lambda: now
+        provider._removals._clock = lambda: now
         (one,) = provider.launch(spec_for(bed, provider, 1))
         bed.domains()[one.id].destroy()
-        provider.instances()
+        provider.tidy()
         bed.domains()[one.id].create()
         now = ENDED_KEPT_S
-        assert [m.id for m in provider.instances()] == [one.id]
+        assert [m.id for m in provider.tidy()] == [one.id]
         assert len(bed.volumes()) == 2
 
     def test_a_volume_that_is_gone_is_no_obstacle(self, bed: LibvirtBed) -> None:
