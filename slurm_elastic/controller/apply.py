@@ -28,7 +28,12 @@ from slurm_elastic.controller.boots import (
     reopen_pools,
 )
 from slurm_elastic.controller.context import Site
-from slurm_elastic.controller.ending import find_unfinished, terminate, terminate_by_cause
+from slurm_elastic.controller.ending import (
+    confirm_ends,
+    find_unfinished,
+    terminate,
+    terminate_by_cause,
+)
 from slurm_elastic.controller.extensions import Jobs
 from slurm_elastic.controller.giving_back import power_down_and_requeue
 from slurm_elastic.controller.launch import assign_addresses, hide_names
@@ -116,8 +121,8 @@ class _Apply:
         self.doers: dict[type[Action], Do] = {
             actions.Adopt: self._adopt,
             actions.AdoptStopped: self._adopt,
-            actions.NoteEnd: self._note_end,
-            actions.NoteMissing: self._note_end,
+            actions.NoteEnd: self._confirm_ends,
+            actions.NoteMissing: self._note_missing,
             actions.Confirm: self._confirm,
             actions.Retry: self._retry,
             actions.Abandon: self._abandon,
@@ -241,7 +246,13 @@ class _Apply:
     def _restore(self, batch: Sequence[actions.Restore]) -> None:
         self._change(batch, _return_to_service)
 
-    def _note_end(self, batch: Sequence[NoteEnd | NoteMissing]) -> None:
+    def _confirm_ends(self, batch: Sequence[NoteEnd]) -> None:
+        for cause, ends in group_by(batch, lambda action: action.cause).items():
+            ended = confirm_ends(self._site, self._cloud, self._machines(ends), cause, CORRELATION)
+            if ended:
+                self._site.record(CORRELATION, "ended", [m.instance.node for m in ended], cause)
+
+    def _note_missing(self, batch: Sequence[NoteMissing]) -> None:
         nodes = self._nodes_of(batch)
         for cause, ends in group_by(batch, lambda action: action.cause).items():
             ids = [end.machine for end in ends]

@@ -13,7 +13,8 @@ from slurm_elastic.base.grouping import group_by
 from slurm_elastic.base.hostlist import compress
 from slurm_elastic.controller.context import Site
 from slurm_elastic.model.causes import AnyCause, Quoted
-from slurm_elastic.model.cluster import OFF
+from slurm_elastic.model.causes.machine_ends import NotOurMachine
+from slurm_elastic.model.cluster import OFF, EndAnswer
 from slurm_elastic.state.ledger import Machine
 
 log = logging.getLogger(__name__)
@@ -27,11 +28,11 @@ def terminate(
 ) -> None:
     """Terminate these machines of one cloud in one bulk call. The intent is written first.
 
-    After an error the intent stays in the ledger and the next round repeats the call. Providers
-    treat machines that no longer exist as ended. If the cloud accepts the first request for the end
-    of a running machine, the machine no longer counts as paid; a later list that still has it
-    changes that. If a machine was stopped, or its end was requested before, it counts as paid until
-    its cloud no longer lists it, and each round requests its end again.
+    After an error the intent stays in the ledger and the next round repeats the call. If the cloud
+    accepts the first request for the end of a running machine, the machine no longer counts as
+    paid; a later list that still has it changes that. If a machine was stopped, or its end was
+    requested before, it counts as paid until its cloud says by its id that it is gone, and each
+    round requests its end again (``confirm_ends``).
 
     A machine that a feature has not finished with stays; the next round tries again.
 
@@ -45,38 +46,82 @@ def terminate(
     if not machines:
         return
     ids = [m.instance.id for m in machines]
-    nodes = [m.instance.node for m in machines]
     reach("suspend.before-intent")
     site.ledger.machines.record_ending(cloud, ids, cause, site.now())
     reach("suspend.after-intent")
+    answers = _request_ends(site, cloud, machines, correlation)
+    if answers is None:
+        return
+    reach("suspend.after-call")
+    # For the other machines an accepted request proves nothing: the cloud accepted an earlier
+    # request, too, and the deletion failed.
+    first_requests = [m for m in machines if m.is_wanted and m.instance.state not in OFF]
+    ended = [
+        m for m in machines
+        if (answer := answers[m.instance.id]) is EndAnswer.GONE
+        or (answer is EndAnswer.ENDED and m in first_requests)
+    ]  # fmt: skip
+    site.ledger.machines.record_end(cloud, [m.instance.id for m in ended], cause, site.now())
+    reach("suspend.after-result")
+    accepted = [m for m in machines if answers[m.instance.id] is not EndAnswer.NOT_OURS]
+    if accepted:
+        nodes = compress([m.instance.node for m in accepted])
+        log.info("terminated request=%s nodes=%s reason=%s", correlation, nodes, cause)
+        _record_if_changed(site, correlation, "terminated", accepted, cause)
+
+
+def confirm_ends(
+    site: Site, cloud: str, machines: Sequence[Machine], cause: AnyCause, correlation: str
+) -> Sequence[Machine]:
+    """Request the ends of these machines again, whose end was decided and that their cloud's list
+    lacks. Returns the machines whose end this proves, and records them as ended.
+
+    The list alone is no proof: it also lacks a machine that has lost its tags, and that machine
+    runs and costs money.
+    """
+    answers = _request_ends(site, cloud, machines, correlation) if machines else None
+    if answers is None:
+        return ()
+    ended = [m for m in machines if answers[m.instance.id] is not EndAnswer.NOT_OURS]
+    site.ledger.machines.record_end(cloud, [m.instance.id for m in ended], cause, site.now())
+    return ended
+
+
+def _request_ends(
+    site: Site, cloud: str, machines: Sequence[Machine], correlation: str
+) -> Mapping[str, EndAnswer] | None:
+    """The cloud's answers by machine, None after an error. Errors and machines that are not ours
+    are recorded where people see them.
+    """
+    ids = [m.instance.id for m in machines]
+    nodes = [m.instance.node for m in machines]
     try:
-        site.providers[cloud].terminate(ids)
+        answers = site.providers[cloud].terminate(ids)
     # A running machine seems gone, too, under another account's credentials. When ours are back, a
     # list shows the machine, and a round adopts it and ends it by the state of its node.
     except InstanceNotFound:
         log.info("already gone cloud=%s nodes=%s", cloud, compress(nodes))
+        return dict.fromkeys(ids, EndAnswer.GONE)
     except ProviderError as error:
         log.warning(
             "terminate fails, reconcile repeats it nodes=%s error=%s", compress(nodes), error
         )
         failure = Quoted(text=str(error))
         _record_if_changed(site, correlation, TERMINATE_FAILED, machines, failure)
-        return
+        return None
     # A provider may raise its SDK's own errors. The machines still cost money, so record the error
     # where people see it, and let the round continue with the other machines.
     except Exception as error:
         log.exception("terminate fails, reconcile repeats it nodes=%s", compress(nodes))
         failure = Quoted(text=describe_foreign(error))
         _record_if_changed(site, correlation, TERMINATE_FAILED, machines, failure)
-        return
-    reach("suspend.after-call")
-    # For the other machines this answer proves nothing: the cloud accepted an earlier request, too,
-    # and the deletion failed. They have ended when their cloud no longer lists them.
-    at_once = [m for m in machines if m.is_wanted and m.instance.state not in OFF]
-    site.ledger.machines.record_end(cloud, [m.instance.id for m in at_once], cause, site.now())
-    reach("suspend.after-result")
-    log.info("terminated request=%s nodes=%s reason=%s", correlation, compress(nodes), cause)
-    _record_if_changed(site, correlation, "terminated", machines, cause)
+        return None
+    for machine in machines:
+        if answers[machine.instance.id] is EndAnswer.NOT_OURS:
+            not_ours = NotOurMachine(machine=machine.instance.id)
+            if _record_if_changed(site, correlation, TERMINATE_FAILED, [machine], not_ours):
+                log.error("machine not ended cloud=%s reason=%s", cloud, not_ours)
+    return answers
 
 
 def find_unfinished(site: Site, machines: Sequence[Machine]) -> list[Machine]:
@@ -99,10 +144,10 @@ def terminate_by_cause(
 
 def _record_if_changed(
     site: Site, correlation: str, kind: str, machines: Sequence[Machine], cause: AnyCause
-) -> None:
-    """Record the decision. If a machine's end was requested before, record only a changed decision,
-    because each round requests the end again.
+) -> Sequence[str]:
+    """Record the decision, and return the nodes for which that was done. If a machine's end was
+    requested before, record only a changed decision, because each round requests the end again.
     """
     asked_before = [m.instance.node for m in machines if not m.is_wanted]
     nodes = [m.instance.node for m in machines]
-    site.recorder.record_if_changed(correlation, kind, nodes, cause, repeated=asked_before)
+    return site.recorder.record_if_changed(correlation, kind, nodes, cause, repeated=asked_before)

@@ -330,6 +330,19 @@ OFF = (InstanceState.STOPPING, InstanceState.STOPPED)
 """The machine serves no node. It may be started again or ended."""
 
 
+class EndAnswer(StrEnum):
+    """What a cloud answers about one machine that it must end."""
+
+    ENDED = "ended"
+    """The cloud has accepted the end of our machine."""
+    GONE = "gone"
+    """The cloud has no machine with this id, or has it as ended. It was asked about this id alone:
+    a list that lacks the machine proves nothing.
+    """
+    NOT_OURS = "not-ours"
+    """The cloud has a machine with this id that does not bear our tags. It was not ended."""
+
+
 class Instance(Struct, frozen=True, kw_only=True, dict=True):
     """One machine. ``node`` and ``generation`` come from its tags. ``price``: $/h. ``launched``:
     Unix time. ``id`` is unique within the cloud, also after the machine's end. ``reservation``: the

@@ -7,7 +7,15 @@ from typing import Protocol, runtime_checkable
 
 from slurm_elastic.base.errors import ProviderError
 from slurm_elastic.model.checkpoint import Image, JobRun, Origin
-from slurm_elastic.model.cluster import Instance, LaunchSpec, NodeRequest, Notice, Offer, Pool
+from slurm_elastic.model.cluster import (
+    EndAnswer,
+    Instance,
+    LaunchSpec,
+    NodeRequest,
+    Notice,
+    Offer,
+    Pool,
+)
 from slurm_elastic.model.finding import Finding
 from slurm_elastic.model.slurm import JobMail, Reservation, SlurmJob, SlurmNode, SuspendExclusions
 
@@ -56,8 +64,10 @@ class Provider(Protocol):
         """
         ...
 
-    def terminate(self, ids: Sequence[str]) -> None:
-        """Delete exactly these machines, in bulk. A machine that is already gone is no error."""
+    def terminate(self, ids: Sequence[str]) -> Mapping[str, EndAnswer]:
+        """Delete exactly these machines, in bulk. The answer has each id. An error if one of them
+        could neither be ended nor looked up.
+        """
         ...
 
     def notices(self) -> Sequence[Notice]:
@@ -69,16 +79,6 @@ class Provider(Protocol):
         ...
 
 
-@runtime_checkable
-class Limited(Protocol):
-    """A provider whose cloud limits how many machines an account starts at a time."""
-
-    def startable(self) -> int | None:
-        """How many machines the cloud would start now. More must wait. None: there is no limit."""
-        ...
-
-
-@runtime_checkable
 @runtime_checkable
 class Tidying(Protocol):
     """A provider whose machines need housekeeping: failed ones that nobody else ends, remains of
@@ -98,6 +98,16 @@ def list_tidily(provider: Provider) -> Sequence[Instance]:
     return provider.tidy() if isinstance(provider, Tidying) else provider.instances()
 
 
+@runtime_checkable
+class Limited(Protocol):
+    """A provider whose cloud limits how many machines an account starts at a time."""
+
+    def startable(self) -> int | None:
+        """How many machines the cloud would start now. More must wait. None: there is no limit."""
+        ...
+
+
+@runtime_checkable
 class Chooser(Protocol):
     """A provider that can choose among several offers in one launch (``alternatives``)."""
 

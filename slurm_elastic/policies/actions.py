@@ -101,7 +101,7 @@ class AdoptStopped(OnMachine, frozen=True, kw_only=True):
 
 
 class NoteEnd(OnMachine, frozen=True, kw_only=True):
-    """Record that a machine whose end was decided is gone."""
+    """Record that a machine whose end was decided is gone, once its cloud says so by its id."""
 
     kind: ClassVar[str] = "end"
 

@@ -156,11 +156,11 @@ class Hiding:
         assert self._lag is None or not machines, "the cloud lists what it is to hide"
         return [i for i in machines if i.id not in hidden]
 
-    def terminate(self, ids: Sequence[str]) -> None:
+    def terminate(self, ids: Sequence[str]) -> Mapping[str, EndAnswer]:
         if not self.hidden().isdisjoint(ids):
             self.struck.add("terminate")
         try:
-            self.inner.terminate(ids)
+            return self.inner.terminate(ids)
         finally:
             self._census.count()
 

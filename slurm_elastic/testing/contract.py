@@ -183,7 +183,8 @@ class LaunchContract:
     def test_terminate_ends_exactly_these(self, bed: CloudBed) -> None:
         provider = bed.open()
         machines = provider.launch(spec_for(bed, provider, 3))
-        provider.terminate([m.id for m in machines[:2]])
+        ended_ids = [m.id for m in machines[:2]]
+        assert provider.terminate(ended_ids) == dict.fromkeys(ended_ids, EndAnswer.ENDED)
         assert bed.alive() == {machines[2].id}
         remaining = [m for m in provider.instances() if m.state is not InstanceState.STOPPING]
         assert [m.id for m in remaining] == [machines[2].id]
@@ -193,9 +194,13 @@ class LaunchContract:
         machines = provider.launch(spec_for(bed, provider, 2))
         ids = [m.id for m in machines]
         provider.terminate(ids[:1])
-        provider.terminate([*ids, *ids, "i-00000000000000000"])
+        never = "i-00000000000000000"
+        answers = provider.terminate([*ids, *ids, never])
+        assert answers.keys() == {*ids, never}
+        assert answers[ids[1]] is EndAnswer.ENDED
+        assert answers[never] is EndAnswer.GONE
         assert bed.alive() == set()
-        bed.open().terminate(ids)
+        assert EndAnswer.NOT_OURS not in bed.open().terminate(ids).values()
 
     def test_terminating_nothing_is_no_error(self, bed: CloudBed) -> None:
         bed.open().terminate([])
@@ -206,7 +211,8 @@ class LaunchContract:
         other_ids = {m.id for m in other.launch(spec_for(bed, other, 1, generation="theirs"))}
         provider = bed.open()
         assert list(provider.instances()) == []
-        provider.terminate([*foreign, *other_ids])
+        answers = provider.terminate([*foreign, *other_ids])
+        assert answers == dict.fromkeys(foreign | other_ids, EndAnswer.NOT_OURS)
         assert bed.alive() == foreign | other_ids
         assert {m.id for m in other.instances()} == other_ids
 
@@ -403,7 +409,7 @@ class LateFailureContract:
         assert bed.alive() == living, "a list ends nothing"
         listed = [(m.id, m.state) for _ in range(2) for m in list_tidily(provider)]
         assert bed.alive() == {alive[spec.nodes[1]]}
-        failed = [state for id_, state in listed if id_ == alive[spec.nodes[0]]]
+        failed = [state for id_, state in listed if id_ == failed_id]
         assert all(state not in STANDING for state in failed), "it serves no node"
         assert failed.count(InstanceState.TERMINATED) <= 1, "its end is news once"
         assert {m.node for m in provider.instances() if m.state in STANDING} == {spec.nodes[1]}

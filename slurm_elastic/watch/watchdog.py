@@ -27,7 +27,8 @@ from slurm_elastic.base.periodic import PeriodicTask
 from slurm_elastic.base.report_once import ReportOnce
 from slurm_elastic.base.units import brief
 from slurm_elastic.model.causes import AnyCause
-from slurm_elastic.model.cluster import Instance, InstanceState
+from slurm_elastic.model.causes.machine_ends import NotOurMachine
+from slurm_elastic.model.cluster import EndAnswer, Instance, InstanceState
 from slurm_elastic.model.protocols import Provider, Slurm
 from slurm_elastic.model.slurm import ON_NODES, SlurmNode
 from slurm_elastic.policies.actions import TerminateOrphan
@@ -232,11 +233,15 @@ class Watchdog:
 def _terminate(cloud: str, provider: Provider, ids: Sequence[str]) -> None:
     """End the machines in one call. A failure is logged, and the next look tries again."""
     try:
-        provider.terminate(ids)
+        answers = provider.terminate(ids)
     except InstanceNotFound:
         log.info("already gone cloud=%s ids=%s", cloud, list(ids))
     except Exception as error:  # noqa: BLE001 - after any error the next look tries again
         log.error("terminate fails, the next check asks again: %s", error)  # noqa: TRY400
+    else:
+        for id_, answer in answers.items():
+            if answer is EndAnswer.NOT_OURS:
+                log.error("machine not ended cloud=%s: %s", cloud, NotOurMachine(machine=id_))
 
 
 def _file_state(path: Path) -> tuple[int, ...]:

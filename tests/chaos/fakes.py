@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import random
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -15,7 +15,15 @@ from msgspec.structs import replace
 from slurm_elastic.base.errors import ProviderError, SlurmError, TransientError
 from slurm_elastic.checkpointers.fake import FakeCheckpointer
 from slurm_elastic.model.checkpoint import Image, JobRun
-from slurm_elastic.model.cluster import Instance, InstanceState, LaunchSpec, Notice, Offer, Pool
+from slurm_elastic.model.cluster import (
+    EndAnswer,
+    Instance,
+    InstanceState,
+    LaunchSpec,
+    Notice,
+    Offer,
+    Pool,
+)
 from slurm_elastic.model.slurm import SlurmJob
 from slurm_elastic.policies.nodes.node_state import Phase, phase
 from slurm_elastic.providers.fake.provider import FakeAccount, FakeProvider
@@ -111,13 +119,14 @@ class Cloud(FakeProvider):
         finally:
             self.stage.sched.current.sent = False
 
-    def terminate(self, ids: Sequence[str]) -> None:
+    def terminate(self, ids: Sequence[str]) -> Mapping[str, EndAnswer]:
         self.stage.ends(
             [self.account.machines[i].instance for i in ids if i in self.account.alive()]
         )
         self._io("terminate")
-        super().terminate(ids)
+        answers = super().terminate(ids)
         self._io("terminate answered")
+        return answers
 
     def recipe(self, pool: Pool) -> str:
         self._io("recipe")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import pytest
@@ -13,7 +13,7 @@ from slurm_elastic.cli.clear_gone import gone
 from slurm_elastic.config.policies import Budget, SitePolicies
 from slurm_elastic.controller.budget import read_payer_spending, read_spending
 from slurm_elastic.model.causes import Quoted
-from slurm_elastic.model.cluster import Instance, InstanceState, LaunchSpec, Market
+from slurm_elastic.model.cluster import EndAnswer, Instance, InstanceState, LaunchSpec, Market
 from slurm_elastic.model.launch_states import Done, Failed
 from slurm_elastic.model.memory import Launch
 from slurm_elastic.state.ledger import Machine
@@ -100,6 +100,10 @@ def stop(world: World, machine: Instance) -> None:
     record.instance = replace(record.instance, state=InstanceState.STOPPING)
 
 
+def accepted(ids: Sequence[str]) -> Mapping[str, EndAnswer]:
+    return dict.fromkeys(ids, EndAnswer.ENDED)
+
+
 def fail_deletions(world: World, monkeypatch: pytest.MonkeyPatch, times: int) -> list[float]:
     """``pub`` takes so many deletions that fail afterwards: the machine stays, as no running one.
     Returns when it was asked.
@@ -107,14 +111,14 @@ def fail_deletions(world: World, monkeypatch: pytest.MonkeyPatch, times: int) ->
     asked: list[float] = []
     really = world.clouds["pub"].terminate
 
-    def terminate(ids: Sequence[str]) -> None:
+    def terminate(ids: Sequence[str]) -> Mapping[str, EndAnswer]:
         asked.append(world.now)
         if len(asked) > times:
-            really(ids)
-            return
+            return really(ids)
         for machine in world.alive("pub"):
             if machine.id in ids:
                 stop(world, machine)
+        return accepted(ids)
 
     monkeypatch.setattr(world.clouds["pub"], "terminate", terminate)
     return asked
@@ -144,7 +148,7 @@ def test_a_deletion_that_failed_after_it_was_taken_is_asked_for_again(
     machine = used(world)
     world.advance(3600, step=30)
     assert world.alive() == []
-    assert len(asked) == 2
+    assert len(asked) == 3, "the last one proves its end"
     (why,) = [str(d.reason) for d in world.ledger.decisions.about("pub1") if d.kind == "adopted"]
     assert why == "its end is recorded, but its cloud lists it as stopping"
     ended = row(world, machine).ended_at
@@ -201,7 +205,7 @@ def test_a_machine_that_its_cloud_does_not_end_is_counted_and_told_of(
 def test_a_machine_that_goes_on_to_run_after_its_end_was_taken_is_counted_and_told_of(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(world.clouds["pub"], "terminate", lambda _: None)
+    monkeypatch.setattr(world.clouds["pub"], "terminate", accepted)
     machine = used(world)
     world.advance(6 * 3600, step=60)
     assert machine.id in (strays(world) or "")
@@ -214,12 +218,44 @@ def test_a_machine_that_goes_on_to_run_after_its_end_was_taken_is_counted_and_to
     assert strays(world) is None
 
 
+def lose_tags(world: World, machine: Instance) -> None:
+    """The machine has another cluster's tags from now on: our lists lack it."""
+    world.accounts["pub"].machines[machine.id].owner = "another cluster"
+
+
+def test_a_machine_that_lost_its_tags_before_its_end_stays_counted_and_is_told_of(
+    world: World,
+) -> None:
+    machine = used(world)
+    lose_tags(world, machine)
+    world.advance(2 * 3600, step=60)
+    assert row(world, machine).ended_at is None, "it runs and is paid"
+    assert told(world, "pub1", "ended") == told(world, "pub1", "terminated") == 0
+    assert told(world, "pub1", "terminate-failed") == 1
+    assert f"{machine.id} runs without this cluster's tags" in (strays(world) or "")
+    world.accounts["pub"].machines[machine.id].owner = "uuid-1"
+    world.advance(180)
+    assert world.alive() == []
+    assert row(world, machine).ended_at is not None
+    assert strays(world) is None
+
+
+def test_a_machine_that_lost_its_tags_and_was_then_ended_by_a_person_is_gone(world: World) -> None:
+    machine = used(world)
+    lose_tags(world, machine)
+    world.advance(600, step=60)
+    assert row(world, machine).ended_at is None
+    world.clouds["pub"].take(machine.id)
+    world.advance(120)
+    assert row(world, machine).ended_at is not None
+
+
 def test_a_refusal_to_end_a_machine_is_told_once_and_when_it_changes(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     words = ["may not be terminated"]
 
-    def terminate(ids: Sequence[str]) -> None:
+    def terminate(ids: Sequence[str]) -> Mapping[str, EndAnswer]:
         raise ProviderError("pub", "OperationNotPermitted", words[0])
 
     monkeypatch.setattr(world.clouds["pub"], "terminate", terminate)

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 from slurm_elastic.base.errors import AuthError, CapacityError, QuotaError, TransientError
 from slurm_elastic.config.clouds import CloudSettings, InstanceType
-from slurm_elastic.model.cluster import Instance, LaunchSpec, Location, Market, Pool
+from slurm_elastic.model.cluster import EndAnswer, Instance, LaunchSpec, Location, Market, Pool
 from slurm_elastic.model.protocols import Provider
 from slurm_elastic.providers.fake.provider import FakeAccount, FakeProvider
 from slurm_elastic.providers.fake.settings import FakeCloud
@@ -25,9 +25,10 @@ class _Babbling(FakeProvider):
     def instances(self) -> Sequence[Instance]:
         return self._babbled("instances", super().instances())
 
-    def terminate(self, ids: Sequence[str]) -> None:
-        super().terminate(ids)
+    def terminate(self, ids: Sequence[str]) -> Mapping[str, EndAnswer]:
+        answers = super().terminate(ids)
         self._babbled("terminate", ())
+        return answers
 
     def stop(self, ids: Sequence[str]) -> None:
         super().stop(ids)

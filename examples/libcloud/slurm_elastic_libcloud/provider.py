@@ -12,7 +12,7 @@ from libcloud.compute.providers import get_driver
 from requests import RequestException
 
 from slurm_elastic.base.errors import AuthError, ConfigError, TransientError
-from slurm_elastic.model.cluster import InstanceState
+from slurm_elastic.model.cluster import EndAnswer, InstanceState
 from slurm_elastic.providers.base.machine_tags import machine_of, marks_of
 from slurm_elastic.providers.base.offers import plain_offers
 from slurm_elastic.providers.base.one_by_one import OneByOne
@@ -71,7 +71,7 @@ class LibcloudProvider:
     def _shown(self, *end):
         listed = self._listed()
         failed = {m.id for m in listed if self._nodes[m.id].state == "error"}
-        return self._calls.shown(listed, failed, self._end)
+        return self._calls.shown(listed, failed, *end)
 
     def _listed(self):
         found = self._call("list_nodes")
@@ -87,9 +87,13 @@ class LibcloudProvider:
 
     def terminate(self, ids):
         if not self._nodes.keys() >= set(ids):
-            self._listed()  # those of an earlier process; what it lacks is gone, or not ours
+            self._listed()  # those of an earlier process
         ours = [one for one in ids if one in self._nodes]
-        self._calls.terminate(ours, self._end)
+        answers = self._calls.terminate(ours, self._end)
+        others = [one for one in ids if one not in self._nodes]
+        there = {str(node.id) for node in self._call("list_nodes")} if others else ()
+        answers |= {i: EndAnswer.NOT_OURS if i in there else EndAnswer.GONE for i in others}
+        return answers
 
     def _end(self, one):
         self._call("destroy_node", self._nodes[one])

@@ -83,8 +83,7 @@ class LocalAgent:
                 case LaunchOrder():
                     return AgentAnswer(ok=True, machines=self.launch(message))
                 case TerminateOrder():
-                    self.terminate(message)
-                    return AgentAnswer(ok=True)
+                    return self.terminate(message)
         except AgentRefusal as refusal:
             log.info("refused code=%s message=%s", refusal.code, refusal.message)
             return AgentAnswer(ok=False, code=refusal.code, message=refusal.message)
@@ -122,15 +121,23 @@ class LocalAgent:
             raise AgentRefusal("Gone", f"all machines of launch {message.generation} have ended")
         return tuple(sorted(standing, key=lambda r: r.index))
 
-    def terminate(self, message: TerminateOrder) -> None:
+    def terminate(self, message: TerminateOrder) -> AgentAnswer:
         """Mark the machines as stopping and send SIGTERM to their slurmd. The driver does the
         rest.
         """
+        gone: list[str] = []
+        not_ours: list[str] = []
         with self._register.changing:
-            for record in map(self._register.get, message.ids):
-                if record is not None and record.cluster == message.cluster:
+            for id_ in message.ids:
+                record = self._register.get(id_)
+                if record is None or record.state is InstanceState.TERMINATED:
+                    gone.append(id_)
+                elif record.cluster != message.cluster:
+                    not_ours.append(id_)
+                else:
                     self._begin_stop(record)
         self._driver.wake()
+        return AgentAnswer(ok=True, gone=tuple(gone), not_ours=tuple(not_ours))
 
     def _begin_stop(self, record: MachineRecord) -> None:
         if record.state not in STANDING:

@@ -88,3 +88,7 @@ class AgentAnswer(Struct, frozen=True, kw_only=True):
     machines: tuple[MachineRecord, ...] = ()
     capacity: int | None = None
     used: int | None = None
+    gone: tuple[str, ...] = ()
+    """The ids of a TerminateOrder that have ended or that the agent does not know."""
+    not_ours: tuple[str, ...] = ()
+    """The ids of a TerminateOrder that are another cluster's machines."""

@@ -112,6 +112,19 @@ class EndPending(Cause, frozen=True, kw_only=True):
         return "its end was decided and it is still there"
 
 
+class NotOurMachine(Cause, frozen=True, kw_only=True):
+    """The cloud has the machine, but without this cluster's tags, so we may not end it."""
+
+    machine: str
+
+    @property
+    def words(self) -> str:
+        return (
+            f"{self.machine} runs without this cluster's tags, so slurm-elastic does not end it: "
+            "end it in the cloud, or give it its tags back"
+        )
+
+
 class EndConfirmed(Cause, frozen=True, kw_only=True):
     """The end was decided before, and the cloud no longer lists the machine."""
 
@@ -198,6 +211,7 @@ MachineEnd = (
     | NoSuchNode
     | TooOldWithoutNode
     | EndPending
+    | NotOurMachine
     | EndConfirmed
     | NotListed
     | EndedInCloud

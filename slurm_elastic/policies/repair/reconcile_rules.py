@@ -9,7 +9,8 @@ double machine before a relaunch:
 Slurm's node     ledger              cloud                    action
 ===============  ==================  =======================  =====================================
 any              no row              has the machine          adopt
-any              suspending          nothing                  end (as it was decided), also
+any              suspending          nothing                  end (as it was decided), if the cloud
+                                                              confirms it by the machine's id; also
                                                               while the whole list is in doubt
 any              to be stopped       missing N reads in a row end-missing
 up, heard        machine             missing N reads in a row doubt: health reports the list, and no

@@ -36,6 +36,8 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
+FILTERED = 200
+"""So many values a filter may have."""
 PAGE = 1000
 MAX_PAGES = 1000
 """No account has a million machines in a region, so a longer answer is broken."""

@@ -19,6 +19,7 @@ from msgspec import structs, to_builtins
 from slurm_elastic.base.errors import InstanceNotFound, ProviderError, TransientError
 from slurm_elastic.config import Cluster
 from slurm_elastic.model.cluster import (
+    EndAnswer,
     Instance,
     InstanceState,
     LaunchSpec,
@@ -148,13 +149,13 @@ class AwsProvider:
         """Our machines, found by tag in pages of 1000. A machine that EC2 took back is reported
         once.
         """
-        records = self._records()
         return self._machines.standing(self._listed())
 
     def tidy(self) -> Sequence[Instance]:
         """Give nodes to machines of a fleet that have waited too long for them. See
         protocols.Tidying.
         """
+        records = self._records()
         adopted = {i.id: i for i in self._fleet.adopt_abandoned(records)}
         machines = self._machines.read(records)
         return self._machines.standing([adopted.get(i.id, i) for i in machines])
@@ -168,15 +169,30 @@ class AwsProvider:
         reservations = self._api.pages("describe_instances", "Reservations", request)
         return [r for reservation in reservations for r in reservation["Instances"]]
 
-    def terminate(self, ids: Sequence[str]) -> None:
+    def terminate(self, ids: Sequence[str]) -> Mapping[str, EndAnswer]:
         """End machines, 1000 per call or as many as EC2 lets us (``termination``). An id that was
         never listed with our tag is looked up, and left alone if it is not ours.
         """
-        own_ids = self._own_ids(ids)
+        own_ids, other_ids = self._machines.ours.split(ids, self._listed)
         # Before the call: if its answer is lost, the machine must not look as if EC2 had taken it
         # back.
         self._machines.note_ended(own_ids)
-        self._ending.end(own_ids)
+        return {**self._ending.end(own_ids), **self._look_up(other_ids)}
+
+    def _look_up(self, ids: Sequence[str]) -> Mapping[str, EndAnswer]:
+        """Whether EC2 has these machines, whose tags are not ours."""
+        present: set[str] = set()
+        for start in range(0, len(ids), client.FILTERED):
+            # A filter, because EC2 refuses a whole list of ids for one id that it does not know.
+            filters = [{"Name": "instance-id", "Values": ids[start : start + client.FILTERED]}]
+            found = self._api.pages("describe_instances", "Reservations", {"Filters": filters})
+            present |= {
+                str(record["InstanceId"])
+                for reservation in found
+                for record in reservation["Instances"]
+                if record["State"]["Name"] != "terminated"
+            }
+        return {i: EndAnswer.NOT_OURS if i in present else EndAnswer.GONE for i in ids}
 
     def image_for(self, pool: Pool) -> str:
         """The id of the image that a new machine would start from."""
@@ -204,15 +220,15 @@ class AwsProvider:
 
     def stop(self, ids: Sequence[str]) -> None:
         """Stop machines. See ``stops``. An id that was never listed with our tag is left alone."""
-        self._stopping.stop(self._own_ids(ids, "stopped"))
+        self._stopping.stop(self._named_ids(ids, "stopped"))
 
     def start(self, instance: str) -> None:
         """Start a stopped machine. See ``stops``."""
-        if not self._own_ids([instance], "started"):
+        if not self._named_ids([instance], "started"):
             raise InstanceNotFound(self.name, "NotOurs", f"{instance} is not one of our machines")
         self._stopping.start(instance)
 
-    def _own_ids(self, ids: Sequence[str], done: str = "terminated") -> Sequence[str]:
+    def _named_ids(self, ids: Sequence[str], done: str) -> Sequence[str]:
         return self._machines.ours.named(ids, self._listed, done)
 
     def console(self, instance: str) -> str:

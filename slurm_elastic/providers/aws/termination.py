@@ -8,9 +8,11 @@ TerminateInstances ends no machine of a call and zone if any machine is protecte
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from slurm_elastic.base.errors import AuthError, InstanceNotFound, ProviderError, TransientError
+from slurm_elastic.model.cluster import EndAnswer
 from slurm_elastic.providers.aws import client
 from slurm_elastic.providers.aws.client import AwsApi
 from slurm_elastic.providers.aws.errors import blamed_ids
@@ -35,10 +37,11 @@ class AwsTermination:
         self._cloud = cloud
         self._refused: dict[str, None] = {}  # in the order of their last refusals
 
-    def end(self, ids: Sequence[str]) -> None:
+    def end(self, ids: Sequence[str]) -> Mapping[str, EndAnswer]:
         """End all machines that EC2 ends, then raise the first refusal. A TransientError, or an
         error of the credentials, is raised at once, because the other machines would meet it too.
         """
+        gone: set[str] = set()
         requested = set(ids)
         refused_before = [i for i in self._refused if i in requested]
         never_refused = [i for i in ids if i not in self._refused]
@@ -47,10 +50,11 @@ class AwsTermination:
         for remaining in (never_refused, refused_before):
             while remaining:
                 count = self._endable()
-                self._end(remaining[:count], errors)
+                self._end(remaining[:count], errors, gone)
                 remaining = remaining[count:]
         if errors:
             raise errors[0]
+        return {i: EndAnswer.GONE if i in gone else EndAnswer.ENDED for i in ids}
 
     def _endable(self) -> int:
         """How many machines the next call may contain. A larger call would wait in vain."""
@@ -58,16 +62,17 @@ class AwsTermination:
         allowed = client.PAGE if pace is None else pace.endable(self._api.max_wait_s)
         return min(max(allowed, 1), client.PAGE)
 
-    def _end(self, ids: Sequence[str], errors: list[ProviderError]) -> None:
+    def _end(self, ids: Sequence[str], errors: list[ProviderError], gone: set[str]) -> None:
         if not ids or len(errors) >= MAX_REFUSALS:
             return
         try:
-            self._api.send("terminate_instances", {"InstanceIds": list(ids)}, len(ids))
+            answer = self._api.send("terminate_instances", {"InstanceIds": list(ids)}, len(ids))
         except InstanceNotFound as error:
             missing = blamed_ids(ids, error)
             log.info("already gone cloud=%s ids=%s", self._cloud, ",".join(missing))
             self._forget(missing)
-            self._end_without(ids, missing, errors)
+            gone.update(missing)
+            self._end_without(ids, missing, errors, gone)
         except TransientError:
             raise
         except ProviderError as error:
@@ -79,23 +84,37 @@ class AwsTermination:
             self._refused.update(dict.fromkeys(refused))
             for forgotten in list(self._refused)[:-_MAX_REMEMBERED]:
                 del self._refused[forgotten]
-            self._end_without(ids, refused, errors)
+            self._end_without(ids, refused, errors, gone)
         else:
             self._forget(ids)
+            gone.update(_ended_before(answer))
 
     def _end_without(
-        self, ids: Sequence[str], at_fault: Sequence[str], errors: list[ProviderError]
+        self,
+        ids: Sequence[str],
+        at_fault: Sequence[str],
+        errors: list[ProviderError],
+        gone: set[str],
     ) -> None:
         """End the machines without those at fault. If the error does not name them, try both
         halves.
         """
         if at_fault:
-            self._end([i for i in ids if i not in at_fault], errors)
+            self._end([i for i in ids if i not in at_fault], errors, gone)
             return
         half = len(ids) // 2
-        self._end(ids[:half], errors)
-        self._end(ids[half:], errors)
+        self._end(ids[:half], errors, gone)
+        self._end(ids[half:], errors, gone)
 
     def _forget(self, ids: Sequence[str]) -> None:
         for instance_id in ids:
             self._refused.pop(instance_id, None)
+
+
+def _ended_before(answer: Mapping[str, Any]) -> set[str]:
+    """The machines that had ended before this call. EC2 still takes the call for about an hour."""
+    return {
+        str(change["InstanceId"])
+        for change in answer.get("TerminatingInstances", ())
+        if change.get("PreviousState", {}).get("Name") == "terminated"
+    }

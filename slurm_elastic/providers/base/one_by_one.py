@@ -18,7 +18,7 @@ from msgspec.structs import replace
 
 from slurm_elastic.base.errors import InstanceNotFound, ProviderError, TransientError
 from slurm_elastic.base.guards import Guarded, GuardedBy
-from slurm_elastic.model.cluster import STANDING, Instance, InstanceState, LaunchSpec
+from slurm_elastic.model.cluster import STANDING, EndAnswer, Instance, InstanceState, LaunchSpec
 from slurm_elastic.providers.base.launched import launched
 from slurm_elastic.providers.base.parallel import each
 from slurm_elastic.providers.base.statuses import THROTTLED
@@ -174,16 +174,18 @@ class OneByOne:
             if m.state is not InstanceState.TERMINATED
         )
 
-    def terminate(self, ids: Sequence[str], end: Callable[[str], None]) -> None:
+    def terminate(self, ids: Sequence[str], end: Callable[[str], None]) -> dict[str, EndAnswer]:
         """End each of these machines, which must be ours. A refusal does not stop the others;
-        afterwards the first refusal is raised. InstanceNotFound counts as done.
+        afterwards the first refusal is raised. InstanceNotFound means that it is gone.
         """
         refusals: list[ProviderError] = []
+        answers: dict[str, EndAnswer] = {}
         for machine_id in dict.fromkeys(ids):
             try:
                 end(machine_id)
+                answers[machine_id] = EndAnswer.ENDED
             except InstanceNotFound:
-                pass  # it is gone, as the caller wants
+                answers[machine_id] = EndAnswer.GONE
             except ProviderError as error:
                 # The class of the error is kept, because callers act on it; only the id is added.
                 text = f"{machine_id}: {error.message}"
@@ -195,6 +197,7 @@ class OneByOne:
                 self._ended.add(machine_id)
         if refusals:
             raise refusals[0]
+        return answers
 
     def _standing(self, spec: LaunchSpec, listed: Sequence[Instance]) -> dict[str, Instance]:
         """The live machines of this launch by node, including machines that listings may not show

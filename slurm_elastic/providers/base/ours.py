@@ -94,11 +94,9 @@ class Ours:
             )  # fmt: skip
         return [machine for owner, machine in owned if owner == self._cloud]
 
-    def named(
-        self, ids: Sequence[str], learn: Callable[[], object], done: str = "terminated"
-    ) -> list[str]:
-        """Our own ids among ``ids``. If an id is not known yet, ``learn`` must list all machines
-        first.
+    def split(self, ids: Sequence[str], learn: Callable[[], object]) -> tuple[list[str], list[str]]:
+        """Our own ids among ``ids``, and the others. If an id is not known yet, ``learn`` must list
+        all machines first.
         """
         requested = list(dict.fromkeys(ids))
         # A restarted process knows no id yet. An id that no listing has shown with our tags is
@@ -106,12 +104,16 @@ class Ours:
         if not self.ids.issuperset(requested):
             learn()
         own_ids = self.ids
-        for machine_id in requested:
-            if machine_id not in own_ids:
-                log.warning(
-                    "machine not %s, gone or not ours cloud=%s id=%s", done, self._cloud, machine_id
-                )
-        return [machine_id for machine_id in requested if machine_id in own_ids]
+        return [i for i in requested if i in own_ids], [i for i in requested if i not in own_ids]
+
+    def named(self, ids: Sequence[str], learn: Callable[[], object], done: str) -> list[str]:
+        """Our own ids among ``ids``. A warning reports the others as not ``done``."""
+        own_ids, other_ids = self.split(ids, learn)
+        for machine_id in other_ids:
+            log.warning(
+                "machine not %s, gone or not ours cloud=%s id=%s", done, self._cloud, machine_id
+            )
+        return own_ids
 
 
 def _recent(seen_at: Mapping[str, float], now: float) -> dict[str, float]:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import NoReturn
 
 from slurm_elastic.base.errors import UnopenedError
-from slurm_elastic.model.cluster import Instance, LaunchSpec, Notice, Offer, Pool
+from slurm_elastic.model.cluster import EndAnswer, Instance, LaunchSpec, Notice, Offer, Pool
 
 
 class RefusedProvider:
@@ -32,7 +32,7 @@ class RefusedProvider:
         """Raise UnopenedError."""
         self._refuse()
 
-    def terminate(self, ids: Sequence[str]) -> None:
+    def terminate(self, ids: Sequence[str]) -> Mapping[str, EndAnswer]:
         """Raise UnopenedError."""
         del ids
         self._refuse()

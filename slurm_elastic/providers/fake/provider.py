@@ -29,6 +29,7 @@ from slurm_elastic.base.guards import Guarded, GuardedBy
 from slurm_elastic.config import Cluster
 from slurm_elastic.config.clouds import InstanceType
 from slurm_elastic.model.cluster import (
+    EndAnswer,
     Instance,
     InstanceState,
     LaunchSpec,
@@ -274,16 +275,24 @@ class FakeProvider:
                 machine.taken = False
             return (*visible, *lost)
 
-    def terminate(self, ids: Sequence[str]) -> None:
+    def terminate(self, ids: Sequence[str]) -> Mapping[str, EndAnswer]:
         """End the machines at once, except protected ones."""
         with self._called("terminate", len(ids)):
             protected = [i for i in ids if i in self.account.protected & self.account.alive()]
-            for machine_id in ids:
-                if machine_id not in protected and self._owns(machine_id):
+            answers = {i: self._answer_to_end(i) for i in ids}
+            for machine_id, answer in answers.items():
+                if machine_id not in protected and answer is EndAnswer.ENDED:
                     self._stop(machine_id)
             if protected:
                 text = f"{', '.join(protected)} may not be terminated"
                 raise ProviderError(self.name, "OperationNotPermitted", text)
+            return answers
+
+    def _answer_to_end(self, machine_id: str) -> EndAnswer:
+        machine = self.account.machines.get(machine_id)
+        if machine is None or not _alive(machine):
+            return EndAnswer.GONE
+        return EndAnswer.ENDED if self._owns(machine_id) else EndAnswer.NOT_OURS
 
     @property
     def image(self) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import socket
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import msgspec
 
@@ -20,6 +20,7 @@ from slurm_elastic.machine.local.wire import (
     TerminateOrder,
 )
 from slurm_elastic.model.cluster import (
+    EndAnswer,
     Instance,
     InstanceState,
     LaunchSpec,
@@ -101,10 +102,14 @@ class LocalProvider:
         answer = self._ask(ListOrder(cluster=self._cluster))
         return tuple(self._instance(record) for record in answer.machines)
 
-    def terminate(self, ids: Sequence[str]) -> None:
+    def terminate(self, ids: Sequence[str]) -> Mapping[str, EndAnswer]:
         """Begin to end these machines. They are STOPPING until slurmd and its jobs are gone."""
-        if ids:
-            self._ask(TerminateOrder(cluster=self._cluster, ids=tuple(ids)))
+        if not ids:
+            return {}
+        answer = self._ask(TerminateOrder(cluster=self._cluster, ids=tuple(ids)))
+        exceptions = dict.fromkeys(answer.gone, EndAnswer.GONE)
+        exceptions |= dict.fromkeys(answer.not_ours, EndAnswer.NOT_OURS)
+        return dict.fromkeys(ids, EndAnswer.ENDED) | exceptions
 
     def notices(self) -> Sequence[Notice]:
         """Always empty: the site's own hosts are never reclaimed."""

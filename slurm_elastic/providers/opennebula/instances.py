@@ -5,12 +5,12 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, ClassVar
 
-from slurm_elastic.base.errors import InstanceNotFound, TransientError, UnsettledError
+from slurm_elastic.base.errors import DeniedError, InstanceNotFound, TransientError, UnsettledError
 from slurm_elastic.base.guards import Guarded, GuardedBy
-from slurm_elastic.model.cluster import OFF, STANDING, InstanceState
+from slurm_elastic.model.cluster import OFF, STANDING, EndAnswer, InstanceState
 from slurm_elastic.providers.base.ours import Ours
 from slurm_elastic.providers.base.ownership import Ownership
 from slurm_elastic.providers.base.parallel import each, failures, raise_first_error
@@ -105,15 +105,39 @@ class OneMachines:
             machines |= {v.id: v for v in self._read(self._call("vmpool.infoset", ids, True))}
         return machines
 
-    def terminate(self, ids: Sequence[str]) -> None:
+    def terminate(self, ids: Sequence[str]) -> Mapping[str, EndAnswer]:
         """End machines (terminate-hard). While a machine boots, oned refuses; the call is repeated
-        until the time-out, then TransientError. An id that was never listed with our tag is left
-        alone.
+        until the time-out, then TransientError. An id that was never listed with our tag is looked
+        up and left alone.
         """
         deadline = time.monotonic() + self._timeout
-        raise_first_error(
-            failures(each(self._own_numbers(ids), self._terminate_by(deadline), self._threads))
-        )
+        own_ids, other_ids = self.ours.split(ids, self.live)
+        return {
+            **self._answer_each(own_ids, self._terminate_by(deadline)),
+            **self._answer_each(other_ids, self._look_up),
+        }
+
+    def _answer_each(
+        self, ids: Sequence[str], answer: Callable[[int], EndAnswer]
+    ) -> Mapping[str, EndAnswer]:
+        """The answer for each id. Then the first error, if any, is raised."""
+        number_by_id = {i: convert.number_of(self.name, i) for i in ids}
+        numbers = [n for n in number_by_id.values() if n is not None]
+        results = each(numbers, answer, self._threads)
+        raise_first_error(failures(results))
+        answers = {n: result.result() for n, result in zip(numbers, results, strict=True)}
+        # An id without a number is none that this cloud has ever given.
+        return {i: EndAnswer.GONE if n is None else answers[n] for i, n in number_by_id.items()}
+
+    def _look_up(self, number: int) -> EndAnswer:
+        """Whether oned has this machine, whose tags are not ours."""
+        try:
+            is_done = int(self._call("vm.info", number).STATE) == convert.DONE
+        except InstanceNotFound:
+            return EndAnswer.GONE
+        except DeniedError:
+            return EndAnswer.NOT_OURS  # another account's: our own machines may be read
+        return EndAnswer.GONE if is_done else EndAnswer.NOT_OURS
 
     def stop(self, ids: Sequence[str]) -> None:
         """Stop machines (poweroff): the guest shuts down, and the machine keeps its host.
@@ -147,7 +171,7 @@ class OneMachines:
         machine = self.by_number([number]).get(number)
         return None if machine is None else convert.state_of(machine)
 
-    def _own_numbers(self, ids: Sequence[str], done: str = "terminated") -> list[int]:
+    def _own_numbers(self, ids: Sequence[str], done: str) -> list[int]:
         """Oned's numbers of our own ids among these."""
         own_ids = self.ours.named(ids, self.live, done)
         numbers = (convert.number_of(self.name, i) for i in own_ids)
@@ -194,8 +218,8 @@ class OneMachines:
             log.warning("asked to end again cloud=%s ids=%s", self.name, late)
             self.ask_to_end(late)
 
-    def _terminate_by(self, deadline: float) -> Callable[[int], None]:
-        def end(number: int) -> None:
+    def _terminate_by(self, deadline: float) -> Callable[[int], EndAnswer]:
+        def end(number: int) -> EndAnswer:
             while True:
                 try:
                     return self._ask_to_end(number)
@@ -206,14 +230,17 @@ class OneMachines:
 
         return end
 
-    def _ask_to_end(self, number: int) -> None:
+    def _ask_to_end(self, number: int) -> EndAnswer:
+        answer = EndAnswer.ENDED
         try:
             self._call("vm.action", "terminate-hard", number)
         except InstanceNotFound:
+            answer = EndAnswer.GONE
             log.info("already gone cloud=%s id=%d", self.name, number)
         with self._lock:
             # Also for a machine that oned does not know: a listing may still show it.
             self._end_asked_at[number] = time.monotonic()
+        return answer
 
     def _read(self, pool: Any) -> list[VmFields]:  # noqa: ANN401 - a pyone object
         """The machines of an answer that belong to this cloud by their tags."""

@@ -26,7 +26,7 @@ from slurm_elastic.base.errors import (
 )
 from slurm_elastic.config import Cluster
 from slurm_elastic.config.clouds import LISTING_LAG
-from slurm_elastic.model.cluster import Instance, LaunchSpec, Notice, Offer, Pool
+from slurm_elastic.model.cluster import EndAnswer, Instance, LaunchSpec, Notice, Offer, Pool
 from slurm_elastic.model.finding import Finding
 from slurm_elastic.providers.base.launched import launched
 from slurm_elastic.providers.base.machine_tags import TYPE, bought
@@ -123,7 +123,8 @@ class OpenNebulaProvider:
         return launched(self.name, spec, machines, refusal)
 
     def instances(self) -> Sequence[Instance]:
-        """The account's machines with our tag.
+        """The account's machines with our tag. A machine whose start failed is STOPPING."""
+        return tuple(convert.instance(v, self._settings) for v in self._machines.live())
 
     def tidy(self) -> Sequence[Instance]:
         """End machines that the scheduler has given up (see ``scheduling``) and machines whose
@@ -142,11 +143,9 @@ class OpenNebulaProvider:
             for v in machines
         )
 
-    def terminate(self, ids: Sequence[str]) -> None:
-        """End machines. While a machine boots, oned refuses; the call is repeated until the
-        time-out, then TransientError. An id that was never listed with our tag is left alone.
-        """
-        self._machines.terminate(ids)
+    def terminate(self, ids: Sequence[str]) -> Mapping[str, EndAnswer]:
+        """End machines. See ``instances``."""
+        return self._machines.terminate(ids)
 
     def recipe(self, pool: Pool) -> str:
         """The recipe of a fresh machine: its image, user data, and the templates and sizes of its

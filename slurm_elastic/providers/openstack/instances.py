@@ -6,7 +6,7 @@ import datetime as dt
 import logging
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, ClassVar
 from urllib.parse import quote, urlencode
 
@@ -19,6 +19,7 @@ from slurm_elastic.base.errors import (
     UnsettledError,
 )
 from slurm_elastic.base.guards import Guarded, GuardedBy
+from slurm_elastic.model.cluster import EndAnswer
 from slurm_elastic.providers.base.ours import Ours
 from slurm_elastic.providers.base.ownership import Ownership
 from slurm_elastic.providers.base.parallel import each, failures, raise_first_error
@@ -26,8 +27,8 @@ from slurm_elastic.providers.openstack import convert
 from slurm_elastic.providers.openstack.catalog import Call
 from slurm_elastic.providers.openstack.convert import Record, ServerFields
 from slurm_elastic.providers.openstack.errors import from_fault, translated
-
 from slurm_elastic.providers.openstack.pages import Page, has_next, marker_pages
+
 log = logging.getLogger(__name__)
 
 PAGE = 1000
@@ -89,13 +90,32 @@ class Servers:
         with translated(self.name):
             return [s for s in convert.servers(ended_records) if mark in s.name]
 
-    def delete(self, ids: Sequence[str]) -> None:
+    def delete(self, ids: Sequence[str]) -> Mapping[str, EndAnswer]:
         """Delete all of them, then raise the first error; errors whose call must be repeated come
         first.
 
         Callers pass only ids of servers that were listed with our metadata.
         """
-        raise_first_error(failures(each(list(ids), self._delete, self._threads)))
+        return self._answer_each(ids, self._delete)
+
+    def look_up(self, ids: Sequence[str]) -> Mapping[str, EndAnswer]:
+        """Whether nova has these servers, whose metadata is not ours."""
+        return self._answer_each(ids, self._look_up)
+
+    def _answer_each(
+        self, ids: Sequence[str], answer: Callable[[str], EndAnswer]
+    ) -> Mapping[str, EndAnswer]:
+        results = each(list(ids), answer, self._threads)
+        raise_first_error(failures(results))
+        return {server: result.result() for server, result in zip(ids, results, strict=True)}
+
+    def _look_up(self, server: str) -> EndAnswer:
+        try:
+            record = self._call("compute", "GET", f"/servers/{quote(server)}")["server"]
+        except InstanceNotFound:
+            return EndAnswer.GONE
+        with translated(self.name):
+            return EndAnswer.GONE if record["status"] in GONE else EndAnswer.NOT_OURS
 
     def stop(self, ids: Sequence[str]) -> None:
         """Stop each server (os-stop): its guest shuts down. nova reports a conflict if the server
@@ -146,14 +166,17 @@ class Servers:
             log.info("fault cannot be read cloud=%s id=%s error=%s", self.name, server, error)
             return from_fault(self.name, "the start failed")
 
-    def _delete(self, server: str) -> None:
+    def _delete(self, server: str) -> EndAnswer:
+        answer = EndAnswer.ENDED
         try:
             self._call("compute", "DELETE", f"/servers/{quote(server)}")
         except InstanceNotFound:
+            answer = EndAnswer.GONE
             log.info("already gone cloud=%s id=%s", self.name, server)
         with self._lock:
             # Also for a server that was not found: a lagging listing may still show it.
             self._deleted_at[server] = time.monotonic()
+        return answer
 
     def _pages(self, mark: str, **filters: str) -> Iterator[Record]:
         """The servers of all pages, until a page has no link to the next one. nova may use smaller

@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cache
 from typing import ClassVar
@@ -22,7 +22,7 @@ from slurm_elastic.base.errors import InstanceNotFound, ProviderError
 from slurm_elastic.base.guards import Guarded, GuardedBy
 from slurm_elastic.config import Cluster
 from slurm_elastic.config.clouds import LISTING_LAG
-from slurm_elastic.model.cluster import Instance, LaunchSpec, Notice, Offer, Pool
+from slurm_elastic.model.cluster import EndAnswer, Instance, LaunchSpec, Notice, Offer, Pool
 from slurm_elastic.model.finding import Finding
 from slurm_elastic.model.machine_options import NO_OPTIONS
 from slurm_elastic.providers.base.launched import launched
@@ -133,11 +133,12 @@ class OpenStackProvider:
             for s in servers
         )
 
-    def terminate(self, ids: Sequence[str]) -> None:
+    def terminate(self, ids: Sequence[str]) -> Mapping[str, EndAnswer]:
         """Delete servers, one per call and several at a time. An id that was never listed with our
-        metadata is left alone.
+        metadata is looked up and left alone.
         """
-        self._servers.delete(self._own_ids(ids))
+        own_ids, other_ids = self._servers.ours.split(ids, self._servers.live)
+        return {**self._servers.delete(own_ids), **self._servers.look_up(other_ids)}
 
     def image_for(self, pool: Pool) -> str:
         """The id of the image that a new server would start from."""
@@ -161,15 +162,15 @@ class OpenStackProvider:
 
     def stop(self, ids: Sequence[str]) -> None:
         """Stop servers, one per call. nova keeps counting them in the project's quota."""
-        self._servers.stop(self._own_ids(ids, "stopped"))
+        self._servers.stop(self._named_ids(ids, "stopped"))
 
     def start(self, instance: str) -> None:
         """Start a stopped server."""
-        if not self._own_ids([instance], "started"):
+        if not self._named_ids([instance], "started"):
             raise InstanceNotFound(self.name, "NotOurs", f"{instance} is not one of our machines")
         self._servers.start(instance)
 
-    def _own_ids(self, ids: Sequence[str], done: str = "terminated") -> Sequence[str]:
+    def _named_ids(self, ids: Sequence[str], done: str) -> Sequence[str]:
         return self._servers.ours.named(ids, self._servers.live, done)
 
     def notices(self) -> Sequence[Notice]:

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 import pytest
 
 from slurm_elastic.base.errors import AuthError, InstanceNotFound, ProviderError, TransientError
+from slurm_elastic.model.cluster import EndAnswer
 from slurm_elastic.providers.aws.termination import MAX_REFUSALS, AwsTermination
 
 IDS = [f"i-{n:017x}" for n in range(1000)]
@@ -27,7 +28,9 @@ class StubApi:
         self.calls: list[Sequence[str]] = []
         self.ended: set[str] = set()
 
-    def send(self, operation: str, request: Mapping[str, Sequence[str]], machines: int) -> None:
+    def send(
+        self, operation: str, request: Mapping[str, Sequence[str]], machines: int
+    ) -> Mapping[str, object]:
         assert operation == "terminate_instances"
         ids = request["InstanceIds"]
         self.calls.append(ids)
@@ -36,7 +39,15 @@ class StubApi:
             if one in self.bad:
                 text = f"The instance '{one}' may not be terminated" if self.names else "no"
                 raise self.error("aws", self.code, text)
+        changes = [
+            {
+                "InstanceId": one,
+                "PreviousState": {"Name": "terminated" if one in self.ended else "running"},
+            }
+            for one in ids
+        ]
         self.ended.update(ids)
+        return {"TerminatingInstances": changes}
 
 
 @pytest.mark.parametrize("names", [True, False])
@@ -169,3 +180,12 @@ def test_machines_that_ec2_does_not_know_are_told_and_forgotten(
     api.calls.clear()
     ending.end(IDS[:2])
     assert api.calls[0] == IDS[:2], "it is asked for as any other"
+
+
+def test_a_machine_that_had_ended_before_or_that_ec2_does_not_know_is_gone() -> None:
+    api = StubApi([], ProviderError, names=True)
+    ending = AwsTermination(api, "aws")  # type: ignore[arg-type]
+    assert ending.end(IDS[:1]) == {IDS[0]: EndAnswer.ENDED}
+    assert ending.end(IDS[:2]) == {IDS[0]: EndAnswer.GONE, IDS[1]: EndAnswer.ENDED}
+    api.bad, api.error = {IDS[2]}, InstanceNotFound
+    assert ending.end([IDS[2], IDS[3]]) == {IDS[2]: EndAnswer.GONE, IDS[3]: EndAnswer.ENDED}

@@ -35,9 +35,9 @@ def test_one_of_no_cloud_that_can_be_told_is_told_of_once(
 def test_of_named_ids_those_that_are_ours_are_taken(caplog: pytest.LogCaptureFixture) -> None:
     ours, asked = Ours("a", OWNERS), []
     ours.remember(["1"])
-    assert ours.named(["1", "1"], lambda: asked.append("all")) == ["1"]
+    assert ours.split(["1", "1"], lambda: asked.append("all")) == (["1"], [])
     assert asked == [], "it is known"
-    assert ours.named(["2", "1"], lambda: ours.remember(["2"])) == ["2", "1"]
+    assert ours.split(["2", "1"], lambda: ours.remember(["2"])) == (["2", "1"], [])
     assert ours.named(["3", "2"], lambda: asked.append("all"), "stopped") == ["2"]
     assert asked == ["all"]
     assert [r.getMessage() for r in caplog.records] == [
@@ -53,7 +53,8 @@ def test_an_id_that_nothing_tells_any_more_is_forgotten() -> None:
         now += KEPT_S / 2
         ours.remember(["lives"])
     assert ours.ids == {"lives"}
-    assert ours.named(["gone"], lambda: ours.remember(["gone"])) == ["gone"], "all are listed again"
+    learnt = ours.split(["gone"], lambda: ours.remember(["gone"]))
+    assert learnt == (["gone"], []), "all are listed again"
 
 
 def test_a_machine_of_no_clear_cloud_that_is_gone_is_forgotten() -> None:

@@ -11,6 +11,7 @@ import pytest
 from msgspec.structs import replace
 
 from slurm_elastic.base.errors import AuthError, InstanceNotFound, ProviderError, TransientError
+from slurm_elastic.model.cluster import EndAnswer
 from slurm_elastic.providers.base.ownership import Ownership
 from slurm_elastic.providers.base.tags import CLOUD, CLUSTER, GENERATION
 from slurm_elastic.providers.opennebula import convert, instances
@@ -48,6 +49,10 @@ class Oned:
                     raise left.pop(0)
                 self.ended.append(words[1])
                 return None
+            case "vm.info":
+                if record := next((v for v in self.there if v.id == words[0]), None):
+                    return SimpleNamespace(STATE=str(record.state))
+                raise InstanceNotFound("one", "NoExists", "there is none")
             case "vmpool.infoset":
                 numbers = {int(n) for n in words[0].split(",")}
                 return pool([v for v in self.there if v.id in numbers])
@@ -149,15 +154,14 @@ def names(*numbers: int) -> list[str]:
     return [convert.instance_id("one", n) for n in numbers]
 
 
-def test_each_is_ended_once_and_strangers_are_told_of(
-    oned: Oned, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_each_is_ended_once_and_others_are_looked_up(oned: Oned) -> None:
     oned.there = [vm(1), vm(2, {})]
     made = machines(oned)
-    made.terminate([*names(1, 1, 2), "nonsense"])
+    ended, not_ours, gone = EndAnswer.ENDED, EndAnswer.NOT_OURS, EndAnswer.GONE
+    answers = made.terminate([*names(1, 1, 2, 3), "nonsense"])
+    expected = dict(zip(names(1, 2, 3), (ended, not_ours, gone), strict=True))
+    assert answers == expected | {"nonsense": gone}
     assert oned.ended == [1]
-    assert f"machine not terminated, gone or not ours cloud=one id={names(2)[0]}" in caplog.text
-    assert "id=nonsense" in caplog.text
     oned.asked.clear()
     made.terminate(names(1))
     assert oned.asked == [("vm.action", "terminate-hard", 1)], "known ones are not looked for"

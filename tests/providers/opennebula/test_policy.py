@@ -24,7 +24,7 @@ from slurm_elastic.sandbox.one_control import OneControl
 from slurm_elastic.testing.contract import UUID, LaunchContract, spec_for
 
 OWN = {"user.info", "group.info", "vmpool.info", "vmpool.infoextended", "vmpool.infoset",
-       "vm.action", "system.version", "vnpool.info", "imagepool.info"}  # fmt: skip
+       "vm.action", "vm.info", "system.version", "vnpool.info", "imagepool.info"}  # fmt: skip
 """One's own account and machines; and lists, which have what the account may use."""
 HOST = "HOST/* USE"
 
