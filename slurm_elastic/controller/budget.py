@@ -23,7 +23,7 @@ from slurm_elastic.model.causes.stops import (
     RecordsNotWritten,
     StoppedByOrder,
 )
-from slurm_elastic.model.cluster import Location, Pool
+from slurm_elastic.model.cluster import Limits, Location, Pool
 from slurm_elastic.model.directive import Directive, limit_changes, stopped_pools
 from slurm_elastic.model.exclusion import COMMITTED, Exclusion
 from slurm_elastic.policies.growth.scaling import PoolRules, stops
@@ -79,6 +79,16 @@ def stopped_by_operators(
 def apply_directives(config: Config, ledger: Ledger, now: float) -> Config:
     """Return the configuration with the limits that operators have changed."""
     return apply_known_directives(config, ledger.directives.all(), now)
+
+
+def spans_clouds(config: Config, ledger: Ledger, now: float) -> bool:
+    """Whether a limit, also one that an operator ordered, or a budget counts machines of all
+    clouds.
+    """
+    policies = config.policies
+    budgets = (policies.budget, *policies.payer_budgets.values())
+    has_budget = any(b.per_day is not None or b.per_month is not None for b in budgets)
+    return has_budget or apply_directives(config, ledger, now).limits != Limits()
 
 
 def apply_known_directives(config: Config, directives: Sequence[Directive], now: float) -> Config:

@@ -20,7 +20,7 @@ from slurm_elastic.config import Config, blocked_clouds, domain_pools
 from slurm_elastic.config.clouds import CloudSettings
 from slurm_elastic.config.pool_rules import disk_prices, paid_reservations, rules_of
 from slurm_elastic.config.tunnel import clouds_with_tunnel
-from slurm_elastic.controller.budget import build_launch_scope
+from slurm_elastic.controller.budget import build_launch_scope, spans_clouds
 from slurm_elastic.controller.decision_recorder import DecisionRecorder
 from slurm_elastic.controller.extensions import Extensions
 from slurm_elastic.controller.job_starts import JobStarts
@@ -28,7 +28,7 @@ from slurm_elastic.controller.requeues import ExpectedRequeues
 from slurm_elastic.controller.slurm_absence import SlurmAbsence
 from slurm_elastic.model.causes import AnyCause
 from slurm_elastic.model.causes.composed import NeverHere, NotYetInTime
-from slurm_elastic.model.cluster import Instance, Limits, Pool, Usage
+from slurm_elastic.model.cluster import Instance, Pool, Usage
 from slurm_elastic.model.journal_owner import Host
 from slurm_elastic.model.protocols import Provider, Slurm
 from slurm_elastic.model.slurm import Request
@@ -183,13 +183,13 @@ class Site:
 
     def first_unread_cloud(self, cloud: str, read: Collection[str]) -> str:
         """Return a cloud whose machines must be listed before we may buy from ``cloud``, or "".
-        This is ``cloud`` itself and, if a limit spans all clouds, every other cloud that can be
+        This is ``cloud`` itself and, if a bound spans all clouds, every other cloud that can be
         read. ``read``: the clouds whose machines were all listed once.
         """
         if cloud not in read:
             return cloud
-        # Only a limit that spans all clouds makes machines elsewhere count against this purchase.
-        if self.config.limits == Limits():
+        # Only a bound that spans all clouds makes machines elsewhere count against this purchase.
+        if not spans_clouds(self.config, self.ledger, self.now()):
             return ""
         # An unreadable cloud must not stop purchases in all others; its known machines count.
         unreadable = self.unreadable.snapshot()

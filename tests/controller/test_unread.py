@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable
 from typing import NoReturn
 
 import pytest
+from msgspec.structs import replace
 
 from slurm_elastic.base.errors import AuthError, ProviderError, TransientError
+from slurm_elastic.config.policies import Budget, PayerBudget, SitePolicies
+from slurm_elastic.model.cluster import Limits
+from slurm_elastic.model.directive import Directive, LimitChange
 from slurm_elastic.policies.launch.boots import given_up_after
 from slurm_elastic.policies.nodes.node_state import Phase, phase
 from tests.controller.world import BOOT, World
@@ -154,3 +159,27 @@ def test_an_error_as_long_as_an_answer_is_cut_before_it_is_kept(
     kept += [one.error or "" for one in world.ledger.health.all()]
     assert any("<item>" in text for text in kept)
     assert max(map(len, kept)) < 1200
+
+
+@pytest.mark.parametrize(
+    ("order", "policies", "awaited"),
+    [
+        (None, SitePolicies(), ""),
+        (LimitChange(scope="", key="nodes", value=3), SitePolicies(), "onp"),
+        (LimitChange(scope="cloud:pub", key="nodes", value=3), SitePolicies(), ""),
+        (None, SitePolicies(budget=Budget(per_month=9.0)), "onp"),
+        (None, SitePolicies(account_budgets={"physics": PayerBudget(per_day=9.0)}), "onp"),
+    ],
+)
+def test_all_clouds_are_read_first_if_a_bound_counts_the_machines_of_all(
+    world: World, order: LimitChange | None, policies: SitePolicies, awaited: str
+) -> None:
+    """Also a limit that an operator ordered, and a budget."""
+    if order is not None:
+        world.ledger.directives.give(
+            Directive(word=order, who="root", since=world.now, starts=world.now)
+        )
+    config = replace(world.config, limits=Limits(), policies=policies)
+    site = dataclasses.replace(world.site, config=config)
+    assert site.first_unread_cloud("pub", {"pub"}) == awaited
+    assert site.first_unread_cloud("pub", {"pub", "onp"}) == ""
