@@ -4,6 +4,7 @@ repeated, upgraded while it runs, and taken out again; what is wrong changes not
 
 from __future__ import annotations
 
+import hashlib
 import os
 import shutil
 import subprocess
@@ -116,11 +117,16 @@ def test_a_killed_run_is_repeated_and_can_be_taken_out(prefix: Path) -> None:
     assert f"make {prefix}" in dry_run(prefix).stdout
 
 
-def function(name: str, **variables: str) -> int:
-    """Call a function of the installer."""
+def called(code: str, **variables: str) -> subprocess.CompletedProcess[str]:
+    """Call functions of the installer."""
     definitions = INSTALL.read_text().partition('\noptions "$@"\n')[0]
     given = "\n".join(f"{key}={value}" for key, value in variables.items())
-    return subprocess.run(["bash", "-c", f"{definitions}\n{given}\n{name}"], check=False).returncode
+    command = ["bash", "-c", f"{definitions}\n{given}\n{code}"]
+    return subprocess.run(command, capture_output=True, text=True, check=False)
+
+
+def function(name: str, **variables: str) -> int:
+    return called(name, **variables).returncode
 
 
 def test_a_stamp_is_not_believed_after_an_upgrade_that_was_killed(prefix: Path) -> None:
@@ -130,6 +136,39 @@ def test_a_stamp_is_not_believed_after_an_upgrade_that_was_killed(prefix: Path) 
     assert function("is_current", PREFIX=str(prefix), STAMP="abc") == 0
     (prefix / "install.begun").touch()
     assert function("is_current", PREFIX=str(prefix), STAMP="abc") == 1
+
+
+@pytest.mark.parametrize("kind", ["clone", "archive"])
+def test_an_upgrade_of_a_unit_alone_is_an_upgrade(kind: str, tmp_path: Path) -> None:
+    for name in ("wheels/a.whl", "etc/slurm-elasticd.service", "slurm_elastic/a.py", "docs/a.md"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text("one")
+    (tmp_path / "pyproject.toml").touch()
+    (tmp_path / "setup.py").touch()
+
+    def stamp() -> str:
+        variables = {"PYTHON": "true", "EXTRAS": "aws", "SOURCE": str(tmp_path), "KIND": kind}
+        return called("stamp", **variables).stdout
+
+    before = stamp()
+    assert len(before.strip()) == 64
+    assert stamp() == before
+    (tmp_path / "etc" / "slurm-elasticd.service").write_text("two")
+    assert stamp() != before
+
+
+def test_a_file_of_an_earlier_release_is_kept_if_it_was_edited(tmp_path: Path) -> None:
+    for name in ("edited", "as-it-was"):
+        (tmp_path / name).write_text("old")
+    files = (tmp_path / "edited", tmp_path / "as-it-was")
+    sums = [f"{hashlib.sha256(file.read_bytes()).hexdigest()}  {file}\n" for file in files]
+    (tmp_path / "install.files").write_text("".join(sums))
+    (tmp_path / "edited").write_text("by an admin")
+    (tmp_path / "files").touch()
+    said = called("remove_old_files", PREFIX=str(tmp_path), WORK=str(tmp_path)).stdout
+    assert f"{tmp_path}/edited had been edited: it is kept" in said
+    assert (tmp_path / "edited").exists()
+    assert not (tmp_path / "as-it-was").exists()
 
 
 def test_an_upgrade_keeps_the_user_of_before(tmp_path: Path) -> None:
