@@ -2,9 +2,9 @@
 nothing may start, so that Slurm allocates them to no job.
 
 As soon as a directive is in the ledger, independently of this module, the ranking refuses purchases
-in the pools that it closes (``budget.find_stops``), and growth policies start none of the nodes
-that it closes (``holds.find_closed_nodes``). Slurm itself may ask for such a node until it is held;
-``departures`` then gives it back.
+in the pools that it closes (``budget.build_launch_scope``), and growth policies start none of the
+nodes that it closes (``holds.find_closed_nodes``). Slurm itself may ask for such a node until it is
+held; ``departures`` then gives it back.
 """
 
 from __future__ import annotations

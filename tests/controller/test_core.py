@@ -7,18 +7,24 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
 import slurm_elastic
 
 PACKAGE = Path(slurm_elastic.__file__).parent
+ROOT = PACKAGE.parent
 CALLERS = {
     "launch": {"controller/launch.py"},
     "terminate": {"controller/ending.py", "watch/watchdog.py"},
     "start": {"features/starting.py"},
     "stop": {"features/stopping.py"},
-    "requeue": {"ckptman/requeueing.py", "features/departures.py"},
+    "requeue": {
+        "ckptman/requeueing.py",
+        "ckptman/unfit_nodes.py",
+        "features/departures.py",
+    },
 }
 """By method of ``model.protocols`` (Provider, Stops, Slurm), the modules that call it."""
 ELSEWHERE = ("providers", "sandbox", "simulate", "testing", "machine", "slurm")
@@ -47,6 +53,31 @@ def test_only_listed_modules_buy_end_or_requeue() -> None:
             for method in calls(path):
                 callers[method].add(str(place))
     assert callers == CALLERS
+
+
+def changes_of_nodes(path: Path) -> Iterator[str]:
+    """The functions that power nodes up or down, or requeue their jobs, that this module calls."""
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if not isinstance(node, ast.Call):
+            continue
+        function = node.func
+        name = function.attr if isinstance(function, ast.Attribute) else ""
+        name = function.id if isinstance(function, ast.Name) else name
+        if name.startswith(("power_up", "power_down", "set_down", "refuse_jobs")):
+            yield name
+
+
+def test_the_reading_list_has_each_module_that_powers_nodes_or_gives_them_up() -> None:
+    """Slurm then asks for a machine, or for its end."""
+    page = (ROOT / "docs" / "core.md").read_text(encoding="utf-8")
+    listed = set(re.findall(r"^\d+\. `([^`]+)`", page, re.MULTILINE))
+    changing = {
+        path.relative_to(PACKAGE).as_posix()
+        for path in PACKAGE.rglob("*.py")
+        if path.relative_to(PACKAGE).parts[0] not in ELSEWHERE and any(changes_of_nodes(path))
+    }
+    called = {module for modules in CALLERS.values() for module in modules}
+    assert (changing | called) - listed == set()
 
 
 def test_a_call_is_found_however_the_provider_is_reached(tmp_path: Path) -> None:

@@ -65,7 +65,8 @@ class TagsOfCluster(Cause, frozen=True, kw_only=True):
 
     @property
     def words(self) -> str:
-        return f"carries this cluster's tag for node {self.node}, and has no row in the ledger"
+        tag = f"tag for node {self.node}," if self.node else "tags, which name no node,"
+        return f"carries this cluster's {tag} and has no row in the ledger"
 
 
 class MachinesOfLaunch(Cause, frozen=True, kw_only=True):
