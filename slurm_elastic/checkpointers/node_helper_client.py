@@ -42,6 +42,8 @@ RELEASE_TIMEOUT_S = 120.0
 READ_TIMEOUT_S = 30.0
 """Seconds for one read in the shared directory."""
 VERIFY_MIN_S = 120.0
+RENEW_HOLD_EVERY_S = 60.0
+"""Seconds between two renewals of a hold (``machine/ckptroot/hold.py`` has twice as much)."""
 VERIFY_RATE = 16 << 20
 """Bytes per second. The time to verify an image is ``VERIFY_MIN_S`` plus its size divided by this
 rate: 23 minutes for 20 GiB. No job could be restored in time from a slower directory. The launcher
@@ -220,12 +222,21 @@ class LaunchedCheckpointer:
             raise UnreadableError(f"{image.path}: {reason}") from error
 
     def _verify(self, image: Image, budget: ReadBudget) -> None:
+        renew_at = self._monotonic() + RENEW_HOLD_EVERY_S
+
+        def go_on() -> None:
+            nonlocal renew_at
+            budget.remaining_s()
+            if self._monotonic() >= renew_at:
+                renew_at = self._monotonic() + RENEW_HOLD_EVERY_S
+                self._renew_hold(image)
+
         for name, (size, sha) in self._files(image).items():
             path = Path(image.path) / name
             try:
                 if path.lstat().st_size != size:
                     raise CheckpointError(f"{path}: not {size} bytes long")
-                if _digest(path, size, budget) != sha:
+                if _digest(path, size, go_on) != sha:
                     raise CheckpointError(f"{path}: changed since the checkpoint")
             # The budget's time is over. TimeoutError is a subclass of OSError, so this clause must
             # come first.
@@ -233,6 +244,16 @@ class LaunchedCheckpointer:
                 raise
             except OSError as error:
                 raise self._image_error(path, error) from error
+
+    def _renew_hold(self, image: Image) -> None:
+        """Keep the stopped run of the image from continuing while we read the image."""
+        status = self._status_if_readable(image.job)
+        is_held = status is not None and status.state == "held"
+        if status is None or not is_held or status.attempt != image.attempt:
+            return
+        # If it fails, the launcher's own time for the verification counts.
+        with contextlib.suppress(CheckpointError):
+            self._write(image.job, _Request(id=uuid.uuid4().hex, verb="hold", run=status.run))
 
     def remove(self, job: int) -> None:
         """Ask the sweeper to remove the job's directory. The sweeper is root, and asks Slurm about
@@ -421,15 +442,15 @@ def _read(path: Path) -> bytes:
         return opened.read(_MAX_FILE_BYTES)
 
 
-def _digest(path: Path, size: int, budget: ReadBudget) -> str:
-    """Return the SHA-256 of a file of ``size`` bytes. Raises TimeoutError after the budget's
-    time.
+def _digest(path: Path, size: int, go_on: Callable[[], None]) -> str:
+    """Return the SHA-256 of a file of ``size`` bytes. ``go_on`` is called before each part, and may
+    raise TimeoutError.
     """
     # One byte more than ``size``, so that the digest of a longer file differs.
     sha, bytes_left = hashlib.sha256(), size + 1
     with open(_open(path), "rb", buffering=0) as opened:
         while bytes_left > 0 and (block := opened.read(min(_BLOCK_BYTES, bytes_left))):
-            budget.remaining_s()
+            go_on()
             sha.update(block)
             bytes_left -= len(block)
     return sha.hexdigest()

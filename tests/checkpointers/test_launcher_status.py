@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import itertools
 import json
 import time
 from pathlib import Path
@@ -109,3 +111,35 @@ def test_only_an_image_whose_file_is_certainly_gone_is_spoilt(tmp_path: Path) ->
 def test_the_head_reads_manifests_as_long_as_nodes_write_them() -> None:
     """Otherwise it takes the images of a job of many processes for incomplete."""
     assert node_helper_client._MAX_FILE_BYTES == manifest.MAX_MANIFEST_BYTES
+
+
+@pytest.mark.parametrize(("state", "attempt", "is_renewed"), [
+    ("held", 1, True), ("running", 1, False), ("held", 2, False),
+])  # fmt: skip
+def test_a_stopped_run_is_held_for_as_long_as_its_image_is_read(
+    tmp_path: Path, state: str, attempt: int, is_renewed: bool
+) -> None:
+    """A slow directory must not make it continue while it is about to be requeued."""
+    clock = itertools.count(0.0, 1.0)
+    saver = LaunchedCheckpointer("criu", tmp_path, monotonic=lambda: next(clock))
+    directory = tmp_path / "7" / "images" / "3"
+    directory.mkdir(parents=True)
+    content = b"x" * (100 << 20)
+    (directory / "pages").write_bytes(content)
+    of_image = {"job": 7, "attempt": 1, "number": 3, "method": "criu"}
+    files = {"pages": (len(content), hashlib.sha256(content).hexdigest())}
+    (directory / "manifest.json").write_text(json.dumps({**of_image, "files": files}))
+    status = {"state": state, "job": 7, "attempt": attempt, "uid": 2000, "node": "n1"}
+    status |= {"method": "criu", "run": "token"}
+    (tmp_path / "7" / "status.json").write_text(json.dumps(status))
+    request = tmp_path / "7" / "request"
+    request.write_text("")
+    image = Image(
+        job=7, label="7", attempt=1, number=3, method="criu", node="n1", taken=0.0, seconds=1.0,
+        size=10 << 30, path=str(directory),
+    )  # fmt: skip
+    saver.verify(image)
+    text = request.read_text()
+    assert bool(text) is is_renewed
+    if is_renewed:
+        assert (json.loads(text)["verb"], json.loads(text)["run"]) == ("hold", "token")

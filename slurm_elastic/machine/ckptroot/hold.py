@@ -24,6 +24,10 @@ reads more slowly (``checkpointers/node_helper_client.py`` has the same number).
 """
 
 
+RENEWED_S = 120.0
+"""Seconds of a hold that the head renews. It does so once a minute."""
+
+
 class Outcome(Enum):
     """The decision about a held job."""
 
@@ -52,6 +56,11 @@ class JobHold:
     @property
     def _hold_s(self) -> float:
         return self._run.site.hold + self._verify_s
+
+    def extend(self) -> None:
+        """Hold the job for at least RENEWED_S more, because the head still reads its image."""
+        if self.until is not None:
+            self.until = max(self.until, time.monotonic() + RENEWED_S)
 
     def end(self) -> None:
         """End the hold, because the job runs again."""

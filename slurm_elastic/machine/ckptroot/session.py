@@ -299,7 +299,8 @@ class Session:
             self._run.report(f"{request.verb}: {str(error) or type(error).__name__}")
             self._answer = {"request": request.id, "ok": False, "message": str(error)}
         else:
-            self._run.report(message)
+            if message:
+                self._run.report(message)
             self._answer = {"request": request.id, "ok": True, "message": message, "image": number}
         self._publish()
 
@@ -317,6 +318,9 @@ class Session:
                 if self.is_held:
                     self._release()
                 return "the job continues here", 0
+            case "hold":
+                self.hold.extend()
+                return "", 0
         raise RequestRefused(f"unknown request {request.verb!r}")
 
     def _checkpoint(self, request: HeadRequest) -> tuple[str, int]:

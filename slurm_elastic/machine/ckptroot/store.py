@@ -69,7 +69,8 @@ class Meta:
 class HeadRequest:
     """A request of the head.
 
-    ``verb``: checkpoint, release or remove. ``stop``: stop the job afterwards. ``within``: seconds
+    ``verb``: checkpoint, hold (a held job stays held while its image is verified), release or
+    remove. ``stop``: stop the job afterwards. ``within``: seconds
     until the deadline. ``closes``: close TCP connections in the image. ``run``: the token of the
     run that the head has read from our status; "" if the head does not say.
     """

@@ -283,3 +283,15 @@ def test_an_abandoned_run_keeps_the_images_of_earlier_ones(held: Held) -> None:
     assert status["state"] == "abandoned"
     assert status["origin"] == {"image": 0, "why": "no scratch"}
     assert held.store.images() != []
+
+
+def test_a_hold_that_the_head_renews_does_not_end(held: Held) -> None:
+    held.now += HOLD - 1
+    message, _ = held.session.carry_out(HeadRequest("a", "hold"))
+    assert message == "", "once a minute is too often for the log"
+    held.now += 60
+    assert held.session.hold.outcome() is Outcome.STAYS
+    assert held.asked == 0
+    held.session.hold.end()
+    held.session.carry_out(HeadRequest("b", "hold"))
+    assert not held.session.is_held, "a run that works is not stopped"
