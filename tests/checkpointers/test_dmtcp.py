@@ -177,12 +177,13 @@ def test_a_signal_of_the_users_does_not_end_a_hold(bed: NodeBed) -> None:
 
 
 @pytest.mark.release
-def test_a_cancelled_hold_leaves_nothing(bed: NodeBed) -> None:
-    save(bed, bed.run(), stop=True)
+def test_a_cancelled_hold_ends_and_leaves_its_image_to_the_sweeper(bed: NodeBed) -> None:
+    image = save(bed, bed.run(), stop=True)
     bed.say(7, "CANCELLED")
     bed.jobs[7].send_signal(signal.SIGTERM)
     assert bed.jobs[7].wait(PATIENCE) == -signal.SIGTERM
-    assert not (bed.home / "shared" / "t" / "7").exists()
+    assert Path(image.path).exists()
+    assert bed.status(7)["state"] == "ended"
 
 
 def test_a_killed_session_takes_its_payload_along_and_images_stay(bed: NodeBed) -> None:
