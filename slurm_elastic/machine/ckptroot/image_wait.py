@@ -59,7 +59,7 @@ class ImageWait:
             self._began_at = now
         remaining = self._began_at + self._limit - now
         if remaining <= 0:
-            self._tell(f"waited {self._limit:.0f} s and starts over without an image: {reason}")
+            self._tell(f"waited {self._limit:.0f} s in vain to continue from its images: {reason}")
             return False
         if reason != self._reason:
             self._reason = reason
@@ -81,7 +81,12 @@ class ImageWait:
         if self._began_at is not None:
             seconds = time.monotonic() - self._began_at
             log.write(log.NOTICE, f"job {self._job}: waited {seconds:.0f} s")
-            self._note.take_back()
+            self.take_back()
+
+    def take_back(self) -> None:
+        """Remove the line in the job's output before something else is written there."""
+        self._note.take_back()
+        self._reason = ""
 
     def _tell(self, text: str) -> None:
         log.write(log.WARNING, f"job {self._job}: {text}")
@@ -117,3 +122,5 @@ class _Note:
         with contextlib.suppress(OSError):
             if self._begins is not None and os.fstat(self._output).st_size == self._ends:
                 os.ftruncate(self._output, self._begins)
+        # Once only: the job's own output may become as long as the lines were.
+        self._begins = None

@@ -438,6 +438,8 @@ def _retry(wait: ImageWait, step: Callable[[], T]) -> T:
         except OSError as error:
             if not wait.retry_after_pause(str(error)):
                 raise
+            # A restore would take the line for another program's output.
+            wait.take_back()
 
 
 def finish(status: int) -> int:

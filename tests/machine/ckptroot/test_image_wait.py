@@ -61,7 +61,7 @@ def test_it_waits_five_minutes_ever_more_slowly_and_then_goes_on_without(
     assert set(wait.pauses[7:-1]) == {15.0}
     assert 0 < wait.pauses[-1] <= 15.0
     begins = f"waits, up to 300 s, to continue from its images: {WHY}"
-    ends = f"waited 300 s and starts over without an image: {WHY}"
+    ends = f"waited 300 s in vain to continue from its images: {WHY}"
     assert wait.told == [(patiences.log.WARNING, f"job 7: {one}") for one in (begins, ends)]
     said = (tmp_path / "out").read_text()
     assert said == f"of before\nslurm-elastic: the job {begins}\nslurm-elastic: the job {ends}\n"
@@ -148,3 +148,15 @@ def test_pauses_differ_by_half(wait: Wait, monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setattr(patiences.random, "uniform", lambda low, high: high)
     wait.patience.retry_after_pause(WHY)
     assert wait.pauses == [0.5, 2.25]
+
+
+def test_a_line_is_removed_before_something_else_is_written_and_only_then(
+    wait: Wait, output: int, tmp_path: Path
+) -> None:
+    wait.patience.retry_after_pause(WHY)
+    length = os.fstat(output).st_size
+    wait.patience.take_back()
+    assert (tmp_path / "out").read_text() == "of before\n"
+    os.write(output, b"x" * (length - os.fstat(output).st_size))
+    wait.patience.finish()
+    assert os.fstat(output).st_size == length, "the job's own output is not cut"
