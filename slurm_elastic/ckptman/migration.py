@@ -32,12 +32,14 @@ from slurm_elastic.base.faults import reach
 from slurm_elastic.checkpointers.signal import taken_at
 from slurm_elastic.ckptman import suspended
 from slurm_elastic.ckptman.decide import MIN_FIRST_SAVE_S, JobPlan
+from slurm_elastic.ckptman.first_image import verify_new
 from slurm_elastic.ckptman.requeueing import ended_for_move, is_at_work, release_run, requeue
 from slurm_elastic.ckptman.rescheduling import latest_save_at, next_save_at
 from slurm_elastic.ckptman.site import CheckpointSite
 from slurm_elastic.ckptman.snapshot import choose_method
 from slurm_elastic.ckptman.steps import MAX_TRIES, RETRY_AFTER_S, enter_step, record_step
 from slurm_elastic.config.job_checkpoint import why_no_method
+from slurm_elastic.model.causes.checkpoints import ImageMakesSafe
 from slurm_elastic.model.causes.moves import (
     DeadlineTooNear,
     ImageNotUsed,
@@ -243,7 +245,7 @@ def _save(site: CheckpointSite, move: Migration) -> Migration:
         return _handle_failed_save(site, move, cause)
     saved_at = taken_at(image, site.now())
     reach("migration.after-save")
-    if not _is_whole(site, move, image):
+    if not _is_whole(site, move, image, is_new=True):
         _release_run(site, move)
         # The next try must not take it for a late image.
         move = replace(move, newest=image.number)
@@ -388,9 +390,12 @@ def _list_images(site: CheckpointSite, move: Migration) -> Sequence[Image]:
         return ()
 
 
-def _is_whole(site: CheckpointSite, move: Migration, image: Image) -> bool:
+def _is_whole(site: CheckpointSite, move: Migration, image: Image, *, is_new: bool = False) -> bool:
     try:
-        site.checkpointers[move.method].verify(image)
+        if not is_new:
+            site.checkpointers[move.method].verify(image)
+        elif verify_new(site, site.checkpointers[move.method], image):
+            record_step(site, move, "ckpt-requeue-lifted", ImageMakesSafe())
     except Exception as error:  # noqa: BLE001 - whatever it is, that image is not to be trusted
         # We could not look: the image may be whole, and later tries look again.
         if not isinstance(error, UnreadableError):

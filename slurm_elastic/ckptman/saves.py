@@ -21,6 +21,7 @@ from slurm_elastic.checkpointers.signal import taken_at
 from slurm_elastic.ckptman import suspended, verdicts
 from slurm_elastic.ckptman.decide import SAVE, JobFacts, JobPlan, is_transparent, run_of
 from slurm_elastic.ckptman.executor import KeyedExecutor, WorkKind
+from slurm_elastic.ckptman.first_image import verify_new
 from slurm_elastic.ckptman.job_refusals import JobRefusals
 from slurm_elastic.ckptman.orders import Orders, ReceivedOrder
 from slurm_elastic.ckptman.site import CheckpointSite
@@ -244,7 +245,7 @@ class SavesInPlace:
             with suspended.resumed_for_save(site, run):
                 image = method.checkpoint(run, deadline=deadline, stop=False)
             saved_at = taken_at(image, site.now())
-            method.verify(image)
+            verify_new(site, method, image)
         except (CheckpointError, SlurmError) as error:
             self._handle_failure(plan, str(error), expected_s)
         except Exception as error:

@@ -24,7 +24,7 @@ from slurm_elastic.ckptman.requeueing import REQUEUE_TIMEOUT_S
 from slurm_elastic.ckptman.site import JOBS_TTL_S, JobList
 from slurm_elastic.model.causes import Quoted
 from slurm_elastic.model.causes.moves import StoppedInVain
-from slurm_elastic.model.checkpoint import Origin
+from slurm_elastic.model.checkpoint import Image, Origin
 from slurm_elastic.model.slurm import NOWHERE, SlurmJob
 from slurm_elastic.policies.checkpoint.threat import Response, Threat, ThreatCause, by_subject
 from slurm_elastic.policies.repair.requeue import SETTLING
@@ -534,6 +534,33 @@ def test_a_no_requeue_job_with_an_image_goes_on_and_one_without_ends(world: Ckpt
     world.advance(100)
     assert world.job(8).restarts == other.restarts
     assert "RUNNING" in world.job(8).states
+
+
+@pytest.mark.parametrize("moves", [True, False])
+@pytest.mark.parametrize("is_whole", [True, False])
+def test_no_requeue_is_lifted_before_a_long_verification(
+    world: CkptWorld, *, moves: bool, is_whole: bool
+) -> None:
+    """If the node is lost in that time, the job continues from its image, and has not ended."""
+    node = world.runs(7, requeue=False).nodes[0]
+    seen: list[tuple[bool, bool]] = []
+
+    def verify(_: Image) -> None:
+        rows = dict(world.ledger.requeues.lifted())
+        seen.append((world.job(7).requeue, 7 in rows))
+        if not is_whole:
+            raise CheckpointError("it is not whole")
+
+    world.saver.verify = verify  # type: ignore[method-assign]
+    if moves:
+        world.interrupt(node)
+    else:
+        world.order("save", job=7)
+    world.until(lambda: seen)
+    assert seen[0] == (True, True), "a crash now leaves the row, by which it is put back"
+    world.until(lambda: world.ledger.requeues.lifted() == ())
+    assert world.job(7).requeue == is_whole
+    assert ("ckpt-requeue-lifted" in world.told(7)) == is_whole
 
 
 def test_a_job_that_ends_by_itself_is_left_alone(world: CkptWorld) -> None:
