@@ -359,6 +359,25 @@ def test_the_table_has_as_many_lines_as_asked_for_and_the_names_of_jobs(
     assert max(map(len, out.splitlines())) <= 80
 
 
+def test_machines_that_never_became_nodes_are_not_normal(books: CostRows, tmp_path: Path) -> None:
+    config = configfile.load(config_file(tmp_path))
+    normal = normal_unused(config, report(books, By.ACCOUNT))
+    registered = next(m for m in books.machines if m.instance.node == "pub1")
+    failed = replace(
+        registered,
+        instance=replace(registered.instance, id="i-failed", node="pub8"),
+        life=replace(
+            registered.life,
+            before=replace(registered.life.before, registered_at=None),  # type: ignore[union-attr]
+        ),
+    )
+    with_failed = books._replace(machines=(*books.machines, failed))
+    costs = report(with_failed, By.ACCOUNT)
+    assert costs.micro == report(books, By.ACCOUNT).micro + 360_000
+    # The fourth machine waits, too, at the mean price of an hour.
+    assert normal_unused(config, costs).micro_dollars == normal.micro_dollars + 60_000
+
+
 def test_no_name_of_a_job_is_shown_if_slurm_does_not_answer(site: Path) -> None:
     config = configfile.load(site)
     assert cost.job_names(PromptCli(config.slurm)) == {}

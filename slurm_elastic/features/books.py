@@ -44,10 +44,12 @@ class Costs(Struct, frozen=True, kw_only=True):
     ``micro``: the machines' charges in that time in micro-dollars. ``hours``: the machine-hours.
     ``paid_machines``, ``paid_hours``: the machines that cost money while they ran, and their hours.
     ``own``: only the jobs of one user are included. ``shared``: jobs pay the unused parts.
-    ``pieces``: the number of sums that were checked, each within one clock hour of a machine.
-    ``problems``: sums that do not add up. ``micro_on_demand``: the costs of the same machines at
-    on-demand prices, if the cloud quoted them (None: answer of an older release). ``fleet``: the
-    machines of the busiest moment (None: none cost money, or only own jobs are included).
+    ``never_registered``: the unused micro-dollars, by reason, of machines that ended without having
+    been a node. ``pieces``: the number of sums that were checked, each within one clock hour of a
+    machine. ``problems``: sums that do not add up. ``micro_on_demand``: the costs of the same
+    machines at on-demand prices, if the cloud quoted them (None: answer of an older release).
+    ``fleet``: the machines of the busiest moment (None: none cost money, or only own jobs are
+    included).
     ``first_launch``: when the first machine on record was launched, at whatever time (None: there
     is none, or only own jobs are included).
     """
@@ -67,6 +69,7 @@ class Costs(Struct, frozen=True, kw_only=True):
     pieces: int = 0
     own: bool = False
     shared: bool = False
+    never_registered: Mapping[str, int] = {}
     problems: tuple[str, ...] = ()
 
 
@@ -261,6 +264,7 @@ def _costs(
         pieces=sums.pieces,
         own=uid is not None,
         shared=share_unused and uid is None,
+        never_registered=dict(sums.never_registered) if uid is None else {},
         problems=tuple(problems[:MAX_PROBLEMS]),
     )
 

@@ -42,7 +42,8 @@ class CostLine(Struct, frozen=True, kw_only=True):
 class CostSums:
     """Adds charges up and checks them. ``_used``: micro-dollars by pool and key. ``_unused``:
     micro-dollars by pool, reason and key. ``_times``: machine time by "is unused" and key, in
-    milliseconds times millionths of a machine.
+    milliseconds times millionths of a machine. ``never_registered``: micro-dollars by reason of
+    machines that ended without having been a node.
     """
 
     def __init__(self, by: By, runs: Sequence[ChargedRun], uid: int | None = None) -> None:
@@ -55,6 +56,7 @@ class CostSums:
         self._machines: set[tuple[str, str]] = set()
         self._paid_machines: set[tuple[str, str]] = set()
         self._paid_ms = 0
+        self.never_registered: defaultdict[str, int] = defaultdict(int)
         self._users: dict[str, str] = {}  # by job
         self.problems: list[str] = []
 
@@ -73,6 +75,8 @@ class CostSums:
         for hour in charge.hours:
             for key, micro in hour.parts.items():
                 self._add(charge.machine, hour, key, micro)
+                if isinstance(key, Unused) and _has_failed(charge.machine):
+                    self.never_registered[key] += micro
                 micro_on_demand = on_demand_micro(charge, hour, key)
                 if isinstance(key, Unused):
                     is_counted = self._uid is None
@@ -195,6 +199,11 @@ def _on_demand_factor(machine: Machine) -> float:
     """The on-demand price divided by the machine's price."""
     price = machine.instance.price
     return on_demand_price(machine) / price if price else 1.0
+
+
+def _has_failed(machine: Machine) -> bool:
+    """Whether the machine ended before it became a node."""
+    return machine.registered_at is None and machine.ended_at is not None and not machine.is_off
 
 
 def on_demand_price(machine: Machine) -> float:

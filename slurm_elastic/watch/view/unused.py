@@ -53,10 +53,14 @@ def normal_unused(config: Config, costs: Costs) -> NormalUnused:
     """Return the normal unused time of the machines of ``costs``, which must be summed by a key of
     jobs.
 
-    All boot time counts. The time to end a machine counts if the cloud bills by the second. Of the
-    idle time one wait of each machine counts.
+    All boot time counts, except of machines that never became nodes. The time to end a machine
+    counts if the cloud bills by the second. Of the idle time one wait of each machine counts.
     """
-    by_reason = {line.key: line.micro for line in costs.lines if line.unused}
+    by_reason = {
+        line.key: max(line.micro - costs.never_registered.get(line.key, 0), 0)
+        for line in costs.lines
+        if line.unused
+    }
     wait_s = max((_wait_s(config, pool) for pool in _bought_pools(config)), default=0.0)
     # Machines of the site itself cost nothing. Their many hours would hide the price of the others.
     rate = costs.micro / costs.paid_hours if costs.paid_hours else 0.0  # micro-dollars per hour
