@@ -36,6 +36,11 @@ ZONES_NOTE = (
     "here: with several zones, that is worth more than the choice of a policy."
 )
 """A note to print below the tables."""
+PRICES_NOTE = (
+    '"9 in 10 paid" is of these days alone: in tests with halves of traces, 59 % of the starts in '
+    "one half cost what nine in ten had cost in the other."
+)
+"""A note to print below the tables with prices."""
 POLICIES: Mapping[str, Callable[[Race], DeadlineChoice]] = {
     "by dollars": choose,
     "uniform progress": uniform,
@@ -120,7 +125,8 @@ def run(args: argparse.Namespace) -> int:
     ]
     for name in traces:
         Output().print(_table(name, [row for row in rows if row.trace == name], args.work))
-    Output().print(ZONES_NOTE, markup=False, highlight=False)
+    notes = f"{PRICES_NOTE}\n{ZONES_NOTE}" if args.prices else ZONES_NOTE
+    Output().print(notes, markup=False, highlight=False)
     if args.json:
         writing.as_told(args.json, msgspec.json.format(msgspec.json.encode(rows), indent=1) + b"\n")
     default_policy = next(iter(POLICIES))
@@ -150,7 +156,7 @@ def _row(args: argparse.Namespace, name: str, trace: Availability, policy: str) 
 def _table(trace: str, rows: Sequence[DeadlineRow], work: float) -> Table:
     table = Table(box=box.SIMPLE, title=Path(trace).name, title_justify="left")
     table.add_column("policy", no_wrap=True)
-    for name in ("spot", "machines", "done", "late", "cost", "9 in 10 pay"):
+    for name in ("spot", "machines", "done", "late", "cost", "9 in 10 paid"):
         table.add_column(name, justify="right", no_wrap=True)
     for row in rows:
         odds = row.odds

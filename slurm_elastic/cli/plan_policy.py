@@ -34,11 +34,13 @@ from slurm_elastic.simulate.setting import Setting
 
 WIDE_COLUMNS = 100  # on narrower terminals the table leaves out its last two columns
 SELECTION_NOTE = (
-    "The policy was chosen on this same history, so expect a little less: in tests with public "
-    "histories, nine in ten such ranges also held for the following weeks (at one site seven in "
-    "ten ranges of waits)."
+    "The policy was chosen on this same history, so expect a little less: in tests with other "
+    "public histories, seven in ten such ranges of costs and 86 % of the ranges of waits also "
+    "held for as many following weeks."
 )
-"""From the rows of chosen policies of ``scripts/bench held_back``; docs/planning.md has more."""
+"""From 197 chosen policies in halves of histories that were not used before; docs/benchmarks.md has
+more.
+"""
 COLUMNS: Sequence[tuple[str, Callable[[Figures], str]]] = (
     ("cost", lambda f: f"${f.cost:,.2f}"),
     ("mean wait", lambda f: duration(f.mean_wait)),
