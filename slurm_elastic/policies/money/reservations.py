@@ -212,8 +212,9 @@ def spent_on(
     the price of a machine's disks ($/h) by pool.
 
     Budgets count this. It differs from ``settle`` in one case: a machine bought on demand counts at
-    its own price, also if the cloud lets a reservation cover it. So a budget counts too much rather
-    than too little.
+    its own price, also if the cloud lets a reservation cover it. So a budget mostly counts too
+    much. It counts too little if that machine takes the place of one that was launched on another
+    reservation of the same type: then the other one's price is due, too.
     """
     by_name = {reservation.name: reservation for reservation in held}
     used: defaultdict[str, float] = defaultdict(float)

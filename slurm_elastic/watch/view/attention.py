@@ -262,7 +262,8 @@ def stopped(budgets: Iterable[BudgetView]) -> Iterable[StatusNotice]:
     for budget in budgets:
         if budget.stop:
             text = f"No machine is started for {payer(budget)}: {budget.stop}"
-            yield StatusNotice(level=AttentionLevel.WARN, text=text)
+            do = "wait for the next day or month (UTC), or raise the budget"
+            yield StatusNotice(level=AttentionLevel.WARN, text=text, do=do)
 
 
 def _out_of_machines(view: StatusView) -> Iterable[StatusNotice]:
