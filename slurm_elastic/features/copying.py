@@ -204,7 +204,11 @@ class Copies:
             state=CopyState.OUT, since=self._site.now(),
         )  # fmt: skip
         present = self._row(row)
-        if present is not None and present.state is CopyState.THERE:
+        if present is not None and (present.uid, present.directory) != (row.uid, row.directory):
+            # Slurm gives numbers again, such as after a loss of its state: this is another job.
+            if not present.state.is_over:
+                self._lose(present, "another job has got its number")
+        elif present is not None and present.state is CopyState.THERE:
             return CopyResult()
         self._site.ledger.copies.put(row)
         result = self._copy(machine, row, "out", until, cancelled)

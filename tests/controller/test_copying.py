@@ -355,6 +355,18 @@ def test_files_of_an_earlier_run_come_first(stage: Stage) -> None:
     assert stage.states == ["back", "there"]
 
 
+def test_a_later_job_of_the_same_number_gets_its_own_files(stage: Stage) -> None:
+    """Slurm begins with the first number again after a loss of its state."""
+    stage.serve(OUT)
+    stage.files = replace(FILES, directory="/home/b/w")
+    assert stage.serve(OUT) == GO
+    assert [order["directory"] for order in stage.orders] == ["/home/a/w", "/home/b/w"]
+    assert stage.states == ["there"]
+    assert stage.causes[1].endswith(
+        "did not come back to /home/a/w: another job has got its number"
+    )
+
+
 def test_a_late_try_takes_no_files_of_the_next_run(stage: Stage) -> None:
     """A try of the first run's epilog may get a thread when the second run already runs."""
     stage.serve(OUT)
