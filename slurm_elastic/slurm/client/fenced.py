@@ -12,7 +12,7 @@ READS = frozenset({
     "version", "slurmd_timeout", "nodes", "jobs", "owners", "excluded_nodes", "reservations",
     "excluded_by_job", "default_times", "max_times", "free_licenses", "partition_states",
     "default_partition", "admin_comments",
-    "suspend_exclusions", "slurmctld_started", "finished", "accounted_comment", "output",
+    "suspend_exclusions", "slurmctld_started", "finished", "accounted_comment", "job",
     "mail_of", "batch_script",
 })  # fmt: skip
 """Commands that change nothing. A head that no longer acts may still read."""
