@@ -39,6 +39,7 @@ def installed(root: Path) -> Config:
     config = configured(root)
     path = root / "elastic" / "slurm-elastic.yaml"
     path.parent.mkdir()
+    path.write_text("# what install reads is `config`\n")
     install(config, path, version=VERSION, verify=False)
     return config
 

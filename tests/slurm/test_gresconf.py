@@ -172,6 +172,7 @@ def test_gres_conf_is_the_sites_again_after_the_uninstall(own: str | None, root:
     config, path = alone(configured(root, own)), root / "etc" / "gres.conf"
     yaml = root / "elastic" / "slurm-elastic.yaml"
     yaml.parent.mkdir()
+    yaml.write_text("# what install reads is `config`\n")
     install(config, yaml, version=VERSION, verify=False)
     assert path.read_text().endswith("\ninclude slurm-elastic-gres.conf\n")
     assert GPUS in (root / "etc" / "slurm-elastic-gres.conf").read_text()
@@ -185,6 +186,7 @@ def test_gres_conf_is_the_sites_again_after_the_uninstall(own: str | None, root:
 def test_a_pool_that_has_no_gpus_any_more_leaves_gres_conf(root: Path) -> None:
     yaml = root / "elastic" / "slurm-elastic.yaml"
     yaml.parent.mkdir()
+    yaml.write_text("# what install reads is `config`\n")
     config = alone(configured(root))
     install(config, yaml, version=VERSION, verify=False)
     spot, gpus, hall = config.pools
