@@ -70,6 +70,8 @@ KEPT = {
     "`script`": "ROOT_savable::test_what_would_take_a_save_for_a_stop_of_its_child_is_told",
     "System V shared memory": "ROOT_savable::test_system_v_ipc_is_there_again_under_its_numbers",
     "System V semaphores": "ROOT_sysv::test_what_is_to_be_undone_is_known",
+    "the program dies of SIGILL": "ROOT_unfit_node::"
+    "test_a_program_that_dies_on_another_processor_continues_on_a_third",
     "io_uring": "checkpointers/test_refused_saves::test_a_save_is_refused_in_words_that_are_understood matrix::fio-io-uring",
     "a job that is suspended": "DOCKER_suspended::test_at_a_notice_it_is_saved_and_suspended_where_it_goes_on"
     " ckptman/test_suspended::test_one_that_cannot_be_saved_goes_on_from_its_older_save_and_is_suspended",

@@ -26,10 +26,6 @@ OTHERS_PATHS = {"auth.token", "one.image.allocate", "slurm.command_timeout", "sl
                 "timings.grace"}  # fmt: skip
 """Dotted names whose first part is only by chance a module of ours."""
 OTHERS_FILES = {"compute/manager.py", "setup.py"}
-LONG = 450
-"""Lines of a module at most."""
-ONE_FILE = {"machine/programs/agent.py": 500}
-"""Programs that go whole into a machine's user data: a second file would need a way to find it."""
 _QUOTED = re.compile(r"``([A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*)(?:\(\))?``")
 _FILE = re.compile(r"\b[a-z_]+(?:/[a-z_]+)*\.py\b")
 
@@ -117,11 +113,3 @@ def test_each_file_of_the_package_is_there(names: Names) -> None:
         and not f"slurm_elastic/{name}".endswith(tuple(f"/{one}" for one in paths))
     ]
     assert wrong == []
-
-
-def test_no_module_is_too_long(names: Names) -> None:
-    lengths = {
-        path.relative_to(PACKAGE).as_posix(): len(path.read_text().splitlines())
-        for path in names.of
-    }
-    assert [f"{path}: {n}" for path, n in lengths.items() if n > ONE_FILE.get(path, LONG)] == []

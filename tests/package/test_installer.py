@@ -140,7 +140,12 @@ def test_a_stamp_is_not_believed_after_an_upgrade_that_was_killed(prefix: Path) 
 
 @pytest.mark.parametrize("kind", ["clone", "archive"])
 def test_an_upgrade_of_a_unit_alone_is_an_upgrade(kind: str, tmp_path: Path) -> None:
-    for name in ("wheels/a.whl", "etc/slurm-elasticd.service", "slurm_elastic/a.py", "docs/a.md"):
+    for name in (
+        "wheels/a.whl",
+        "etc/slurm-elasticd.service",
+        "slurm_elastic/a.py",
+        "docs/install.md",
+    ):
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_text("one")
     (tmp_path / "pyproject.toml").touch()
