@@ -37,9 +37,10 @@ net.ipv4.ip_nonlocal_bind = 1
 restored socket may be bound to another node's address. CRIU cannot save io_uring, and node.js does
 without where the kernel forbids it. The minus: kernels before 6.6 lack the key (sysctl.d(5)).
 """
-# Lets jobs start the program that saves them. It must agree with etc/sudoers.d-slurm-elastic.
+# Lets jobs start the program that saves them. It has the rules of etc/sudoers.d-slurm-elastic,
+# which is no part of a wheel.
 _SUDOERS = f"""\
-Cmnd_Alias SLURM_ELASTIC_CKPT = {ROOT_PART} ready *, {ROOT_PART} run *
+Cmnd_Alias SLURM_ELASTIC_CKPT = {ROOT_PART} ready *, {ROOT_PART} run *, {ROOT_PART} attend
 Defaults!SLURM_ELASTIC_CKPT env_reset, !requiretty, !use_pty, !pam_session, rlimit_core=user
 Defaults!SLURM_ELASTIC_CKPT preserve_groups
 ALL ALL=(root) NOPASSWD: SLURM_ELASTIC_CKPT

@@ -15,6 +15,7 @@ from slurm_elastic.base.errors import ConfigError, SlurmElasticError
 from slurm_elastic.image import apt, cleaning, disk, tree
 from slurm_elastic.image.recipe import Recipe
 
+REPOSITORY = Path(__file__).parents[2]
 PASSWD = "root:x:0:0:root:/root:/bin/bash\nnobody:x:65534:65534::/nonexistent:/bin/sh\n"
 GROUP = "root:x:0:\nadm:x:4:\nnogroup:x:65534:\n"
 
@@ -308,3 +309,18 @@ def test_what_this_host_lacks_is_told_before_anything_is_made(tmp_path: Path) ->
     assert [text.partition(":")[0] for text in caught.value.problems] == [
         "files", "cloud_init", "users[0]",
     ]  # fmt: skip
+
+
+def test_nodes_of_an_image_allow_jobs_the_same_commands_as_nodes_set_up_by_hand(
+    tmp_path: Path,
+) -> None:
+    tree._add_root_part(tmp_path)
+    by_hand = (REPOSITORY / "etc" / "sudoers.d-slurm-elastic").read_text()
+    in_image = (tmp_path / "etc" / "sudoers.d" / "slurm-elastic").read_text()
+    assert _rules(in_image) == _rules(by_hand)
+
+
+def _rules(sudoers: str) -> list[str]:
+    """The rules without comments and the way they are broken into lines."""
+    joined = sudoers.replace("\\\n", " ").splitlines()
+    return [" ".join(line.split()) for line in joined if not line.startswith("#")]
