@@ -199,10 +199,23 @@ class Service:
             self._next_count_at = clock + COUNT_EVERY_S
             site.state.refresh()
             self.reader.count_interruptions(site.now() - HISTORY_S)
-            site.state.prune(site.now() - HISTORY_S, site.jobs.last.keys())
+            self._prune()
         if clock >= self._next_heap_trim_at:
             self._next_heap_trim_at = clock + heap.GIVE_BACK_EVERY_S
             heap.give_back()
+
+    def _prune(self) -> None:
+        """Delete old rows of the state. Their age counts from the ledger's own time, because our
+        clock may be far ahead until the host has synchronised it, and then everything is old.
+        """
+        site = self.site
+        try:
+            record_time = site.ledger.recorded_time()
+        except sqlite3.Error as error:
+            log.warning("old migrations are kept, because the ledger cannot be read: %s", error)
+            return
+        if record_time is not None:
+            site.state.prune(min(record_time, site.now()) - HISTORY_S, site.jobs.last.keys())
 
     def _leave_mark(self) -> None:
         """Write the mark file. watchdog and doctor read it when the ledger cannot be read."""

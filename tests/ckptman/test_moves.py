@@ -13,7 +13,7 @@ from msgspec.structs import asdict, replace
 from patience import patience
 
 from slurm_elastic.base.errors import CheckpointError, SlurmError
-from slurm_elastic.ckptman import migration
+from slurm_elastic.ckptman import migration, service
 from slurm_elastic.ckptman.after_requeue import MAX_HOLD_RELEASES
 from slurm_elastic.ckptman.decide import NO_DEADLINE
 from slurm_elastic.ckptman.executor import KeyedExecutor, Urgency, WorkKind
@@ -80,6 +80,26 @@ def test_what_saves_and_moves_come_to_is_counted_and_outlives_the_service(
     assert counts['checkpoint_seconds_bucket{le="2",method="fake"}'] == 1
     assert counts['migration_seconds_bucket{cause="reclaim",le="+Inf"}'] == 2
     assert counts['lost_node_seconds_total{cause="reclaim"}'] == pytest.approx(again)
+
+
+@pytest.mark.parametrize(
+    ("steps", "kept"), [((730 * 86400.0,), {"pub/small/zone-1/spot": 1}), ((3600.0,) * 12, {})],
+    ids=["the clock is set far ahead", "time passes"],
+)  # fmt: skip
+def test_only_time_that_passed_deletes_moves_and_interruptions(
+    world: CkptWorld, monkeypatch: pytest.MonkeyPatch, steps: Sequence[float], kept: dict[str, int]
+) -> None:
+    monkeypatch.setattr(service, "HISTORY_S", 8 * 3600.0)
+    world.interrupt(world.runs(7).nodes[0])
+    world.until(lambda: world.back(7, 1))
+    world.slurm.finish(7)
+    world.runs(8)
+    world.state.forget_images_of(7)
+    for step in steps:
+        world.now += step
+        world.advance(120, step=60)
+    assert world.state.interruptions(0.0) == kept
+    assert len([move for move in world.migrations() if move.run.job == 7]) == len(kept)
 
 
 def test_a_look_that_is_older_than_the_work_does_nothing(world: CkptWorld) -> None:

@@ -313,6 +313,11 @@ class Ledger:
             )
             return at
 
+    def recorded_time(self) -> float | None:
+        """The record's own time (Unix s), for deletions by ckptman; None before the first one."""
+        rows = self.store.select("select at from settled where what = ?", retention.RECORD_TIME)
+        return float(rows[0]["at"]) if rows else None
+
     def prune(self, before: float) -> int:
         """Delete decisions and long-ended cool-downs from before that time; return the number of
         decisions.
