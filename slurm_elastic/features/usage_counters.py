@@ -14,6 +14,7 @@ from collections import defaultdict
 from collections.abc import Callable
 from typing import ClassVar, ParamSpec, TypeVar
 
+from slurm_elastic.base.age import known_age_s
 from slurm_elastic.base.errors import ProviderError
 from slurm_elastic.base.guards import Guarded, GuardedBy
 from slurm_elastic.base.hostlist import expand
@@ -32,7 +33,9 @@ LAG_S = 120.0
 MIN_SPAN_S = 30.0
 """Minimum length of a span."""
 MAX_SPAN_S = 7 * 86400.0
-"""Maximum length of a span. If slurm-elasticd was down for longer, the rest is in no counter."""
+"""Maximum length of a span. A longer one is in no counter: slurm-elasticd was down for longer, or
+the clock is far ahead, and running machines would be counted as if they had run until then.
+"""
 CALLS = ("offers", "launch", "instances", "terminate", "notices")
 MAX_START_DELAY_S = 3600.0
 """Seconds between a machine's registration and the start of a job. A longer delay is not
@@ -48,14 +51,12 @@ def settle(config: Config, ledger: Ledger, now: float) -> None:
     file cannot be used it records nothing, because the file may already contain a begin.
     """
     until, since = now - LAG_S, ledger.usage.settled()
-    # If the clock was set back, the recorded time is in the future: start over.
-    if since is None or since > now:
+    # If the clock was set in between, or the pause was too long, start over.
+    if since is None or known_age_s(since, now, LAG_S + MAX_SPAN_S, skew_s=0.0) is None:
         if not ledger.end_only:
             ledger.usage.settle(until, {})
     elif until - since >= MIN_SPAN_S:
-        ledger.usage.settle(
-            until, counted(config, ledger, max(since, until - MAX_SPAN_S), until, now)
-        )
+        ledger.usage.settle(until, counted(config, ledger, since, until, now))
 
 
 def counted(config: Config, ledger: Ledger, since: float, until: float, now: float) -> Counts:
