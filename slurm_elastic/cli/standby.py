@@ -69,30 +69,45 @@ def head_of(config: Config, service: str, mark: str) -> Head | None:
     host = os.uname().nodename
     digest = hashlib.sha256(configfile.dump(config).encode()).hexdigest()
     me = Presence(host=host, at=0.0, config=digest, version=version("slurm-elastic"))
-    network = config.join.network
+    network, ssh = config.join.network, config.join.ssh
     key = Path(network.public_key) if network and network.tunnels else None
-    leave_presence = partial(_leave_presence, directory, service, me, key)
+    secret = Path(ssh.secret) if ssh else None
+    leave_presence = partial(_leave_presence, directory, service, me, key, secret)
     return Head(config.state, directory, controllers(config.slurm.conf), mark, leave_presence)
 
 
 def _leave_presence(
-    directory: Path, service: str, me: Presence, key: Path | None, *, acts: bool
+    directory: Path,
+    service: str,
+    me: Presence,
+    key: Path | None,
+    secret: Path | None,
+    *,
+    acts: bool,
 ) -> None:
     """Leave a sign of life for the other head; errors are ignored, because the next one follows.
 
-    ``key``: the file of the hub's public key. It is missing until the hub has run once.
+    ``key``: the file of the hub's public key. It is missing until the hub has run once. ``secret``:
+    the file of Slurm's secret for machines. Both are read each time, because a person may change
+    them while we run.
     """
+    text = _content_of(key).decode(errors="replace").strip()
+    now = replace(me, at=time.time(), tunnel=text, secret=_digest_of(secret), acts=acts)
     with contextlib.suppress(OSError):
-        presence.write_presence(
-            directory, service, replace(me, at=time.time(), tunnel=_text_of(key), acts=acts)
-        )
+        presence.write_presence(directory, service, now)
 
 
-def _text_of(key: Path | None) -> str:
-    """The key's text; "" if it cannot be read, because the sign of life matters more."""
+def _content_of(path: Path | None) -> bytes:
+    """The file's content; empty if it cannot be read, because the sign of life matters more."""
     with contextlib.suppress(OSError):
-        return key.read_text(errors="replace").strip() if key else ""
-    return ""
+        return path.read_bytes() if path else b""
+    return b""
+
+
+def _digest_of(secret: Path | None) -> str:
+    """A digest by which two heads can compare the secret, and which does not reveal it."""
+    content = _content_of(secret)
+    return hashlib.sha256(b"slurm-elastic presence:" + content).hexdigest() if content else ""
 
 
 class LeavePresence(Protocol):

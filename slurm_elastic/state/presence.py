@@ -22,6 +22,8 @@ class Presence(Struct, frozen=True, kw_only=True):
     """``at`` is Unix time by the head's own clock; ``config`` a digest of its configuration;
     ``tunnel`` the public key of its hub, "" for none. ``acts``: the service does its work, and does
     not only stand by. An earlier release did not write it, and its head counts as one that acts.
+    ``secret``: a digest of Slurm's secret that this head brings to machines (``join.ssh``), "" if
+    it brings none or cannot read it, None from an earlier release.
     """
 
     host: str
@@ -30,6 +32,7 @@ class Presence(Struct, frozen=True, kw_only=True):
     version: str
     tunnel: str = ""
     acts: bool = True
+    secret: str | None = None
 
 
 class Seen(Struct, frozen=True, kw_only=True):

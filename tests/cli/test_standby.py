@@ -21,7 +21,7 @@ from slurm_elastic.cli import daemon, standby
 from slurm_elastic.cli.standby import head_of
 from slurm_elastic.config import Config
 from slurm_elastic.config.configfile import parse
-from slurm_elastic.config.joining import Network
+from slurm_elastic.config.joining import Network, Ssh
 from slurm_elastic.state.heads import Epochs, SupersededError
 from slurm_elastic.state.heartbeat import DAEMON, MARK, read_mark
 from slurm_elastic.state.presence import read_presences
@@ -140,6 +140,27 @@ def test_it_tells_the_other_head_which_key_its_hub_has(config: Config, tmp_path:
         place.unlink()
         place.mkdir()  # it cannot be read, and the head lives
         eventually(lambda: tells() == "")
+
+
+def test_the_other_head_can_compare_the_secret_and_does_not_learn_it(
+    config: Config, tmp_path: Path
+) -> None:
+    key = tmp_path / "munge.key"
+    ssh = Ssh(key="/etc/slurm/id", munge_key=str(key))
+    head: Any = acting(replace(config, join=replace(config.join, ssh=ssh)), tmp_path)
+
+    def digest() -> str | None:
+        seen = read_presences(tmp_path / "shared", DAEMON)
+        return seen["b"].presence.secret if seen else None
+
+    with head.watched(lambda: None):
+        eventually(lambda: digest() == "")
+        key.write_bytes(b"one" * 20)
+        eventually(lambda: digest() not in ("", None))
+        before = digest()
+        assert "one" not in str(before)
+        key.write_bytes(b"two" * 20)
+        eventually(lambda: digest() not in ("", before))
 
 
 def test_a_service_that_is_to_end_does_not_wait(config: Config, tmp_path: Path) -> None:

@@ -11,15 +11,18 @@ from importlib.metadata import version
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 from needs import unless
 
 from slurm_elastic.cli.main import main
 from slurm_elastic.config import configfile
+from slurm_elastic.config.copying import Data
+from slurm_elastic.config.joining import Network
 from slurm_elastic.config.resolve import effective
 from slurm_elastic.model.copying import CopyState, JobCopy
 from slurm_elastic.model.finding import FindingLevel
 from slurm_elastic.slurm.client import controller
-from slurm_elastic.slurm.conf import cloud_prices
+from slurm_elastic.slurm.conf import cloud_prices, pair
 from slurm_elastic.slurm.conf.overridden import overridden
 from slurm_elastic.state.ledger import Ledger
 from slurm_elastic.watch.doctor import head
@@ -99,12 +102,28 @@ def test_install_tells_what_is_to_be_done_on_the_other_head(
     assert f"--exclude=installed.json {admin.yaml.parent.name} | tar -C /tmp -xp" in lines[1]
     assert lines[3] == f"4. slurm-elastic --config {admin.yaml} conf install"
     assert "mkdir -p /shared/slurm-elastic" in lines[4]
+    enabled = "7. systemctl enable --now slurm-elastic-watchdog    # on "
+    assert lines[6].startswith(enabled)
     for line in lines[1:]:
         subprocess.run(["sh", "-n", "-c", line.partition(". ")[2]], check=True)
     parts = lines[5].partition(". ")[2].replace("/etc/systemd/system", str(admin.yaml.parent))
     subprocess.run(["sh", "-c", parts], check=True)
     made = admin.yaml.parent / "slurm-elasticd.service.d" / "ha.conf"
     assert made.read_text() == "[Service]\nReadWritePaths=/shared/slurm-elastic\n"
+
+
+def test_the_other_head_gets_the_services_that_the_configuration_needs(
+    admin: Admin,
+) -> None:
+    config = configfile.load(admin.yaml)
+    network = Network(endpoint="192.0.2.1:51820")
+    tunnelled = replace(config, join=replace(config.join, network=network))
+    clouds = tuple(replace(cloud, data=Data.COPY) for cloud in config.clouds)
+    names = [list(pair._helpers(c)) for c in (tunnelled, replace(config, clouds=clouds))]
+    assert names == [
+        ["slurm-elastic-hub", "slurm-elastic-watchdog"],
+        ["slurm-elastic-copier", "slurm-elastic-watchdog"],
+    ]
 
 
 @pytest.mark.parametrize("peer", ["headc", os.uname().nodename])

@@ -15,6 +15,7 @@ from msgspec.structs import replace
 
 from slurm_elastic.cli import doctor
 from slurm_elastic.config import Config, HaSettings
+from slurm_elastic.config.joining import Ssh
 from slurm_elastic.model.finding import Finding, FindingLevel
 from slurm_elastic.state.heads import Epochs
 from slurm_elastic.state.heartbeat import CKPTMAN, DAEMON
@@ -122,6 +123,21 @@ def test_hubs_with_two_keys(config: Config) -> None:
         tells(config, "b", tunnel=key)
         found = "the keys on the two heads differ, or one head has no key"
         assert wrong(config) == [f"slurm-elastic-hub on a.site and b: {found}"] * 2
+
+
+def test_two_heads_that_would_bring_different_keys_to_machines(config: Config) -> None:
+    ssh = Ssh(key="/etc/slurm/id", munge_key="/etc/slurm-elastic/munge.key")
+    config = replace(config, join=replace(config.join, ssh=ssh))
+    tells(config, "a.site", secret="old")
+    tells(config, "b", secret="old")
+    assert wrong(config) == []
+    tells(config, "b", secret="new")
+    assert wrong(config) == [f"{ssh.munge_key} on a.site and b: the files differ"]
+    tells(config, "b", secret="")
+    unread = f"{ssh.munge_key} on a.site and b: slurm-elasticd cannot read it on b"
+    assert wrong(config) == [unread]
+    tells(config, "b", secret=None)  # of an earlier release
+    assert wrong(config) == []
 
 
 def test_a_directory_that_is_not_there(config: Config) -> None:

@@ -13,6 +13,7 @@ from slurm_elastic.base.account import account
 from slurm_elastic.base.errors import ConfigError
 from slurm_elastic.base.pages import page
 from slurm_elastic.config import Config
+from slurm_elastic.config.copying import Data
 from slurm_elastic.slurm.client.acting import controllers, takeover, timeout_of
 from slurm_elastic.slurm.client.siteconf import SiteConf
 
@@ -85,11 +86,22 @@ def _commands(config: Config, path: Path, here: str, restart: str | None) -> Ite
         f"for unit in {units}; do mkdir -p {drop_in}; printf {write} >{drop_in}/ha.conf; done"
         f"    # on {here}, too"
     )
+    # Before slurm-elasticd, which asks the hub and the copier.
+    yield f"systemctl enable --now {' '.join(_helpers(config))}    # on {here}, too"
     yield (
         f"systemctl daemon-reload && systemctl enable {units} && systemctl restart {units}"
         f"    # on {here}, too"
     )
     yield "slurm-elastic doctor --quick"
+
+
+def _helpers(config: Config) -> Iterator[str]:
+    """The services without which this configuration does not work, or is not watched."""
+    if config.join.network is not None:
+        yield "slurm-elastic-hub"
+    if any(cloud.data is Data.COPY for cloud in config.clouds):
+        yield "slurm-elastic-copier"
+    yield "slurm-elastic-watchdog"
 
 
 def _uid(config: Config) -> str:

@@ -13,6 +13,7 @@ from slurm_elastic.base.errors import ConfigError
 from slurm_elastic.base.pages import page
 from slurm_elastic.base.units import brief
 from slurm_elastic.config import Config
+from slurm_elastic.config.joining import Ssh
 from slurm_elastic.machine.ckptroot import mounts
 from slurm_elastic.model.finding import Finding
 from slurm_elastic.slurm.client.acting import Controllers, controllers
@@ -89,6 +90,8 @@ def examine(config: Config, now: float) -> Iterator[Finding]:
         )
     for service in (DAEMON, CKPTMAN):
         yield from _service(pair, service, read_presences(directory, service), now)
+    if config.join.ssh is not None:
+        yield from _secrets(pair, config.join.ssh, read_presences(directory, DAEMON), now)
 
 
 def _addresses(conf: str) -> Iterator[Finding]:
@@ -156,6 +159,33 @@ def _service(
             expected=f"at most {MAX_SKEW_S:g} s: the acting head is found by comparing times",
             advice="run chrony or another NTP client on both",
         )
+
+
+def _secrets(
+    pair: Controllers, ssh: Ssh, seen_by_host: Mapping[str, Seen], now: float
+) -> Iterator[Finding]:
+    """Check that both heads would bring the same secret of Slurm's to new machines.
+
+    A key that was changed on one head only is noticed by nobody until the other head acts.
+    """
+    digests = {
+        host: seen.presence.secret
+        for host, seen in seen_by_host.items()
+        if pair.place_of(host) is not None
+        and now - seen.presence.at <= STALE
+        and seen.presence.secret is not None
+    }
+    if len(set(digests.values())) <= 1:
+        return
+    unread = [host for host, digest in digests.items() if not digest]
+    service = "slurmctld" if ssh.slurm_keys else "munged"
+    yield Finding.wrong(
+        f"{ssh.secret} on {' and '.join(digests)}",
+        f"slurm-elasticd cannot read it on {', '.join(unread)}" if unread else "the files differ",
+        expected="the same on both: after a takeover new machines get the file of the other head",
+        advice=f"copy {ssh.secret}, and the key that {service} uses, from the head whose nodes"
+        f" answer to the other one, and restart {service} there ({page('keys')})",
+    )
 
 
 def _not_there(service: str, host: str, finding_text: str) -> Finding:
