@@ -24,6 +24,7 @@ from slurm_elastic.cli.shortened import hosts, offers, words
 from slurm_elastic.cli.status_screen import NARROW, WIDE
 from slurm_elastic.model.causes import Quoted
 from slurm_elastic.model.causes.pool_failures import ConsoleRead
+from slurm_elastic.model.requeued_jobs import WAITS_SINCE
 from slurm_elastic.policies.launch.grouping import kind_of
 from slurm_elastic.policies.launch.verdict import Verdict
 from slurm_elastic.state.audit_trail import jobs_of, nodes_of
@@ -40,8 +41,10 @@ _KIND_WIDTH = 16
 SAVES = "job's saves"
 """The subject of ``ckpt explain``: the decisions of slurm-elastic-ckptman alone."""
 _OFFERS = ("ranked", "behind", "refused", "rejected")
-_FOR_PROGRAMS = ("jobs", "now", "plan", "move")
-"""Keys of details that only ``--json`` prints: nodes by job, measurements, the end of a run."""
+_FOR_PROGRAMS = ("jobs", "now", "plan", "move", WAITS_SINCE)
+"""Keys of details that only ``--json`` prints: nodes by job, measurements, the end of a run, the
+begin of a wait.
+"""
 
 
 class Explanation(Struct, frozen=True, kw_only=True):

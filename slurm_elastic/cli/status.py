@@ -27,6 +27,7 @@ from slurm_elastic.cli.streams import visible
 from slurm_elastic.cli.watch_terminal import has_keys
 from slurm_elastic.config import Config
 from slurm_elastic.model.protocols import NO_NODE, Slurm
+from slurm_elastic.model.requeued_jobs import with_waits
 from slurm_elastic.slurm.client.prompt import PromptCli
 from slurm_elastic.watch.door.client import day_of, facts_of
 from slurm_elastic.watch.view import Facts, StatusView, status_view
@@ -208,7 +209,10 @@ def gather_day(config: Config, slurm: Slurm, now: float, span: DaySpan = DaySpan
     """The history from the ledger, and the waiting jobs from Slurm (if it answers)."""
     day = day_of(config, now, span)
     with contextlib.suppress(SlurmError):
-        return replace(day, waiting=still_waiting(slurm.jobs(), day.at, span))
+        jobs = slurm.jobs()
+        if any(job.restarts and "PENDING" in job.states for job in jobs):
+            jobs = with_waits(jobs, facts_of(config, now).requeued)
+        return replace(day, waiting=still_waiting(jobs, day.at, span))
     return day
 
 

@@ -26,6 +26,7 @@ from slurm_elastic.model.causes import AnyCause
 from slurm_elastic.model.causes.composed import NodesUnavailable
 from slurm_elastic.model.cluster import NodeRequest, Pool
 from slurm_elastic.model.exclusion import POLICY
+from slurm_elastic.model.requeued_jobs import WAITS_SINCE, waits_since
 from slurm_elastic.model.slurm import NOWHERE, SlurmJob, SlurmNode
 from slurm_elastic.policies.nodes.node_reasons import OUR_MARK, has_mark
 from slurm_elastic.policies.nodes.node_state import Phase, is_drained, phase
@@ -113,11 +114,23 @@ def power_down_and_requeue(
     for node_cause, nodes in group_by(forced, causes.__getitem__).items():
         node_updates.power_down_by_force(site.slurm, nodes, hold_reason(node_cause))
     reach("refuse.after-force")
-    for job in waiting:
-        if lost := [n for n in job.nodes if n in causes]:
-            node_cause = NodesUnavailable(cause=causes[lost[0]])
-            site.record(correlation, "requeued", (job_subject(job.id),), node_cause)
+    _record_requeues(site, waiting, causes, correlation)
     return set(causes)
+
+
+def _record_requeues(
+    site: Site, jobs: Sequence[SlurmJob], causes: Mapping[str, AnyCause], correlation: str
+) -> None:
+    """Record that the jobs with nodes in ``causes`` were requeued, and since when they wait,
+    because Slurm forgets it.
+    """
+    lost_nodes = {job.id: [n for n in job.nodes if n in causes] for job in jobs}
+    requeued = site.ledger.decisions.requeued() if any(lost_nodes.values()) else {}
+    for job in jobs:
+        if lost := lost_nodes[job.id]:
+            node_cause, since = NodesUnavailable(cause=causes[lost[0]]), waits_since(job, requeued)
+            detail: dict[str, object] | None = {WAITS_SINCE: since} if since else None
+            site.record(correlation, "requeued", (job_subject(job.id),), node_cause, detail)
 
 
 def _address_mates(site: Site, nodes: Sequence[str], jobs: Sequence[SlurmJob]) -> None:

@@ -11,12 +11,16 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
+from slurm_elastic.cli.status import gather_day
 from slurm_elastic.config.policies import PoolPolicies
 from slurm_elastic.controller import giving_back, holds
 from slurm_elastic.model.causes import Quoted
 from slurm_elastic.model.exclusion import BREAKER, CAPACITY, COOL_DOWN, OPERATOR, POLICY, Exclusion
 from slurm_elastic.model.slurm import SlurmNode
 from slurm_elastic.policies.nodes.node_state import Phase, is_drained, phase
+from slurm_elastic.watch.door.records import read_facts
+from slurm_elastic.watch.view import status_view
+from slurm_elastic.watch.view.day import DaySpan
 from tests.controller.world import PUB, World, make_config
 
 
@@ -280,6 +284,32 @@ def test_a_node_that_comes_up_while_slurm_tells_its_jobs_is_not_powered_down(
     assert phase(world.slurm.node("pub2")) is Phase.POWERING_DOWN
     told = [d.kind for job in (7, 8) for d in world.ledger.decisions.about(f"job:{job}")]
     assert told == ["requeued"]
+
+
+def test_a_job_that_is_refused_again_and_again_waits_since_its_first_submission(
+    world: World,
+) -> None:
+    """slurmctld sets SubmitTime anew at each requeue, as this test does."""
+    began = world.now
+    for _ in range(3):
+        world.slurm.set_node("pub1", "ALLOCATED", "POWERING_UP", "CLOUD")
+        world.slurm.set_job(7, "CONFIGURING", nodes=("pub1",), submit=world.now)
+        world.now += 300.0
+        view = world.slurm.nodes(["pub1"])
+        assert giving_back.power_down_and_requeue(
+            world.site, ["pub1"], view, Quoted(text="x"), "r1"
+        )
+    world.slurm.set_job(7, "PENDING", submit=world.now + 1, restarts=3)
+    facts = replace(
+        read_facts(world.config, world.now + 10), jobs=world.slurm.jobs(), nodes=world.slurm.nodes()
+    )
+    queue = status_view(world.config, facts).queue
+    assert queue is not None
+    assert queue.oldest == world.now + 10 - began
+    assert queue.jobs[0].age == queue.oldest
+    day = gather_day(world.config, world.slurm, world.now + 10, DaySpan.HOUR)
+    assert day.waiting is not None
+    assert day.waiting.count(1) == pytest.approx(queue.oldest / day.step, abs=2)
 
 
 @pytest.mark.parametrize("kind", [CAPACITY, POLICY])

@@ -14,6 +14,7 @@ from slurm_elastic.cli.console import plain
 from slurm_elastic.cli.day_table import day_table
 from slurm_elastic.model.cluster import Market
 from slurm_elastic.model.memory import ChargedRun, Machine
+from slurm_elastic.model.requeued_jobs import RequeuedJob, with_waits
 from slurm_elastic.model.slurm import SlurmJob
 from slurm_elastic.watch.view.day import (
     DAY_S,
@@ -134,6 +135,21 @@ def test_jobs_wait_from_their_submission_on() -> None:
         SlurmJob(id=3, states=frozenset({"RUNNING"}), submit=NOW - 400),
     ]
     assert still_waiting(jobs, NOW)[-3:] == [4, 4, 4]
+
+
+def test_a_wait_begins_before_our_requeues_but_not_before_another_submission() -> None:
+    waiting = frozenset({"PENDING"})
+    requeued = {
+        number: RequeuedJob(at=NOW - 101, waits_since=NOW - 9 * DAY_S) for number in (1, 2, 3)
+    }
+    jobs = [
+        SlurmJob(id=1, states=waiting, submit=NOW - 100),
+        SlurmJob(id=2, states=waiting, submit=NOW - 10),
+        SlurmJob(id=3, states=frozenset({"RUNNING"}), submit=NOW - 100),
+        SlurmJob(id=4, states=waiting, submit=NOW - 100),
+    ]
+    submitted = [job.submit for job in with_waits(jobs, requeued)]
+    assert submitted == [NOW - 9 * DAY_S, NOW - 10, NOW - 100, NOW - 100]
 
 
 def test_the_last_hour_has_a_point_each_quarter_of_a_minute() -> None:

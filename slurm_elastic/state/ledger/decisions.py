@@ -12,6 +12,7 @@ import msgspec
 from slurm_elastic.base.age import known_age_s
 from slurm_elastic.model.causes import decoded, encoded
 from slurm_elastic.model.memory import Decision
+from slurm_elastic.model.requeued_jobs import WAITS_SINCE, RequeuedJob
 from slurm_elastic.state.store.store import Store
 from slurm_elastic.state.store.view import to_json
 
@@ -25,6 +26,8 @@ _OVER = "over/"
 """The begin of a second key of a message whose trouble is over."""
 _IS_MONTHLY = f"substr(key, 1, {len(MONTHLY)}) = '{MONTHLY}'"
 MONTHLY_KEPT_S = 100 * 86400.0
+MAX_READ_FOR_REQUEUES = 10_000
+"""At most this many decisions, the last ones, are searched for requeues: some milliseconds."""
 
 
 class Decisions:
@@ -65,6 +68,20 @@ class Decisions:
             *kinds,
         )
         return tuple(decision_from(row) for row in rows)
+
+    def requeued(self) -> dict[int, RequeuedJob]:
+        """The last requeue of each job whose nodes got no machine."""
+        rows = self._store.select(
+            "select substr(s.value, 5) as job, d.at, json_extract(d.detail, ?) as since "
+            "from decisions d, json_each(d.subjects) s "
+            "where d.id >= (select min(id) from "
+            "(select id from decisions order by id desc limit ?)) "
+            "and d.kind = 'requeued' and since is not null and s.value like 'job:%' "
+            "order by d.id",
+            f"$.{WAITS_SINCE}",
+            MAX_READ_FOR_REQUEUES,
+        )
+        return {int(r["job"]): RequeuedJob(at=r["at"], waits_since=r["since"]) for r in rows}
 
     def last(self, limit: int) -> tuple[Decision, ...]:
         """The last ``limit`` decisions of all, oldest first."""

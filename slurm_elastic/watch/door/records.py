@@ -125,6 +125,7 @@ def _ledger_facts(config: Config, now: float) -> Facts:
                 consoles=read_consoles(ledger, [breaker.scope for breaker in breakers]),
                 directives=ledger.directives.all(),
                 unhelped=ledger.growth_guard.jobs(now),
+                requeued=ledger.decisions.requeued(),
                 health=ledger.health.all(),
                 heartbeat=ledger.health.heartbeat(DAEMON),
                 end_only=trouble_of_head(ledger),

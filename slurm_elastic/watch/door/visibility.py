@@ -76,6 +76,11 @@ def seen_facts(facts: Facts, viewer: Viewer) -> Facts:
     return replace(
         facts,
         unhelped=_seen_unhelped(facts.unhelped, viewer),
+        requeued={
+            job: row
+            for job, row in facts.requeued.items()
+            if not viewer.hides(JOBS) or job in viewer.jobs
+        },
         machines=_seen_machines(facts.machines, viewer),
         open_launches=_seen_launches(facts.open_launches, viewer),
         checkpoints=None if checkpoints is None else _seen_checkpoints(checkpoints, viewer),

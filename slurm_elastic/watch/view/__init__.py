@@ -16,6 +16,7 @@ from slurm_elastic.model.causes.stops import CloudBlocked
 from slurm_elastic.model.cluster import Pool, Usage
 from slurm_elastic.model.directive import Directive, describe, limit_changes
 from slurm_elastic.model.memory import REFUSED, UNOPENED, Launch, Machine
+from slurm_elastic.model.requeued_jobs import with_waits
 from slurm_elastic.model.slurm import SlurmJob, SlurmNode
 from slurm_elastic.policies.clock_guard import set_back
 from slurm_elastic.policies.launch.waiting import is_counted
@@ -255,7 +256,7 @@ def status_view(config: Config, facts: Facts) -> StatusView:
         ),
         queue=None
         if facts.slurm_error is not None
-        else queue_view(facts.jobs, facts.now, waits.of_any, join),
+        else queue_view(with_waits(facts.jobs, facts.requeued), facts.now, waits.of_any, join),
         head=facts.head,
         kept=kept_views(config, facts, waits) if facts.slurm_error is None else (),
         unhelped=tuple(facts.unhelped),

@@ -32,7 +32,7 @@ class WaitingView(
 ):
     """A waiting job, or ``tasks`` tasks of an array.
 
-    ``age``: seconds since the submission (None: unknown). ``nodes``: nodes for each task. ``why``:
+    ``age``: seconds that it has waited (None: unknown). ``nodes``: nodes for each task. ``why``:
     why pools of its partitions start no machine for it ("": not for a reason of ours). ``label``:
     its name in Slurm's commands. ``wait``: Slurm's reason in a sentence. ``stuck``: it does not
     start by itself.
@@ -106,7 +106,7 @@ def queue_view(
     wait_of: Callable[[SlurmJob], Wait],
     shut: Shut,
 ) -> QueueView:
-    """Make the view of the queue from ``jobs``."""
+    """Make the view of the queue from ``jobs``, whose submissions are since when they wait."""
     waiting = [job for job in jobs if "PENDING" in job.states]
     reasons: Counter[str] = Counter()
     waits_for: Counter[str] = Counter()

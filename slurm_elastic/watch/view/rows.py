@@ -15,6 +15,7 @@ from msgspec import Struct, field
 from slurm_elastic.model.directive import Directive
 from slurm_elastic.model.exclusion import Exclusion
 from slurm_elastic.model.memory import Health, Launch, Machine, UnhelpedJob
+from slurm_elastic.model.requeued_jobs import RequeuedJob
 from slurm_elastic.model.slurm import Reservation, SlurmJob, SlurmNode, SuspendExclusions
 from slurm_elastic.policies.money.bounds import Spent
 from slurm_elastic.state.heartbeat import Mark, ServiceTrouble
@@ -53,8 +54,9 @@ class Facts(Struct, frozen=True, kw_only=True):
     (``checkpoints_error``). ``private``: the words of Slurm's PrivateData that hide something from
     this user. ``directives``: operators' orders that hold now or will hold. ``head`` is None with
     one head. ``unhelped``: jobs that growth policies do not count. ``consoles``: by pool with a
-    breaker, the last console line of its last machine that did not register. ``reservations``,
-    ``partition_states`` and ``suspend_exclusions`` are Slurm's, empty if it did not answer.
+    breaker, the last console line of its last machine that did not register. ``requeued``: by job,
+    its last requeue by the daemon. ``reservations``, ``partition_states`` and
+    ``suspend_exclusions`` are Slurm's, empty if it did not answer.
     """
 
     now: float
@@ -86,6 +88,7 @@ class Facts(Struct, frozen=True, kw_only=True):
     suspend_exclusions: SuspendExclusions = field(default_factory=SuspendExclusions)
     unhelped: Sequence[UnhelpedJob] = ()
     consoles: Mapping[str, str] = field(default_factory=dict)
+    requeued: Mapping[int, RequeuedJob] = field(default_factory=dict)
 
 
 class AttentionLevel(StrEnum):

@@ -23,7 +23,8 @@ from slurm_elastic.model.exclusion import (
     Exclusion,
 )
 from slurm_elastic.model.memory import ChargedRun, Drained
-from slurm_elastic.state.ledger import Decision, Health, Ledger
+from slurm_elastic.model.requeued_jobs import WAITS_SINCE, RequeuedJob
+from slurm_elastic.state.ledger import Decision, Health, Ledger, decisions
 from slurm_elastic.state.ledger.histograms import BUCKETS, Counts, observe, series
 
 
@@ -336,6 +337,23 @@ def test_the_last_decisions_are_those_that_were_written_last(ledger: Ledger) -> 
     ledger.decisions.record(*some)
     assert ledger.decisions.last(3) == tuple(some[2:])
     assert ledger.decisions.last(99) == tuple(some)
+
+
+def test_the_last_requeue_of_each_job_is_found_among_the_last_decisions(
+    ledger: Ledger, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    details: list[dict[str, object] | None] = [{WAITS_SINCE: 1.0}, {WAITS_SINCE: 2.0}, None]
+    for number, detail in enumerate(details):
+        for kind in ("requeued", "other"):
+            ledger.decisions.record(
+                Decision(
+                    at=T0 + number, correlation="r", kind=kind, cause=Quoted(text="x"),
+                    subjects=("job:7", "pub1"), detail=detail,
+                )
+            )  # fmt: skip
+    assert ledger.decisions.requeued() == {7: RequeuedJob(at=T0 + 1, waits_since=2.0)}
+    monkeypatch.setattr(decisions, "MAX_READ_FOR_REQUEUES", 3)
+    assert ledger.decisions.requeued() == {}
 
 
 def test_of_decisions_that_are_forgotten_no_subject_is_kept(ledger: Ledger) -> None:

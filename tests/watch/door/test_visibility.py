@@ -41,7 +41,7 @@ JOBS = (
 
 BY_RIGHTS = {
     "spent", "payers", "directives", "holds", "machines", "open_launches", "checkpoints", "private",
-    "unhelped", "consoles",
+    "unhelped", "consoles", "requeued",
 }  # fmt: skip
 FOR_ALL = {
     "now", "nodes", "jobs", "slurm_error", "ledger_error", "stopped", "cool_downs", "breakers",
