@@ -17,6 +17,7 @@ from slurm_elastic.ckptman.executor import KeyedExecutor
 from slurm_elastic.ckptman.origins import STAYING
 from slurm_elastic.ckptman.site import CheckpointSite
 from slurm_elastic.ckptman.snapshot import Snapshot
+from slurm_elastic.model.causes.checkpoints import ImageUnusableThere
 from slurm_elastic.model.checkpoint import JobRun
 from slurm_elastic.model.slurm import SlurmJob
 
@@ -69,8 +70,8 @@ class UnfitNodes:
                         " job=%s error=%s", run.label, error)  # fmt: skip
             return
         self._avoided[run.job] = run.attempt, run.nodes
-        log.warning("a job is requeued, because its nodes cannot use its image job=%s nodes=%s: %s",
-                    run.label, ",".join(run.nodes), origin.why)  # fmt: skip
+        cause = ImageUnusableThere(nodes=run.nodes, error=origin.why)
+        site.recorder.record_run(run, "ckpt-requeued", cause, level=logging.WARNING)
 
     def _avoid(self, job: SlurmJob, nodes: tuple[str, ...]) -> None:
         """Exclude the nodes from the pending job. Slurm refuses that for a running one."""

@@ -233,8 +233,13 @@ def test_a_job_whose_node_cannot_use_its_image_is_requeued_to_another_node(
     world.until(lambda: world.job(7).restarts == 1 and bool(world.job(7).nodes))
     (unfit,) = world.job(7).nodes
     world.until(lambda: world.job(7).restarts == 2)
+    world.until(lambda: f"{unfit} cannot continue it, other nodes may: no avx512f" in causes(world))
     world.saver.origins[7] = Origin(image=1)
     world.until(lambda: unfit in world.slurm.excluded_nodes(7))
     world.until(lambda: "RUNNING" in world.job(7).states)
     world.advance(300)
     assert world.job(7).restarts == 2
+
+
+def causes(world: CkptWorld) -> list[str]:
+    return [str(decision.cause) for decision in world.ledger.decisions.about("job:7")]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from msgspec import field
 
+from slurm_elastic.base.hostlist import compress
 from slurm_elastic.base.units import brief
 from slurm_elastic.model.causes.cause import Cause, Quoted
 from slurm_elastic.model.causes.save_refusals import SaveRefusal
@@ -282,6 +283,19 @@ class OutputNotWritten(Cause, frozen=True, kw_only=True):
         )
 
 
+class ImageUnusableThere(Cause, frozen=True, kw_only=True):
+    """The job is requeued, because its ``nodes`` cannot use its image. ``error``: why, as its
+    launcher reports it. The image is good, and other nodes may be able to use it.
+    """
+
+    nodes: tuple[str, ...]
+    error: str
+
+    @property
+    def words(self) -> str:
+        return f"{compress(self.nodes)} cannot continue it, other nodes may: {self.error}"
+
+
 CheckpointStep = (
     JobNotHelped
     | SlurmRefused
@@ -310,5 +324,6 @@ CheckpointStep = (
     | JobSavable
     | LedgerNotWritten
     | OutputNotWritten
+    | ImageUnusableThere
 )
 """All causes of slurm-elastic-ckptman outside of moves."""
