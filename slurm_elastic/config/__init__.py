@@ -47,6 +47,7 @@ from slurm_elastic.model.causes.stops import CloudBlocked
 from slurm_elastic.model.cluster import Limits, Location, Market, Pool
 from slurm_elastic.model.machine_options import MachineOptions
 from slurm_elastic.model.max_price import MaxPrice
+from slurm_elastic.model.reserved import Held
 from slurm_elastic.policies.nodes.out_of_service import DrainTerms
 
 PUBLIC_MAX_AGE = 7 * 86400.0  # the `max_age` (s) of a pool in a public cloud that sets none
@@ -258,6 +259,11 @@ class Config(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
             if cloud.name == name:
                 return cloud
         raise KeyError(name)
+
+    @property
+    def held(self) -> tuple[Held, ...]:
+        """The reservations of all clouds."""
+        return tuple(held for cloud in self.clouds for held in cloud.held)
 
     def budget_of(self, cloud: str) -> Budget:
         """The budget of the cloud of that name, or of the cluster ("")."""

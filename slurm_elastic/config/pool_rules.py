@@ -141,7 +141,7 @@ def billing_units(config: Config) -> BillingUnits:
 
 def paid_reservations(config: Config, now: float) -> tuple[Held, ...]:
     """The reservations of all clouds whose price is due now."""
-    return tuple(held for cloud in config.clouds for held in cloud.held if held.is_paid(now))
+    return tuple(held for held in config.held if held.is_paid(now))
 
 
 def traffic_terms(cloud: CloudSettings) -> TrafficTerms:

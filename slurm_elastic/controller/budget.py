@@ -254,7 +254,7 @@ def read_spending(config: Config, ledger: Ledger, now: float) -> dict[str, Spent
     }
     spent_by_scope = {c.name: by_cloud[c.name] for c in clouds if c.name in with_own}
     if of_all:
-        former = _list_former_clouds(config, ledger, month)
+        former = _list_former_clouds(config, ledger, month, now)
         spent_by_scope[""] = Spent(
             day=sum(spent.day for spent in by_cloud.values())
             + sum(reader.dollars(name, day) for name in former),
@@ -270,7 +270,7 @@ class _PaidReader:
     def __init__(self, config: Config, ledger: Ledger, now: float) -> None:
         self._ledger, self._now = ledger, now
         self._units = billing_units(config)
-        self._held = {cloud.name: cloud.held for cloud in config.clouds}
+        self._held = ledger.books.counted_reservations(config.held, now)
         self._disks = disk_prices(config)
         month = begin_of_day_and_month(now)[1]
         self._stamp = ledger.books.ended_stamp(month - self._units.longest)
@@ -301,7 +301,7 @@ def read_payer_spending(config: Config, ledger: Ledger, now: float) -> dict[str,
         return {}
     spans = begin_of_day_and_month(now)
     clouds = [cloud.name for cloud in config.clouds]
-    clouds += _list_former_clouds(config, ledger, spans[1])
+    clouds += _list_former_clouds(config, ledger, spans[1], now)
     reader = _PaidReader(config, ledger, now)
     day, month = (
         charged(paid for name in clouds for paid in reader.by_payers(name, since))
@@ -323,10 +323,13 @@ def find_barred_payers(config: Config, ledger: Ledger, now: float) -> dict[str, 
     }
 
 
-def _list_former_clouds(config: Config, ledger: Ledger, since: float) -> list[str]:
-    """Clouds that have left the configuration and whose machines were paid after ``since``."""
+def _list_former_clouds(config: Config, ledger: Ledger, since: float, now: float) -> list[str]:
+    """Clouds that have left the configuration and whose machines were paid after ``since``, or that
+    had reservations.
+    """
     names = {cloud.name for cloud in config.clouds}
-    return [name for name in ledger.machines.clouds(since) if name not in names]
+    reserved = ledger.books.counted_reservations(config.held, now)
+    return sorted({*ledger.machines.clouds(since), *reserved} - names)
 
 
 def end_of_day_and_month(now: float) -> tuple[float, float]:

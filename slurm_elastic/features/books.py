@@ -50,6 +50,7 @@ class Costs(Struct, frozen=True, kw_only=True):
     machines at on-demand prices, if the cloud quoted them (None: answer of an older release).
     ``fleet``: the machines of the busiest moment (None: none cost money, or only own jobs are
     included).
+    ``held``: the reservations whose prices the costs contain (empty if only own jobs are included).
     ``first_launch``: when the first machine on record was launched, at whatever time (None: there
     is none, or only own jobs are included).
     """
@@ -71,6 +72,7 @@ class Costs(Struct, frozen=True, kw_only=True):
     shared: bool = False
     never_registered: Mapping[str, int] = {}
     problems: tuple[str, ...] = ()
+    held: tuple[Held, ...] = ()
 
 
 class CostRows(NamedTuple):
@@ -110,6 +112,7 @@ def read_books(
         if machine.instance.launched < until
     ]
     begin = min([since, *(m.instance.launched for m in machines)])
+    held = ledger.books.counted_reservations(config.held, now)
     return CostRows(
         since,
         until,
@@ -118,19 +121,19 @@ def read_books(
         ledger.usage.runs(begin, until),
         ledger.usage.drains(begin, until),
         units,
-        {cloud.name: cloud.held for cloud in config.clouds if cloud.reservations},
+        held,
         ledger.books.first_launch(),
-        _on_demand_prices(config),
+        _on_demand_prices(config, held),
         disk_prices(config),
     )
 
 
-def _on_demand_prices(config: Config) -> OnDemandPrices:
+def _on_demand_prices(config: Config, clouds: Collection[str]) -> OnDemandPrices:
     return {
-        (cloud.name, pool.name, name): kind.price + pool.machine.disk_price
+        (pool.cloud, pool.name, name): kind.price + pool.machine.disk_price
         for pool in domain_pools(config, expand)
-        if (cloud := config.cloud(pool.cloud)).reservations
-        for name, kind in cloud.shapes.items()
+        if pool.cloud in clouds
+        for name, kind in config.cloud(pool.cloud).shapes.items()
     }
 
 
@@ -266,6 +269,7 @@ def _costs(
         shared=share_unused and uid is None,
         never_registered=dict(sums.never_registered) if uid is None else {},
         problems=tuple(problems[:MAX_PROBLEMS]),
+        held=() if uid is not None else tuple(h for of in books.held.values() for h in of),
     )
 
 

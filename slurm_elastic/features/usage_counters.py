@@ -28,6 +28,7 @@ from slurm_elastic.policies.money.account_budgets import NONE
 from slurm_elastic.policies.money.cost_split import Unused
 from slurm_elastic.state.ledger import Ledger, Machine
 from slurm_elastic.state.ledger.histograms import Counts, observe, series
+from slurm_elastic.state.ledger.retention import MACHINES_KEPT
 
 LAG_S = 120.0
 MIN_SPAN_S = 30.0
@@ -44,6 +45,17 @@ counted.
 
 P = ParamSpec("P")
 R = TypeVar("R")
+
+
+def record_reservations(config: Config, ledger: Ledger, now: float) -> None:
+    """Record the reservations that have begun, so that costs count them after their entries have
+    left the configuration. It does nothing while the ledger's file cannot be used, because the file
+    may have older records.
+    """
+    if not ledger.end_only:
+        # Older ones are not kept: see ``Ledger.compact``.
+        held = [held for held in config.held if held.ends_at >= now - MACHINES_KEPT]
+        ledger.books.record_reservations(held, now)
 
 
 def settle(config: Config, ledger: Ledger, now: float) -> None:

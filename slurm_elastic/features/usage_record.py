@@ -18,7 +18,7 @@ from slurm_elastic.controller.context import Site
 from slurm_elastic.controller.extensions import Extensions, Part
 from slurm_elastic.controller.periodic import SiteTask
 from slurm_elastic.features.cost_notes import note_costs
-from slurm_elastic.features.usage_counters import CallTimes, settle
+from slurm_elastic.features.usage_counters import CallTimes, record_reservations, settle
 from slurm_elastic.model.gres import gres_requests
 from slurm_elastic.model.memory import ChargedRun
 from slurm_elastic.model.slurm import BOOTS, ENDED, SlurmJob
@@ -57,6 +57,7 @@ class UsageRecord(Part):
         site, now = self._site, self._site.now()
         # Note the time of the look before Slurm is read, because a job may start in between.
         site.job_starts.look(site.monotonic())
+        record_reservations(site.config, site.ledger, now)
         settle(site.config, site.ledger, now)
         if calls := self._calls.take():
             site.ledger.usage.count(calls)

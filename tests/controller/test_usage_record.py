@@ -16,6 +16,7 @@ from msgspec.structs import replace
 from slurm_elastic.base.errors import SlurmError, TransientError
 from slurm_elastic.config.books import BooksSettings
 from slurm_elastic.config.policies import Budget, SitePolicies
+from slurm_elastic.config.reservations import Reservation
 from slurm_elastic.controller.apply import apply
 from slurm_elastic.controller.context import Site
 from slurm_elastic.controller.launch import rebuild_spec
@@ -347,6 +348,18 @@ def test_slurm_is_asked_for_three_minutes_after_the_last_machine(
     before = world.slurm.calls["jobs"]
     UsageRecord(site, Inline()).look()
     assert world.slurm.calls["jobs"] - before == asked
+
+
+def test_reservations_are_recorded_also_without_machines(world: World) -> None:
+    year = Reservation(
+        name="year", begins_at=world.now - 60, ends_at=world.now + 60, type="small", count=1
+    )
+    clouds = tuple(replace(c, reservations=(year,)) for c in world.config.clouds if c.name == "pub")
+    config = replace(world.config, clouds=clouds)
+    site = Site.of(world.config, world.slurm, world.ledger, world.clouds, lambda: world.now)
+    UsageRecord(dataclasses.replace(site, config=config), Inline()).look()
+    counted_by_cloud = world.ledger.books.counted_reservations((), world.now)
+    assert [held.name for held in counted_by_cloud["pub"]] == ["year"]
 
 
 def test_nobody_is_asked_while_there_is_no_machine(site: Site, world: World) -> None:

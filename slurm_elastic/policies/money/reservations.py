@@ -156,7 +156,7 @@ class _Bills:
         them covers.
         """
         hour, covered = self._hours[index], self._covered[index]
-        own = next((h for h in held if h.name == hour.reservation), None)
+        own = _reservation_of(hour.reservation, hour.begin, held)
         if own is None:
             # Bought on demand or on spot, or on a reservation that has left the configuration.
             return self._paid[index] + round(hour.micro * (hour.ms - covered) / max(hour.ms, 1))
@@ -216,11 +216,11 @@ def spent_on(
     much. It counts too little if that machine takes the place of one that was launched on another
     reservation of the same type: then the other one's price is due, too.
     """
-    by_name = {reservation.name: reservation for reservation in held}
-    used: defaultdict[str, float] = defaultdict(float)
+    used: defaultdict[tuple[str, float], float] = defaultdict(float)
     paid: list[tuple[Mapping[str, int], float]] = []
     for lease in leases:
-        begin, reservation = max(lease.begin, since), by_name.get(lease.reservation)
+        begin = max(lease.begin, since)
+        reservation = _reservation_of(lease.reservation, _ms(lease.begin), held)
         if reservation is None:
             paid.append((lease.payers, max(lease.end - begin, 0.0) / 3600 * lease.price))
             continue
@@ -230,12 +230,22 @@ def spent_on(
         if reservation.kind is ReservationKind.BLOCK:
             after = 0.0
         beside = reservation.marginal_price + disks.get(lease.pool, 0.0)
-        used[reservation.name] += on_it * max(lease.price - beside, 0.0)
+        used[reservation.name, reservation.begins_at] += on_it * max(lease.price - beside, 0.0)
         paid.append((lease.payers, on_it * lease.price + after * lease.on_demand_price))
     for reservation in held:
         bill = charged(reservation, _ms(now)) - charged(reservation, _ms(since))
-        paid.append(({}, max(bill / _MICRO - used[reservation.name], 0.0)))
+        on_it = used[reservation.name, reservation.begins_at]
+        paid.append(({}, max(bill / _MICRO - on_it, 0.0)))
     return paid
+
+
+def _reservation_of(name: str, at: int, held: Sequence[Held]) -> Held | None:
+    """The reservation of that name at the time ``at`` (ms). A renewed one may have the name of an
+    earlier one.
+    """
+    named = sorted((h for h in held if h.name == name), key=lambda h: h.begins_at)
+    begun = [h for h in named if _ms(h.begins_at) <= at]
+    return next(iter([*begun[-1:], *named]), None)
 
 
 def _span(held: Held, since: int, until: int) -> tuple[int, int]:

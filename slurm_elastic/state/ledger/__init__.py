@@ -17,6 +17,8 @@ with the tables below. Times are Unix seconds, prices dollars per hour, lists an
                        cool-downs stay for a while after their end
     directives         number (key), word, who, since, starts, until, reason: operators' directives
     wanted_by          node (key), accounts, at: who pays for its next machine (``books``)
+    reservations       cloud, name and begins (key), ends, terms, removed: reservations that have
+                       begun, until 400 days after their end (policies.money.recorded_reservations)
     set_aside          job (key), account, partitions, begin, until: jobs that are kept away from
                        public clouds (``deferred``)
     growth_purchases   first_node and at (key), open, came_up, unused, jobs: machines that a growth

@@ -10,6 +10,12 @@ from typing import Any, NamedTuple, TypeVar
 import msgspec
 
 from slurm_elastic.base.shared_dict import SharedDict
+from slurm_elastic.model.reserved import Held
+from slurm_elastic.policies.money.recorded_reservations import (
+    RecordedReservation,
+    counted_reservations,
+    records_after,
+)
 from slurm_elastic.policies.money.reservations import ReservedLease
 from slurm_elastic.state.store.store import Store
 from slurm_elastic.state.store.view import OF_LIST, to_json
@@ -63,6 +69,8 @@ ENDED_STAMP = """
     select count(*) as machines, coalesce(sum(cast(ended * 1000 as integer)), 0) as ends
     from machines indexed by machines_ended where ended >= ?1
 """
+_RESERVATION_COLUMNS = "cloud, name, begins, ends, terms, removed"
+_DELETE_RESERVATION = "delete from reservations where cloud = ? and name = ? and begins = ?"
 MAX_KEPT = 256
 """The maximum of kept sums: four for each cloud, and the sums of the day before."""
 
@@ -179,6 +187,42 @@ class BookRows:
         rows = self._store.select(sql, to_json(nodes))
         decode = msgspec.json.decode
         return {row["node"]: decode(row["accounts"], type=dict[str, int]) for row in rows}
+
+    def counted_reservations(
+        self, entries: Sequence[Held], now: float
+    ) -> dict[str, tuple[Held, ...]]:
+        """The reservations that costs count, by cloud: the configuration's ``entries``, and the
+        recorded ones without an entry.
+        """
+        return counted_reservations(self._recorded_reservations(), entries, now)
+
+    def record_reservations(self, entries: Sequence[Held], now: float) -> None:
+        """Record the reservations of the configuration that have begun, and when entries were
+        removed.
+        """
+        before = self._recorded_reservations()
+        after = records_after(before, entries, now)
+        if after == before:
+            return
+        with self._store.transaction(None):
+            # A record that is no longer there is that of an entry whose begin was corrected.
+            for key in {r.key for r in before} - {r.key for r in after}:
+                self._store.change(_DELETE_RESERVATION, *key)
+            rows = [
+                (*r.key, r.held.ends_at, to_json(r.held), r.removed_at)
+                for r in after
+                if r not in before
+            ]
+            self._store.insert("insert or replace into reservations", _RESERVATION_COLUMNS, rows)
+
+    def _recorded_reservations(self) -> tuple[RecordedReservation, ...]:
+        sql = "select terms, removed from reservations order by begins, cloud, name"
+        rows = self._store.select(sql)
+        decode = msgspec.json.decode
+        return tuple(
+            RecordedReservation(held=decode(row["terms"], type=Held), removed_at=row["removed"])
+            for row in rows
+        )
 
     def first_launch(self) -> float | None:
         """When the first machine on record was launched; None without machines."""

@@ -85,10 +85,13 @@ def _newest(db: sqlite3.Connection) -> float | None:
 
 
 def forget(db: sqlite3.Connection, now: float) -> None:
-    """Delete machines, runs, drains and finished launches that no command reads any longer."""
+    """Delete machines, reservations, runs, drains and finished launches that no command reads any
+    longer.
+    """
     db.execute("delete from machines where ended < ?", (now - MACHINES_KEPT,))
     for table in ("runs", "drains"):
         db.execute(f"delete from {table} where end < ?", (now - MACHINES_KEPT,))
+    db.execute("delete from reservations where ends < ?", (now - MACHINES_KEPT,))
     db.execute(_OLD_RUNS, (MOST_RUNS,))
     db.execute(_OLD_LAUNCHES, {"before": now - LAUNCHES_KEPT})
 

@@ -89,6 +89,15 @@ _STATEMENTS = (
         begin real not null,
         until real not null
     )""",
+    """create table reservations (
+        cloud text not null,
+        name text not null,
+        begins real not null,
+        ends real not null,
+        terms text not null,
+        removed real,
+        primary key (cloud, name, begins)
+    ) without rowid""",
     """create table growth_purchases (
         first_node text not null,
         at real not null,
@@ -206,7 +215,7 @@ _NONE = "where 0 = :since"
 LEDGER = Schema(
     name="ledger",
     maker="the daemon",
-    version=22,
+    version=23,
     adoptable_versions=range(12, 17),
     statements=_STATEMENTS,
     unjournaled_tables=frozenset({"heartbeats", "health", "decision_subjects"}),

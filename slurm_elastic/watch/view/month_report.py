@@ -146,7 +146,7 @@ def month_report(
         normal_unused=None if is_own else normal_unused(config, by_account),
         always_on=_always_on(by_account),
         first_launch=by_account.first_launch,
-        forecast=forecast(month.next, days, _held(config, days)),
+        forecast=forecast(month.next, days, days.held),
         budget_micro_dollars=None if budget is None or is_own else round(budget * 1_000_000),
         problems=tuple(
             dict.fromkeys(problem for by_key in costs.values() for problem in by_key.problems)
@@ -180,13 +180,6 @@ def _always_on(costs: Costs) -> AlwaysOn | None:
         hours=(costs.until - since) / 3600,
         micro_dollars=fleet.micro(since, costs.until),
     )
-
-
-def _held(config: Config, days: Costs) -> tuple[Held, ...]:
-    """The reservations that ``days`` include. None for own jobs, which pay unknown
-    parts of them.
-    """
-    return () if days.own else tuple(held for cloud in config.clouds for held in cloud.held)
 
 
 def forecast(month: Month, days: Costs, held: Sequence[Held] = ()) -> Forecast | None:
