@@ -13,6 +13,7 @@ from slurm_elastic.base.age import known_age_s
 from slurm_elastic.model.causes import decoded, encoded
 from slurm_elastic.model.memory import Decision
 from slurm_elastic.model.requeued_jobs import WAITS_SINCE, RequeuedJob
+from slurm_elastic.state.ledger.retention import RECORD_TIME
 from slurm_elastic.state.store.store import Store
 from slurm_elastic.state.store.view import to_json
 
@@ -148,8 +149,14 @@ class Decisions:
         sent. Each key begins with MONTHLY and contains its month.
         """
         with self._store.transaction(None) as db:
+            # By the record's own time: with a clock far ahead all messages of this month would be
+            # sent again. It is null before the first one, and nothing is deleted then.
             self._store.change(
-                f"delete from told where at < ? and {_IS_MONTHLY}", now - MONTHLY_KEPT_S
+                "delete from told where at < min(?, (select at from settled where what = ?)) - ? "
+                f"and {_IS_MONTHLY}",
+                now,
+                RECORD_TIME,
+                MONTHLY_KEPT_S,
             )
             claimed = {key for (key,) in db.execute(f"select key from told where {_IS_MONTHLY}")}
             new_keys = [key for key in dict.fromkeys(keys) if key not in claimed][:max_messages]

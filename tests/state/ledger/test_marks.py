@@ -268,6 +268,10 @@ def test_monthly_messages_are_claimed_once_whatever_happens_to_the_others(
         file.unlink()
     ledger = Ledger(path)  # made of its journal, as another head does
     assert ledger.decisions.claim_monthly(keys, T0 + 40 * 86400, 9) == []
+    ledger.record_time(T0)
+    assert ledger.decisions.claim_monthly(keys, T0 + 730 * 86400, 9) == [], "the clock is ahead"
+    while ledger.record_time(T0 + 130 * 86400) < T0 + 101 * 86400:
+        pass
     assert ledger.decisions.claim_monthly(["month/2027-05/a"], T0 + 130 * 86400, 9) != []
     rows = ledger.store.select("select key from told where key like 'month/%'")
     assert [row["key"] for row in rows] == ["month/2027-05/a"]
