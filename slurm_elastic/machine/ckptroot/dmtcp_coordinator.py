@@ -18,7 +18,7 @@ from .caller import Caller
 from .job_nodes import JobNodes
 from .port_guard import Guard, guarded, is_free
 from .rights import as_user
-from .scratch import Scratch
+from .scratch import MAX_FILES, Scratch
 from .site import HelperSite, RequestRefused
 
 UNGUARDED = (
@@ -30,8 +30,6 @@ _MAX_PORT_BYTES = 32
 _START_TIMEOUT_S = 60.0
 """Seconds that it may take to begin."""
 _END_TIMEOUT_S = 15.0
-_MAX_FILES = 1000
-"""Entries of the small file system; fewer fit in it."""
 KILLED = "Computation was checkpointed and killed."
 """The output of dmtcp_command, with exit code 2, after it has forwarded --kcheckpoint."""
 _PEERS = re.compile(r"NUM_PEERS=(\d+)\s")
@@ -141,7 +139,7 @@ class Coordinator:
         """Remove the port file of an earlier coordinator and the temporary files."""
         place = self._place()
         with as_user(self._caller), files.directory(place) as directory:
-            for name in files.names(directory, _MAX_FILES):
+            for name in files.names(directory, MAX_FILES):
                 files.remove(place / name)
 
     def wait(self, program: str, ended: Callable[[], int | None]) -> None:

@@ -21,6 +21,7 @@ from .caller import Caller
 from .job_nodes import JobNodes, interface_of
 from .job_state import environment as root_environment
 from .rights import as_user
+from .scratch import MAX_FILES
 from .site import HelperSite, RequestRefused
 from .store import JobStore
 
@@ -28,7 +29,6 @@ _PLACE = b"SLURM_ELASTIC_STARTS"
 _DEFAULT = b"SLURM_ELASTIC_MPI_DEFAULT"
 _MAX_BYTES = 1 << 20
 """The limit for a command, and for its environment."""
-_MAX_FILES = 1000
 _NAME = re.compile(r"start-\d+")
 _VARIABLES, _TAKEN, _ENDED = ".env", ".taken", ".ended"
 
@@ -239,7 +239,7 @@ def starts(place: Path, caller: Caller) -> list[Start]:
         as_user(caller), contextlib.suppress(OSError, RequestRefused),
         files.directory(place) as directory,
     ):  # fmt: skip
-        names = files.names(directory, _MAX_FILES)
+        names = files.names(directory, MAX_FILES)
     taken: list[Start] = []
     for name in (name for name in names if _NAME.fullmatch(name)):
         try:

@@ -19,6 +19,8 @@ from .kernel import mount_small, unmount, unshare_mounts
 from .site import RequestRefused
 
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | files.SAFE
+MAX_FILES = 100_000
+"""In the user's part. Its file system has room for fewer, up to 12,000 nodes (``mount_small``)."""
 _LOCK_TIMEOUT_S = 5.0
 """Seconds that another session may take to release the directory: it removes it, or is ending."""
 

@@ -153,6 +153,13 @@ def test_a_command_that_cannot_be_read_ends_and_keeps_no_other_from_its_node(
     assert "mpirun cannot start a command: " in capfd.readouterr().err
 
 
+def test_the_commands_for_hundreds_of_nodes_are_taken_at_once(tmp_path: Path) -> None:
+    for number in range(600):
+        (tmp_path / f"start-{number}.env").write_bytes(b"A=b")
+        (tmp_path / f"start-{number}").write_text(f"n{number}\n/\n22\ntrue")
+    assert len(mpi.starts(tmp_path, CALLER)) == 600
+
+
 def test_mpirun_may_give_a_node_its_domain() -> None:
     names = ["n1", "n12", "n2.a"]
     asked = ("n12", "n12.site.org", "n2.a", "n1", "n1.site", "n2", "n123")
