@@ -41,6 +41,7 @@ class ImageWait:
         self._job = job
         self._limit = limit
         self._began_at: float | None = None
+        self._ends_at = 0.0
         self._pause = _FIRST_PAUSE_S
         self._reason = ""
         self._note = _Note()
@@ -50,20 +51,25 @@ class ImageWait:
         """Whether this run has waited at all."""
         return self._began_at is not None
 
-    def retry_after_pause(self, reason: str) -> bool:
-        """Wait for a pause, and return whether to try again. False after the time is up."""
+    def retry_after_pause(self, reason: str, *, is_endless: bool = False) -> bool:
+        """Wait for a pause, and return whether to try again. False after the time is up, which
+        begins only after the last ``is_endless`` reason.
+        """
         if not self.patient:
             return False
         now = time.monotonic()
         if self._began_at is None:
-            self._began_at = now
-        remaining = self._began_at + self._limit - now
+            self._began_at, self._ends_at = now, now + self._limit
+        if is_endless:
+            self._ends_at = now + self._limit
+        remaining = self._ends_at - now
         if remaining <= 0:
             self._tell(f"waited {self._limit:.0f} s in vain to continue from its images: {reason}")
             return False
         if reason != self._reason:
             self._reason = reason
-            self._tell(f"waits, up to {remaining:.0f} s, to continue from its images: {reason}")
+            bound = "as long as it takes" if is_endless else f"up to {remaining:.0f} s"
+            self._tell(f"waits, {bound}, to continue from its images: {reason}")
         # Random pauses, so that a thousand jobs that wait for one slurmctld do not ask at once.
         pause = min(self._pause * random.uniform(0.5, 1.5), remaining)  # noqa: S311 - no secret
         self._pause = min(1.5 * self._pause, _LONGEST_PAUSE_S)

@@ -113,8 +113,10 @@ def take(site: HelperSite, caller: Caller, store: JobStore, wait: ImageWait) -> 
             store.open()
             break
         except (Taken, OSError) as error:
-            # Also of a directory that is read-only for now: what is in it may be the job's images.
-            if not wait.retry_after_pause(str(error)):
+            # A directory that is read-only, or fails, has the job's images: without the lock we
+            # can neither use them nor tell the head, and to start over would lose the job's work.
+            is_endless = isinstance(error, OSError) and _has_images(store)
+            if not wait.retry_after_pause(str(error), is_endless=is_endless):
                 raise
     # During a wait the job may have been cancelled or requeued.
     if wait.waited:
@@ -196,6 +198,14 @@ def may_have_images(store: JobStore, caller: Caller) -> bool:
         return bool(caller.restarts or store.images())
     except OSError:
         return True
+
+
+def _has_images(store: JobStore) -> bool:
+    """Return whether the directory has complete images. False if that cannot be read."""
+    try:
+        return bool(store.images())
+    except OSError:
+        return False
 
 
 def plain(config: str, umask: int, argv: list[str]) -> Payload:

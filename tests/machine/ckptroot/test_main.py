@@ -210,7 +210,7 @@ class Bed:
             self.taken -= 1
             raise Taken("driven by another")
 
-    def again(self, why: str) -> bool:
+    def again(self, why: str, *, is_endless: bool = False) -> bool:
         """``server``: what its file server does in the next waits; the last of them is the end."""
         self.waits.append(why)
         self.patience.waited = self.patience.waited or bool(self.patience.patient)

@@ -16,15 +16,16 @@ from typing import Any, cast
 
 import pytest
 
-from slurm_elastic.machine.ckptroot import files, starting
+from slurm_elastic.machine.ckptroot import files, image_wait, kernel, starting
 from slurm_elastic.machine.ckptroot import main as way_in
 from slurm_elastic.machine.ckptroot.caller import Caller
 from slurm_elastic.machine.ckptroot.image_wait import ImageWait
+from slurm_elastic.machine.ckptroot.job_state import JobState
 from slurm_elastic.machine.ckptroot.session import Session
 from slurm_elastic.machine.ckptroot.site import HelperSite
 from slurm_elastic.machine.ckptroot.store import JobStore, Meta, Taken
 
-from .helpers import ROOT
+from .helpers import ROOT, aside
 
 pytestmark = ROOT
 USER = 65534
@@ -207,6 +208,44 @@ class TestTheLock:
         monkeypatch.setattr(JobStore, "_take", takes)
         new.open()
         new.close()
+
+
+@pytest.mark.parametrize("has_image", [True, False])
+def test_a_job_with_images_waits_until_its_directory_is_no_longer_read_only(
+    site: HelperSite, monkeypatch: pytest.MonkeyPatch, has_image: bool
+) -> None:
+    """It must not start over. Without images it does, after five minutes."""
+    store = begun(site)
+    if not has_image:
+        (store.path / "images" / "1").rmdir()
+    state = JobState(state="RUNNING", uid=USER, restarts=1)
+    monkeypatch.setattr(starting.job_state, "ask", lambda *_, **__: state)
+    caller = Caller(7, USER, USER, "nobody", (USER,), {b"SLURM_RESTART_COUNT": b"1"})
+    shared, clock = str(site.directory), [0.0]
+
+    def pause(_: object, seconds: float) -> None:
+        clock[0] += seconds
+        if clock[0] > 1000:
+            mount("-o", "remount,bind,rw", shared)
+
+    def restart() -> str:
+        kernel.unshare_mounts()
+        mount("--bind", shared, shared)
+        mount("-o", "remount,bind,ro", shared)
+        monkeypatch.setattr(image_wait.time, "monotonic", lambda: clock[0])
+        monkeypatch.setattr(image_wait.signal, "sigtimedwait", pause)
+        try:
+            starting.take(site, caller, JobStore(site, 7), ImageWait(7))
+        except OSError as error:
+            return f"{os.strerror(error.errno or 0)} after {clock[0]:.0f} s"
+        return f"has it: {clock[0] > 1000}"
+
+    expected = "has it: True" if has_image else "Read-only file system after 300 s"
+    assert aside(restart) == expected
+
+
+def mount(*arguments: str) -> None:
+    subprocess.run(["mount", *arguments], check=True)
 
 
 def test_images_stay_where_it_cannot_be_read_whose_they_are(
