@@ -24,7 +24,7 @@ from slurm_elastic.cli.simulate_tables import SCHEDULER, comparison_text, durati
 from slurm_elastic.config.document import write
 from slurm_elastic.policies.growth.release import IdleOrder
 from slurm_elastic.policies.policy_text import split
-from slurm_elastic.simulate.certainty import MIN_COMPARED_WEEKS, Comparison, compared
+from slurm_elastic.simulate.certainty import MIN_COMPARED_WEEKS, Choice, Comparison, compared
 from slurm_elastic.simulate.engine import simulate
 from slurm_elastic.simulate.outcome import Figures, unserved
 from slurm_elastic.simulate.policy_search import first_policies, search
@@ -34,13 +34,11 @@ from slurm_elastic.simulate.setting import Setting
 
 WIDE_COLUMNS = 100  # on narrower terminals the table leaves out its last two columns
 SELECTION_NOTE = (
-    "The policy was chosen on this same history, so expect a little less: in tests with other "
-    "public histories, seven in ten such ranges of costs and 86 % of the ranges of waits also "
-    "held for as many following weeks."
+    "The policy was chosen on this same history, so expect a little less. The ranges are wider "
+    "for that reason: in tests with other public histories, seven in eight such ranges also held "
+    "for as many following weeks."
 )
-"""From 197 chosen policies in halves of histories that were not used before; docs/benchmarks.md has
-more.
-"""
+"""See ``certainty.WIDTHS``; docs/benchmarks.md has more."""
 COLUMNS: Sequence[tuple[str, Callable[[Figures], str]]] = (
     ("cost", lambda f: f"${f.cost:,.2f}"),
     ("mean wait", lambda f: duration(f.mean_wait)),
@@ -109,7 +107,9 @@ def run(args: argparse.Namespace) -> int:
     best = front(tried)
     chosen = within(tried, args.max_wait, args.budget)
     configured = next((candidate for candidate in tried if candidate.policy == CONFIGURED), None)
-    comparison = _comparison(setting, chosen, configured)
+    is_limited = args.max_wait is not None or args.budget is not None
+    choice = Choice.WITHIN_LIMIT if is_limited else Choice.COMPROMISE
+    comparison = _comparison(setting, chosen, configured, choice)
     console = Output()
     tell_unbought({candidate.policy: candidate.figures for candidate in tried}, console)
     console.print(_table(apart(best, keep=(chosen, configured)), chosen, configured, console.width))
@@ -152,7 +152,7 @@ def _searched(setting: Setting, policies: str | None, rounds: int) -> list[Tried
 
 
 def _comparison(
-    setting: Setting, chosen: Tried | None, configured: Tried | None
+    setting: Setting, chosen: Tried | None, configured: Tried | None, choice: Choice
 ) -> Comparison | None:
     """Compare the two policies. Both are simulated again: the search keeps only figures."""
     if chosen is None or configured is None or chosen == configured:
@@ -161,7 +161,7 @@ def _comparison(
         simulate(setting.jobs, setting.scenario(candidate.policy), setting.history.start)
         for candidate in (chosen, configured)
     )
-    return compared(chosen_outcome, configured_outcome)
+    return compared(chosen_outcome, configured_outcome, choice)
 
 
 def _compare(

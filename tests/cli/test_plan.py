@@ -174,7 +174,7 @@ def test_the_choice_stands_beside_the_site_as_it_is_with_how_sure_that_is(
     assert "on_demand+idle(60) compared with the current configuration: " in text
     assert "% cheaper (" in text
     assert "as many coming weeks, from the variation between these 12 weeks" in text
-    assert "seven in ten such ranges of costs and 86 % of the ranges of waits also held" in text
+    assert "seven in eight such ranges also held for as many following weeks" in text
     assert "knows no priorities, fair-share, QOS" in text
     assert " now configured " in text
 

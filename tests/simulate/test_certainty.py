@@ -10,6 +10,8 @@ from slurm_elastic.policies.growth.release import Idle
 from slurm_elastic.simulate.boot import BootTimes
 from slurm_elastic.simulate.certainty import (
     MIN_COMPARED_WEEKS,
+    WIDTHS,
+    Choice,
     Interval,
     Week,
     compared,
@@ -83,6 +85,22 @@ def test_the_interval_is_that_of_single_weeks_by_their_weight() -> None:
     assert found.wait.high - 5 == pytest.approx(
         2 * 5 * (MIN_COMPARED_WEEKS / (MIN_COMPARED_WEEKS - 1)) ** 0.5
     )
+
+
+@pytest.mark.parametrize("choice", [Choice.WITHIN_LIMIT, Choice.COMPROMISE])
+def test_a_policy_chosen_on_the_same_history_has_wider_intervals(choice: Choice) -> None:
+    good = Week(jobs=10, waited=100, cost=50.0), Week(jobs=10, waited=0, cost=100.0)
+    bad = Week(jobs=10, waited=40, cost=50.0), Week(jobs=10, waited=40, cost=50.0)
+    pairs = [good, bad] * (MIN_COMPARED_WEEKS // 2)
+    named, chosen = of_weeks(pairs), of_weeks(pairs, choice)
+    assert named is not None
+    assert chosen is not None
+    for name, width in (("saving", WIDTHS[choice].saving), ("wait", WIDTHS[choice].wait)):
+        narrow, wide = getattr(named, name), getattr(chosen, name)
+        assert wide.value == narrow.value
+        assert width > 1
+        assert wide.high - wide.value == pytest.approx(width * (narrow.high - narrow.value))
+        assert wide.value - wide.low == pytest.approx(width * (narrow.value - narrow.low))
 
 
 def test_of_weeks_to_come_the_interval_has_most() -> None:
