@@ -201,11 +201,11 @@ def may_have_images(store: JobStore, caller: Caller) -> bool:
 
 
 def _has_images(store: JobStore) -> bool:
-    """Return whether the directory has complete images. False if that cannot be read."""
+    """Return whether the directory has complete images. True if we cannot know that now."""
     try:
         return bool(store.images())
     except OSError:
-        return False
+        return True
 
 
 def plain(config: str, umask: int, argv: list[str]) -> Payload:

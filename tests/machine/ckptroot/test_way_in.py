@@ -244,6 +244,18 @@ def test_a_job_with_images_waits_until_its_directory_is_no_longer_read_only(
     assert aside(restart) == expected
 
 
+def test_images_that_cannot_be_listed_are_not_taken_for_none_before_the_lock_either(
+    site: HelperSite, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = begun(site)
+
+    def stale(*_: object) -> list[str]:
+        raise OSError(116, "Stale file handle")
+
+    monkeypatch.setattr(store, "images", stale)
+    assert starting._has_images(store)
+
+
 def mount(*arguments: str) -> None:
     subprocess.run(["mount", *arguments], check=True)
 
