@@ -73,7 +73,8 @@ def _is_shared(directory: str, mark: _Mark) -> bool:
     try:
         status = os.stat(directory)
         if not name:
-            # Nobody can set the change time of a directory, so another one has another time.
+            # Nobody can set the change time of a directory, so two directories with one time are
+            # one. Two times prove nothing, because any new file changes the time.
             return [status.st_ino, status.st_ctime_ns] == [inode, changed_at]
         os.lstat(_plain(directory, str(name)))
     except (FileNotFoundError, NotADirectoryError, PermissionError):
@@ -82,6 +83,39 @@ def _is_shared(directory: str, mark: _Mark) -> bool:
         raise CopyError(f"{directory}: {error.strerror}") from None
     else:
         return True
+
+
+def unmarked_directories(marks: Mapping[str, _Mark]) -> frozenset[str]:
+    """The directories in which the head could make no file. Such a directory is proved to be the
+    machine's as well, or not, but never proved to be another one.
+    """
+    return frozenset(path for path, (name, *_) in marks.items() if not name)
+
+
+def check_different(directory: str, mark: _Mark) -> None:
+    """CopyError if the head has no mark in the directory, and it may be the same on both hosts."""
+    name, inode, _ = mark
+    if name:
+        return
+    try:
+        status = os.stat(directory)
+    except FileNotFoundError:
+        return
+    if status.st_ino == inode or _is_fuse(status.st_dev):
+        raise CopyError(
+            f"{directory}: the head can make no file there, so it is unknown whether the machine"
+            " has the same directory"
+        )
+
+
+def _is_fuse(device: int) -> bool:
+    """Whether the file system is of FUSE, such as sshfs: its numbers of files are its own."""
+    place = f"{os.major(device)}:{os.minor(device)}"
+    with open("/proc/self/mountinfo", encoding="utf-8", errors="replace") as mounts:
+        rows = [line.split(" - ") for line in mounts]
+    return any(
+        mount.split()[2] == place and source.startswith("fuse") for mount, source, *_ in rows
+    )
 
 
 def _plain(directory: str, name: str) -> str:

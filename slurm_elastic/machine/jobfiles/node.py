@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from .identity import Identity, become
-from .marks import is_in, marks_of, shared_directories
+from .marks import check_different, is_in, marks_of, shared_directories, unmarked_directories
 from .owed import Owed
 from .places import make_place
 from .tree import Tree, sample, stamp
@@ -185,6 +185,13 @@ class _Book:
         # The head may have given a run up: then no copy back comes for it.
         return {run: at for run, at in runs.items() if self._identity.counts(run, at)}
 
+    @property
+    def has_run(self) -> bool:
+        """Whether the files of this copy's run have come: a directory that both ends share is not
+        recorded.
+        """
+        return self._identity.run in self.runs
+
     def begin(self) -> None:
         """Record the run of this copy."""
         self.runs[self._identity.run] = self._identity.made_at
@@ -205,6 +212,12 @@ class _Book:
         return bool(here != stamp(status))
 
 
+def _check_different(header: Message, book: _Book) -> None:
+    mark = marks_of(header).get(book.directory)
+    if mark is not None:
+        check_different(book.directory, mark)
+
+
 def _take_in(header: Message, book: _Book, channel: Channel) -> None:
     channel.send(shared=sorted(header["shared"]))
     if book.directory in header["shared"]:
@@ -212,6 +225,7 @@ def _take_in(header: Message, book: _Book, channel: Channel) -> None:
         channel.receive()
         channel.send(done=True, notes=[])
         return
+    _check_different(header, book)
     tree = _tree(header, book.directory)
     # A file that no other run has changed was changed by one that was given up: the head's counts.
     for path, status in tree.entries():
@@ -274,7 +288,10 @@ def _give_back(header: Message, book: _Book, channel: Channel) -> None:
     # The outputs first: if the machine is lost before the rest is copied, they are worth most.
     _send_outputs({**header, "present": []}, channel)
     tree: Tree | None = None
-    if book.directory not in header["shared"]:
+    # Only files of a run that have come may be sent and removed. In a directory without a record
+    # all files would be taken for the job's.
+    if book.has_run and book.directory not in header["shared"]:
+        _check_different(header, book)
         with contextlib.suppress(FileNotFoundError):  # the job may have removed it
             tree = _tree(header, book.directory)
     seen = [] if tree is None else list(_send_changes(tree, header, book, channel))
@@ -369,8 +386,10 @@ def _send_outputs(header: Message, channel: Channel) -> None:
 
 
 def _remove_outputs(header: Message) -> None:
+    # An output in a directory that may be the head's stays: it may be the only copy.
+    kept = unmarked_directories(marks_of(header)) | set(header["shared"])
     for path in header["outputs"]:
-        if is_in(path, header["shared"]):
+        if is_in(path, kept):
             continue
         with contextlib.suppress(OSError):
             if stat.S_ISREG(os.lstat(path).st_mode):

@@ -80,7 +80,7 @@ class Pair:
         ours, theirs = socket.socketpair()
 
         def serve() -> None:
-            with suppress(CopyError, OSError), channel_of(theirs) as channel:
+            with suppress(CopyError, OSError), channel_of(theirs) as channel, told(channel):
                 header = channel.receive()
                 outputs = [str(self.node / Path(path).name) for path in header["outputs"]]
                 marks = {self.there(path): mark for path, mark in header["marks"].items()}
@@ -103,6 +103,17 @@ class Pair:
         finally:
             thread.join(30)
             assert not thread.is_alive()
+
+
+@contextmanager
+def told(channel: Channel) -> Iterator[None]:
+    """As the program does, tell the head why the machine's end fails."""
+    try:
+        yield
+    except CopyError as error:
+        with suppress(CopyError, OSError):
+            channel.send(error=str(error), final=error.final)
+        raise
 
 
 def send_outputs(header: dict[str, Any], channel: Channel) -> list[int]:
@@ -255,6 +266,29 @@ def test_a_shared_directory_in_which_the_head_may_not_write_is_recognized(pair: 
     pair.do("out")
     pair.do("back")
     assert names(pair.head) == ["input"]
+
+
+def test_a_shared_directory_that_changes_and_has_no_mark_keeps_its_files(pair: Pair) -> None:
+    """Its user may not write there, or the quota is full, and somebody else does meanwhile."""
+    pair.node = pair.head
+    (pair.head / "input").write_text("input")
+    (pair.head / "result").write_text("years of work")
+    pair.output.write_text("said\n")
+    pair.do("out")
+    before = pair.head.stat()
+    unmarked = ["", before.st_ino, before.st_ctime_ns - 1]
+    pair.monkeypatch.setattr(marks, "_mark", lambda _: unmarked)
+    pair.do("back")
+    assert names(pair.head) == ["input", "out.txt", "result"]
+    with pytest.raises(CopyError, match="unknown whether the machine has the same") as error:
+        pair.do("out")
+    assert not error.value.final
+
+
+def test_a_directory_without_a_record_of_the_run_is_left_alone(pair: Pair) -> None:
+    (pair.node / "of-the-image").write_text("not the job's")
+    pair.do("back")
+    assert (names(pair.head), names(pair.node)) == ([], ["of-the-image"])
 
 
 def test_who_cannot_look_takes_no_place_for_another(pair: Pair) -> None:
