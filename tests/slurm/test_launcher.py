@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 from msgspec.structs import replace
+from needs import ROOT
 from slurm.test_submit_filter import HARNESS, LUAS, PARTITIONS, UNSET, config
 
 from slurm_elastic.base.hostlist import expand
@@ -159,6 +160,40 @@ def test_where_the_node_cannot_do_it_the_script_runs(
     assert done.stdout == "module one\n2:b c\nfrom stdin\n", done.stderr
     assert done.returncode == 5
     assert os.listdir(tmp_path / "tmp") == []
+
+
+TEMPORARY = ("/tmp", "/dev/shm", "/var/tmp")
+UNUSABLE = {
+    "one forbids programs": ("-o noexec", TEMPORARY[:1]),
+    "all forbid programs": ("-o noexec", TEMPORARY),
+    "one is full": ("-o nr_inodes=1", TEMPORARY[:1]),
+    "one has no space": ("-o size=4k,nr_inodes=9", TEMPORARY[:1]),
+    "two are read-only": ("-o ro", TEMPORARY[:2]),
+}
+
+
+@ROOT
+@pytest.mark.parametrize(("options", "places"), UNUSABLE.values(), ids=UNUSABLE)
+@pytest.mark.parametrize("first_line", ["#!/bin/bash", "#! /bin/bash  -u ", "#!/usr/bin/env bash"])
+@pytest.mark.parametrize("method", ["criu", "blcr"])
+def test_a_script_runs_although_temporary_directories_are_of_no_use(
+    tmp_path: Path, options: str, places: tuple[str, ...], first_line: str, method: str
+) -> None:
+    script = tmp_path / "slurm_script"  # which is below /tmp
+    copied = f"mount -t tmpfs own /mnt; cp -p {script} /mnt/script"
+    body = f"{first_line}\necho \"$#:$2\"; cat; env | grep -c '^se_'; exit 5\n"
+    script.write_text(launchers(str(tmp_path), "/nonexistent")[method] + body)
+    script.chmod(0o755)
+    mounts = "; ".join(f"mount -t tmpfs {options} own {place}" for place in places)
+    if "size" in options:
+        mounts += "; head -c 4096 /dev/zero >/tmp/of-another-job"
+    done = subprocess.run(
+        ["unshare", "--mount", "/bin/sh", "-ec", f"{copied}; {mounts}; exec /mnt/script a 'b c'"],
+        input="from stdin\n", capture_output=True, text=True, check=False,
+        env={"PATH": "/usr/sbin:/usr/bin:/sbin:/bin", "HOME": "/nonexistent", "SLURM_JOB_ID": "7"},
+    )  # fmt: skip
+    assert done.stdout == "2:b c\nfrom stdin\n0\n", done.stderr
+    assert (done.returncode, done.stderr) == (5, "")
 
 
 def test_the_mark_is_a_line_of_its_own() -> None:

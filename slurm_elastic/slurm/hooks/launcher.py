@@ -43,11 +43,36 @@ fi
 SLURM_ELASTIC_RUN=$(command -v cr_run)
 """
 
-# A deleted file keeps its content while it is open, so nothing stays in the temporary directory.
+# A deleted file keeps its content while it is open, so nothing stays in the directory. Nodes may
+# forbid programs in /tmp (noexec), users may fill it: so try the other directories too. If all
+# forbid programs, give the script to its interpreter, as the kernel would do.
 _PLAIN = """\
-unset SLURM_ELASTIC_PLAIN p
-f=$(/usr/bin/mktemp) && /bin/sed '1,/^{mark}$/d' "$0" >"$f" && /bin/chmod 500 "$f" &&
-    exec 9<"$f" && /bin/rm -f "$f" && unset f && exec {run}/dev/fd/9 "$@"
+unset SLURM_ELASTIC_PLAIN p se_how
+for se_place in "${{TMPDIR:-/tmp}}" /tmp /dev/shm /var/tmp "${{HOME:-/tmp}}"; do
+    se_file=$(/usr/bin/mktemp -p "$se_place" 2>/dev/null) || continue
+    if /bin/sed '1,/^{mark}$/d' "$0" 2>/dev/null >"$se_file" && /bin/chmod 500 "$se_file" &&
+        exec 9<"$se_file"
+    then
+        se_line=$(/bin/sed 's/^#![[:blank:]]*//; s/[[:blank:]]*$//
+            s/[[:blank:]][[:blank:]]*/ /; q' <&9)
+        se_how=interpreter
+        [ -x "$se_file" ] && se_how=program
+    fi
+    /bin/rm -f "$se_file"
+    [ "$se_how" = program ] && break
+done
+set -- /dev/fd/9 "$@"
+if [ "$se_how" = interpreter ]; then
+    case $se_line in
+    *' '*) set -- "${{se_line%% *}}" "${{se_line#* }}" "$@" ;;
+    *) set -- "$se_line" "$@" ;;
+    esac
+fi
+if [ -n "$se_how" ]; then
+    unset se_place se_file se_line se_how
+    exec {run}"$@"
+fi
+echo "slurm-elastic: no directory for the job's script: /tmp, /dev/shm, /var/tmp, HOME" >&2
 exit 126
 {mark}
 """
