@@ -361,6 +361,21 @@ def test_a_machine_whose_end_is_decided_is_dropped_with_the_next_look(bed: Bed) 
 
 
 @pytest.mark.parametrize("kind", ["bed", "once"])
+def test_a_machine_that_a_list_has_as_stopped_by_mistake_stays_in_with_its_key(
+    request: pytest.FixtureRequest, kind: str
+) -> None:
+    there: Bed = request.getfixturevalue(kind)
+    one = there.machine()
+    there.ledger.tunnels.enrol(tunnel_of(there, one, K1))
+    there.tunnels.look()
+    for state in (InstanceState.STOPPED, InstanceState.RUNNING):
+        there.ledger.machines.observe("aws", [replace(one, state=state, address=None)], there.now)
+        there.tunnels.look()
+        assert there.admitted() == {(K1, True)}
+        assert len(there.ledger.tunnels.all()) == 1
+
+
+@pytest.mark.parametrize("kind", ["bed", "once"])
 def test_a_machine_that_is_stopped_is_out_and_in_again_when_it_is_started(
     request: pytest.FixtureRequest, kind: str
 ) -> None:

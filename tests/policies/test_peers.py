@@ -52,13 +52,19 @@ def test_a_machine_that_enrolled_is_let_in_until_its_end_is_decided() -> None:
     seen = admission([machine()], [], [tunnel()], ADDRESSES, CLOUDS)
     assert seen.peers == (TunnelPeer(address="10.99.0.8", key="K"),)
     assert (seen.enrolling, seen.over) == ((), ())
-    for gone in (
-        machine(suspending=5.0),
-        replace(machine(), instance=replace(machine().instance, state=InstanceState.STOPPING)),
-    ):
-        seen = admission([gone], [], [tunnel()], ADDRESSES, CLOUDS)
-        assert (seen.peers, seen.enrolling, seen.over) == ((), (), (tunnel(),))
+    seen = admission([machine(suspending=5.0)], [], [tunnel()], ADDRESSES, CLOUDS)
+    assert (seen.peers, seen.enrolling, seen.over) == ((), (), (tunnel(),))
     assert admission([], [], [tunnel()], ADDRESSES, CLOUDS).over == (tunnel(),)
+
+
+@pytest.mark.parametrize("state", [InstanceState.STOPPING, InstanceState.STOPPED])
+def test_a_list_that_has_a_wanted_machine_as_off_does_not_shut_it_out(state: InstanceState) -> None:
+    some = [machine(), machine("pub2", cloud="onprem")]
+    listed = [replace(m, instance=replace(m.instance, state=state)) for m in some]
+    seen = admission(listed, [], [tunnel()], ADDRESSES, CLOUDS)
+    assert seen == admission(some, [], [tunnel()], ADDRESSES, CLOUDS)
+    assert len(seen.peers) == 2
+    assert seen.over == ()
 
 
 def test_the_key_of_a_machine_is_not_that_of_the_next_one_for_its_node() -> None:

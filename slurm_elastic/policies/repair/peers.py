@@ -18,7 +18,6 @@ from ipaddress import IPv4Address, IPv4Network, ip_address
 
 from msgspec import Struct
 
-from slurm_elastic.model.cluster import STANDING
 from slurm_elastic.model.memory import Launch, Machine, Tunnel, generation_time
 
 KEY_BYTES = 32
@@ -99,7 +98,9 @@ def admission(
     enrol.
     """
     # A machine loses its way to the head when its end is decided, not when the cloud has ended it.
-    serving = [m for m in machines if m.is_wanted and m.instance.state in STANDING]
+    # Whether a list has it as stopped does not count: one list may be wrong, and a machine that is
+    # shut out cannot hand in its key again.
+    serving = [m for m in machines if m.is_wanted]
     tunnel_machines = [m for m in serving if m.instance.cloud in clouds]
     launching = [row for row in launches if row.cloud in clouds]
     serving_keys = {(m.instance.generation, m.instance.node) for m in tunnel_machines}
