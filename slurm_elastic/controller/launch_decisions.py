@@ -46,9 +46,7 @@ class Refusals(Struct):
         self.refused.append((spec, cause))
 
     def record_collected(self) -> None:
-        """Record the launches refused since the last call in one decision, and delete their own
-        rows from the ledger.
-        """
+        """Record the launches refused since the last call in one decision."""
         if not self.refused:
             return
         groups = grouped((spec.offer, cause) for spec, cause in self.refused)
@@ -59,7 +57,6 @@ class Refusals(Struct):
         record_launch_decision(
             self.site, self.request, nodes, "launch-refused", cause, None if is_single else detail
         )
-        self.site.ledger.launches.forget([spec.generation for spec, _ in self.refused])
         self.refused = []
 
 

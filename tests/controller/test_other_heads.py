@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace as replaced
 
+from slurm_elastic.base.errors import CapacityError
 from slurm_elastic.config.telling import NotifyEvent
 from slurm_elastic.controller.context import new_generation
 from slurm_elastic.controller.daemon import Daemon
@@ -20,7 +21,7 @@ from slurm_elastic.controller.other_heads import REMEDY, continue_here
 from slurm_elastic.features.registry import FEATURES
 from slurm_elastic.features.telling import all_occasions
 from slurm_elastic.model.causes.repairs import JournalOfOtherHost
-from slurm_elastic.model.cluster import Instance, InstanceState
+from slurm_elastic.model.cluster import Instance, InstanceState, LaunchSpec
 from slurm_elastic.model.journal_owner import Host, JournalOwner
 from slurm_elastic.policies.repair.other_heads import launched_by_others
 from slurm_elastic.state.heartbeat import OTHER_HEAD_MEANS, read_mark
@@ -265,6 +266,29 @@ def test_a_journal_stays_with_its_host(head: World, same: Host | None) -> None:
     moved_to(head, HERE)
     moved_to(head, same)
     assert not is_found(head)
+
+
+def test_a_machine_that_a_cloud_makes_in_spite_of_its_refusal_is_no_other_heads(
+    head: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cloud = head.clouds["pub"]
+    cloud.visible_after = 20
+    launch, refused = cloud.launch, list[LaunchSpec]()
+
+    def launch_and_refuse_once(spec: LaunchSpec) -> Sequence[Instance]:
+        machines = launch(spec)
+        if not refused:
+            refused.append(spec)
+            raise CapacityError("pub", "NoValidHost", "one of the hosts failed")
+        return machines
+
+    monkeypatch.setattr(cloud, "launch", launch_and_refuse_once)
+    head.slurm.submit(1, ["pub1", "pub2"])
+    head.advance(300)
+    assert refused
+    assert not is_found(head)
+    assert "RUNNING" in state_of(head, 1)
+    assert len(head.alive("pub")) == 1  # one of the two machines has ended as a double
 
 
 def test_every_generation_that_a_head_makes_proves_a_head(head: World) -> None:

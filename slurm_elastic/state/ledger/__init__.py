@@ -4,7 +4,8 @@ Its facts are in ``<state_dir>/journal/``. Its view is ``<state_dir>/ledger.db``
 with the tables below. Times are Unix seconds, prices dollars per hour, lists and offers JSON::
 
     launches           one row per launch call, written before the call; kept until 40 days after
-                       the end of its last machine; a day after the answer only one offer remains
+                       the end of its last machine, without machines until 2 days after its
+                       failure; a day after the answer only one offer remains
       generation (key), request (correlation id), pool, cloud, nodes, jobs,
       offer (or a list of several), state intent|done|failed, created, finished, error, accounts,
       owner, recipe

@@ -5,7 +5,7 @@ of the answer become rows of ``machines`` in the transaction that closes the lau
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping
 from enum import StrEnum
 from typing import NamedTuple
 
@@ -25,7 +25,7 @@ from slurm_elastic.model.launch_states import (
 from slurm_elastic.model.memory import Launch
 from slurm_elastic.state.ledger.books import BookRows
 from slurm_elastic.state.store.store import Store, Table
-from slurm_elastic.state.store.view import OF_LIST, to_json
+from slurm_elastic.state.store.view import to_json
 
 LAUNCH_COLUMNS = (
     "generation, request, pool, cloud, nodes, jobs, offer, state, created, finished, "
@@ -41,7 +41,6 @@ class LaunchCall(StrEnum):
 
     INTEND = "record_intent"
     FAILED = "record_failure"
-    FORGET = "forget"
     LAUNCHED = "record_launch"
     ADOPT = "adopt"
     START = "record_start"
@@ -49,12 +48,12 @@ class LaunchCall(StrEnum):
 
 class LaunchTransition(NamedTuple):
     """After ``call`` a launch in one of the states ``before`` is in the state ``after``. ``before``
-    is empty for a new launch; ``after`` is None if the launch is deleted.
+    is empty for a new launch.
     """
 
     call: LaunchCall
     before: tuple[type[LaunchState], ...]
-    after: type[LaunchState] | None
+    after: type[LaunchState]
     by: str
 
 
@@ -65,7 +64,6 @@ LAUNCH_TRANSITIONS = (
     LaunchTransition(LaunchCall.LAUNCHED, (Intended, Failed), Done, "a launch; a round: machines"),
     LaunchTransition(LaunchCall.ADOPT, (Intended,), Done, "a round: its cloud has a new name"),
     LaunchTransition(LaunchCall.START, (), Done, "the start of a stopped machine"),
-    LaunchTransition(LaunchCall.FORGET, (Failed,), None, "a request that another offer served"),
 )
 
 
@@ -209,13 +207,6 @@ class Launches:
                 f"where generation = ? and {launches_allowed(LaunchCall.FAILED)}",
                 WORDS[Failed], now, error, generation,
             )  # fmt: skip
-
-    def forget(self, generations: Sequence[str]) -> None:
-        """Delete the failed ones of these launches. The caller keeps the clouds' messages."""
-        # Hundreds of offers may refuse a request, and a refused launch costs nothing.
-        sql = f"delete from launches where generation in {OF_LIST} "
-        sql += f"and {launches_allowed(LaunchCall.FORGET)}"
-        self._store.execute(None, sql, to_json(generations))
 
     def open(self) -> tuple[Launch, ...]:
         """Intents without a known answer of the cloud, oldest first."""

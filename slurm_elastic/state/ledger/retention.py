@@ -22,6 +22,11 @@ SHORTENED_AFTER = 86400.0
 """Seconds after its answer after which a launch is shortened: longer than any boot."""
 LAUNCHES_KEPT = COSTS_KEPT_S
 """Seconds for which a launch is kept after its last machine ended: as long as a budget counts."""
+FAILED_LAUNCHES_KEPT = 2 * 86400.0
+"""Seconds for which a launch without machines is kept after its failure. A cloud may make a machine
+in spite of its refusal and list it late; without the launch it would prove another head. Hundreds
+of offers may refuse one request, so these rows are not kept for as long as others.
+"""
 MACHINES_KEPT = 400 * 86400.0
 """Seconds for which a machine is kept after its end: the account of a year and a month to read it.
 """
@@ -65,6 +70,11 @@ _OLD_LAUNCHES = """
         (select generation from machines where ended is null or ended >= :before)
 """
 
+_FAILED_LAUNCHES = """
+    delete from launches where state = 'failed' and finished < ?
+    and generation not in (select generation from machines)
+"""
+
 
 def advance_record_time(db: sqlite3.Connection, now: float) -> float:
     """Advance the time that deletions count from towards ``now``, and return it.
@@ -93,6 +103,7 @@ def forget(db: sqlite3.Connection, now: float) -> None:
         db.execute(f"delete from {table} where end < ?", (now - MACHINES_KEPT,))
     db.execute("delete from reservations where ends < ?", (now - MACHINES_KEPT,))
     db.execute(_OLD_RUNS, (MOST_RUNS,))
+    db.execute(_FAILED_LAUNCHES, (now - FAILED_LAUNCHES_KEPT,))
     db.execute(_OLD_LAUNCHES, {"before": now - LAUNCHES_KEPT})
 
 

@@ -79,7 +79,6 @@ class Recorder:
                 spec("g1", ("pub1",)), "r", now
             ),
             LaunchCall.FAILED: lambda: ledger.launches.record_failure("g1", "no capacity", now),
-            LaunchCall.FORGET: lambda: ledger.launches.forget(["g1"]),
             LaunchCall.LAUNCHED: lambda: ledger.machines.record_launch(
                 "g1", [instance("i-1")], now
             ),

@@ -79,17 +79,6 @@ def test_both_are_told_as_of_one_moment(ledger: Ledger) -> None:
     assert [row.generation for row in state.launches] == ["g2"]
 
 
-def test_of_some_launches_those_that_were_refused_are_forgotten(ledger: Ledger) -> None:
-    for generation in ("g1", "g2", "g3", "g4"):
-        ledger.launches.record_intent(spec(generation), "r", T0)
-    ledger.launches.record_failure("g1", "no", T0)
-    ledger.launches.record_failure("g2", "no", T0)
-    ledger.machines.record_launch("g3", [], T0)
-    ledger.launches.forget(["g1", "g3", "g4"])
-    there = [g for g in ("g1", "g2", "g3", "g4") if ledger.launches.get(g) is not None]
-    assert there == ["g2", "g3", "g4"]
-
-
 def test_clouds_that_have_or_had_machines_are_named(ledger: Ledger) -> None:
     for number, cloud in enumerate(("gcp", "aws", "old")):
         at = offer(cloud)

@@ -111,6 +111,20 @@ def test_launches_go_when_no_budget_counts_their_machines_and_machines_later(
     assert ledger.machines.live(ended_since=0) == ()
 
 
+def test_a_failed_launch_is_kept_for_as_long_as_its_machines_may_still_be_listed(
+    ledger: Ledger,
+) -> None:
+    for name in ("g1", "g2"):
+        ledger.launches.record_intent(ask(name), "r", T0)
+        ledger.launches.record_failure(name, "no capacity", T0)
+    ledger.machines.record_launch("g2", [machine("g2", T0)], T0)
+    ledger.compact(T0 + retention.FAILED_LAUNCHES_KEPT)
+    assert ledger.launches.get("g1") is not None
+    ledger.compact(T0 + retention.FAILED_LAUNCHES_KEPT + 1)
+    assert ledger.launches.get("g1") is None
+    assert ledger.launches.get("g2") is not None, "its machine exists after all"
+
+
 def test_of_runs_of_jobs_the_latest_are_kept(
     ledger: Ledger, monkeypatch: pytest.MonkeyPatch
 ) -> None:
