@@ -700,6 +700,30 @@ def test_a_job_that_has_not_ended_keeps_its_files(
 
 
 @needs.ROOT
+@pytest.mark.parametrize(
+    ("later", "kept"), [("8 RUNNING", ["next", "old"]), ("8 COMPLETING", []), ("", [])]
+)
+def test_a_job_that_starts_during_the_removal_keeps_its_files(
+    tmp_path: Path, later: str, kept: list[str]
+) -> None:
+    """It makes its files right after squeue's first answer. If it has ended too by the second one,
+    they are removed with the rest.
+    """
+    node = Node(tmp_path)
+    mine, early = node.leave("old/a", ALICE), node.scratch / "old/early"
+    (tmp_path / "squeue").write_text(
+        "#!/bin/sh\necho 7 COMPLETING\n"
+        f"if [ -e '{tmp_path}/asked' ]; then echo '{later}'; exit; fi\n"
+        f"cd '{node.scratch}' && mkdir next && touch next/b old/early '{tmp_path}/asked'\n"
+        f"chown {ALICE} next next/b old/early\n"
+    )
+    assert (node.wipe(ALICE), node.said) == (0, "")
+    assert not mine.exists()
+    assert sorted(path.name for path in node.scratch.iterdir()) == kept
+    assert (early.exists(), (node.scratch / "next/b").exists()) == (bool(kept), bool(kept))
+
+
+@needs.ROOT
 def test_files_of_a_job_that_ends_at_the_same_moment_go_back_first(tmp_path: Path) -> None:
     node = Node(tmp_path)
     mine = node.leave("a", ALICE)
