@@ -138,7 +138,7 @@ class Autoscaler(Part):
             replace(group, now=self._waste.resolved(group.name, group.now))
             for group in pool_groups(site, view, self._covered_jobs)
         ]
-        self._report_health([error for group in groups if (error := self._serve(group, view))])
+        self._report_health(self._serve_all(groups, view))
         partitions = {cloud.partition_name for cloud in site.clouds.values()}
         work_in_s = seconds_to_work(view.jobs, partitions, site.now())
         # Machines cost money, and their end depends on the time alone. So does the end of a
@@ -156,6 +156,23 @@ class Autoscaler(Part):
         if error or error_by_name.get(HEALTH):
             health = Health(name=HEALTH, checked=self._site.now(), error=error, code="growth")
             self._site.ledger.health.report(health)
+
+    def _serve_all(self, groups: Sequence[PoolGroup], view: Observation) -> list[str]:
+        """Serve the groups one after the other. Return the growth policies' errors.
+
+        A job may be able to use several groups. It counts only in the group that has machines for
+        it, and so in the first one that can start them.
+        """
+        covered = self._covered_jobs
+        jobs_of = {group.name: group.served | covered[group.name].awaiting() for group in groups}
+        errors = []
+        for group in groups:
+            elsewhere = {
+                job for name, jobs in jobs_of.items() if name != group.name for job in jobs
+            }
+            errors.append(self._serve(group.without(elsewhere), view))
+            jobs_of[group.name] = group.served | covered[group.name].awaiting()
+        return [error for error in errors if error]
 
     def _serve(self, group: PoolGroup, view: Observation) -> str:
         """Decide for one group and carry the decision out. Return the growth policy's error, or

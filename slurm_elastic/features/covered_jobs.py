@@ -25,6 +25,10 @@ class CoveredJobs:
         self._jobs: dict[int, int | None] = dict.fromkeys(jobs)
         self._started = dict(started)
 
+    def awaiting(self) -> frozenset[int]:
+        """The covered jobs for which a started node is not up yet."""
+        return frozenset().union(*self._started.values()) & self._jobs.keys()
+
     def remaining(
         self, jobs: Sequence[SlurmJob], nodes: Mapping[str, SlurmNode]
     ) -> tuple[int, ...]:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from slurm_elastic.controller.budget import apply_directives, find_barred_payers, find_stops
 from slurm_elastic.controller.context import Site
@@ -40,6 +41,8 @@ class PoolGroup(Struct, frozen=True, kw_only=True):
     cause of the hold. ``needless_holds``: nodes held although they are up or coming. ``idle``: the
     idle machines, including machines that slurmctld is about to allocate, because it picks them by
     their weights. ``too_long``: by job that may run longer than any machine stays, the cause.
+
+    ``served``: waiting jobs that slurmctld is about to start on machines of the group.
     """
 
     name: str
@@ -50,6 +53,15 @@ class PoolGroup(Struct, frozen=True, kw_only=True):
     needless_holds: tuple[str, ...]
     idle: Mapping[str, tuple[IdleInstance, ...]]
     too_long: Mapping[int, AnyCause]
+    served: frozenset[int] = frozenset()
+
+    def without(self, jobs: Set[int]) -> PoolGroup:
+        """Return the group without these ``jobs``, which get machines of other groups. Jobs that
+        have machines of this group on their way stay: they need no more, but must not count again.
+        """
+        gone = jobs - set(self.now.covered)
+        queue = tuple(job for job in self.now.queue if job.id not in gone)
+        return replace(self, now=replace(self.now, queue=queue))
 
 
 def observe(site: Site) -> Observation:
@@ -110,15 +122,21 @@ def _blocked_pools(site: Site) -> dict[str, AnyCause]:
 def pool_groups(
     site: Site, view: Observation, counted: Mapping[str, CoveredJobs]
 ) -> list[PoolGroup]:
-    """Group all pools by growth policy, in the site's order. ``counted``: by group name."""
+    """Group all pools by growth policy, in the order in which machines are started. ``counted``: by
+    group name.
+    """
     by_growth: dict[AnyGrowth, list[Pool]] = {}
     for pool in site.pools.values():
         by_growth.setdefault(site.rules[pool.name].growth, []).append(pool)
+    place_of = {
+        pool.name: place for place, pool in enumerate(_in_use_order(site, [*site.pools.values()]))
+    }
+    by_use = sorted(by_growth.items(), key=lambda row: min(place_of[pool.name] for pool in row[1]))
     return [
         _pool_group(
             site, view, growth, pools, counted[pools[0].name].remaining(view.jobs, view.nodes)
         )
-        for growth, pools in by_growth.items()
+        for growth, pools in by_use
     ]
 
 
@@ -165,6 +183,7 @@ def _pool_group(
         ),
         idle=idle,
         too_long=lasting.too_long,
+        served=frozenset(job.id for job in rows) - {job.id for job in queue},
     )
 
 

@@ -14,6 +14,7 @@ import msgspec
 import pytest
 from msgspec.structs import replace
 
+from slurm_elastic.base.hostlist import compress
 from slurm_elastic.config.access import Who
 from slurm_elastic.config.policies import (
     Budget,
@@ -170,6 +171,61 @@ def test_bursts_start_machines_ahead_and_keep_the_others_from_slurm(
     world.advance(60)
     assert drained(world) == list(PUB)
     assert world.alive() == []
+
+
+NEXT = tuple(f"next{n}" for n in range(1, 4))
+
+
+def two_groups(growths: tuple[str, str], **first: Any) -> World:
+    """Two public clouds, each with a pool of three and a growth policy of its own."""
+    plain = make_config(Path("/nonexistent"))
+    clouds = tuple(
+        FakeCloud(
+            name=name, location=Location.PUBLIC, types=SHAPE,
+            limits=Limits(dollars_per_hour=10.0), policies=CloudPolicies(growth=growth),
+        )
+        for name, growth in zip(("pub", "next"), growths, strict=True)
+    )  # fmt: skip
+    burst = replace(plain.pools[1], markets=(Market.ON_DEMAND,))
+    pools = (
+        replace(burst, **first),
+        replace(burst, name="later", cloud="next", nodes=compress(NEXT)),
+    )
+    return World(
+        allow=Who(accounts=("physics",)), clouds=clouds, pools=pools, limits=Limits(),
+        policies=SitePolicies(poll_interval=5.0),
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("growths", "first", "bought"),
+    [
+        (("on_demand", "group_bursts(group=1)"), {}, (2, 0)),
+        (("group_bursts(group=1)", "on_demand"), {}, (2, 0)),
+        (("on_demand", "group_bursts(group=1)"), {"max_nodes": 1}, (1, 1)),
+    ],
+)
+def test_a_job_that_may_use_pools_of_two_policies_gets_machines_once(
+    growths: tuple[str, str], first: dict[str, Any], bought: tuple[int, int]
+) -> None:
+    world = two_groups(growths, **first)
+    for name in NEXT:
+        world.slurm.set_node(name, partitions=("next",))
+    world.advance(30)
+    for id_ in (1, 2):
+        submit(world, id_, partitions=("pub", "next"), limit=600)
+        world.slurm.set_wish(id_, (*PUB, *NEXT))
+    world.advance(120)
+    rows = world.ledger.machines.live(ended_since=0.0)
+    waiting = [job.id for job in world.slurm.queue().values() if "PENDING" in job.states]
+    world.close()
+    assert not waiting
+    assert (
+        tuple(
+            len([row for row in rows if row.instance.cloud == cloud]) for cloud in ("pub", "next")
+        )
+        == bought
+    )
 
 
 def test_jobs_count_once_also_after_a_restart(
