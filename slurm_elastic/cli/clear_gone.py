@@ -28,7 +28,8 @@ def gone(
     unknown one. If the cloud is configured again and still has such a machine, we adopt it.
     """
     clouds = {cloud.name for cloud in config.clouds}
-    live = ledger.machines.live()
+    # Stopped machines count, too: their disks cost money.
+    live = (*ledger.machines.live(), *ledger.stops.machines())
     machines = [m for m in live if m.instance.cloud not in clouds]
     launches = [row for row in ledger.launches.open() if row.cloud not in clouds]
     seen_by_daemon = clouds | {m.instance.id for m in live if m.instance.cloud in clouds}

@@ -18,6 +18,7 @@ from msgspec.structs import replace
 from slurm_elastic.base.errors import (
     AuthError,
     CapacityError,
+    ConfigError,
     DeniedError,
     InstanceNotFound,
     ProviderError,
@@ -25,6 +26,7 @@ from slurm_elastic.base.errors import (
     TransientError,
 )
 from slurm_elastic.base.hostlist import compress
+from slurm_elastic.cli.clear_gone import gone
 from slurm_elastic.config import PoolSettings
 from slurm_elastic.config.joining import Join, Ssh
 from slurm_elastic.controller import provision
@@ -988,6 +990,23 @@ def test_a_stopped_machine_that_is_gone_ends_in_the_books(world: World) -> None:
     assert stopped(world) == {}
     run(world, 2, "pub1")
     assert len(world.machines_of("pub1")) == 1
+
+
+@pytest.mark.parametrize("by_cloud", [True, False])
+def test_an_operator_says_that_a_stopped_machine_of_a_former_cloud_is_gone(
+    world: World, *, by_cloud: bool
+) -> None:
+    run(world, 1, "pub1")
+    (old,) = world.machines_of("pub1")
+    idle(world)
+    assert stopped(world) == {old: "pub1"}
+    with pytest.raises(ConfigError, match="belongs to a configured cloud"):
+        gone(world.config, world.ledger, [old], world.now, 0)
+    former = replace(world.config, clouds=world.config.clouds[:1], pools=world.config.pools[:1])
+    lines = gone(former, world.ledger, ["pub" if by_cloud else old], world.now, 0)
+    assert lines == (f"machine {old} of cloud pub, node pub1",)
+    assert stopped(world) == {}
+    assert world.kinds("pub1")[-1] == "cleared"
 
 
 def test_a_lost_ledger_ends_what_nobody_knows_as_stopped_on_purpose(world: World) -> None:
