@@ -33,13 +33,14 @@ from slurm_elastic.providers.base.host_times import HostTimes
 from slurm_elastic.providers.base.machine_tags import MADE, machine_of, marks_of
 from slurm_elastic.providers.base.offers import plain_offers
 from slurm_elastic.providers.base.one_by_one import OneByOne
-from slurm_elastic.providers.base.parallel import each
+from slurm_elastic.providers.base.parallel import each, failures
 from slurm_elastic.providers.base.preflight import CheckRunner
 from slurm_elastic.providers.base.tags import CLUSTER, GENERATION
 
 OFF_PROVEN_S = 60.0
-"""A host that we did not order off is off if it says so again after so long. A BMC that restarts,
-or is updated, reports "off" for a while although its host runs.
+"""A host is off if it says so again after so long, whether or not we ordered it off. A BMC that
+restarts, or is updated, reports "off" for a while although its host runs. A host released then
+would stay on without an owner.
 """
 _REACH = "look at its BMC, the network to it and the credentials"
 
@@ -145,8 +146,8 @@ class SwitchedHosts:
         return ()
 
     def check(self) -> None:
-        """Ask one host whether it is on."""
-        self._power.is_on(next(iter(self._settings.hosts)))
+        """Prove that a host answers."""
+        self._require_answer(list(self._settings.hosts))
 
     def examine(self, pools: Sequence[Pool]) -> Sequence[Finding]:
         """Report for each host whether it answers, and whether other people have switched it on."""
@@ -202,20 +203,33 @@ class SwitchedHosts:
         own_claims = {
             h: c for h, c in claims if h in hosts and c.marks.get(CLUSTER) == cluster_uuid
         }
-        # Without a host of ours one other host shows whether hosts answer at all.
-        asked = list(own_claims) or list(hosts)[:1]
-        answers = each(asked, self._power.is_on, self._settings.threads)
-        if all(answer.exception() for answer in answers):
+        answers = each(list(own_claims), self._power.is_on, self._settings.threads)
+        errors = failures(answers)
+        if len(errors) == len(answers):
             for host in own_claims:
                 self._times.standing_s(host, "")
-            # This raises: if no host answers, the states are unknown, and an old state must not
-            # look like a listing.
-            answers[0].result()
-        # Not strict: ``asked`` has one host more than ``own_claims`` if no host is ours.
+            # If no host answers, the states are unknown, and an old state must not look like a
+            # listing. But one dead BMC must not make all other hosts unusable.
+            self._require_answer([h for h in hosts if h not in own_claims], errors[:1])
         return [
             (host, claim, None if answer.exception() else answer.result())
-            for (host, claim), answer in zip(own_claims.items(), answers, strict=False)
+            for (host, claim), answer in zip(own_claims.items(), answers, strict=True)
         ]
+
+    def _require_answer(self, hosts: Sequence[str], errors: Sequence[BaseException] = ()) -> None:
+        """Ask hosts until one of them answers. If none does, raise the first error; ``errors``: of
+        hosts that were asked before.
+        """
+        # Usually the first host answers, so it is asked alone.
+        threads = self._settings.threads
+        starts = range(1, len(hosts), threads)
+        for asked in (hosts[:1], *(hosts[start : start + threads] for start in starts)):
+            answers = each(asked, self._power.is_on, threads)
+            found = failures(answers)
+            if len(found) < len(answers):
+                return
+            errors = [*errors, *found]
+        raise errors[0]
 
     def _update(self) -> Sequence[Instance]:
         """Our hosts with their states, after the orders that follow from them. A host that does not
@@ -258,7 +272,7 @@ class SwitchedHosts:
         # Before ``power_on_timeout`` has passed, an order to come on may be under way. So a host is
         # released only later, unless we have seen it on.
         is_over = (claim.seen or is_boot_overdue) if claim.ending else claim.seen
-        if is_over and (claim.ending or off_s >= OFF_PROVEN_S):
+        if is_over and off_s >= OFF_PROVEN_S:
             self._claims.release(host, claim)
             return InstanceState.TERMINATED
         if is_boot_overdue and not claim.seen:

@@ -187,7 +187,7 @@ def test_a_bmc_that_says_off_while_it_restarts_loses_no_host(bed: Bed, between: 
         bed.now += 59
         assert bed.states() == {"h1": RUNNING}
         bed.power.on = {"h1"}
-        bed.power.silent = {"h1"} if between == "silent" else set()
+        bed.power.silent = set(HOSTS) if between == "silent" else set()
         if between == "silent":
             with pytest.raises(TransientError):
                 bed.states()
@@ -239,6 +239,7 @@ def test_one_that_does_not_come_on_in_its_time_ends(bed: Bed) -> None:
     bed.now = T0 + 120
     assert bed.states() == {"h1": STOPPING}
     assert bed.power.orders[1:] == [("h1", "off")], "it may have an order to come on"
+    bed.now += 60
     assert bed.states() == {}
     assert bed.claimed() == set()
 
@@ -275,7 +276,7 @@ def test_a_silent_host_is_as_it_was_and_where_all_are_nothing_is_known(bed: Bed)
     bed.states()
     bed.now += 60
     assert bed.states() == {"h1": RUNNING}
-    bed.power.silent = {"h1", "h2"}
+    bed.power.silent = set(HOSTS)
     with pytest.raises(TransientError, match="h1 does not answer"):
         bed.provider.instances()
     bed.power.silent = set()
@@ -286,10 +287,40 @@ def test_without_a_machine_one_host_says_whether_the_rack_answers(bed: Bed) -> N
     assert bed.states() == {}
     bed.provider.check()
     assert bed.power.asked == ["h1", "h1"]
-    bed.power.silent = {"h1"}
+    bed.power.silent = set(HOSTS)
     for ask in (bed.provider.instances, bed.provider.check):
-        with pytest.raises(TransientError):
+        with pytest.raises(TransientError, match="h1 does not answer"):
             ask()
+
+
+def test_a_dead_bmc_makes_no_other_host_unusable(bed: Bed) -> None:
+    bed.power.silent = {"h1"}
+    bed.provider.check()
+    assert bed.provider.instances() == ()
+    assert bed.launch("h2") == ["h2-g1"]
+    bed.power.on, bed.power.silent = {"h2"}, {"h1"}
+    bed.states()
+    bed.power.silent = {"h1", "h2"}
+    assert bed.states() == {"h2": RUNNING}, "the last known state of the silent host"
+    assert bed.launch("h3", generation="g2") == ["h3-g2"]
+
+
+def test_one_answer_of_a_restarting_bmc_releases_no_host_that_shuts_down(bed: Bed) -> None:
+    bed.launch("h1")
+    bed.power.on = {"h1"}
+    bed.states()
+    bed.provider.terminate(["h1-g1"])
+    bed.power.on = set()
+    assert bed.states() == {"h1": STOPPING}
+    bed.power.on = {"h1"}
+    bed.now += 180
+    assert bed.states() == {"h1": STOPPING}
+    assert bed.power.orders[-1] == ("h1", "off"), "it is still ours"
+    bed.power.on = set()
+    bed.states()
+    bed.now += 60
+    assert bed.states() == {}
+    assert bed.claimed() == set()
 
 
 def test_hosts_of_another_cluster_or_of_no_configuration_are_not_ours(bed: Bed) -> None:

@@ -62,6 +62,12 @@ def new_bed(bmcs: Bmcs) -> Callable[[Path], MatrixBed]:
     return lambda place: MatrixBed(bmcs, place)
 
 
+@pytest.fixture(autouse=True)
+def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One answer proves that a host is off: a minute for each end would be too long here."""
+    monkeypatch.setattr(switched, "OFF_PROVEN_S", 0.0)
+
+
 @pytest.mark.usefixtures("guarded")
 class TestRedfishLaunches(LaunchContract): ...
 
@@ -71,11 +77,7 @@ class TestRedfishScarcity(ScarceContract): ...
 
 
 @pytest.mark.usefixtures("guarded")
-class TestRedfishLateFailures(LateFailureContract):
-    @pytest.fixture(autouse=True)
-    def at_once(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        """One answer proves that a host is off."""
-        monkeypatch.setattr(switched, "OFF_PROVEN_S", 0.0)
+class TestRedfishLateFailures(LateFailureContract): ...
 
 
 @pytest.mark.usefixtures("guarded")
