@@ -122,9 +122,11 @@ def main() -> None:
     node = names[0 if is_alone else int(index())]
     os.makedirs(PLACE, exist_ok=True)
     lines = [f"{k}={shlex.quote(v)}\n" for k, v in dict(facts, node=node).items()]
-    for name, text in (("launch", "".join(lines)), ("node", node + "\n")):
+    # The launch's secret is only for root: a job could enrol with it in another machine's place.
+    for name, mode, text in (("launch", 0o600, "".join(lines)), ("node", 0o644, node + "\n")):
         draft = os.path.join(PLACE, "." + name)
-        with open(draft, "w", encoding="utf-8") as file:
+        handle = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, mode)
+        with os.fdopen(handle, "w", encoding="utf-8") as file:
             file.write(text)
         os.replace(draft, os.path.join(PLACE, name))
 

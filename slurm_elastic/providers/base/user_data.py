@@ -36,7 +36,7 @@ _BOUNDARY = "==slurm-elastic=="
 _FACTS = """#!/bin/sh
 umask 022
 mkdir -p /run/slurm-elastic
-cat > /run/slurm-elastic/.launch <<'SLURM_ELASTIC_FACTS'
+(umask 077; cat > /run/slurm-elastic/.launch) <<'SLURM_ELASTIC_FACTS'
 {lines}
 SLURM_ELASTIC_FACTS
 printf '%s\\n' {node} > /run/slurm-elastic/.node

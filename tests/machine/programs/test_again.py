@@ -98,6 +98,15 @@ def test_the_same_machine_boots_without_cloud_init_and_knows_its_node(machine: M
     assert (run / "cloud-init/disabled").exists(), "who waits for cloud-init waits for nothing"
 
 
+def test_only_root_may_read_what_is_kept_of_the_launch(machine: Machine) -> None:
+    launch = machine.root / "run/slurm-elastic/launch"
+    launch.chmod(0o600)
+    machine.do("keep")
+    assert (machine.kept / "launch").stat().st_mode & 0o777 == 0o600
+    assert machine.reboot()
+    assert launch.stat().st_mode & 0o777 == 0o600
+
+
 GENERATOR = "systemd/system-generators/cloud-init-generator"
 IDENTIFY = "usr/lib/cloud-init/ds-identify"
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket
+import stat
 import subprocess
 import sys
 import threading
@@ -18,7 +19,8 @@ from slurm_elastic.image.imds import MetadataAnswers, serving
 from slurm_elastic.providers.aws import boothook
 from slurm_elastic.providers.aws.requests import USER_DATA
 from slurm_elastic.providers.base.tags import in_order
-from slurm_elastic.providers.base.user_data import compose, program
+from slurm_elastic.providers.base.user_data import Form, compose, program
+from slurm_elastic.providers.openstack.requests import USER_DATA as OPENSTACK
 
 
 @pytest.fixture
@@ -48,6 +50,16 @@ def test_a_machine_takes_the_place_of_its_launch_index(metadata: str, tmp_path: 
     script = f". {tmp_path}/run/launch; echo $cluster/$pool/$nodes/$node"
     said = subprocess.run(["sh", "-c", script], capture_output=True, text=True, check=True)
     assert said.stdout == "site/it's a pool/pub[08-10],gpu[2,1],head/gpu2\n"
+
+
+@pytest.mark.parametrize("form", [USER_DATA, OPENSTACK], ids=["aws", "openstack"])
+def test_only_root_may_read_the_secret_of_the_launch(form: Form, tmp_path: Path) -> None:
+    text = program({"nodes": "a1", "generation": "g7", "enrol": "secret"}, form)
+    text = text.replace(boothook.PLACE, str(tmp_path))
+    subprocess.run([sys.executable, "-I", "-c", text], check=True, timeout=stretched(60))
+    assert "enrol=secret\n" in (tmp_path / "launch").read_text()
+    assert stat.S_IMODE((tmp_path / "launch").stat().st_mode) == 0o600
+    assert stat.S_IMODE((tmp_path / "node").stat().st_mode) == 0o644
 
 
 def test_a_list_too_long_for_user_data_comes_from_the_tags(metadata: str, tmp_path: Path) -> None:

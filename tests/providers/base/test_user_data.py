@@ -167,3 +167,12 @@ def test_facts_of_one_machine_are_a_program_that_a_shell_takes() -> None:
     assert "pool='a b'\n" in text
     assert "> /run/slurm-elastic/.node\n" in text
     subprocess.run(["sh", "-n", "-c", text], check=True)
+
+
+def test_only_root_may_read_the_facts_of_a_machine_with_an_enrolment_key(tmp_path: Path) -> None:
+    text = facts_program({"node": "n1", "enrol_key": "secret"})
+    text = text.replace("/run/slurm-elastic", str(tmp_path))
+    subprocess.run(["sh", "-c", text], check=True)
+    assert "enrol_key=secret\n" in (tmp_path / "launch").read_text()
+    assert (tmp_path / "launch").stat().st_mode & 0o777 == 0o600
+    assert (tmp_path / "node").stat().st_mode & 0o777 == 0o644
