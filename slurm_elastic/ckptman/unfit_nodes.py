@@ -27,6 +27,7 @@ LOOK_EVERY_S = 30.0
 """Seconds between two looks at a run's report."""
 LOOK_FOR_S = 3600.0
 """Seconds after the start of a run in which its image may turn out to be unusable there."""
+_AT_WORK = frozenset({"RUNNING", "SUSPENDED"})
 _NO_HURRY = (float("inf"), 0.0)
 
 
@@ -64,6 +65,11 @@ class UnfitNodes:
         if origin is None or not origin.is_unfit:
             return
         try:
+            # The look at a shared directory may take minutes. Slurm would also requeue a job that
+            # has ended meanwhile, or its next run.
+            job = site.jobs.read_new(run.job)
+            if job is None or job.key != run.key or not job.states & _AT_WORK:
+                return
             site.slurm.requeue(run.job)
         except SlurmError as error:
             log.warning("a job that its node cannot continue is not requeued, it is retried"

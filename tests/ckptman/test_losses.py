@@ -16,7 +16,7 @@ from slurm_elastic.ckptman.losses import notify_user
 from slurm_elastic.ckptman.origins import read_started_run
 from slurm_elastic.ckptman.unannounced_ends import unannounced_ends
 from slurm_elastic.features.notify_occasions import of_moves
-from slurm_elastic.model.checkpoint import Origin
+from slurm_elastic.model.checkpoint import JobRun, Origin
 from slurm_elastic.state.ckptstate.facts import Migration, MigrationStep
 from slurm_elastic.watch.view.checkpoints import CheckpointFacts, checkpoints_view
 from tests.ckptman.world import CkptWorld, told_lines
@@ -239,6 +239,29 @@ def test_a_job_whose_node_cannot_use_its_image_is_requeued_to_another_node(
     world.until(lambda: "RUNNING" in world.job(7).states)
     world.advance(300)
     assert world.job(7).restarts == 2
+
+
+@pytest.mark.parametrize(
+    ("state", "more_restarts"), [("COMPLETED", 0), ("COMPLETING", 0), ("RUNNING", 1)]
+)
+def test_a_job_that_changed_during_the_look_at_its_image_is_not_requeued(
+    world: CkptWorld, monkeypatch: pytest.MonkeyPatch, state: str, more_restarts: int
+) -> None:
+    """It would run once more, or its next run would end."""
+    requeues: list[int] = []
+
+    def look(run: JobRun) -> Origin:
+        if not requeues:
+            requeues.append(world.slurm.calls["requeue"])
+            world.slurm.set_job(7, state, restarts=run.attempt + more_restarts)
+        return Origin(image=1, is_unfit=len(requeues) == 1 and run.attempt == 1)
+
+    world.take(world.job(7).nodes[0])
+    world.until(lambda: world.job(7).restarts == 1)
+    monkeypatch.setattr(world.saver, "origin", look)
+    world.until(lambda: bool(requeues))
+    world.advance(10)
+    assert world.slurm.calls["requeue"] == requeues[0]
 
 
 def causes(world: CkptWorld) -> list[str]:
