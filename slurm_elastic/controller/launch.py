@@ -9,7 +9,8 @@ from __future__ import annotations
 import logging
 import random
 import sqlite3
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from enum import Enum
 from typing import TypeVar
 
@@ -249,15 +250,23 @@ def _handle_refusal(
     # no other offer would be tried, and every round would repeat this same launch.
     if not stays_open:
         site.ledger.launches.record_failure(spec.generation, str(error), site.now())
-    try:
+    with _tolerate_no_cool_down(spec):
         _cool_down(site, spec, error)
-    except sqlite3.Error:  # the ledger can store nothing, so nothing may be bought either
-        raise
-    # A cool-down only avoids useless calls. Its failure must not keep us from the next offer.
-    except Exception:
-        log.exception("offer does not cool down after a refusal offer=%s", spec.offer.key)
     outcome = LaunchOutcome.IN_DOUBT if stays_open else LaunchOutcome.REFUSED
     return Launched(outcome=outcome, reason=str(error))
+
+
+@contextmanager
+def _tolerate_no_cool_down(spec: LaunchSpec) -> Iterator[None]:
+    """Log an error of a cool-down. A cool-down only avoids useless calls, so its failure must not
+    keep us from the next offer.
+    """
+    try:
+        yield
+    except sqlite3.Error:  # the ledger can store nothing, so nothing may be bought either
+        raise
+    except Exception:
+        log.exception("offer does not cool down after a refusal offer=%s", spec.offer.key)
 
 
 def _cool_down(site: Site, spec: LaunchSpec, error: ProviderError) -> None:
@@ -345,14 +354,15 @@ def cool_down_partial(site: Site, spec: LaunchSpec, started: int) -> None:
     for now, but it refused no call, so its next cool-down does not grow. If the cloud names the
     offers that refused, these cool down as after a refusal.
     """
-    refused = list_refusals(site, spec)
-    for offer, error in refused:
-        site.ledger.exclusions.add(make_cool_down(site, offer, error))
-    seconds = site.config.timings.capacity_cooldown
-    for offer in () if refused else spec.offers:
-        site.ledger.exclusions.add(
-            after_partial(offer.key, started, len(spec.nodes), site.now(), seconds)
-        )
+    with _tolerate_no_cool_down(spec):
+        refused = list_refusals(site, spec)
+        for offer, error in refused:
+            site.ledger.exclusions.add(make_cool_down(site, offer, error))
+        seconds = site.config.timings.capacity_cooldown
+        for offer in () if refused else spec.offers:
+            site.ledger.exclusions.add(
+                after_partial(offer.key, started, len(spec.nodes), site.now(), seconds)
+            )
 
 
 def forget_refusals(site: Site, spec: LaunchSpec, instances: Sequence[Instance]) -> None:

@@ -165,6 +165,8 @@ def _provision_pool(
         launched = _launch_and_record(site, request, spec, refusals)
         served |= launched
         offers = subtract_launched(offers, spec.offer, len(launched))
+        if len(launched) < len(spec.nodes):
+            offers = _leave_out(offers, spec.offer)
     refusals.record_collected()
     waiting: tuple[str, ...] = ()
     cause: AnyCause | None = None
@@ -297,6 +299,18 @@ def subtract_launched(
     return tuple(
         replace(o, free=max(0, o.free - count), free_reason=f"this request took {count}")
         if o.key == launched_offer.key and o.free is not None and count
+        else o
+        for o in offers
+    )
+
+
+def _leave_out(offers: Sequence[Offer], exhausted: Offer) -> Sequence[Offer]:
+    """Give the offer no more room in this request. Its cool-down alone does not end the loop over
+    the offers: it may fail, or be over before the next decision.
+    """
+    return tuple(
+        replace(o, free=0, free_reason="it refused more to this request")
+        if o.key == exhausted.key
         else o
         for o in offers
     )

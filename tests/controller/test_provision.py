@@ -10,13 +10,13 @@ import pytest
 from ledger_cases import instance, offer
 from msgspec.structs import replace
 
-from slurm_elastic.base.errors import DeniedError
+from slurm_elastic.base.errors import CapacityError, DeniedError
 from slurm_elastic.config import PoolSettings
 from slurm_elastic.config.telling import NotifyEvent
 from slurm_elastic.controller import provision, shortfall
 from slurm_elastic.features.telling import all_occasions
 from slurm_elastic.model.causes import Quoted
-from slurm_elastic.model.cluster import Instance, Limits, Location, Market
+from slurm_elastic.model.cluster import Instance, LaunchSpec, Limits, Location, Market
 from slurm_elastic.model.exclusion import COOL_DOWN, Exclusion
 from slurm_elastic.policies.launch.exclusions import DENIED
 from slurm_elastic.policies.nodes.node_state import Phase, phase
@@ -162,6 +162,29 @@ def test_what_a_launch_leaves_of_a_clouds_room_is_for_those_that_wait_for_their_
     assert nodes_of(world.alive()) == list(MANY[:5])
     assert world.ledger.exclusions.holds() == (), "nobody was sent away meanwhile"
     world.close()
+
+
+def test_an_offer_whose_cool_down_fails_is_asked_once_in_a_request(
+    many: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class UnnamedError(CapacityError):
+        """Has no attributes of its base class, so no cool-down can be made of it."""
+
+        def __init__(self) -> None:
+            Exception.__init__(self, "no room")
+
+    asked: list[str] = []
+
+    def launch(spec: LaunchSpec) -> Sequence[Instance]:
+        asked.append(spec.offer.key)
+        assert len(asked) < 50, "the request asks without end"
+        raise UnnamedError
+
+    monkeypatch.setattr(many.clouds["pub"], "launch", launch)
+    many.slurm.submit(1, ["m1"])
+    many.advance(5)
+    assert many.spool.count() == 0
+    assert asked == [f"pub/{SPOT}"]
 
 
 def test_single_node_jobs_are_one_call_and_take_what_there_is(many: World) -> None:
