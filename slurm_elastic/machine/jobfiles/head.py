@@ -10,7 +10,7 @@ from itertools import chain
 
 from .locks import Locks
 from .marks import is_in, marked
-from .tree import Tree, sample, stamp, write_blocks
+from .tree import Tree, open_below, sample, stamp, write_blocks
 from .wire import Channel, CopyError, Message, UnreadableError
 
 _PASSED_ON = ("directory", "exclude")
@@ -64,12 +64,15 @@ def run(order: Message, channel: Channel, locks: Locks) -> Message:
             places = [_owned(place, uid) for place in used if place != "/" and os.path.isdir(place)]
             channel.send(outputs=outputs, places=places, marks=marks, **header)
         else:
-            present = [_present(o["path"], int(o["base"])) for o in order["outputs"]]
+            present = [_present(order, output) for output in order["outputs"]]
             channel.send(outputs=outputs, present=present, marks=marks, **header)
         shared = set(channel.receive()["shared"])
     if directory in shared:
         tree.note(directory, "the machine has the same directory: nothing in it is copied")
     if order["do"] == "out":
+        for path in outputs:
+            if not is_in(path, shared):
+                _check_output(order, path)
         result = _send_out(tree, order, channel, is_shared=directory in shared)
         # The output in a shared directory is on the head already, and stays out of later copies.
         result["bases"] = {path: _size_of(path) for path in outputs if not is_in(path, shared)}
@@ -93,11 +96,51 @@ def _size_of(path: str) -> int:
         return 0
 
 
-def _present(path: str, base: int) -> tuple[int, str]:
-    """The size of this run's output that the head has, and a sample of this output."""
+def _open_output(order: Message, path: str, flags: int) -> int:
+    """Open an output without following a link that a machine may have sent, with this job's files
+    or with those of an earlier job.
+    """
+    # O_NONBLOCK: the output may be a pipe, whose open would wait for a writer.
+    flags |= os.O_NONBLOCK | os.O_CLOEXEC
+    directory = os.path.normpath(str(order["directory"]))
+    below = os.path.relpath(path, directory)
+    if below.startswith("../"):
+        # The user has named these directories, and links to other file systems are common in them.
+        return os.open(path, flags | os.O_NOFOLLOW, 0o666)
+    return open_below(directory, below, flags, 0o666)
+
+
+def _check_output(order: Message, path: str) -> None:
+    """CopyError if the output could not come back because of a link: better before the job."""
     try:
-        # O_NONBLOCK: the output may be a pipe, whose open would wait for a writer.
-        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+        os.close(_open_output(order, path, os.O_RDONLY))
+    except OSError as error:
+        if error.errno in (errno.ELOOP, errno.ENOTDIR):
+            raise CopyError(
+                f"the output {path} is a link, or leads through one below the job's directory:"
+                " submit the job with the path of the file itself",
+                final=True,
+            ) from None
+
+
+def _links_of_outputs(order: Message) -> frozenset[str]:
+    """The paths in the job's directory at which a link would lead an output elsewhere."""
+    directory = os.path.normpath(str(order["directory"]))
+    paths: set[str] = set()
+    for output in order["outputs"]:
+        above, name = os.path.split(str(output["path"]))
+        real = os.path.join(os.path.realpath(above), name)
+        for top, path in ((directory, output["path"]), (os.path.realpath(directory), real)):
+            names = os.path.relpath(path, top).split("/")
+            paths |= {"/".join(names[: i + 1]) for i in range(len(names))}
+    return frozenset(paths)
+
+
+def _present(order: Message, output: Message) -> tuple[int, str]:
+    """The size of this run's output that the head has, and a sample of this output."""
+    base = int(output["base"])
+    try:
+        descriptor = _open_output(order, str(output["path"]), os.O_RDONLY)
     except OSError:
         return 0, ""
     try:
@@ -185,7 +228,7 @@ def _take_back(tree: Tree, order: Message, channel: Channel, bases: dict[str, in
         if message["t"] == "o":
             output = order["outputs"][int(message["i"])]
             try:
-                bases |= _take_output(tree, output, int(message["begin"]), order["do"], channel)
+                bases |= _take_output(tree, output, int(message["begin"]), order, channel)
             except OSError as error:
                 # The outputs come first, and trouble with one must not cost the job all the rest.
                 failed.append(f"{output['path']}: {error.strerror or error}")
@@ -215,6 +258,9 @@ def _take_entry(
         if message["t"] == "d":
             tree.make_directory(path, int(message["mode"]))
         elif message["t"] == "l":
+            if path in _links_of_outputs(order):
+                tree.note(path, "a link at the job's output, or on the way to it, is not copied")
+                return
             _take_link(tree, path, message, order)
         elif message["t"] == "m":
             _take_mode(tree, path, message)
@@ -230,13 +276,20 @@ def _take_entry(
 def _take_link(tree: Tree, path: str, message: Message, order: Message) -> None:
     with tree.only_writer(path):
         status = tree.status(path)
-        target = tree.link_target(path) if status and stat.S_ISLNK(status.st_mode) else None
-        if status is None or target == message["base"]:
+        if status is None or _is_base(tree, path, status, message):
             tree.write_link(path, message["to"])
-        elif target != message["to"]:
+        elif not _leads_to(tree, path, message):
             place = _other_name(tree, path, order, lambda name: _leads_to(tree, name, message))
             tree.write_link(place, message["to"])
             tree.note(path, f"it was changed on the head, too: the job's is {place}")
+
+
+def _is_base(tree: Tree, path: str, status: os.stat_result, message: Message) -> bool:
+    """Whether the head still has the file or link that the job began with."""
+    base = message["base"]
+    if stat.S_ISLNK(status.st_mode):
+        return isinstance(base, str) and tree.link_target(path) == base
+    return stat.S_ISREG(status.st_mode) and stamp(status) == base
 
 
 def _take_mode(tree: Tree, path: str, message: Message) -> None:
@@ -276,7 +329,7 @@ def _place_file(
     with tree.draft(path, message, blocks, sync=True) as draft, tree.only_writer(path):
         # Other jobs, and the other nodes of this one, may have brought a file of this name by now.
         status, place = tree.status(path), path
-        is_changed = status is not None and stamp(status) != message["base"]
+        is_changed = status is not None and not _is_base(tree, path, status, message)
         if is_changed and not _has_come(tree, path, message):
             place = _other_name(tree, path, order, lambda name: _has_come(tree, name, message))
             tree.note(path, f"it was changed on the head, too: the job's is {place}")
@@ -313,7 +366,7 @@ def _other_name(tree: Tree, path: str, order: Message, has_come: Callable[[str],
 
 
 def _take_output(
-    tree: Tree, output: Message, begin: int, kind: str, channel: Channel
+    tree: Tree, output: Message, begin: int, order: Message, channel: Channel
 ) -> dict[str, int]:
     """Write a run's output. Return its path with the place where it begins; {} if it cannot be
     written.
@@ -322,9 +375,8 @@ def _take_output(
     with channel.content() as blocks:
         try:
             base = _write_output(
-                path, base, begin, blocks, is_last=kind == "back", locks=tree.locks,
-                wait=channel.beat,
-            )  # fmt: skip
+                order, path, base, begin, blocks, locks=tree.locks, wait=channel.beat
+            )
         except (FileNotFoundError, *_ONE_FILE) as error:
             tree.note(path, error)
             return {}
@@ -332,7 +384,7 @@ def _take_output(
 
 
 def _write_output(
-    path: str, base: int, begin: int, blocks: Iterator[bytes], *, is_last: bool, locks: Locks,
+    order: Message, path: str, base: int, begin: int, blocks: Iterator[bytes], *, locks: Locks,
     wait: Callable[[], object],
 ) -> int:  # fmt: skip
     """Write a run's output into its file from ``base`` on, so that the output of earlier runs
@@ -341,8 +393,8 @@ def _write_output(
     Return where the output begins. That is later than ``base`` if another job's text is there.
     ``begin``: how much of the output the machine has left out, because the file has it already.
     """
-    # Links are followed, as by slurmstepd: the user has named this path, and no machine has.
-    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NONBLOCK | os.O_CLOEXEC, 0o666)
+    is_last = order["do"] == "back"
+    descriptor = _open_output(order, path, os.O_RDWR | os.O_CREAT)
     try:
         status = os.fstat(descriptor)
         if not stat.S_ISREG(status.st_mode):

@@ -209,6 +209,12 @@ class _Book:
         """Whether the file has changed since it came. True if a job has made it."""
         known = self.base.get(path)
         here = known["here"] if isinstance(known, dict) else self.own.get(path)
+    def base_of(self, path: str) -> list[int] | str | None:
+        """What the head had at the path: the stamp of a file, the target of a link, or None."""
+        known = self.base.get(path)
+        base: list[int] | str | None = known["head"] if isinstance(known, dict) else known
+        return base
+
         return bool(here != stamp(status))
 
 
@@ -334,8 +340,7 @@ def _send_changes(
             elif stat.S_ISLNK(status.st_mode):
                 target, known = tree.link_target(path), book.base.get(path)
                 if target != known and path not in book.own:
-                    base = known if isinstance(known, str) else None
-                    channel.send(t="l", p=path, to=target, base=base)
+                    channel.send(t="l", p=path, to=target, base=book.base_of(path))
             elif book.changed(path, status):
                 _send_file(tree, path, book, channel)
             elif (known := book.base.get(path)) and known["mode"] != status.st_mode & 0o777:
@@ -348,10 +353,9 @@ def _send_changes(
 def _send_file(tree: Tree, path: str, book: _Book, channel: Channel) -> None:
     descriptor = tree.open(path)
     try:
-        status, known = os.fstat(descriptor), book.base.get(path)
-        base = known["head"] if isinstance(known, dict) else None
+        status = os.fstat(descriptor)
         channel.send(t="f", p=path, s=status.st_size, m=status.st_mtime_ns, mode=status.st_mode,
-                     base=base)  # fmt: skip
+                     base=book.base_of(path))  # fmt: skip
         channel.send_content(descriptor)
     finally:
         os.close(descriptor)

@@ -278,6 +278,22 @@ def _open_below(root: int, names: Sequence[str], device: int | None) -> int:
     return descriptor
 
 
+def open_below(directory: str, path: str, flags: int, mode: int) -> int:
+    """Open a file at a path below the directory. OSError if the file, or a directory on the way, is
+    a link.
+    """
+    *above, name = path.split("/")
+    root = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        place = _open_below(root, above, None)
+    finally:
+        os.close(root)
+    try:
+        return os.open(name, flags | os.O_NOFOLLOW, mode, dir_fd=place)
+    finally:
+        os.close(place)
+
+
 def write_blocks(descriptor: int, blocks: Iterator[bytes], *, sync: bool) -> None:
     """Write all blocks. ``sync``: so that an fsync after it is short."""
     unsynced = 0

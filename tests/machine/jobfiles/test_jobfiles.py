@@ -498,14 +498,9 @@ def test_a_file_that_grew_on_the_head_meanwhile_is_left(pair: Pair) -> None:
 
 
 def write_output(pair: Pair, base: int, begin: int, text: bytes, *, is_last: bool) -> int:
+    order = pair.order("back" if is_last else "outputs", JOB)
     return head._write_output(
-        str(pair.output),
-        base,
-        begin,
-        iter([text]),
-        is_last=is_last,
-        locks=pair.locks,
-        wait=lambda: None,
+        order, str(pair.output), base, begin, iter([text]), locks=pair.locks, wait=lambda: None
     )
 
 
@@ -735,6 +730,61 @@ def test_no_link_is_followed(pair: Pair) -> None:
     tree.write("f", {"mode": 0o4755, "m": 0}, iter([b"x"]), sync=False)
     assert names(outside) == []
     assert (pair.head / "f").stat().st_mode & 0o7777 == 0o755, "no set-user-id"
+
+
+def test_a_link_that_a_machine_planted_leads_no_output_elsewhere(pair: Pair) -> None:
+    """With an earlier job's files, at the path of the output of the next one."""
+    keys = pair.state / "keys"
+    keys.write_text("of the user\n")
+    pair.do("out")
+    pair.output.symlink_to(keys)
+    (pair.node / "out.txt").write_text("of root on the machine\n")
+    for way in ("outputs", "back"):
+        with suppress(CopyError):
+            pair.do(way)
+        assert keys.read_text() == "of the user\n"
+    with pytest.raises(CopyError, match="is a link, or leads through one") as error:
+        pair.do("out")
+    assert error.value.final
+
+
+@pytest.mark.parametrize("place", ["out.txt", "logs/out.txt"])
+def test_no_link_comes_to_the_path_of_an_output(pair: Pair, place: str) -> None:
+    path = place.partition("/")[0]
+    tree, order = Tree(str(pair.head), [], locks=pair.locks), pair.order("back", JOB)
+    order["outputs"] = [{"path": f"{pair.head}/{place}", "base": 0}]
+    message = {"t": "l", "p": path, "to": str(pair.state), "base": None}
+    ours, theirs = socket.socketpair()
+    with theirs, channel_of(ours) as channel:
+        head._take_entry(tree, message, order, channel, {})
+    assert names(pair.head) == []
+    assert tree.notes == [f"{path}: a link at the job's output, or on the way to it, is not copied"]
+
+
+def test_no_link_of_a_job_replaces_a_file_that_was_changed_on_the_head(pair: Pair) -> None:
+    for name in ("changed", "same"):
+        (pair.head / name).write_text("old")
+    (pair.head / "link").symlink_to("old")
+    pair.do("out")
+    for name in ("changed", "same"):
+        (pair.node / name).unlink()
+        (pair.node / name).symlink_to("/scratch")
+    (pair.node / "made").symlink_to("/scratch")
+    (pair.node / "link").unlink()
+    (pair.node / "link").write_text("a file now")
+    (pair.head / "changed").write_text("of the head, later")
+    (pair.head / "made").write_text("of the head, too")
+    notes = pair.do("back")["notes"]
+    assert (pair.head / "changed").read_text() == "of the head, later"
+    assert (pair.head / "made").read_text() == "of the head, too"
+    assert os.readlink(pair.head / "same") == "/scratch"
+    assert (pair.head / "link").read_text() == "a file now"
+    assert not (pair.head / "link").is_symlink()
+    assert os.readlink(pair.head / "changed.job-7") == "/scratch"
+    assert notes == [
+        "changed: it was changed on the head, too: the job's is changed.job-7",
+        "made: it was changed on the head, too: the job's is made.job-7",
+    ]
 
 
 def test_an_output_that_is_no_file_costs_nothing_else(pair: Pair) -> None:
