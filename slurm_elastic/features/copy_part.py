@@ -30,7 +30,7 @@ from slurm_elastic.controller.context import Site
 from slurm_elastic.controller.extensions import Extensions, Part
 from slurm_elastic.controller.periodic import SiteTask
 from slurm_elastic.features.copy_ages import CopyAges
-from slurm_elastic.features.copying import GO, Copies, CopyRequest
+from slurm_elastic.features.copying import GO, ON_NODES, Copies, CopyRequest
 from slurm_elastic.model.copying import CopyState, JobCopy
 from slurm_elastic.slurm.client.job_files import read_job_files
 from slurm_elastic.state.ledger import LedgerState, Machine
@@ -294,10 +294,13 @@ class CopyPart(Part):
             if job in self._returns:
                 continue
             files = read_job_files(self._site.slurm, job)
-            if files is not None and files.nodes and "COMPLETING" not in files.states:
+            if files is not None and files.states & ON_NODES:
                 starting.add((job, files.restarts))
+                # The files of earlier runs come back while the job runs elsewhere.
+                restarts = {number for number in restarts if number < files.restarts}
+            if not restarts:
                 continue
-            # A later run may have started since Slurm was asked.
+            # Only these: a later run may have started since Slurm was asked.
             self._copies.owe(job, restarts)
             request = CopyRequest(job=job, nodes=(), back=True)
             self._returns[job] = submit(

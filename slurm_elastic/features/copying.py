@@ -58,7 +58,10 @@ MIN_TRY_S = 30.0
 HOLD_WITHIN_S = 300.0
 """How long a refused job is looked for until it can be held: Slurm requeues it first."""
 _NODES_AT_ONCE = 8
-_ON_NODES = frozenset({"CONFIGURING", "RUNNING", "SUSPENDED"})
+ON_NODES = frozenset({"CONFIGURING", "RUNNING", "SUSPENDED"})
+"""The states of a job whose run is on its nodes, or is about to start there. Slurm shows nodes of
+ended jobs, too, for as long as it has them.
+"""
 GO = ""
 _T = TypeVar("_T")
 _R = TypeVar("_R")
@@ -175,7 +178,7 @@ class Copies:
         except SlurmError as error:
             log.warning("job's files unknown job=%d error=%s", request.job, error)
             return None
-        if files is None or not files.states & _ON_NODES or set(files.nodes) != set(request.nodes):
+        if files is None or not files.states & ON_NODES or set(files.nodes) != set(request.nodes):
             return replace(files or self._nothing_of(request), nodes=())
         return files
 

@@ -561,6 +561,34 @@ def test_a_part_brings_back_what_no_epilog_waits_for(
     eventually(lambda: stage.states == ["back"])
 
 
+def test_a_job_that_slurm_still_shows_after_its_end_keeps_its_machine(
+    stage: Stage, unfinished: copy_part.Unfinished, part: copy_part.CopyPart
+) -> None:
+    """For MinJobAge, with its nodes."""
+    stage.serve(OUT)
+    stage.world.slurm.finish(1)
+    stage.files = replace(FILES, states=frozenset({"COMPLETED"}))
+    stage.results = [CopyResult(reason="cut off")]
+    machines = stage.world.ledger.machines.live()
+    part.look()
+    assert stage.states == ["owed"]
+    assert unfinished(machines) == list(machines)
+
+
+def test_files_of_an_earlier_run_come_back_while_the_job_runs_elsewhere(
+    stage: Stage, part: copy_part.CopyPart, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stage.serve(OUT)
+    (job,) = (job for job in stage.world.slurm.jobs() if job.id == 1)
+    running = frozenset({"RUNNING"})
+    later = replace(job, restarts=1, nodes=("own1",), states=running)
+    monkeypatch.setattr(stage.world.slurm, "jobs", lambda: [later])
+    stage.files = replace(FILES, restarts=1, nodes=("own1",), states=running)
+    part.look()
+    eventually(lambda: stage.states == ["back"])
+    assert [order["do"] for order in stage.orders] == ["out", "back"]
+
+
 def ask(stage: Stage, line: bytes) -> bytes:
     with socket.socket(socket.AF_UNIX) as link, link.makefile("rb") as answer:
         link.connect(str(stage.world.site.config.state / copy_part.SOCKET))
