@@ -74,21 +74,25 @@ def has_steps(job: int) -> bool:
     title, host = f"slurmstepd: [{job}.".encode(), _host_of("self")
     for entry in Path("/proc").iterdir():
         with contextlib.suppress(OSError):
-            # The host, because containers on this machine may be nodes of their own. The user,
-            # because everybody may give a process this title.
+            # The host, because containers on this machine may be nodes of their own.
             if (
                 entry.name.isdecimal()
                 and (entry / "cmdline").read_bytes().startswith(title)
-                and _is_of_root(entry / "status")
+                and _is_slurmstepd(entry)
                 and _host_of(entry.name) == host
             ):
                 return True
     return False
 
 
-def _is_of_root(status: Path) -> bool:
-    """Whether the real and the effective user are root: a set-user-ID program has only one."""
-    return re.search(rb"^Uid:\t0\t0\t", status.read_bytes(), re.MULTILINE) is not None
+def _is_slurmstepd(process: Path) -> bool:
+    """Whether root has started the program: everybody may give a process its title."""
+    # Debian's program is slurmstepd-wlm. The real user counts, because slurmstepd sometimes sets
+    # its effective uid to the job's user.
+    return (
+        "slurmstepd" in os.path.basename(os.readlink(process / "exe"))
+        and re.search(rb"^Uid:\t0\t", (process / "status").read_bytes(), re.MULTILINE) is not None
+    )
 
 
 def _host_of(pid: str) -> str:
@@ -205,16 +209,16 @@ class _Book:
         """Whether other runs use the directory."""
         return bool(self.runs.keys() - {self._identity.run})
 
-    def changed(self, path: str, status: os.stat_result) -> bool:
-        """Whether the file has changed since it came. True if a job has made it."""
-        known = self.base.get(path)
-        here = known["here"] if isinstance(known, dict) else self.own.get(path)
     def base_of(self, path: str) -> list[int] | str | None:
         """What the head had at the path: the stamp of a file, the target of a link, or None."""
         known = self.base.get(path)
         base: list[int] | str | None = known["head"] if isinstance(known, dict) else known
         return base
 
+    def changed(self, path: str, status: os.stat_result) -> bool:
+        """Whether the file has changed since it came. True if a job has made it."""
+        known = self.base.get(path)
+        here = known["here"] if isinstance(known, dict) else self.own.get(path)
         return bool(here != stamp(status))
 
 

@@ -15,6 +15,7 @@ import pytest
 from needs import ROOT, unless
 
 import slurm_elastic
+from slurm_elastic.machine.jobfiles import node
 
 pytestmark = [ROOT, unless("unshare", "mount")]
 USER = pwd.getpwnam("nobody")
@@ -184,3 +185,22 @@ def test_nothing_is_written_or_removed_across_a_mount_of_the_machine(
         shutil.rmtree(other)
     assert names(ends.work) == ["data", "data/old", "input", "made"]
     assert names(ends.machine / "work") == ["data"]
+
+
+@pytest.mark.parametrize(("name", "is_step"), [("slurmstepd-wlm", True), ("other", False)])
+def test_a_slurmstepd_that_acts_as_the_jobs_user_is_a_step(
+    tmp_path: Path, name: str, *, is_step: bool
+) -> None:
+    """Root's slurmstepd sets its effective uid, and any program may have its title."""
+    shutil.copy(os.path.realpath("/usr/bin/python3"), program := tmp_path / name)
+    act = f"import os; os.seteuid({USER.pw_uid}); print(flush=True); input()"
+    job = 2**31 - 7
+    with subprocess.Popen(
+        [f"slurmstepd: [{job}.batch]", "-c", act], executable=program, stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE, env={"PYTHONHOME": "/usr"},
+    ) as process:  # fmt: skip
+        assert process.stdout is not None
+        assert process.stdout.readline() == b"\n"
+        assert node.has_steps(job) is is_step
+        process.communicate(b"\n")
+    assert not node.has_steps(job)
