@@ -25,6 +25,8 @@ _STAMPS_AT_ONCE = 150
 """Files per message: a message is a line, and lines are bounded (4 MiB). The path of one file takes
 up to 4096 bytes, and each of them up to six characters of JSON.
 """
+_LOST_NAMED = 20
+"""Lost files that a report names."""
 _LOCK_WAIT_S = 20.0
 """Shorter than wire.SILENCE_S: the machine waits meanwhile."""
 _MIN_DEPTH = 2
@@ -222,34 +224,41 @@ def _take_back(tree: Tree, order: Message, channel: Channel, bases: dict[str, in
     """
     written: dict[str, list[int]] = {}
     failed: list[str] = []
+    lost: list[str] = []
     count = size = 0
     while (message := channel.receive())["t"] != "end":
         channel.beat()  # the machine has sent all, perhaps, and waits until it is on our disk
         if message["t"] == "o":
             output = order["outputs"][int(message["i"])]
             try:
-                bases |= _take_output(tree, output, int(message["begin"]), order, channel)
+                bases |= _take_output(tree, output, int(message["begin"]), order, channel, lost)
             except OSError as error:
                 # The outputs come first, and trouble with one must not cost the job all the rest.
                 failed.append(f"{output['path']}: {error.strerror or error}")
             continue
         if message["t"] == "f":
             count, size = count + 1, size + int(message["s"])
-        _take_entry(tree, message, order, channel, written)
+        _take_entry(tree, message, order, channel, written, lost)
+    lost += message.get("unread", ())
     stamps = list(written.items())
     for begin in range(0, len(stamps), _STAMPS_AT_ONCE):
         channel.send(written=dict(stamps[begin : begin + _STAMPS_AT_ONCE]))
     if failed:
         # Not done: the machine keeps everything until the next try.
-        raise CopyError("; ".join(failed))
+        raise CopyError("; ".join((*failed, *lost[:_LOST_NAMED])))
+    if lost and order["do"] == "back":
+        # The machine must not remove the only copies. Another try would fail, too.
+        more = f"; and {len(lost) - _LOST_NAMED} more" if len(lost) > _LOST_NAMED else ""
+        raise CopyError(f"all came back but {'; '.join(lost[:_LOST_NAMED])}{more}", final=True)
     channel.send(done=True)
     notes = channel.receive()["notes"]
     return {"files": count, "bytes": size, "bases": bases, "notes": notes}
 
 
 def _take_entry(
-    tree: Tree, message: Message, order: Message, channel: Channel, written: dict[str, list[int]]
-) -> None:
+    tree: Tree, message: Message, order: Message, channel: Channel, written: dict[str, list[int]],
+    lost: list[str],
+) -> None:  # fmt: skip
     path = str(message["p"])
     if tree.excludes(path):
         # No machine of ours sends such a file: root on it may have other things in mind.
@@ -271,6 +280,8 @@ def _take_entry(
         if not isinstance(error, _ONE_FILE) and error.errno not in _NAME_ERRORS:
             raise
         tree.note(path, error)
+        if message["t"] in ("f", "l"):
+            lost.append(f"{path}: {error.strerror or error}")
 
 
 def _take_link(tree: Tree, path: str, message: Message, order: Message) -> None:
@@ -366,7 +377,7 @@ def _other_name(tree: Tree, path: str, order: Message, has_come: Callable[[str],
 
 
 def _take_output(
-    tree: Tree, output: Message, begin: int, order: Message, channel: Channel
+    tree: Tree, output: Message, begin: int, order: Message, channel: Channel, lost: list[str]
 ) -> dict[str, int]:
     """Write a run's output. Return its path with the place where it begins; {} if it cannot be
     written.
@@ -379,6 +390,7 @@ def _take_output(
             )
         except (FileNotFoundError, *_ONE_FILE) as error:
             tree.note(path, error)
+            lost.append(f"{path}: {error.strerror or error}")
             return {}
     return {path: base}
 

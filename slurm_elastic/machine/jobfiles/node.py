@@ -28,6 +28,8 @@ from .wire import Channel, CopyError, Message
 
 STATE = "/var/lib/slurm-elastic-node/files"
 """A directory for each uid, with a file for each copied directory."""
+_UNREAD_NAMED = 50
+"""Files in one message, which is a line of bounded length."""
 END_WAIT_S = 240.0
 """How long the copy back waits for the end of a job's processes."""
 
@@ -304,8 +306,9 @@ def _give_back(header: Message, book: _Book, channel: Channel) -> None:
         _check_different(header, book)
         with contextlib.suppress(FileNotFoundError):  # the job may have removed it
             tree = _tree(header, book.directory)
-    seen = [] if tree is None else list(_send_changes(tree, header, book, channel))
-    channel.send(t="end")
+    unread: list[str] = []
+    seen = [] if tree is None else _send_changes(tree, header, book, channel, unread)
+    channel.send(t="end", unread=unread)
     written: Message = {}
     while "done" not in (message := channel.receive()):
         written |= message["written"]
@@ -325,10 +328,10 @@ def _give_back(header: Message, book: _Book, channel: Channel) -> None:
 
 
 def _send_changes(
-    tree: Tree, header: Message, book: _Book, channel: Channel
+    tree: Tree, header: Message, book: _Book, channel: Channel, unread: list[str]
 ) -> list[tuple[str, bool]]:
     """Send the changed files. Return all paths that came or that a job has made, each with whether
-    it is a directory.
+    it is a directory. ``unread`` gets the changed files that could not be read.
     """
     outputs = {os.path.relpath(path, book.directory) for path in header["outputs"]}
     seen: list[tuple[str, bool]] = []
@@ -339,19 +342,28 @@ def _send_changes(
         if path not in book.own:
             seen.append((path, stat.S_ISDIR(status.st_mode)))
         try:
-            if stat.S_ISDIR(status.st_mode):
-                channel.send(t="d", p=path, mode=status.st_mode)
-            elif stat.S_ISLNK(status.st_mode):
-                target, known = tree.link_target(path), book.base.get(path)
-                if target != known and path not in book.own:
-                    channel.send(t="l", p=path, to=target, base=book.base_of(path))
-            elif book.changed(path, status):
-                _send_file(tree, path, book, channel)
-            elif (known := book.base.get(path)) and known["mode"] != status.st_mode & 0o777:
-                channel.send(t="m", p=path, mode=status.st_mode, base=known["head"])
-        except (FileNotFoundError, PermissionError) as error:
+            _send_change(tree, path, status, book, channel)
+        except FileNotFoundError as error:
             tree.note(path, error)
+        except PermissionError as error:
+            if len(unread) < _UNREAD_NAMED:
+                unread.append(f"{path}: {error.strerror}")
     return seen
+
+
+def _send_change(
+    tree: Tree, path: str, status: os.stat_result, book: _Book, channel: Channel
+) -> None:
+    if stat.S_ISDIR(status.st_mode):
+        channel.send(t="d", p=path, mode=status.st_mode)
+    elif stat.S_ISLNK(status.st_mode):
+        target = tree.link_target(path)
+        if target != book.base.get(path) and path not in book.own:
+            channel.send(t="l", p=path, to=target, base=book.base_of(path))
+    elif book.changed(path, status):
+        _send_file(tree, path, book, channel)
+    elif (known := book.base.get(path)) and known["mode"] != status.st_mode & 0o777:
+        channel.send(t="m", p=path, mode=status.st_mode, base=known["head"])
 
 
 def _send_file(tree: Tree, path: str, book: _Book, channel: Channel) -> None:

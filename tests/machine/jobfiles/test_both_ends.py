@@ -130,6 +130,23 @@ def test_files_go_and_come_back(ends: Ends) -> None:
     assert names(ends.machine / "work") == []
 
 
+def test_a_result_that_one_end_may_not_copy_stays_on_the_machine(ends: Ends) -> None:
+    data = ends.work / "data"
+    data.mkdir(0o555)
+    own(data)
+    ends.do("out")
+    machine = ends.machine / "work"
+    write(machine / "data" / "result", "the job's result")
+    write(machine / "secret", "made with umask 0777")
+    (machine / "secret").chmod(0o200)
+    result = ends.do("back")
+    assert (result["ok"], result["final"]) == (False, True)
+    assert result["reason"] == (
+        "all came back but data/result: Permission denied; secret: Permission denied"
+    )
+    assert names(machine) == ["data", "data/result", "secret"]
+
+
 def test_root_knows_whose_files_are_owed_without_reading_what_users_write(ends: Ends) -> None:
     write(ends.work / "input", "input")
     ends.do("out", 7)

@@ -756,7 +756,7 @@ def test_no_link_comes_to_the_path_of_an_output(pair: Pair, place: str) -> None:
     message = {"t": "l", "p": path, "to": str(pair.state), "base": None}
     ours, theirs = socket.socketpair()
     with theirs, channel_of(ours) as channel:
-        head._take_entry(tree, message, order, channel, {})
+        head._take_entry(tree, message, order, channel, {}, [])
     assert names(pair.head) == []
     assert tree.notes == [f"{path}: a link at the job's output, or on the way to it, is not copied"]
 
@@ -793,9 +793,25 @@ def test_an_output_that_is_no_file_costs_nothing_else(pair: Pair) -> None:
     pair.do("out")
     (pair.node / "a").write_text("changed")
     (pair.node / "out.txt").write_text("said")
-    result = pair.do("back")
+    with pytest.raises(CopyError, match=r"out\.txt: no file, but something else has this name"):
+        pair.do("back")
     assert (pair.head / "a").read_text() == "changed"
-    assert result["notes"] == [f"{pair.output}: no file, but something else has this name"]
+    assert (pair.node / "out.txt").read_text() == "said"
+
+
+def test_a_result_that_could_not_be_written_is_reported_as_lost_and_not_removed(
+    pair: Pair,
+) -> None:
+    pair.do("out")
+    (pair.node / "data").mkdir()
+    (pair.node / "data" / "result").write_text("computed")
+    (pair.node / "z").write_text("computed, too")
+    (pair.head / "data").write_text("a file of the user")
+    with pytest.raises(CopyError, match="all came back but data/result: Not a dir") as error:
+        pair.do("back")
+    assert error.value.final
+    assert (pair.head / "z").read_text() == "computed, too"
+    assert (pair.node / "data" / "result").read_text() == "computed"
 
 
 def test_a_machine_cannot_send_what_is_excluded(pair: Pair) -> None:
@@ -810,7 +826,9 @@ def test_a_machine_cannot_send_what_is_excluded(pair: Pair) -> None:
     assert names(pair.head) == [".ssh"]
 
 
-def _sends_a_key(tree: Tree, header: object, book: object, channel: Channel) -> list[object]:
+def _sends_a_key(
+    tree: Tree, header: object, book: object, channel: Channel, unread: list[str]
+) -> list[object]:
     channel.send(t="f", p=".ssh/keys", s=3, m=0, mode=0o600, base=None)
     return []
 
