@@ -12,6 +12,7 @@ from datetime import UTC, datetime
 from typing import ClassVar
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from slurm_elastic.base.units import money
 
@@ -199,6 +200,17 @@ class Departure(_Word, frozen=True, kw_only=True, tag="departure"):
         """How the machines leave, for people."""
         ahead = ", with replacements" if self.start_replacements else ""
         return f"{self.VERBS[self.verb]}{f' to {self.to}' if self.to else ''}{ahead}"
+
+    def following(self, earlier: Departure, starts: float) -> Departure:
+        """Return this order, from ``starts`` on, with the replacements of the ``earlier`` order. It
+        replaces that order, and would otherwise start as many machines once more.
+        """
+        begun = earlier.replacements
+        if begun is None or not self.start_replacements:
+            return self
+        if earlier.to != self.to or starts >= begun.kept_until:
+            return self
+        return replace(self, replacements=begun)
 
     def kept_nodes(self, now: float) -> tuple[str, ...]:
         """The nodes whose replacements are kept without a job at ``now``."""

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from slurm_elastic.base.errors import ConfigError, SlurmError
+from slurm_elastic.base.hostlist import compress
 from slurm_elastic.config.policies import SitePolicies
 from slurm_elastic.features import replacements
 from slurm_elastic.features.replacements import ReplacementStarts
@@ -21,7 +24,7 @@ from slurm_elastic.policies.repair.replacements import REPLACEMENT_KEPT_S
 from slurm_elastic.slurm.client import node_updates
 from slurm_elastic.watch.door.orders import carry_out
 from slurm_elastic.watch.door.questions import DirectAsk, EndAsk
-from tests.controller.world import ONP, PUB, World
+from tests.controller.world import ONP, PUB, World, make_config
 
 MOVED = ("op1",)
 
@@ -107,6 +110,33 @@ def test_replacements_start_at_once_and_stay_until_their_time(world: World) -> N
     world.advance(60 + world.config.timings.suspend_time + 60, step=20)
     assert up(world) == []
     assert world.kinds("pub1").count("replacement-over") == 1
+
+
+def test_the_same_order_given_again_starts_no_second_set_of_replacements(tmp_path: Path) -> None:
+    plain = make_config(tmp_path)
+    burst = replace(plain.pools[1], nodes=compress([f"pub{n}" for n in range(1, 7)]))
+    roomy = World(pools=(plain.pools[0], burst), limits=Limits(nodes=20, dollars_per_hour=10))
+    raised = LimitChange(scope="cloud:pub", key="dollars_per_hour", value=5)
+    carry_out(roomy.config, DirectAsk(word=raised), "alice", roomy.now)
+    busy(roomy)
+    started = []
+    for _ in range(3):
+        migrate(roomy, *ONP, scope="cloud:onp", start_replacements=True)
+        roomy.advance(60)
+        started.append(up(roomy))
+    begun = order_in_force(roomy).replacements
+    roomy.advance(REPLACEMENT_KEPT_S + 400, step=20)
+    late = up(roomy)
+    migrate(roomy, *ONP, scope="cloud:onp", start_replacements=True)
+    roomy.advance(60)
+    anew = up(roomy)
+    roomy.close()
+    assert len(started[0]) == 2
+    assert started == [started[0]] * 3
+    assert begun is not None
+    assert [machine.node for machine in begun.machines] == started[0]
+    assert late == []
+    assert len(anew) == 2, "the time of the first replacements is over"
 
 
 @pytest.mark.parametrize("state", ["DRAIN", "FAIL"])

@@ -183,10 +183,16 @@ def _direct(
     word, starts = ask.word, now if ask.starts is None else max(ask.starts, now)
     until = None if ask.seconds is None else starts + ask.seconds
     reason = " ".join(ask.reason.split())
-    new = Directive(word=word, who=giver, since=now, starts=starts, until=until, reason=reason)
     key = type(word), word.replaced_key
-    superseded = [d for d in ledger.directives.all() if (type(d.word), d.word.replaced_key) == key]
     with ledger.together():
+        # Together, because slurm-elasticd writes the state of replacements into the order.
+        superseded = [
+            d for d in ledger.directives.all() if (type(d.word), d.word.replaced_key) == key
+        ]
+        for directive in superseded:
+            if isinstance(word, Departure) and isinstance(directive.word, Departure):
+                word = word.following(directive.word, starts)
+        new = Directive(word=word, who=giver, since=now, starts=starts, until=until, reason=reason)
         for directive in superseded:
             ledger.directives.end(directive.number)
         ledger.directives.give(new)
