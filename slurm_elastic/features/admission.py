@@ -11,8 +11,11 @@ from slurm_elastic.controller.budget import find_barred_payers
 from slurm_elastic.controller.context import Site
 from slurm_elastic.controller.extensions import Extensions, Jobs
 from slurm_elastic.controller.giving_back import power_down_and_requeue
+from slurm_elastic.model.causes import AnyCause
 from slurm_elastic.model.causes.composed import RequestsRefused
+from slurm_elastic.model.causes.repairs import JobsLeftQueue
 from slurm_elastic.model.cluster import Location
+from slurm_elastic.model.slurm import SlurmJob
 from slurm_elastic.policies.money.account_budgets import barring, payer, shares
 from slurm_elastic.state.audit_trail import job_subject
 
@@ -33,12 +36,18 @@ def admit(
 ) -> tuple[Sequence[str], Jobs]:
     """Return the nodes and jobs of a request that the budgets of accounts and users allow, and
     record in the ledger who pays for them. Nodes for which only jobs over such a budget wait are
-    powered down again, and their jobs requeued.
+    powered down again, and their jobs requeued. So are nodes of a public cloud whose jobs have all
+    left the queue: nobody would pay for them, and the next job there would get them in spite of
+    its budget.
 
     Reads Slurm's queue once. ``jobs``: by job id, the nodes that the job waits for.
     """
-    queue = {job.id: job for job in site.slurm.jobs() if job.id in jobs} if jobs else {}
+    rows = site.slurm.jobs() if jobs else ()
+    queue = {job.id: job for job in rows if job.id in jobs}
     public = site.clouds[cloud].location is Location.PUBLIC
+    if public and (deserted := _deserted(nodes, jobs, rows)):
+        _refuse(site, deserted, (), JobsLeftQueue(), correlation)
+        nodes = [node for node in nodes if node not in deserted]
     overdrawn = find_barred_payers(site.config, site.ledger, site.now()) if public else {}
     bars = {id_: bar for id_, j in queue.items() if (bar := barring(overdrawn, j.account, j.user))}
     barred_jobs = set(bars)
@@ -50,19 +59,33 @@ def admit(
         refused_jobs = [job for job in barred_jobs if not refused_nodes.isdisjoint(jobs[job])]
         causes = tuple(dict.fromkeys(bars[job].cause for job in sorted(refused_jobs)))
         cause = causes[0] if len(causes) == 1 else RequestsRefused(causes=causes)
-        subjects = (*refused, *(job_subject(job) for job in sorted(refused_jobs)))
-        log.info("refused request=%s nodes=%s reason=%s", correlation, compress(refused), cause)
-        site.record(correlation, "refused", subjects, cause)
-        # No hurry: it would lift the requeue's hold, and Slurm would at once allocate other nodes
-        # of the cloud to the job.
-        power_down_and_requeue(
-            site, refused, site.slurm.nodes(refused), cause, correlation, hurry=False
-        )
+        _refuse(site, refused, refused_jobs, cause, correlation)
         nodes = [node for node in nodes if node not in refused_nodes]
         jobs = {job: nodes_of_job for job, nodes_of_job in jobs.items() if job not in refused_jobs}
     payers = {id_: payer(job.account, job.user) for id_, job in queue.items()}
     _record_payers(site, cloud, nodes, jobs, payers)
     return nodes, jobs
+
+
+def _refuse(
+    site: Site, nodes: Sequence[str], jobs: Iterable[int], cause: AnyCause, correlation: str
+) -> None:
+    """Power the nodes down again, and requeue the jobs that wait for them."""
+    log.info("refused request=%s nodes=%s reason=%s", correlation, compress(nodes), cause)
+    subjects = (*nodes, *(job_subject(job) for job in sorted(jobs)))
+    site.record(correlation, "refused", subjects, cause)
+    # No hurry: it would lift the requeue's hold, and Slurm would at once allocate other nodes of
+    # the cloud to the job.
+    power_down_and_requeue(site, nodes, site.slurm.nodes(nodes), cause, correlation, hurry=False)
+
+
+def _deserted(nodes: Sequence[str], jobs: Jobs, rows: Iterable[SlurmJob]) -> list[str]:
+    """Return the nodes whose jobs have all left the queue. slurmctld may have given a node that
+    boots to another job since, whose machine it then is.
+    """
+    asked = {node for job_nodes in jobs.values() for node in job_nodes}
+    used = {node for row in rows for node in (*row.nodes, *jobs.get(row.id, ()))}
+    return [node for node in nodes if node in asked and node not in used]
 
 
 def _find_booting_jobs(site: Site, jobs: Jobs) -> set[int]:

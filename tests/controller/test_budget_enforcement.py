@@ -478,6 +478,23 @@ def test_a_request_that_is_refused_for_a_budget_is_in_the_log(
     assert "nodes=pub2 reason=account physics has spent" in caplog.text
 
 
+def test_a_job_that_is_cancelled_before_its_request_is_read_gets_no_machine(
+    make: Callable[..., World],
+) -> None:
+    world = make()
+    overdraw(world)
+    submit(world, 2, "physics")
+    world.slurm.finish(2)
+    world.advance(60)
+    assert [machine.node for machine in world.alive()] == ["pub1"], "that of the running job"
+    (refused,) = [d for d in world.ledger.decisions.about("pub2") if d.kind == "refused"]
+    assert str(refused.reason) == "the jobs that it was to serve have left the queue"
+    world.advance(300)
+    submit(world, 3, "chemistry")
+    world.advance(60)
+    assert running(world) == [1, 3], "its node serves others"
+
+
 def test_a_job_that_is_refused_for_a_budget_is_not_started_at_once_elsewhere(
     make: Callable[..., World], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -173,6 +173,14 @@ class AllocatedWithoutJob(Cause, frozen=True, kw_only=True):
         return "Slurm has it powered down and allocated, and no job has it"
 
 
+class JobsLeftQueue(Cause, frozen=True, kw_only=True):
+    """All jobs for which slurmctld asked for the node have ended."""
+
+    @property
+    def words(self) -> str:
+        return "the jobs that it was to serve have left the queue"
+
+
 class NotResponding(Cause, frozen=True, kw_only=True):
     """The node is powered down and NOT_RESPONDING."""
 
@@ -424,6 +432,7 @@ Repair = (
     | OverAge
     | MachineLost
     | AllocatedWithoutJob
+    | JobsLeftQueue
     | NotResponding
     | DrainOutlived
     | IllAndPoweredDown
