@@ -18,6 +18,7 @@ _NAME = re.compile(r"[A-Za-z0-9._-]+")
 _GROUP = re.compile(r"\[([^\[\]]*)\]")
 _RANGE = re.compile(r"(\d{1,15})(?:-(\d{1,15}))?", re.ASCII)
 _DIGITS = "0123456789"
+_SEPARATORS = re.compile(r"[,\s]+")
 
 
 class HostlistError(ValueError):
@@ -33,6 +34,19 @@ def expand(text: str) -> list[str]:
     if _NAME.fullmatch(text):  # most texts are the name of one node
         return [text]
     return list(_expanded(text))
+
+
+def expand_of_user(text: str) -> tuple[str, ...]:
+    """The names in a text that a user wrote and that Slurm shows as written, such as ExcNodeList.
+
+    As in Slurm's hostlist_create(), blanks and empty items only separate names. A text that is not
+    a hostlist has no names: one user's text must not make the records of all users unreadable.
+    """
+    separated = _SEPARATORS.sub(",", text).strip(",")
+    try:
+        return tuple(expand(separated)) if separated else ()
+    except HostlistError:
+        return ()
 
 
 @functools.lru_cache(maxsize=128)

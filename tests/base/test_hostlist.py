@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from needs import unless
 
-from slurm_elastic.base.hostlist import HostlistError, chunks, compress, expand
+from slurm_elastic.base.hostlist import HostlistError, chunks, compress, expand, expand_of_user
 
 names = st.builds(
     lambda prefix, number, width: f"{prefix}{str(number).zfill(width)}",
@@ -55,6 +55,22 @@ def test_what_is_no_hostlist(text: str, words: str) -> None:
     with pytest.raises(HostlistError) as caught:
         expand(text)
     assert words in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("n1,", ("n1",)),
+        (",n1", ("n1",)),
+        ("n1,,n2", ("n1", "n2")),
+        ("n1 n2\tn3\nn4", ("n1", "n2", "n3", "n4")),
+        (" n[1-2] , n4 ", ("n1", "n2", "n4")),
+        (" , ", ()),
+        ("n[1", ()),
+    ],
+)
+def test_a_list_of_a_user_is_read_as_slurm_reads_it(text: str, expected: tuple[str, ...]) -> None:
+    assert expand_of_user(text) == expected
 
 
 @given(st.lists(names))

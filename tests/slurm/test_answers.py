@@ -285,6 +285,17 @@ def test_the_nodes_that_jobs_exclude_are_read() -> None:
     assert answers.excluded_nodes(text) == {7: ("pub1", "pub2", "st1"), 10: ("st1",)}
 
 
+def test_lists_that_a_user_wrote_leave_the_queue_readable() -> None:
+    written = {"required_nodes": "pub1,,pub2", "excluded_nodes": "st1, st2,"}
+    for record in (OLD_JOB, NEW_JOB):
+        job = job_of(record | written)
+        assert (job.required, job.excluded) == (("pub1", "pub2"), ("st1", "st2"))
+    text = "7|pub1,\n8|pub1 pub2\n9|pub1\npub2\n10|st1\n"
+    assert answers.excluded_nodes(text) == {
+        7: ("pub1",), 8: ("pub1", "pub2"), 9: ("pub1",), 10: ("st1",),
+    }  # fmt: skip
+
+
 def test_the_limits_of_partitions_are_read() -> None:
     text = (
         "PartitionName=a AllowGroups=ALL MaxNodes=UNLIMITED MaxTime=1-02:03:04 MinNodes=0\n"

@@ -17,7 +17,7 @@ from typing import Any
 
 from msgspec import Struct
 
-from slurm_elastic.base.hostlist import expand
+from slurm_elastic.base.hostlist import expand, expand_of_user
 from slurm_elastic.model.slurm import (
     ENDED,
     JobMail,
@@ -185,8 +185,7 @@ def node(record: RawNode) -> SlurmNode:
 def job(record: RawJob) -> SlurmJob:
     """A job of an answer in either form."""
     states = job_states(record.job_state)
-    nodes, required = record.nodes or "", record.required_nodes or ""
-    excluded = record.excluded_nodes or ""
+    nodes = record.nodes or ""
     task, minutes = number(record.array_task_id), number(record.time_limit)
     limit = None if minutes is None else int(minutes) * 60
     start, end = number(record.start_time) or 0.0, number(record.end_time) or 0.0
@@ -212,7 +211,7 @@ def job(record: RawJob) -> SlurmJob:
         task=None if task is None else int(task),
         batch=bool(record.batch_flag),
         comment=intern(record.comment or ""),
-        required=tuple(expand(required)) if required else (),
+        required=expand_of_user(record.required_nodes or ""),
         directory=intern(record.current_working_directory or ""),
         output=record.stdout_expanded or record.standard_output or "",  # 26.05 has both
         error_output=record.stderr_expanded or record.standard_error or "",
@@ -232,7 +231,7 @@ def job(record: RawJob) -> SlurmJob:
         qos=intern(record.qos or ""),
         reservation=intern(record.resv_name or ""),
         licenses=intern(record.licenses or ""),
-        excluded=tuple(expand(excluded)) if excluded else (),
+        excluded=expand_of_user(record.excluded_nodes or ""),
         node_cpus=max(_whole(record.minimum_cpus_per_node, 1), 1),
         node_memory=_whole(record.memory_per_node, 0),
         cpu_memory=_whole(record.memory_per_cpu, 0),
@@ -345,9 +344,14 @@ def reservations(text: str) -> tuple[Reservation, ...]:
 
 
 def excluded_nodes(text: str) -> dict[int, tuple[str, ...]]:
-    """The nodes by job in ``squeue --format=%A|%x``. ValueError for another form."""
-    rows = (line.strip().partition("|") for line in text.splitlines() if line.strip())
-    return {int(job): tuple(expand(nodes)) for job, _, nodes in rows if nodes not in ("", "(null)")}
+    """The nodes by job in ``squeue --format=%A|%x``."""
+    rows = (line.strip().partition("|") for line in text.splitlines())
+    # A user's list may have line breaks, so a line may be no row.
+    return {
+        int(job): expand_of_user(nodes)
+        for job, _, nodes in rows
+        if job.isdecimal() and nodes not in ("", "(null)")
+    }
 
 
 def max_times(text: str) -> dict[str, float | None]:

@@ -8,14 +8,14 @@ a time limit ends the second.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 from msgspec.structs import replace
 
 from slurm_elastic.base.errors import SlurmError
-from slurm_elastic.base.hostlist import expand
 from slurm_elastic.config import SlurmSettings
 from slurm_elastic.model.slurm import SlurmJob
+from slurm_elastic.slurm.client import answers
 from slurm_elastic.slurm.client.cli import SlurmCli
 from slurm_elastic.slurm.client.command import CallTimeout
 
@@ -54,7 +54,7 @@ class PromptCli(SlurmCli):
             return jobs
         try:
             command = ("squeue", "--all", "--noheader", *which, "--format=%A|%x")
-            avoided = dict(_avoided(self._run(*command)))
+            avoided = answers.excluded_nodes(self._run(*command))
         except SlurmError as error:
             if error.unanswered:
                 raise
@@ -77,11 +77,3 @@ class PromptCli(SlurmCli):
             first_line = next((line.strip() for line in answer.splitlines() if line.strip()), "")
             raise SlurmError(_PING, code, first_line or "answered nothing")
         self._up_until = time.monotonic() + UP_TTL_S
-
-
-def _avoided(text: str) -> Iterator[tuple[int, tuple[str, ...]]]:
-    """The nodes of ``--exclude`` by job."""
-    for line in text.splitlines():
-        number, _, nodes = line.partition("|")
-        if number.isdecimal() and nodes not in ("", "(null)"):
-            yield int(number), tuple(expand(nodes))

@@ -11,7 +11,7 @@ import functools
 import re
 from sys import intern
 
-from slurm_elastic.base.hostlist import expand
+from slurm_elastic.base.hostlist import expand, expand_of_user
 from slurm_elastic.model.slurm import ENDED, SlurmJob
 from slurm_elastic.slurm.client.answers import (
     job_states,
@@ -105,7 +105,7 @@ def _job(
         task=int(task) if task.isdecimal() else None,
         batch=batch == "1",
         comment=intern(_text(comment)),
-        required=tuple(expand(required)) if required not in _NONE else (),
+        required=() if required in _NONE else expand_of_user(required),
         directory=intern(_text(directory)),
         output=_text(output),
         error_output=_text(error_output),
