@@ -613,6 +613,25 @@ def test_uninstall_names_the_order_that_ends_the_boot_of_a_machine(
     )
 
 
+def test_stopped_machines_are_paid_too(host: Host) -> None:
+    host.install()
+    answering(host)
+    paid(host, ("i-1", "pub1"))
+    with contextlib.closing(Ledger(host.config.state / "ledger.db")) as ledger:
+        ledger.stops.record_stopping("aws", ["i-1"], Quoted(text="idle"), ledger_cases.T0)
+        ledger.stops.record_stopped("aws", {"i-1": 0.01}, ledger_cases.T0)
+    small = replace(
+        host.config,
+        clouds=tuple(c for c in host.config.clouds if c.name != "aws"),
+        pools=tuple(p for p in host.config.pools if p.cloud != "aws"),
+    )
+    for change in (lambda: host.uninstall(force=False), lambda: host.install(small)):
+        with pytest.raises(ConfigError) as refused:
+            change()
+        assert refused.value.problems[0] == "stopped machines of clouds: i-1 of pub1"
+        assert "`slurm-elastic drain aws`, then leave slurm-elasticd" in refused.value.problems[1]
+
+
 def test_after_an_uninstall_no_node_is_held_any_more(host: Host) -> None:
     host.install()
     row = Exclusion(

@@ -52,23 +52,26 @@ class NodesAndPartitions(Struct, frozen=True, kw_only=True):
 class LeavingCosts(Struct, frozen=True, kw_only=True):
     """Machines, and launches without an answer, that cost money on nodes that leave.
 
-    ``unread``: why the ledger could not be read, so that there may be more.
+    ``stopped``: machines that are kept stopped, whose disks are paid. ``unread``: why the ledger
+    could not be read, so that there may be more.
     """
 
     machines: tuple[Machine, ...] = ()
+    stopped: tuple[Machine, ...] = ()
     launches: tuple[Launch, ...] = ()
     unread: str | None = None
 
     def __bool__(self) -> bool:
-        return bool(self.machines or self.launches or self.unread)
+        return bool(self.machines or self.stopped or self.launches or self.unread)
 
     def lines(self) -> Iterator[str]:
         """A sentence for each kind, with the names of the first few."""
         if self.unread:
             yield f"there may be machines of clouds: {self.unread}"
         if self.machines:
-            shown = [f"{m.instance.id} of {m.instance.node or 'no node'}" for m in self.machines]
-            yield f"machines of clouds: {_first(shown)}"
+            yield f"machines of clouds: {_named(self.machines)}"
+        if self.stopped:
+            yield f"stopped machines of clouds: {_named(self.stopped)}"
         for launch in self.launches:
             yield f"a launch at {launch.cloud} for {compress(launch.nodes)} has no answer yet"
 
@@ -84,6 +87,11 @@ class LeavingCosts(Struct, frozen=True, kw_only=True):
             f"`scontrol update nodename={compress(names)} state={state}`, then "
             for state, names in orders.items()
             if names
+        )
+        # Slurm's power_down does nothing for a node whose machine is stopped.
+        ask += "".join(
+            f"`slurm-elastic drain {cloud}`, then "
+            for cloud in sorted({m.instance.cloud for m in self.stopped})
         )
         if self:
             yield (
@@ -105,12 +113,17 @@ def find_costs(config: Config, departing: NodesAndPartitions, clouds: Set[str]) 
     except (sqlite3.Error, SlurmElasticError) as error:
         # An unreadable ledger is no empty ledger: machines may be paid.
         return LeavingCosts(unread=f"{path}: {error}")
-    return LeavingCosts(
-        machines=tuple(
+
+    def leaving(machines: Sequence[Machine]) -> tuple[Machine, ...]:
+        return tuple(
             m
-            for m in state.machines
+            for m in machines
             if m.instance.node in departing.nodes or m.instance.cloud not in clouds
-        ),
+        )
+
+    return LeavingCosts(
+        machines=leaving(state.machines),
+        stopped=leaving(state.stopped),
         launches=tuple(
             launch
             for launch in state.launches
@@ -241,6 +254,10 @@ def _complaints(running: Sequence[SlurmJob], stuck: Sequence[SlurmJob]) -> Itera
 def _jobs(jobs: Sequence[SlurmJob]) -> str:
     ids = _first([str(job.id) for job in jobs])
     return f"job {ids} is" if len(jobs) == 1 else f"jobs {ids} are"
+
+
+def _named(machines: Sequence[Machine]) -> str:
+    return _first([f"{m.instance.id} of {m.instance.node or 'no node'}" for m in machines])
 
 
 def _first(names: Sequence[str]) -> str:
