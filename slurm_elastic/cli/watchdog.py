@@ -6,6 +6,7 @@ The watchdog has no ledger and buys nothing. It runs as SlurmUser.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import logging
 import sys
 import threading
@@ -15,15 +16,20 @@ from functools import partial
 from math import inf
 from pathlib import Path
 
+from msgspec.structs import replace
+
 from slurm_elastic.base.errors import ConfigError
 from slurm_elastic.base.hostlist import expand
+from slurm_elastic.base.report_once import ReportOnce
 from slurm_elastic.cli.helptext import examples
 from slurm_elastic.cli.service import on_stop, parser_of, run_parsed
 from slurm_elastic.config import Config, domain_pools
 from slurm_elastic.config.copying import Data
 from slurm_elastic.config.fresh import FreshConfig
+from slurm_elastic.model.protocols import Provider
 from slurm_elastic.policies.repair.unneeded import Bound
-from slurm_elastic.providers import open_providers
+from slurm_elastic.providers import open_provider, open_providers
+from slurm_elastic.providers.base.refused import RefusedProvider
 from slurm_elastic.slurm.client.acting import controllers
 from slurm_elastic.slurm.client.cli import SlurmCli
 from slurm_elastic.state.heartbeat import DAEMON
@@ -74,18 +80,46 @@ class _WatchedClouds:
     def __init__(self, fresh: FreshConfig) -> None:
         self._fresh = fresh
         self._opened: Config | None = None
+        self._clouds = WatchedClouds(providers={}, kept={}, later={})
+        self._reports = ReportOnce[str]()
 
     def renewed(self) -> WatchedClouds | None:
-        """The clouds, if the configuration has changed since the last call."""
+        """The clouds, if the configuration has changed since the last call, or a cloud that could
+        not be opened can be opened now. ConfigError if no cloud can be opened at the start.
+        """
         config = self._fresh.get()
         if config is self._opened:
+            return self._with_refused(config)
+        try:
+            providers = open_providers(config)
+        except ConfigError as error:
+            # A file that a setting names may be away only while a person replaces it. The watchdog
+            # is the last resort, so it continues with the clouds of before and tries again.
+            if self._opened is None:
+                raise
+            if self._reports.is_news(NAME, str(error)):
+                log.error("the clouds before the change are watched: %s", error)  # noqa: TRY400
             return None
+        self._reports.clear(NAME)
         self._opened = config
-        return WatchedClouds(
-            providers=open_providers(config),
-            kept=_max_age_of_stopped(config),
-            later=_later_for_copies(config),
+        self._clouds = WatchedClouds(
+            providers=providers, kept=_max_age_of_stopped(config), later=_later_for_copies(config)
         )
+        return self._clouds
+
+    def _with_refused(self, config: Config) -> WatchedClouds | None:
+        """The clouds, if one of those that could not be opened can be opened now."""
+        opened: dict[str, Provider] = {}
+        for cloud in config.clouds:
+            if not isinstance(self._clouds.providers[cloud.name], RefusedProvider):
+                continue
+            with contextlib.suppress(ConfigError):  # it was logged at the first try
+                opened[cloud.name] = open_provider(cloud, config.cluster, config)
+        if not opened:
+            return None
+        log.info("cloud can be used again clouds=%s", ",".join(opened))
+        self._clouds = replace(self._clouds, providers={**self._clouds.providers, **opened})
+        return self._clouds
 
 
 def _max_age_of_stopped(config: Config) -> dict[str, float]:
