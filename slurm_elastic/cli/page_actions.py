@@ -8,6 +8,7 @@ from __future__ import annotations
 import argparse
 import functools
 import hashlib
+import logging
 import os
 import shlex
 import time
@@ -34,7 +35,7 @@ from slurm_elastic.cli import (
 from slurm_elastic.cli.giving_orders import Plan, is_alive, known_facts
 from slurm_elastic.cli.helptext import Command
 from slurm_elastic.config import Config
-from slurm_elastic.config.configfile import load
+from slurm_elastic.config.fresh import load_or_installed
 from slurm_elastic.config.limit_changes import KEYS, unambiguous_names
 from slurm_elastic.watch.door.client import facts_of, order
 from slurm_elastic.watch.door.questions import trusted
@@ -48,6 +49,8 @@ from slurm_elastic.watch.door.saves import SaveLimit
 from slurm_elastic.watch.view import Facts
 from slurm_elastic.watch.web.actions import ActionRequest, FormField, PageAction, Preview
 from slurm_elastic.watch.web.visitors import page_owner
+
+log = logging.getLogger(__name__)
 
 SAVE = "save"
 _RIGHTS: Mapping[str, Callable[[Config, Person], None]] = {"clear": require_trusted}
@@ -101,7 +104,7 @@ class PageActions:
 
     def offered(self, person: Person) -> Sequence[PageAction]:
         """All actions, each with the reason why this person may not do it."""
-        config = self._listed.get(None, lambda: load(self._file), ttl_s=LISTED_FOR_S)
+        config = self._listed.get(None, lambda: _read(self._file), ttl_s=LISTED_FOR_S)
         return [
             msgspec.structs.replace(action, refusal=_refusal(config, action.name, person))
             for action in _actions(config)
@@ -109,7 +112,7 @@ class PageActions:
 
     def request(self, name: str, values: Mapping[str, str], person: Person) -> ActionRequest:
         """ConfigError for wrong values, NoRightError if the person may not do it."""
-        config = load(self._file)
+        config = _read(self._file)
         _require(config, name, person)
         (action,) = (each for each in _actions(config) if each.name == name)
         argv = _arguments(action, values)
@@ -119,6 +122,13 @@ class PageActions:
         if name == "clear":
             return _Clear(request)
         return _Save(request, self._save_limit) if name == SAVE else _Order(request)
+
+
+def _read(file: Path) -> Config:
+    """The configuration; while its file is wrong, the one of the last ``conf install``, because
+    machines are paid meanwhile. The page itself shows that the file is wrong.
+    """
+    return load_or_installed(file, log.info)
 
 
 def _actions(config: Config) -> tuple[PageAction, ...]:
@@ -277,7 +287,7 @@ class _Request(Struct, frozen=True):
 
     def allowed(self) -> Config:
         """The configuration as it is now. NoRightError if the person may no longer do this."""
-        config = load(self.file)
+        config = _read(self.file)
         _require(config, self.name, self.person)
         return config
 

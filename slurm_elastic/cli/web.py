@@ -104,7 +104,8 @@ def add(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None
 
 def run(args: argparse.Namespace) -> int:
     """Serve until interrupted. SlurmElasticError if a Python package is missing."""
-    fresh = FreshConfig(Path(args.config))
+    # A broken file must not take the page away: it shows what runs, and can brake.
+    fresh = FreshConfig(Path(args.config), or_installed=True)
     config = fresh.get()
     try:
         from slurm_elastic.watch.web.acting import ActRoutes
@@ -138,7 +139,7 @@ def wsgi() -> WSGIApplication:
     from slurm_elastic.watch.web.wsgi import application
 
     file = Path(os.environ.get(CONFIG_VARIABLE) or DEFAULT_CONFIG)
-    documents = Documents(current_sources(FreshConfig(file), file))
+    documents = Documents(current_sources(FreshConfig(file, or_installed=True), file))
     # The web server has checked the host, and started this process for its one visitor.
     return application(documents, ActionDesk(PageActions(file)), OwnVisitor(own_person))
 

@@ -34,12 +34,7 @@ def load_or_installed(file: Path, report: Callable[[str], None]) -> Config:
     try:
         return load(file)
     except ConfigError as error:
-        copy = file.parent / INSTALLED_COPY
-        try:
-            config = load(copy)
-            installed_at = copy.stat().st_mtime
-        except (ConfigError, OSError):
-            raise error from None
+        config, installed_at = _installed(file, error)
         complaint, *more = str(error).splitlines()
         rest = f" (and {len(more)} more complaints)" if more else ""
         report(
@@ -49,11 +44,24 @@ def load_or_installed(file: Path, report: Callable[[str], None]) -> Config:
         return config
 
 
+def _installed(file: Path, error: ConfigError) -> tuple[Config, float]:
+    """The configuration of the last ``conf install``, and its time. ``error``, which the file has,
+    if no install has left a copy that can be read.
+    """
+    copy = file.parent / INSTALLED_COPY
+    try:
+        return load(copy), copy.stat().st_mtime
+    except (ConfigError, OSError):
+        raise error from None
+
+
 class FreshConfig:
     """Reads ``file`` again when it has changed. Thread-safe.
 
     While the file is broken, the last configuration that could be read serves, and ``trouble`` has
-    the reason: a screen that shows nothing helps nobody.
+    the reason: a screen that shows nothing helps nobody. ``or_installed``: if the file is broken
+    from the start, the configuration of the last ``conf install`` serves, as for a command that
+    looks.
     """
 
     guarded_by: ClassVar[GuardedBy] = {
@@ -62,8 +70,9 @@ class FreshConfig:
 
     def __init__(
         self, file: Path, read: Callable[[Path], Config] = load,
-        monotonic: Callable[[], float] = time.monotonic,
+        monotonic: Callable[[], float] = time.monotonic, *, or_installed: bool = False,
     ) -> None:  # fmt: skip
+        self._or_installed = or_installed
         self._file, self._read, self._monotonic = file, read, monotonic
         self._lock = threading.Lock()
         self._config: Config | None = None
@@ -90,12 +99,12 @@ class FreshConfig:
             try:
                 config = self._read(self._file)
             except ConfigError as error:
-                if self._config is None:
+                if self._config is None and not self._or_installed:
                     raise
+                config = self._config or _installed(self._file, error)[0]
                 if str(error) != self._trouble:
                     log.error("the configuration before the change is used: %s", error)  # noqa: TRY400
                 self._trouble = str(error)
-                config = self._config
             else:
                 self._trouble = ""
             # The version from before the reading: a change during it is seen at the next call.

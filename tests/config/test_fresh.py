@@ -68,6 +68,22 @@ def test_what_was_installed_last_serves_screens_while_the_file_is_wrong(file: Pa
         load_or_installed(file, said.append)
 
 
+def test_the_installed_configuration_serves_if_the_file_is_broken_from_the_start(
+    file: Path,
+) -> None:
+    good_text, good = file.read_text(), FreshConfig(file).get()
+    fresh = FreshConfig(file, or_installed=True)
+    file.write_text("limitz: {}")
+    with pytest.raises(ConfigError, match="limitz"):
+        fresh.get()
+    (file.parent / INSTALLED_COPY).write_text(good_text)
+    assert fresh.get() == good
+    assert "limitz" in fresh.trouble
+    file.write_text(good_text)
+    assert fresh.get() == good
+    assert fresh.trouble == ""
+
+
 def test_a_file_that_was_never_good_is_an_error(file: Path) -> None:
     file.write_text("limitz: {}")
     with pytest.raises(ConfigError, match="limitz"):

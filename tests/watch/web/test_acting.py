@@ -13,6 +13,7 @@ import needs
 import pytest
 
 from slurm_elastic.cli.main import main
+from slurm_elastic.config.configfile import INSTALLED_COPY
 from slurm_elastic.model.directive import Departure, LimitChange, Pause
 from slurm_elastic.model.exclusion import BREAKER, Exclusion
 from slurm_elastic.model.slurm import SlurmJob
@@ -200,6 +201,15 @@ def test_a_right_that_was_taken_away_is_gone_at_the_confirmation(
     assert refused.status == HTTPStatus.FORBIDDEN
     assert "this is for root, slurm and members" in refused.words.lower()
     assert ledger.directives.all() == ()
+
+
+def test_a_broken_file_leaves_the_page_its_brakes(sock: Path, file: Path, ledger: Ledger) -> None:
+    (file.parent / INSTALLED_COPY).write_text(file.read_text())
+    file.write_text("limitz: {}")
+    person = Visitor(sock, NOBODY, SUDO)
+    assert person.may()["pause"] == ""
+    assert person.does("pause", scope="rack").status == HTTPStatus.OK
+    assert len(ledger.directives.all()) == 1
 
 
 def test_the_script_of_the_page_asks_who_may_do_what(sock: Path) -> None:
