@@ -28,7 +28,7 @@ from slurm_elastic.machine.ckptroot import mounts
 from slurm_elastic.model.protocols import Provider, Slurm
 from slurm_elastic.providers.base.fenced import fenced
 from slurm_elastic.slurm.client import fenced as fenced_client
-from slurm_elastic.slurm.client.acting import Controllers, controllers
+from slurm_elastic.slurm.client.acting import Controllers, controllers_for_service
 from slurm_elastic.state import heads, presence
 from slurm_elastic.state.heads import Epoch, Epochs, Fence
 from slurm_elastic.state.heartbeat import CANNOT_ACT_MEANS, STANDS_BY_MEANS, Mark, leave_mark
@@ -73,7 +73,9 @@ def head_of(config: Config, service: str, mark: str) -> Head | None:
     key = Path(network.public_key) if network and network.tunnels else None
     secret = Path(ssh.secret) if ssh else None
     leave_presence = partial(_leave_presence, directory, service, me, key, secret)
-    return Head(config.state, directory, controllers(config.slurm.conf), mark, leave_presence)
+    return Head(
+        config.state, directory, controllers_for_service(config.slurm.conf), mark, leave_presence
+    )
 
 
 def _leave_presence(

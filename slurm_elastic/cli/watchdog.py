@@ -30,7 +30,7 @@ from slurm_elastic.model.protocols import Provider
 from slurm_elastic.policies.repair.unneeded import Bound
 from slurm_elastic.providers import open_provider, open_providers
 from slurm_elastic.providers.base.refused import RefusedProvider
-from slurm_elastic.slurm.client.acting import controllers
+from slurm_elastic.slurm.client.acting import controllers_for_service
 from slurm_elastic.slurm.client.cli import SlurmCli
 from slurm_elastic.state.heartbeat import DAEMON
 from slurm_elastic.state.presence import acting_files
@@ -150,7 +150,10 @@ def _serve(args: argparse.Namespace, config: Config) -> None:
         "timings.daemon_timeout and timings.orphan_timeout of the configuration, within which "
         "slurm-elasticd acts itself"
     )
-    if config.ha.directory and (takeover := controllers(config.slurm.conf).takeover) > lowest:
+    if (
+        config.ha.directory
+        and (takeover := controllers_for_service(config.slurm.conf).takeover) > lowest
+    ):
         lowest = takeover
         reason = (
             f"2 x SlurmctldTimeout of {config.slurm.conf} + 60 s, within which Slurm asks again"

@@ -82,6 +82,18 @@ def test_a_directory_that_is_away_passes(tmp_path: Path, config: Config) -> None
         head_of(CONFIG(tmp_path, directory=f"{tmp_path}/file/x"), DAEMON, MARK)
 
 
+def test_a_slurm_conf_that_is_away_passes(config: Config, tmp_path: Path) -> None:
+    (tmp_path / "slurm.conf").unlink()
+    with pytest.raises(PassingError, match=r"cannot read .*slurm\.conf"):
+        head_of(config, DAEMON, MARK)
+
+
+def test_a_head_that_is_no_controller_is_an_error(config: Config, tmp_path: Path) -> None:
+    (tmp_path / "slurm.conf").write_text("SlurmctldHost=a\nSlurmctldHost=d\n")
+    with pytest.raises(ConfigError, match="this host is b"):
+        head_of(config, DAEMON, MARK)
+
+
 def test_no_service_starts_where_it_would_not_see_who_acts(
     config: Config, monkeypatch: pytest.MonkeyPatch
 ) -> None:

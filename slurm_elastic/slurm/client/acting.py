@@ -16,7 +16,7 @@ from pathlib import Path
 
 from msgspec import Struct
 
-from slurm_elastic.base.errors import ConfigError
+from slurm_elastic.base.errors import ConfigError, PassingError
 from slurm_elastic.slurm.client import confvalues
 from slurm_elastic.slurm.client.siteconf import SiteConf, read
 
@@ -100,6 +100,18 @@ def controllers(conf: str) -> Controllers:
     return Controllers(
         hosts=hosts, place=place, heartbeat=state_of(site) / "heartbeat", timeout=timeout_of(site)
     )
+
+
+def controllers_for_service(conf: str) -> Controllers:
+    """As ``controllers``, for the start of a service. PassingError if slurm.conf cannot be read: it
+    may be on a shared disk that comes later, and after a ConfigError systemd starts no service.
+    """
+    try:
+        return controllers(conf)
+    except ConfigError as error:
+        if isinstance(error.__cause__, OSError):
+            raise PassingError(str(error)) from error
+        raise
 
 
 def timeout_of(site: SiteConf) -> float:
