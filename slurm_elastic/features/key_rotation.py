@@ -42,10 +42,11 @@ HEAD = f"{{ {_INSTALL}; }} && {RESTART}"
 """The command that lets the head use ``{key}``. Without the test a site whose ``munge_key`` is
 munged's own file could not rotate: install(1) refuses to copy a file onto itself.
 """
-# A machine that boots and has no key yet gets it from slurm-elasticd.
+# A machine that boots and has no key yet gets it from slurm-elasticd, so `_run_at` ignores its
+# error. A registered machine without the file has lost it, or has its key at another place.
 _TRY = """set -e
 umask 077
-[ -e {target} ] || exit 0
+[ -e {target} ] || {{ echo {target} does not exist >&2; exit 1; }}
 draft=$(mktemp {target}.XXXXXX)
 trap 'rm -f "$draft"' EXIT
 cat >"$draft"

@@ -125,6 +125,15 @@ def test_what_has_no_key_yet_gets_none_by_a_change(bed: Bed) -> None:
     assert (bed.key.exists(), bed.restarted()) == (False, 0)
 
 
+def test_a_registered_machine_without_the_file_is_an_error(bed: Bed) -> None:
+    bed.key.unlink()
+    rotation = bed.rotation(machine())
+    for results in (rotation.try_out(lambda _: NEW), rotation.make(lambda _: NEW)):
+        (one,) = failed(results)
+        assert f"{bed.key} does not exist" in one.wrong
+    assert (bed.key.exists(), bed.restarted()) == (False, 0)
+
+
 def test_a_machine_that_cannot_restart_says_why(bed: Bed) -> None:
     rotation = bed.rotation(machine(), restart="echo no such unit >&2; exit 5")
     (one,) = failed(rotation.make(lambda _: NEW))
