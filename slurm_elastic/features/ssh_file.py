@@ -26,7 +26,9 @@ _KEY_TYPES: tuple[type[paramiko.PKey], ...] = (
     paramiko.ECDSAKey,
     paramiko.RSAKey,
 )
-# The file appears complete or not at all, and other users can at no moment read it.
+# The file appears complete or not at all, and other users can at no moment read it. A restart that
+# failed, or that a lost connection cut off, must come at the next try, which finds the file equal.
+# So a file beside it notes that the restart is pending.
 _PLACE = """set -e
 umask 077
 draft=$(mktemp {target}.XXXXXX)
@@ -35,12 +37,14 @@ cat >"$draft"
 test "$(wc -c <"$draft")" -eq {size}
 chown {owner} "$draft"
 chmod 0400 "$draft"
-other=
-[ -e {mark} ] && ! cmp -s "$draft" {target} && other=yes
+[ -e {mark} ] && ! cmp -s "$draft" {target} && : >{pending}
 mv -f "$draft" {target}
 mkdir -p {directory}
 : >{mark}
-[ -z "$other" ] || {{ {restart}; }}
+if [ -e {pending} ]; then
+    {restart}
+    rm -f {pending}
+fi
 """
 
 
@@ -100,6 +104,7 @@ def push(
         owner=shlex.quote(target.owner),
         directory=shlex.quote(str(Path(target.mark).parent)),
         mark=shlex.quote(target.mark),
+        pending=shlex.quote(f"{target.path}.restart"),
         restart=restart,
     )
     ordered(target, private_key, host_keys, script, text)

@@ -206,6 +206,24 @@ def test_a_booting_machine_gets_a_secret_that_was_changed_since(
     assert restarted.read_text() == "\n"
 
 
+def test_a_restart_that_fails_comes_again(bed: Bed, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The second try finds the new secret in its place, but munged still has the old one."""
+    restarted = bed.path / "restarted"
+    fails_once = f"echo >>{restarted}; [ $(wc -l <{restarted}) -gt 1 ]"
+    monkeypatch.setattr(munge_keys, "restart_of", lambda _: fails_once)
+    secret = bed.path / "munge.key"
+    bed.open(known=bed.sshd.host_key)
+    bed.machine()
+    with bed.sshd.running():
+        bed.until(lambda: bed.kinds().count("key-brought") == 1)
+        secret.chmod(0o600)
+        secret.write_bytes(SECRET + b"new")
+        secret.chmod(0o400)
+        bed.until(lambda: bed.kinds().count("key-brought") == 2)
+    assert restarted.read_text() == "\n\n"
+    assert not bed.target.with_name(f"{bed.target.name}.restart").exists()
+
+
 def test_with_auth_slurm_a_machine_gets_its_clouds_keys_as_root(bed: Bed) -> None:
     keys = keyset.of_slurm_key(SECRET).renewed(["aws", "other"], bed.now, ends=9e9, overlap=60)
     head = bed.path / "slurm.jwks"
