@@ -1,0 +1,72 @@
+"""The services that an upgrade stops, by the scripts of each kind of package."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+REPO = Path(__file__).parents[2]
+SYSTEMCTL = """#!/bin/sh
+[ "$1" = is-active ] || { echo "$@" >>{told}; exit 0; }
+for unit; do :; done
+case $unit in
+    slurm-elasticd.service) state=active ;;
+    slurm-elastic-ckptman.service) state=activating ;;
+    *) state=inactive ;;
+esac
+case $2 in --quiet) ;; *) echo $state ;; esac
+[ $state = active ] || exit 3
+"""
+
+
+def prerm() -> str:
+    return (REPO / "packaging/debian/prerm").read_text()
+
+
+def pre_of_the_spec() -> str:
+    spec = (REPO / "packaging/slurm-elastic.spec").read_text()
+    units = re.search(r"^%global units (.*)$", spec, re.MULTILINE)
+    block = re.search(r"^%pre\n(.*?)^%", spec, re.MULTILINE | re.DOTALL)
+    assert units is not None
+    assert block is not None
+    return (
+        block[1].replace("%{units}", units[1]).replace("%{stopped}", "/run/slurm-elastic.stopped")
+    )
+
+
+def installer() -> str:
+    function = re.search(
+        r"^stop_services\(\) {.*?^}$", (REPO / "scripts/install").read_text(),
+        re.MULTILINE | re.DOTALL,
+    )  # fmt: skip
+    assert function is not None
+    services = "slurm-elasticd.service slurm-elastic-ckptman.service slurm-elastic-hub.service"
+    return f"set -eu; STOPPED=(); SERVICES=({services})\n{function[0]}\nstop_services"
+
+
+@pytest.mark.parametrize(
+    ("script", "argument"), [(prerm, "upgrade"), (pre_of_the_spec, "2"), (installer, "")]
+)
+def test_a_service_that_systemd_is_about_to_restart_is_stopped_too(
+    script: Callable[[], str], argument: str, tmp_path: Path
+) -> None:
+    told, programs = tmp_path / "told", tmp_path / "bin"
+    programs.mkdir()
+    for name in ("systemctl", "deb-systemd-invoke", "py3clean"):
+        text = SYSTEMCTL.replace("{told}", str(told)) if name != "py3clean" else "#!/bin/sh\n"
+        (programs / name).write_text(text)
+        (programs / name).chmod(0o755)
+    text = script().replace("/run/systemd/system", str(tmp_path))
+    text = text.replace("/run/slurm-elastic.stopped", str(tmp_path / "stopped"))
+    path = f"{programs}:{os.environ['PATH']}"
+    subprocess.run(
+        ["/bin/bash", "-c", text, "script", argument], check=True, env={"PATH": path}, cwd=tmp_path
+    )
+    assert told.read_text().splitlines() == [
+        "stop slurm-elasticd.service", "stop slurm-elastic-ckptman.service",
+    ]  # fmt: skip
