@@ -2,10 +2,10 @@
 
 Each launch has a secret word. A machine's enrolment key is derived from the word and the name of
 its node. The hub lets a machine with this key reach one port, for at most ten minutes after the
-launch. There the machine hands in its own public key, and the enrolment key becomes invalid. A
-machine gets only its own key. If the cloud gives all machines of a launch the same user data, they
-get the word, and ``programs/tunnel.py`` derives the key. The words are derived from one secret of
-the head.
+launch, or for the cloud's ``resume_timeout`` if that is longer. There the machine hands in its own
+public key, and the enrolment key becomes invalid. A machine gets only its own key. If the
+cloud gives all machines of a launch the same user data, they get the word, and
+``programs/tunnel.py`` derives the key. The words are derived from one secret of the head.
 """
 
 from __future__ import annotations

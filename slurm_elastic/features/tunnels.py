@@ -237,10 +237,11 @@ class TunnelsPart(Part):
 
     def _may_hand_in(self, admitted: Admission) -> list[Enrolling]:
         """The machines that may hand in their keys now, at most one for each address."""
-        now, cloud_of = self._site.now(), self._cloud_of
+        now, cloud_of, config = self._site.now(), self._cloud_of, self._site.config
+        boot_s = {cloud: config.resume_timeout(config.cloud(cloud)) for cloud in self._once}
         return [
             e for e in newest(admitted.enrolling, (p.address for p in admitted.peers))
-            if cloud_of(e.node) in self._once and may_enrol_once(e, now)
+            if (cloud := cloud_of(e.node)) in boot_s and may_enrol_once(e, now, boot_s[cloud])
         ]  # fmt: skip
 
     def _cloud_of(self, node: str) -> str:

@@ -81,13 +81,16 @@ def test_machines_without_a_tunnel_come_from_their_own_addresses() -> None:
     assert seen.peers == (TunnelPeer(address="10.0.0.5"),)
 
 
-def test_a_key_for_enrolling_is_good_for_ten_minutes() -> None:
+@pytest.mark.parametrize(("resume_timeout", "good_s"), [(420.0, 600), (1800.0, 1800)])
+def test_a_key_for_enrolling_is_good_for_ten_minutes_or_a_longer_resume_timeout(
+    resume_timeout: float, good_s: int
+) -> None:
     born = 1_800_000_000.0
     (one,) = admission(
         [machine(generation=f"g{int(born * 1000):013d}-x")], [], [], ADDRESSES, CLOUDS
     ).enrolling
-    assert may_enrol_once(one, born + 599)
-    assert not may_enrol_once(one, born + 600)
+    assert may_enrol_once(one, born + good_s - 1, resume_timeout)
+    assert not may_enrol_once(one, born + good_s, resume_timeout)
 
 
 @given(sizes)

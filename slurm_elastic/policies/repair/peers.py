@@ -24,7 +24,9 @@ KEY_BYTES = 32
 SMALLEST = 8
 """Addresses of the smallest block; the same number stays free at either end of the subnet."""
 ENROLMENT_S = 600.0
-"""Seconds after its launch in which a machine may use the key that allows enrolling only."""
+"""Seconds after its launch in which a machine may use the key that allows enrolling only, unless
+its cloud's ``resume_timeout`` is longer.
+"""
 ENROL_PORT = 51821
 """TCP port at the head's address in the tunnel, where a machine hands in its key."""
 
@@ -157,9 +159,12 @@ def endpoint_of(address: str, port: int, inside: Iterable[str]) -> str:
     return f"[{parsed}]:{port}" if parsed.version == 6 else f"{parsed}:{port}"
 
 
-def may_enrol_once(machine: Enrolling, now: float) -> bool:
-    """Whether the machine is young enough to use the key that allows enrolling only."""
-    return now < generation_time(machine.generation) + ENROLMENT_S
+def may_enrol_once(machine: Enrolling, now: float, resume_timeout: float) -> bool:
+    """Whether the machine is young enough to use the key that allows enrolling only.
+    ``resume_timeout``: for so long (s) a machine of its cloud may boot.
+    """
+    # A machine that boots slowly must not be shut out while its node is still waited for.
+    return now < generation_time(machine.generation) + max(ENROLMENT_S, resume_timeout)
 
 
 def newest(machines: Iterable[Enrolling], used_addresses: Iterable[str]) -> tuple[Enrolling, ...]:
