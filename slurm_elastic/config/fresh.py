@@ -13,6 +13,7 @@ from typing import ClassVar
 from slurm_elastic.base.errors import ConfigError
 from slurm_elastic.base.guards import Guarded, GuardedBy
 from slurm_elastic.base.local_time import minute
+from slurm_elastic.base.report_once import ReportOnce
 from slurm_elastic.config import Config
 from slurm_elastic.config.configfile import INSTALLED_COPY, UUID_FILE, load
 
@@ -79,6 +80,7 @@ class FreshConfig:
         self._version: _Version = ()
         self._read_at = 0.0
         self._trouble = ""
+        self._reports = ReportOnce[Path]()
 
     @property
     def trouble(self) -> str:
@@ -102,11 +104,12 @@ class FreshConfig:
                 if self._config is None and not self._or_installed:
                     raise
                 config = self._config or _installed(self._file, error)[0]
-                if str(error) != self._trouble:
+                if self._reports.is_news(self._file, str(error)):
                     log.error("the configuration before the change is used: %s", error)  # noqa: TRY400
                 self._trouble = str(error)
             else:
                 self._trouble = ""
+                self._reports.clear(self._file)
             # The version from before the reading: a change during it is seen at the next call.
             self._version, self._read_at = version, now
             if config != self._config:

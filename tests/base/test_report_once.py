@@ -120,7 +120,6 @@ def test_the_memory_is_never_larger_than_its_bound(subjects: list[int], bound: i
 # No module remembers in another way what it has reported.
 
 LOGGED_ONCE_FOR_OTHER_REASONS = {
-    "features/munge_keys.py MungeKeys._is_due _finished": "machines that are tried no more",
     "features/munge_keys.py MungeKeys._note_joined _finished": "machines that are tried no more",
     "controller/snapshot.py CloudReader._list doubts": "the last list's own doubts, replaced whole",
 }

@@ -127,12 +127,16 @@ def test_an_operator_can_look_and_brake_while_the_file_is_wrong(
 ) -> None:
     (Path(file).parent / INSTALLED_COPY).write_text(Path(file).read_text())
     Path(file).write_text(Path(file).read_text() + "limitz: {}\n")
-    for command in (["pause", "onprem"], ["status"], ["explain", "op1"]):
+    for command, shown in (
+        (["pause", "onprem"], "onprem"),
+        (["status"], "onprem"),
+        (["explain", "op1"], "local-op1-1"),
+    ):
         code = main([*command, "--config", file])
         out, error = capsys.readouterr()
         assert code == 0, error
         assert "limitz" in error
-        assert "onprem" in out
+        assert shown in out
     assert main(["conf", "show", "--config", file]) == 2
 
 

@@ -362,7 +362,7 @@ def test_a_machine_that_does_not_end_is_told_of_whatever_the_clock_says(world: W
     world.advance(120)
     (told,) = [h.error for h in world.ledger.health.all() if h.name == "paid machines"]
     assert told is not None
-    assert "still has it" in told
+    assert "its cloud has not confirmed it" in told
 
 
 @pytest.mark.parametrize("step", [0.0, 30.0])

@@ -312,7 +312,7 @@ def test_a_clock_that_was_set_back(world: World, said: Callable[[str], list[str]
 
 def test_a_machine_that_did_not_boot(world: World, said: Callable[[str], list[str]]) -> None:
     record_boot_failures(world.site, [row(world)], "boots", [7])
-    assert said("boot failed pool=burst nodes=pub1") == ["WARNING"]
+    assert said("machines failed pool=burst nodes=pub1") == ["WARNING"]
     kinds = [d.kind for d in world.ledger.decisions.about("job:7")]
     assert kinds == ["boot-failed", "cooled-down"]
 

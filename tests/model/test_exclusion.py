@@ -74,6 +74,6 @@ def test_a_scope_touches_a_pool_that_may_use_its_offers(text: str, touches: bool
 
 def test_a_kind_is_the_word_of_the_ledger() -> None:
     assert {str(kind) for kind in ExclusionKind} == {
-        "cool-down", "breaker", "doubt", "other-head", "no-spot", "capacity", "policy",
-        "by-operator",
+        "cool-down", "breaker", "doubt", "other-head", "no-spot", "committed", "capacity",
+        "policy", "by-operator",
     }  # fmt: skip
