@@ -25,7 +25,30 @@ def python(source: str) -> str:
         lines[row - 1] = lines[row - 1][:begin] + lines[row - 1][end:]
     for begin, end in _docstrings(tree):
         lines[begin - 1 : end] = [""] * (end - begin + 1)
-    return "\n".join(line for line in lines if line.strip())
+    return _narrowed("\n".join(line for line in lines if line.strip()) + "\n").rstrip("\n")
+
+
+def _narrowed(source: str) -> str:
+    """The program with one blank for each level of indentation. Lines within a text stay as they
+    are; other lines that continue a statement need no blanks.
+    """
+    lines, level, is_new = source.splitlines(), 0, True
+    widths: dict[int, int] = {}
+    within_texts: set[int] = set()
+    for token in tokenize.generate_tokens(io.StringIO(source).readline):
+        row, end_row = token.start[0], token.end[0]
+        if token.type in (tokenize.INDENT, tokenize.DEDENT):
+            level += 1 if token.type == tokenize.INDENT else -1
+        elif token.type == tokenize.NEWLINE:
+            is_new = True
+        elif token.type not in (tokenize.COMMENT, tokenize.NL, tokenize.ENDMARKER):
+            widths.setdefault(row, level if is_new else 0)
+            is_new = False
+            within_texts.update(range(row + 1, end_row + 1))
+    return "\n".join(
+        line if row in within_texts else " " * widths.get(row, 0) + line.lstrip()
+        for row, line in enumerate(lines, 1)
+    )
 
 
 def _annotations(tree: ast.Module, lines: list[str]) -> Iterator[tuple[int, int, int]]:

@@ -52,19 +52,17 @@ def test_annotations_of_functions_go_and_defaults_stay() -> None:
     source = (
         "def f(a: int, *b: str, c: dict[str, int] = {1: 2}) -> tuple[int, str]:\n    d: int = 1\n"
     )
-    assert shortened.python(source) == "def f(a, *b, c = {1: 2}):\n    d: int = 1"
+    assert shortened.python(source) == "def f(a, *b, c = {1: 2}):\n d: int = 1"
 
 
 def test_an_annotation_of_several_lines_stays() -> None:
-    source = (
-        "def f(\n    a: dict[\n        int, str\n    ],\n) -> tuple[\n    int\n]:\n    return 1"
-    )
+    source = "def f(\na: dict[\nint, str\n],\n) -> tuple[\nint\n]:\n return 1"
     assert shortened.python(source) == source
 
 
 def test_a_function_of_a_docstring_alone_and_a_text_of_several_lines_stay() -> None:
     source = 'def f():\n    """Nothing."""\n\n\nX = """a\n  # b"""  # c\n'
-    assert shortened.python(source) == 'def f():\n    """Nothing."""\nX = """a\n  # b"""'
+    assert shortened.python(source) == 'def f():\n """Nothing."""\nX = """a\n  # b"""'
 
 
 @pytest.mark.parametrize("name", ["join.sh", "again.sh", "mounts.sh", "epilog.sh"])
@@ -80,3 +78,35 @@ def test_here_documents_stay_as_they_are() -> None:
     )
     expected = "#!/bin/sh\ncat >x <<'END'\n#!/bin/sh\n# kept\n\nEND\ntrue # this, too"
     assert shortened.shell(source) == expected
+
+
+INDENTED = '''\
+def said(
+        words,
+        *more):
+    if words:
+        return """one
+    two""" + (
+            "three")
+    # a remark before a deeper line
+    for word in more:
+        yield word
+'''
+
+
+def test_a_level_of_indentation_is_one_blank_and_texts_stay_as_they_are() -> None:
+    text = shortened.python(INDENTED)
+    assert (
+        text
+        == '''\
+def said(
+words,
+*more):
+ if words:
+  return """one
+    two""" + (
+"three")
+ for word in more:
+  yield word'''
+    )
+    assert ast.dump(ast.parse(text)) == ast.dump(ast.parse(INDENTED))
