@@ -97,26 +97,28 @@ class HostRows:
 
 
 class Removals:
-    """Removes machines some time after their end. ``remove``: removes one row. Thread-safe."""
+    """Removes machines some time after their end. Thread-safe. It holds nothing of the provider: in
+    a cycle the provider's connections would be closed later, by the garbage collector, in whatever
+    thread that runs, and closing waits for a host that is silent.
+    """
 
     guarded_by: ClassVar[GuardedBy] = {"_lock": Guarded("_ended_at", "_failed_at")}
 
-    def __init__(
-        self, cloud: str, remove: Callable[[Tagged], None], clock: Callable[[], float]
-    ) -> None:
+    def __init__(self, cloud: str, clock: Callable[[], float]) -> None:
         self._cloud = cloud
-        self._remove = remove
         self._clock = clock
         self._lock = threading.Lock()
         self._ended_at: dict[str, float] = {}
         self._failed_at: dict[str, float] = {}
 
-    def remove_old(self, rows_by_id: RowsById) -> None:
-        """Remove machines that ended more than ENDED_KEPT_S ago, by the rows of all hosts."""
+    def remove_old(self, rows_by_id: RowsById, remove: Callable[[Tagged], None]) -> None:
+        """Remove machines that ended more than ENDED_KEPT_S ago, by the rows of all hosts.
+        ``remove``: removes one row.
+        """
         for machine_id in self._due(rows_by_id):
             try:
                 for row in rows_by_id[machine_id]:
-                    self._remove(row)
+                    remove(row)
             except ProviderError as error:
                 self._note_failure(machine_id, error)
 

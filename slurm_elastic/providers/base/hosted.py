@@ -90,7 +90,7 @@ class HostedProvider(ABC, Generic[Kind]):
         self._clock = clock
         self._launching = {host: threading.Lock() for host in hosts.names}
         self._known_rows = HostRows()
-        self._removals = Removals(settings.name, self._remove, clock)
+        self._removals = Removals(settings.name, clock)
         self._switch: HostSwitch | None = None
 
     @abstractmethod
@@ -179,7 +179,7 @@ class HostedProvider(ABC, Generic[Kind]):
         """Remove machines that ended long ago from their hosts. See protocols.Tidying."""
         with self._hosts.limited():
             rows_by_id = self._list_everywhere()
-            self._removals.remove_old(rows_by_id)
+            self._removals.remove_old(rows_by_id, self._remove)
             return live(rows_by_id)
 
     def _list_everywhere(self) -> RowsById:
