@@ -125,8 +125,8 @@ class PageActions:
 
 
 def _read(file: Path) -> Config:
-    """The configuration; while its file is wrong, the one of the last ``conf install``, because
-    machines are paid meanwhile. The page itself shows that the file is wrong.
+    """The configuration. If its file is wrong, the configuration of the last ``conf install``:
+    machines are still paid. The page itself shows that the file is wrong.
     """
     return load_or_installed(file, log.info)
 

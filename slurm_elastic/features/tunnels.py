@@ -390,8 +390,8 @@ class TunnelsPart(Part):
     def _enrolment_keys(self, launch: str) -> Set[str]:
         """The enrolment keys of the machines that may come, and of all machines of this launch.
 
-        A machine that knows its launch's word knows the keys of the whole launch. With one of them
-        as its own it would keep the other machine out, and stay in the tunnel after its own end.
+        A machine that knows its launch's word knows the keys of the whole launch. If it took such a
+        key as its own, the other machine could not enter, and it would stay after its own end.
         """
         if self.desk is None:
             return frozenset()

@@ -1,9 +1,9 @@
 """The identity of a job and of its runs.
 
-Slurm gives job numbers again: after MaxJobId, and after a slurmctld has lost its state. Of a job's
-record nothing else stays over a requeue that a later job could not have, too (SubmitTime is set
-anew). But Slurm keeps the batch script that was submitted. The submit filter writes a random
-token into its launcher, so the digest of that file names the job.
+Slurm gives job numbers again: after MaxJobId, and after a slurmctld has lost its state. A requeue
+changes SubmitTime, and a later job may have all other fields of the record. But Slurm keeps the
+batch script that was submitted. The submit filter writes a random token into its launcher, so the
+digest of that file names the job.
 
 A run of a job is not over for its own node as soon as Slurm has requeued the job: a node that has
 lost its network works on. So each run writes a random token of its own into the job's directory.

@@ -124,8 +124,8 @@ def check(plan: ConfPlan, *, wrapper: Sequence[str] | None = None) -> Report:
 def require_restartable(settings: SlurmSettings, failure: str, *, force: bool) -> None:
     """ConfigError if slurmctld runs and would not start again on the site's own files.
 
-    It still has the files of its last start. Whoever restarts it then, stops every job of the site
-    from starting, and no roll-back of ours mends a file that is not ours.
+    The running slurmctld still has the files of its last start. After a restart no job of the site
+    could start, and our roll-back does not restore files of the site.
     """
     if failure and not force and controller.is_up(settings):
         raise ConfigError(
