@@ -68,8 +68,8 @@ class SinceMemory(Generic[K]):
         bound_s: float,
         if_unknown_s: float | None = None,
     ) -> Since:
-        """Return when the thing began. With ``if_unknown_s`` an unknown age counts as that many
-        seconds at the first look and grows from there, so that a wait for it ends in any case.
+        """Return when the thing began. An unknown age counts as ``if_unknown_s`` seconds at the
+        first look, if given, and grows from there, so that a wait for it ends in any case.
         """
         with self._lock:
             earlier = self._converted.get(key)

@@ -359,8 +359,8 @@ class LaunchedCheckpointer:
             return None
 
     def _is_readable(self) -> bool:
-        """Whether the directory of all jobs is there. Where its file system is not mounted, or its
-        server hangs, it is not.
+        """Whether the directory of all jobs is there. It is not if its file system is not mounted,
+        or if the server hangs.
         """
         try:
             return self._read_in_time(self._directory.is_dir)

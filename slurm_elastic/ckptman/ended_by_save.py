@@ -1,4 +1,4 @@
-"""Requeues runs that died of the signal of a save in place: nobody wanted these runs to end.
+"""Requeues runs that died of the signal of a save in place, which should not have ended them.
 
 It looks at the jobs that Slurm shows as ended, and not at the saves under way. So it also finds a
 run whose signal was sent just before a crash of this service.

@@ -1,7 +1,7 @@
 """Every file of the state directory, with what a second head has of it (``ha.directory``).
 
-A file that is missing here is one that nobody has thought of: after a takeover the other head may
-lack it. ``heads.link`` shares what the table shares.
+Each file needs a row here. Without a row the other head may lack the file after a takeover.
+``heads.link`` shares what the table shares.
 """
 
 from __future__ import annotations

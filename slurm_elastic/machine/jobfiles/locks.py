@@ -1,7 +1,7 @@
 """Locks between the copies of one user on this host.
 
-Whoever may read a file can lock it, and everybody can take an abstract socket's name. So each lock
-is a file in a directory that only this user can enter.
+A user who may read a file can lock it, and any user can take an abstract socket's name. So each
+lock is a file in a directory that only this user can enter.
 """
 
 from __future__ import annotations

@@ -56,8 +56,8 @@ def states_of(nodes: Mapping[str, SlurmNode], terms: DrainTerms) -> dict[str, No
 
 
 class Recorded(Enum):
-    """What the ledger says of a machine that is paid. Each has its rule for each state in which a
-    cloud may list the machine (``reconcile_rules``).
+    """The recorded state of a paid machine. Each has its rule for each state in which a cloud may
+    list the machine (``reconcile_rules``).
 
     WANTED: it serves its node, or soon will. STOPPING, ENDING: decided, and not yet confirmed.
     """

@@ -99,7 +99,7 @@ class HostedProvider(ABC, Generic[Kind]):
 
     @abstractmethod
     def _all_ids(self, host: str) -> set[str]:
-        """The ids of everything on the host that is like our machines, whoever made it."""
+        """The ids of all machines on the host, also of machines that are not ours."""
 
     @abstractmethod
     def _room(
