@@ -1,6 +1,7 @@
 """``enrol: once``: machines of a cloud that shows no consoles (OpenNebula) hand their keys in by a
-word of their launch, which is good for that alone, once, for ten minutes. Real WireGuard, nftables,
-slurm-elasticd and hub; whoever has come by a word tries it from another host behind the router.
+word of their launch, which is good for that alone, once, and no longer than the machine may boot.
+Real WireGuard, nftables, slurm-elasticd and hub; whoever has come by a word tries it from another
+host behind the router.
 """
 
 from __future__ import annotations
@@ -30,8 +31,8 @@ TUNNEL = "10.99.0.1"
 """The head's address in the tunnel."""
 INITIATION = 148
 """Bytes of the first message of a handshake (WireGuard's protocol, 5.4.2)."""
-LATER = 660
-"""Seconds: more than a word lives."""
+LATER = 3660
+"""Seconds: more than ``resume_timeout``, for which a word lives."""
 ELASTIC = {
     "clouds": [{
         "name": "nebula", "provider": "opennebula", "location": "on-premises",
@@ -202,15 +203,15 @@ def test_the_word_is_dead_after_its_time(
     site: Site, joined: str, thief: Callable[[str, str], Thief]
 ) -> None:
     machine = waits(site, "pub3")
+    one = thief("pub3", machine)
     clock = site.place / "clock_off.so"
     source = Path(__file__).with_name("clock_off.c")
     subprocess.run(["gcc", "-O2", "-shared", "-fPIC", "-o", clock, source, "-ldl"], check=True)
-    site.daemon_again(LD_PRELOAD=str(clock), CLOCK_OFF=str(LATER))
     at = address_of(site, "pub3")
+    site.daemon_again(LD_PRELOAD=str(clock), CLOCK_OFF=str(LATER))
     site.sandbox.wait_for(lambda: at not in site.peers(), PATIENCE, "the machine is late")
-    assert not thief("pub3", machine).gets_through()
-    assert "pub3" not in site.machines.by_node()
+    assert not one.gets_through()
+    site.sandbox.wait_for(
+        lambda: "pub3" not in site.machines.by_node(), PATIENCE, "the late machine is ended"
+    )
     site.daemon_again()
-    site.sandbox.wait_for(lambda: at in site.peers(), PATIENCE, "by the right clock")
-    site.machines.held = {"pub2"}
-    site.sandbox.wait_for(lambda: site.is_idle("pub3"), PATIENCE, "it joins in time")
