@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 import argparse
-import fcntl
 import os
 from collections.abc import Sequence
 from pathlib import Path
 
-from slurm_elastic.base import service_remedies, writing
+from slurm_elastic.base import service_remedies
 from slurm_elastic.base.errors import SlurmElasticError
 from slurm_elastic.base.pages import page
 from slurm_elastic.base.units import counted
 from slurm_elastic.cli.helptext import examples
 from slurm_elastic.config import Config
 from slurm_elastic.config.configfile import load
-from slurm_elastic.state import heads
+from slurm_elastic.state import heads, locks
 from slurm_elastic.state.ckptstate.schema import FILE, SCHEMA
 from slurm_elastic.state.ledger.schema import LEDGER
 from slurm_elastic.state.store import backup
@@ -119,19 +118,13 @@ def _held(path: Path, name: str) -> int:
 
     Returns the open descriptor. SlurmElasticError if the service runs.
     """
-    is_new = not path.exists()
-    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
-    if is_new and (owner := writing.owner_in(path.parent)) is not None:
-        os.fchown(descriptor, *owner)
     try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        os.close(descriptor)
+        return locks.take(path)
+    except locks.HeldError:
         raise SlurmElasticError(
             f"{name} runs and would overwrite the import: stop it first "
             f"({service_remedies.stop(name)})"
         ) from None
-    return descriptor
 
 
 def health_lines(health: JournalHealth) -> list[str]:

@@ -100,6 +100,14 @@ def run(args: argparse.Namespace) -> int:
     if ssh is None:
         raise ConfigError("join.ssh: found none; without it we cannot bring keys to machines")
     _refuse(args, config, ssh)
+    if args.dry_run:
+        return _run(config, ssh, args)
+    # Before anything is read: the keys and machines of before another rotation are outdated.
+    with key_machines.sole_rotation(config):
+        return _run(config, ssh, args)
+
+
+def _run(config: Config, ssh: Ssh, args: argparse.Namespace) -> int:
     keys = key_machines.module()
     usual = key_slurm.RELOAD if ssh.slurm_keys else keys.RESTART
     rotation = key_machines.rotation_of_living(config, ssh, args.restart or usual)

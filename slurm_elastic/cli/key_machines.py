@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING
 
@@ -14,11 +16,14 @@ from slurm_elastic.base.units import counted
 from slurm_elastic.cli.streams import visible
 from slurm_elastic.config import Config
 from slurm_elastic.config.joining import Ssh
+from slurm_elastic.state import locks
+from slurm_elastic.state.heads import Fence, SupersededError
 from slurm_elastic.state.ledger import Ledger, Machine
 
 if TYPE_CHECKING:
     from slurm_elastic.features.key_rotation import Rotation, RotationResult
 
+LOCK = "key-rotation.lock"
 TextFor = Callable[[str], bytes]
 """Returns the key for the machines of a cloud."""
 
@@ -30,6 +35,40 @@ def module() -> ModuleType:
     except ModuleNotFoundError as error:
         raise ConfigError(f"join.ssh: {missing_module(error, 'ssh')}") from error
     return key_rotation
+
+
+@contextlib.contextmanager
+def sole_rotation(config: Config) -> Iterator[None]:
+    """Run the body as the only rotation of the cluster. SlurmElasticError if another one runs, or
+    if another head acts.
+
+    Two rotations at once would leave hosts with different keys: each brings its own key to all
+    hosts, and none waits for the other.
+    """
+    # Two heads must see one lock, because a takeover may come during a rotation.
+    directory = Path(config.ha.directory) if config.ha.directory else config.state
+    try:
+        with config.sharing():
+            if config.ha.directory:
+                Fence.of(directory).require()
+            lock = locks.take(directory / LOCK)
+    except SupersededError as error:
+        raise SlurmElasticError(f"key rotate: {error}") from None
+    except locks.HeldError as error:
+        by = f" ({error.holder})" if error.holder else ""
+        raise SlurmElasticError(
+            f"another key rotate runs{by}: wait for its end, then rotate again if a new key is "
+            "still needed"
+        ) from None
+    except OSError as error:
+        raise ConfigError(
+            f"key rotate: cannot lock {directory / LOCK}, so another rotation might run: "
+            f"{error.strerror or error}"
+        ) from error
+    try:
+        yield
+    finally:
+        os.close(lock)
 
 
 def rotation_of_living(

@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import contextlib
 import errno
-import fcntl
 import logging
 import os
 import signal
@@ -22,7 +21,7 @@ from slurm_elastic.cli.arguments import add_config
 from slurm_elastic.cli.helptext import Command, examples
 from slurm_elastic.cli.streams import log_plainly, prepare, visible
 from slurm_elastic.config import Config, configfile
-from slurm_elastic.state import statedir
+from slurm_elastic.state import locks, statedir
 from slurm_elastic.state.store.trouble import passes
 
 log = logging.getLogger(__name__)
@@ -141,17 +140,6 @@ def _close_to_others(state: Path) -> None:
         log.info("state directory %s closed to other users: %d modes changed", state, changed)
 
 
-def _open_lock(path: Path) -> int:
-    """Open the lock file; on a read-only disk an existing file is enough for flock()."""
-    flags = os.O_CLOEXEC | os.O_NOFOLLOW
-    try:
-        return os.open(path, os.O_RDWR | os.O_CREAT | flags, statedir.FILE)
-    except OSError as error:
-        if error.errno != errno.EROFS or not path.exists():
-            raise
-        return os.open(path, os.O_RDONLY | flags)
-
-
 def _remedy(config: Config, error: OSError, name: str) -> str:
     """What to do, as the end of a sentence; "" if only the error itself says it."""
     state, is_there = config.state, os.path.isdir(config.state)
@@ -169,23 +157,20 @@ def _remedy(config: Config, error: OSError, name: str) -> str:
 def _locked(config: Config, lock: str, name: str) -> Iterator[None]:
     """Hold the lock: one such service for each state directory.
 
-    The kernel releases a flock() with the process, however it ends. Raises PassingError or
-    ConfigError if the file cannot be opened, SlurmElasticError if another process has the lock.
+    Raises PassingError or ConfigError if the file cannot be opened, SlurmElasticError if another
+    process has the lock.
     """
     state = config.state
     try:
-        descriptor = _open_lock(state / lock)
+        descriptor = locks.take(state / lock)
+    except locks.HeldError:
+        raise SlurmElasticError(f"another {name} serves {state} already") from None
     except OSError as error:
         text = f"state_dir: {state} cannot be written by uid {os.getuid()}: {error.strerror}"
         text += _remedy(config, error, name)
         if passes(error):
             raise PassingError(text) from error
         raise ConfigError(text) from error
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        os.close(descriptor)
-        raise SlurmElasticError(f"another {name} serves {state} already") from None
     try:
         yield
     finally:

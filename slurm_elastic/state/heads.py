@@ -141,7 +141,9 @@ class Fence(Struct, frozen=True, kw_only=True):
         if self.epoch and self.epochs.number() == self.epoch:
             return
         newest = self.epochs.newest()
-        holder = "no head" if newest is None else f"{newest.holder} (epoch {newest.number})"
+        if newest is None:
+            raise SupersededError("no head acts: start slurm-elasticd on both heads")
+        holder = f"{newest.holder} (epoch {newest.number})"
         raise SupersededError(f"{holder} acts, not {self.host}: do it there")
 
     @property

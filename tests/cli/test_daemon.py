@@ -144,7 +144,7 @@ def test_a_lock_file_that_finds_no_room_is_tried_again(
     def no_room(*_: object) -> int:
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr("slurm_elastic.cli.service._open_lock", no_room)
+    monkeypatch.setattr("slurm_elastic.state.locks.take", no_room)
     argv = ["--config", str(config(state))]
     assert run_service("slurm-elasticd", None, "daemon.lock", lambda _: None, argv) == 75
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
+import sys
 import tempfile
 import time
 from collections.abc import Iterator
@@ -16,6 +18,7 @@ from slurm_elastic.cli.main import main
 from slurm_elastic.controller.context import new_generation
 from slurm_elastic.features.key_rotation import Rotation, RotationResult
 from slurm_elastic.model.cluster import Instance, InstanceState, Market
+from slurm_elastic.state.heads import Epochs
 from slurm_elastic.state.ledger import Ledger, Machine
 from tests.real_sshd import Sshd
 
@@ -275,6 +278,42 @@ def test_with_two_heads_a_command_must_say_how_the_other_head_gets_the_key(
     assert main(command) == 2
     assert "expected the command that brings {key} to both heads" in capsys.readouterr().err
     assert bed.keys() == {OLD}
+
+
+def share(bed: Bed, actor: str) -> None:
+    """Give the head another one, and let the head ``actor`` act."""
+    shared = bed.place / "shared"
+    shared.mkdir()
+    with bed.yaml.open("a") as yaml:
+        yaml.write(f"ha: {{directory: {shared}}}\n")
+    Epochs(shared).take(actor)
+
+
+def test_only_the_head_that_acts_rotates(bed: Bed, capsys: pytest.CaptureFixture[str]) -> None:
+    bed.machine("i-1", "pub1")
+    share(bed, "other")
+    assert bed.rotate() == 1
+    assert "key rotate: other (epoch 1) acts" in capsys.readouterr().err
+    assert bed.keys() == {OLD}
+
+
+@pytest.mark.parametrize("shares", [False, True])
+def test_a_second_rotation_waits_for_the_end_of_the_first(
+    bed: Bed, shares: bool, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The command of the first one's head tries the second one, in another process."""
+    bed.machine("i-1", "pub1")
+    if shares:
+        share(bed, os.uname().nodename)
+    again = f"{sys.executable} -m slurm_elastic.cli.main --config {bed.yaml} key rotate"
+    again += f" --head-command 'touch {bed.place}/second' >{bed.place}/told 2>&1"
+    assert bed.rotate("--head-command", f"! {again} && {bed.head_command}") == 0
+    told = (bed.place / "told").read_text()
+    assert f"another key rotate runs ({os.uname().nodename}, pid {os.getpid()})" in told
+    assert not (bed.place / "second").exists()
+    assert bed.keys() != {OLD}
+    capsys.readouterr()
+    assert bed.rotate() == 0, "the lock has ended with its rotation"
 
 
 def test_a_dry_run_names_the_machines(bed: Bed, capsys: pytest.CaptureFixture[str]) -> None:

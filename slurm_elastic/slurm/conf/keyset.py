@@ -6,14 +6,15 @@ Slurm's rules (authentication.html, src/plugins/auth/slurm/internal.c; seen with
 messages signed with any key of its file that has not expired. The keys are symmetric, so a machine
 that must hear slurmctld needs the key that slurmctld signs with.
 
-A key with an id ``slurm-elastic:CLOUD:NUMBER`` belongs to that cloud. Its machines sign with it,
-and no other cloud's machines get it. Every machine gets all other keys.
+A key with an id ``slurm-elastic:CLOUD:NUMBER-DIGEST`` belongs to that cloud. Its machines sign with
+it, and no other cloud's machines get it. Every machine gets all other keys.
 """
 
 from __future__ import annotations
 
 import base64
 import binascii
+import hashlib
 import os
 from collections.abc import Callable, Iterable
 from pathlib import Path
@@ -106,14 +107,21 @@ class KeySet(Struct, frozen=True):
             for key in self.keys
             if overlap and key.is_valid(now)
         ]
-        # Above all earlier numbers, also after the clock was set back: one kid must never mean two
-        # keys.
+        # Above all earlier numbers, also after the clock was set back: people see the order.
         number = max([int(now), *(_number(key) + 1 for key in self.keys)])
-        fresh = [
-            AuthKey(alg="HS256", kty="oct", kid=kid, k=_text(random(SIZE)), exp=int(ends))
-            for kid in (f"{_OURS}:{cloud}:{number}" for cloud in ("", *clouds))
-        ]
+        fresh = [_fresh(cloud, number, random(SIZE), int(ends)) for cloud in ("", *clouds)]
         return KeySet((*earlier_keys, *fresh)).signing(fresh[0].kid)
+
+
+def _fresh(cloud: str, number: int, key: bytes, ends: int) -> AuthKey:
+    """A new key of the cloud, which ends at ``ends`` (Unix time).
+
+    Its id has a part of the key's digest, because one kid must never mean two keys: a rotation that
+    was taken back leaves no number in the file, and the next one may come in the same second.
+    """
+    digest = hashlib.sha256(key).hexdigest()[:8]
+    kid = f"{_OURS}:{cloud}:{number}-{digest}"
+    return AuthKey(alg="HS256", kty="oct", kid=kid, k=_text(key), exp=ends)
 
 
 class _File(Struct):
@@ -170,5 +178,5 @@ def _bytes(key: AuthKey) -> bytes:
 
 
 def _number(key: AuthKey) -> int:
-    number = key.kid.rpartition(":")[2]
+    number = key.kid.rpartition(":")[2].partition("-")[0]
     return int(number) if key.ours and number.isdecimal() else 0
