@@ -30,6 +30,14 @@ def verify_new(site: CheckpointSite, method: Checkpointer, image: Image) -> bool
     if job is None or job.requeue or _is_lifted_by_another(site, job):
         method.verify(image)
         return False
+    site.verified.add(job.id)
+    try:
+        return _verify_lifted(site, method, image, job)
+    finally:
+        site.verified.discard(job.id)
+
+
+def _verify_lifted(site: CheckpointSite, method: Checkpointer, image: Image, job: SlurmJob) -> bool:
     is_lifted = _lift(site, job)
     try:
         method.verify(image)

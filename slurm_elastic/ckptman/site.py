@@ -94,7 +94,8 @@ class CheckpointSite:
     """One cluster as ckptman knows it. ``now`` gives Unix time (s); ``monotonic`` is the clock for
     pauses (s). ``refused_starts``, ``refused_exclusions``: the pending jobs whose start we cannot
     help, and whose excluded nodes we cannot change, because Slurm refuses. ``refused_suspensions``:
-    the running jobs that Slurm refuses to suspend again.
+    the running jobs that Slurm refuses to suspend again. ``verified``: the running jobs whose
+    ``--no-requeue`` is lifted while their first image is verified.
     """
 
     config: Config
@@ -112,6 +113,7 @@ class CheckpointSite:
     refused_starts: JobRefusals = field(default_factory=JobRefusals)
     refused_exclusions: JobRefusals = field(default_factory=JobRefusals)
     refused_suspensions: JobRefusals = field(default_factory=JobRefusals)
+    verified: set[int] = field(default_factory=set)
     # Threads of their own: a line to a user may take seconds, for which no save may wait.
     output_writers: KeyedExecutor = field(default_factory=lambda: KeyedExecutor(0))
 

@@ -10,7 +10,9 @@ import pytest
 from msgspec.structs import replace
 
 from slurm_elastic.base.errors import SlurmError
+from slurm_elastic.ckptman.requeue_failover import RequeueFailover
 from slurm_elastic.controller.requeues import REQUEUE_TIMEOUT_S
+from slurm_elastic.model.checkpoint import Image
 from slurm_elastic.policies.launch.boots import given_up_after
 from slurm_elastic.state.heartbeat import Mark, leave_mark
 from tests.ckptman.world import CkptWorld
@@ -64,6 +66,23 @@ def test_one_whose_machine_comes_up_after_all_keeps_its_users_word(world: CkptWo
     assert ("RUNNING" in job.states, job.restarts, job.requeue) == (True, 0, False)
     assert world.told(7)[-1] == "requeue-put-back"
     assert world.ledger.requeues.lifted() == ()
+
+
+def test_a_lift_for_a_verification_stays_while_the_daemon_is_away(world: CkptWorld) -> None:
+    """Else a node that is lost in that time ends the job, although its image is whole."""
+    world.runs(7, requeue=False)
+    daemon_dies(world)
+    world.advance(world.config.timings.daemon_timeout + 60)
+    seen: list[bool] = []
+
+    def verify(_: Image) -> None:
+        RequeueFailover(world.ckpt).protect(world.ckpt.jobs.read(refresh=True))
+        seen.append(world.job(7).requeue)
+
+    world.saver.verify = verify  # type: ignore[method-assign]
+    world.order("save", job=7)
+    world.until(lambda: seen)
+    assert seen == [True]
 
 
 @pytest.mark.parametrize("boots", [True, False])

@@ -148,10 +148,12 @@ class FakeSlurm:
                 self._nodes[name] = msgspec.structs.replace(self._existing(name), address=address)
 
     def requeue(self, job: int) -> None:
-        """Make the job pending, with one more restart and a start time in the future."""
+        """Make the job pending, with one more restart and a start time in the future. As slurmctld
+        does, refuse a job that may not be requeued, and leave it alone.
+        """
         with self._lock:
             self._command("requeue", job=job)
-            old = self._existing_job(job)
+            old = self._requeueable_job(job)
             self._jobs[job] = msgspec.structs.replace(
                 old,
                 states=frozenset({"PENDING"}),
@@ -161,6 +163,14 @@ class FakeSlurm:
                 reason=requeued_for(old),
                 start=self.clock() + 121,
             )
+
+    def _requeueable_job(self, job: int) -> SlurmJob:
+        """The job, or SlurmError if it may not be requeued, with the words of slurmctld."""
+        found = self._existing_job(job)
+        if not found.requeue:
+            disabled = f"Requested operation is presently disabled for job {job}"
+            raise SlurmError(("scontrol", "requeue", str(job)), 1, disabled)
+        return found
 
     def start_now(self, job: int) -> None:
         """Clear a start time in the future."""

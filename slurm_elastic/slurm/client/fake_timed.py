@@ -161,7 +161,7 @@ class TimedSlurm(FakeSlurm):
         """Make the job pending, with a start time ahead."""
         with self._lock:
             self._command("requeue", job=job)
-            self._requeue(self._existing_job(job))
+            self._requeue(self._requeueable_job(job))
 
     # Internal.
 
