@@ -12,13 +12,14 @@ from pathlib import Path
 from typing import TypeVar
 
 from slurm_elastic.base.errors import SlurmElasticError, SlurmError
-from slurm_elastic.base.units import brief, money
+from slurm_elastic.base.units import brief, counted, money
 from slurm_elastic.cli.streams import visible
 from slurm_elastic.cli.trial_evidence import Evidence
 from slurm_elastic.config import Config
 from slurm_elastic.config.pool_rules import billing_units
 from slurm_elastic.model.causes import Quoted
 from slurm_elastic.model.cluster import Pool
+from slurm_elastic.model.job_key import JobKey
 from slurm_elastic.model.memory import Machine, decided_at
 from slurm_elastic.model.slurm import SlurmJob, SlurmNode
 from slurm_elastic.policies.launch.trial import (
@@ -52,6 +53,7 @@ COMMAND_TIMEOUT_S = 60.0
 NO_USER = 67
 JOB_TIMEOUT_S = 180.0
 END_TIMEOUT_S = 300.0
+MAX_NAMED_JOBS = 3
 CORRELATION = "try"
 ACCOUNT_VARIABLES = ("SBATCH_ACCOUNT", "SBATCH_QOS")
 """The variables of sbatch(1) that the trial's job follows. Others, such as SBATCH_ARRAY_INX, would
@@ -84,6 +86,7 @@ class Trial:
         self.node = ""
         self.steps_done: tuple[TrialStep, ...] = ()
         self.last: Machine | None = None
+        self._job: JobKey | None = None
         self._evidence = Evidence(config)
 
     def require_job(self) -> None:
@@ -160,6 +163,8 @@ class Trial:
         while time.time() < until:
             jobs = self._asked(lambda: self.slurm.jobs(ended=True))
             current = next((j for j in jobs if j.id == job), None)
+            if current is not None:
+                self._job = current.key
             if current is not None and "COMPLETED" in current.states and current.has_ended:
                 self._note((*self.steps_done, TrialStep.JOB))
                 return
@@ -175,7 +180,9 @@ class Trial:
         )
 
     def _end(self) -> bool:
-        """End the machine and report it. Returns whether it has provably ended."""
+        """End the machine and report it. Returns whether it has provably ended, or has to stay for
+        jobs of others.
+        """
         if not self.node:
             return True
         print(f"ending {self.node} ...", flush=True)
@@ -196,6 +203,9 @@ class Trial:
                 leftover = self._rest()
                 if is_over(leftover):
                     self._say(TrialStep.ENDED, _ended_words(self.config, leftover.machines))
+                    return True
+                if jobs := self._jobs_of_others():
+                    print(visible(_left_to(self.node, jobs)), flush=True)
                     return True
                 self._order_end(leftover.node)
             except SlurmError as error:  # retry: slurmctld may only be busy
@@ -223,6 +233,19 @@ class Trial:
             machines=machines,
             refused=bool(self._refused()),
         )
+
+    def _jobs_of_others(self) -> list[SlurmJob]:
+        """The jobs on the node, except for the trial's own job.
+
+        Slurm may give the node to any job as soon as it powers up. To power it down by force would
+        requeue that job.
+        """
+        return [
+            job
+            for job in self.slurm.jobs()
+            if self.node in job.nodes
+            and not (self._job is not None and job.key.may_follow(self._job))
+        ]
 
     def _order_end(self, node: SlurmNode | None) -> None:
         """Order the node's power-down again, as long as it is up or powering up.
@@ -304,6 +327,8 @@ class Trial:
         number = done.stdout.strip().partition(";")[0]
         if done.returncode or not number.isdigit():
             raise StoppedError(diagnosis(TrialStep.JOB, [self._refusal(done)]))
+        # Its submit time is known only when Slurm shows the job.
+        self._job = JobKey(number=int(number), uid=self.user.pw_uid)
         return int(number)
 
     def _sbatch(self, option: str, *, node: str) -> subprocess.CompletedProcess[str]:
@@ -405,6 +430,14 @@ def _ended_words(config: Config, machines: Sequence[Machine]) -> str:
     units, now = billing_units(config), time.time()
     dollars = sum(units.dollars(machine, now) for machine in machines)
     return f"{MEANING[TrialStep.ENDED]}; {money(dollars)} in all"
+
+
+def _left_to(node: str, jobs: Sequence[SlurmJob]) -> str:
+    """The sentence that names the jobs for which the machine stays."""
+    named = ", ".join(f"job {job.id} of {job.user or job.uid}" for job in jobs[:MAX_NAMED_JOBS])
+    unnamed_count = len(jobs) - MAX_NAMED_JOBS
+    named += f" and {counted(unnamed_count, 'other job')}" if unnamed_count > 0 else ""
+    return f"{node} stays: {named} runs there. slurm-elasticd ends the machine when it is idle"
 
 
 def print_stop(stop: TrialDiagnosis) -> None:

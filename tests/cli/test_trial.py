@@ -1,4 +1,4 @@
-"""``try`` asks sbatch about its job before it buys a machine."""
+"""``try`` asks sbatch about its job before it buys a machine, and ends no machine of others."""
 
 from __future__ import annotations
 
@@ -14,10 +14,13 @@ from slurm_elastic.base.hostlist import expand
 from slurm_elastic.cli.trial_run import StoppedError, Trial
 from slurm_elastic.config import Cluster, Config, PoolSettings, SlurmSettings, domain_pools
 from slurm_elastic.model.cluster import Location
-from slurm_elastic.model.slurm import SlurmNode
+from slurm_elastic.model.job_key import JobKey
+from slurm_elastic.model.slurm import SlurmJob, SlurmNode
 from slurm_elastic.policies.launch.trial import TrialStep
 from slurm_elastic.providers.fake.settings import FakeCloud
+from slurm_elastic.slurm.client.fake import FakeSlurm
 from slurm_elastic.slurm.client.prompt import PromptCli
+from slurm_elastic.state.ledger import Ledger
 
 REFUSING = """\
 #!/bin/sh
@@ -86,3 +89,41 @@ def test_the_job_has_the_account_of_sbatchs_variable(
 ) -> None:
     monkeypatch.setenv("SBATCH_ACCOUNT", "physics")
     trial(tmp_path).require_job()
+
+
+def ending(tmp_path: Path, node: SlurmNode, job: SlurmJob) -> tuple[Trial, FakeSlurm]:
+    """A trial that has to end its ``node``, on which there is a ``job``."""
+    (tmp_path / "state").mkdir()
+    Ledger(tmp_path / "state" / "ledger.db").close()
+    tried, slurm = trial(tmp_path), FakeSlurm([node], [job])
+    tried.slurm, tried.node = cast("PromptCli", slurm), node.name
+    tried._job = JobKey(number=7, uid=1000, submitted=100.0)
+    return tried, slurm
+
+
+@pytest.mark.parametrize("states", [{"MIXED", "CLOUD"}, {"ALLOCATED", "CLOUD", "POWERING_UP"}])
+@pytest.mark.parametrize("number", [8, 7])
+def test_a_node_that_slurm_gave_to_another_job_stays(
+    tmp_path: Path, states: set[str], number: int, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Also to a job that has the number of the trial's job from before."""
+    job = SlurmJob(
+        id=number, states=frozenset({"RUNNING"}), user="anna", uid=2000, nodes=("op1",),
+        submit=200.0,
+    )  # fmt: skip
+    tried, slurm = ending(tmp_path, SlurmNode(name="op1", states=frozenset(states)), job)
+    assert tried._end()
+    assert slurm.updates == []
+    said = capsys.readouterr().out
+    assert f"op1 stays: job {number} of anna runs there" in said
+
+
+def test_the_trials_own_job_does_not_keep_its_machine(tmp_path: Path) -> None:
+    own = SlurmJob(
+        id=7, states=frozenset({"CANCELLED", "COMPLETING"}), uid=1000, nodes=("op1",), submit=100.0
+    )
+    up = SlurmNode(name="op1", states=frozenset({"IDLE", "CLOUD", "COMPLETING"}))
+    tried, slurm = ending(tmp_path, up, own)
+    assert tried._jobs_of_others() == []
+    tried._order_end(up)
+    assert [change["state"] for _, change in slurm.updates] == ["POWER_DOWN"]
