@@ -7,8 +7,8 @@ changes.
 from __future__ import annotations
 
 SKEW_S = 60.0
-"""Clocks of two hosts that both are right differ by less. A record that is ahead of our clock by
-no more than this may come from such a host, and counts as made now.
+"""Clocks of two hosts that both are right differ by less. A record from at most this far in
+our clock's future may come from such a host, and counts as made now.
 """
 
 

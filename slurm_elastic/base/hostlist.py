@@ -39,8 +39,8 @@ def expand(text: str) -> list[str]:
 def expand_of_user(text: str) -> tuple[str, ...]:
     """The names in a text that a user wrote and that Slurm shows as written, such as ExcNodeList.
 
-    As in Slurm's hostlist_create(), blanks and empty items only separate names. A text that is not
-    a hostlist has no names: one user's text must not make the records of all users unreadable.
+    As in Slurm's hostlist_create(), blanks and empty items only separate names. The result
+    is empty for other texts: one user's text must not make the records of all users unreadable.
     """
     separated = _SEPARATORS.sub(",", text).strip(",")
     try:

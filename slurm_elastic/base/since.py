@@ -39,8 +39,8 @@ class Since(Struct, frozen=True):
         return cls(None if age_s is None else monotonic_s - age_s)
 
     def age_s(self, monotonic_s: float, *, if_unknown: float) -> float:
-        """Return the seconds since then. The caller says what an unknown age means: ``math.inf``
-        to act now, 0.0 to wait for the full time at each look.
+        """Return the seconds since the begin. The caller says what an unknown age means:
+        ``math.inf`` to act now, 0.0 to wait for the full time at each look.
         """
         return if_unknown if self.began_at is None else max(monotonic_s - self.began_at, 0.0)
 

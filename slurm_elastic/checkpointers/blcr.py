@@ -170,7 +170,7 @@ class BlcrCheckpointer:
         return tuple(image for image in self._images_of(run) if _is_whole(image))
 
     def _images_of(self, run: JobRun) -> tuple[Image, ...]:
-        """The recorded images of this job, without those of an earlier job with its number."""
+        """The recorded images of this job, without images of an earlier job with its number."""
         images = self._read(run.job).images
         return tuple(image for image in images if run.key.may_follow(image.key))
 

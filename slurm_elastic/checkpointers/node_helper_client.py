@@ -339,8 +339,8 @@ class LaunchedCheckpointer:
     def _status(self, job: int) -> _Status | None:
         """Return the status that the job's launcher wrote; None if it certainly wrote none.
 
-        UnreadableError if we could not look. A file server that restarts must not make a job look
-        as if it had no launcher, because its user would be told that it cannot be saved.
+        UnreadableError if we could not look. While a file server restarts, a job must not look as
+        if it had no launcher, because we would report to its user that it cannot be saved.
         """
         path = self._directory / str(job) / "status.json"
         try:
@@ -371,8 +371,8 @@ class LaunchedCheckpointer:
         return UnreadableError(f"{self._directory} cannot be read now: {reason_of(error)}")
 
     def _image_error(self, path: Path, error: OSError) -> CheckpointError:
-        """Return the error about a file of an image: only a file that is certainly gone is a fault
-        of the image.
+        """Return the error about a file of an image. It is a fault of the image only if the file
+        is certainly gone.
         """
         if isinstance(error, FileNotFoundError) and self._is_readable():
             return CheckpointError(f"{path}: {error.strerror}")

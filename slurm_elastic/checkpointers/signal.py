@@ -368,7 +368,7 @@ class SignalCheckpointer:
         return self._directory / f"{job}.json"
 
     def _book_of(self, run: JobRun) -> Book | None:
-        """Return the record of this job; None if there is none, or only that of an earlier job."""
+        """Return the record of this job; None without a record, or if an earlier job left it."""
         book = self._read(run.job)
         return book if book is not None and book.is_of(run) else None
 

@@ -102,7 +102,7 @@ class PlanApplier:
         )
 
     def _another_head_works(self) -> bool:
-        """Whether images may be those of another head's jobs, which this head's Slurm has not."""
+        """Whether images may belong to another head's jobs, which are not in this head's Slurm."""
         with contextlib.suppress(sqlite3.Error):  # without a ledger nothing was found
             return self._site.ledger.owner.other_head() is not None
         return False

@@ -2,7 +2,7 @@
 
 A job with an image may be requeued, because it continues from there. But a large image takes
 minutes to verify, and if the node is lost in that time, Slurm ends the job although its image is
-whole. So the setting is lifted before the verification, and put back if the image is not whole.
+whole. So we lift the setting before the verification and put it back if the image is not whole.
 Until then the ledger has a row, so that slurm-elasticd puts the setting back after a crash.
 """
 

@@ -237,7 +237,8 @@ class SnapshotReader:
         replaced = self._site.state.forget_earlier_jobs({n: job.key for n, job in jobs.items()})
         for number in sorted(replaced):
             log.warning(
-                "another job has the number now, the earlier one is forgotten job=%d", number
+                "another job has this number now: the earlier job's records are deleted job=%d",
+                number,
             )
         return replaced
 

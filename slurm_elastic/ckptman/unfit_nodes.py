@@ -1,8 +1,8 @@
 """Requeues jobs whose node cannot use their image, to other nodes.
 
 The launcher holds such a job for ten minutes and reports it as unfit. Another node may have the
-processor, the program or the file that its image needs. Without the requeue the job would continue
-from an older image, or start over.
+processor, the program or the file that its image needs. If we did not requeue the job, it would
+continue from an older image, or start over.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ class UnfitNodes:
             return
         try:
             # The look at a shared directory may take minutes. Slurm would also requeue a job that
-            # has ended meanwhile, or its next run.
+            # has ended during the look, or its next run.
             job = site.jobs.read_new(run.job)
             if job is None or job.key != run.key or not job.states & _AT_WORK:
                 return
