@@ -5,9 +5,9 @@ changes SubmitTime, and a later job may have all other fields of the record. But
 batch script that was submitted. The submit filter writes a random token into its launcher, so the
 digest of that file names the job.
 
-A run of a job is not over for its own node as soon as Slurm has requeued the job: a node that has
-lost its network works on. So each run writes a random token of its own into the job's directory.
-The run that wrote last owns the directory.
+A run of a job is not over for its own node as soon as Slurm has requeued the job: a node
+without network continues to work. So each run writes a random token of its own into the job's
+directory. The run that wrote last owns the directory.
 """
 
 from __future__ import annotations

@@ -1,9 +1,8 @@
 """Images of one job that do not follow from each other.
 
 A run continues from an older image, or starts over, if its node cannot use the newest one. The
-images that it makes are of a new line, with copies of the outputs of their own. So nothing that the
-run does, and no save of it that fails, harms the newer image, which another node may be able to
-use.
+images that it makes are of a new line, with copies of the outputs of their own. The newer image
+stays whole even if this run's saves fail, because another node may be able to use it.
 """
 
 from __future__ import annotations
@@ -42,6 +41,6 @@ def needed(manifests: Mapping[int, ImageManifest], keep: int) -> set[int]:
     while len(chain) < keep and (parent := manifests.get(chain[-1].parent)) is not None:
         chain.append(parent)
     kept = {image.number for image in chain}
-    others = [image for image in manifests.values() if image.number not in kept]
-    best = max(others, key=lambda image: (image.worked, image.number), default=newest)
+    candidates = [image for image in manifests.values() if image.number not in kept]
+    best = max(candidates, key=lambda image: (image.worked, image.number), default=newest)
     return kept | ({best.number} if best.worked > newest.worked else set())

@@ -92,7 +92,7 @@ class ImageManifest:
 
 
 def seal(manifest: ImageManifest, key: bytes) -> bytes:
-    """Return the manifest as text, with its seal. RequestRefused if nobody could read it again."""
+    """Return the manifest as text, with its seal. RequestRefused if it is too long to read."""
     values = asdict(manifest)
     for name, empty in (("closed", None), ("clocks", None), ("bound", {})):
         if values[name] == empty:  # nodes with an older program do not know the field

@@ -29,7 +29,7 @@ def family(pid: int) -> Iterator[int]:
     while pending:
         parent = pending.pop()
         yield parent
-        # The kernel lists a child under the thread that has forked it.
+        # The kernel lists a child under the thread that forked the child.
         for thread in threads_of(parent):
             with contextlib.suppress(OSError):
                 children = Path(f"/proc/{parent}/task/{thread}/children").read_text()

@@ -128,7 +128,7 @@ class RunSaves:
             room -= outputs.fork(run.copies, copies, run.meta.outputs, run.given_back, room)
             outputs.keep(copies, run.meta.outputs, sizes, run.caller, room)
             return number
-        # Nobody needs what is longer: it is of an image that was never complete.
+        # The rest of a longer copy is useless: its image was never complete.
         outputs.cut_copies(run.copies, run.meta.outputs, run.given_back)
         outputs.keep(run.copies, run.meta.outputs, sizes, run.caller, room)
         return run.line

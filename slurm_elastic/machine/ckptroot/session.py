@@ -33,9 +33,9 @@ _MAX_REASON_LENGTH = 500
 _SLURMS_SIGNALS = (signal.SIGTERM, signal.SIGKILL)
 _OF_INSTRUCTIONS = (signal.SIGILL, signal.SIGSEGV)
 _YOUNG_S = 60.0
-"""Seconds after a restore in which such an end counts as one of the processor."""
+"""Such an end counts as the processor's fault for so many seconds after a restore."""
 _MAX_TRIED_NODES = 3
-"""After so many nodes that could not use the newest image, an older one is used."""
+"""If so many nodes could not use the newest image, the job continues from an older image."""
 
 
 class Session:
@@ -53,7 +53,7 @@ class Session:
         # The error with which the payload ended after the loss of a node, while the job waits.
         self._end_at_loss: int | None = None
         self._is_replaced = False
-        # The job is held because another node may be able to continue it, and this one is not.
+        # The job is held because this node cannot continue it, but another node may.
         self._is_unfit = False
         self._has_images_for_others = False
 
@@ -178,8 +178,8 @@ class Session:
         return None
 
     def _go_on_unfit(self) -> int | None:
-        """No other node came. Return the wait status of a program that has ended; begin here
-        otherwise.
+        """No other node came. If the program has ended, return its wait status; else start the
+        job here.
         """
         self._is_unfit = False
         self.hold.end()
@@ -308,8 +308,8 @@ class Session:
         """Carry out the request. Return a sentence about it, and the number of a new image (else
         0). RequestRefused if the request fails.
         """
-        own = self._run.store.run
-        if own is not None and request.run not in ("", own.token):
+        present_run = self._run.store.run
+        if present_run is not None and request.run not in ("", present_run.token):
             raise RequestRefused("the request is for another run of the job")
         match request.verb:
             case "checkpoint":

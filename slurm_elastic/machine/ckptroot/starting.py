@@ -113,8 +113,8 @@ def take(site: HelperSite, caller: Caller, store: JobStore, wait: ImageWait) -> 
             store.open()
             break
         except (Taken, OSError) as error:
-            # A directory that is read-only, or fails, has the job's images: without the lock we
-            # can neither use them nor tell the head, and to start over would lose the job's work.
+            # A read-only or failing directory still has the job's images. Without the lock we can
+            # neither use them nor report to the head, and a new start would lose the job's work.
             is_endless = isinstance(error, OSError) and _has_images(store)
             if not wait.retry_after_pause(str(error), is_endless=is_endless):
                 raise

@@ -157,8 +157,9 @@ class JobStore:
             self._lock = None
 
     def claim(self, attempt: int) -> None:
-        """Make the directory that of this run, before anything in it is changed. A run that has
-        lost the lock without noticing (NFS, after the client's lease) then changes nothing more.
+        """Record this run as the directory's owner, before anything in it is changed. An earlier
+        run may have lost the lock without noticing (NFS, after the client's lease). It then
+        changes nothing more.
         """
         run = RunKey(self.job, attempt)
         with files.held(self.path / "run", os.O_RDWR | os.O_CREAT, owners=(0,)) as descriptor:
@@ -170,11 +171,11 @@ class JobStore:
         """Call this right before each effect on the directory. Replaced if another run owns it.
         OSError if that cannot be read now: then we do not know.
         """
-        ours = b"" if self.run is None else self.run.encoded()
+        this_run = b"" if self.run is None else self.run.encoded()
         owner = files.read(self.path / "run", _MAX_REQUEST_BYTES, owners=(0,))
-        if owner == ours:
+        if owner == this_run:
             return
-        if len(owner) == len(ours):
+        if len(owner) == len(this_run):
             raise Replaced(f"Slurm has started another run of job {self.job} since")
         # Another run may be writing it.
         raise OSError(errno.EAGAIN, "not whole", str(self.path / "run"))
@@ -300,17 +301,17 @@ class JobStore:
             if nodes is not None:
                 self.require_ours()
                 self.replace(path.name, json.dumps(list(nodes)).encode(), 0o600)
-            found = files.json_of(files.read(path, _MAX_META_BYTES, owners=(0,)))
-            return [str(node) for node in found] if isinstance(found, list) else []
+            names = files.json_of(files.read(path, _MAX_META_BYTES, owners=(0,)))
+            return [str(name) for name in names] if isinstance(names, list) else []
         return []
 
     def manifests(self) -> list[ImageManifest]:
-        """Return the manifests of the images that have a good one, newest first."""
-        found = []
+        """Return the valid manifests of the images, newest first."""
+        valid = []
         for path in self.images():
             with contextlib.suppress(RequestRefused):
-                found.append(manifests.read(path, self.site.key))
-        return found
+                valid.append(manifests.read(path, self.site.key))
+        return valid
 
     def make_copies(self, line: int) -> Path:
         """Create the directory for the copies of a new line's outputs."""
@@ -320,7 +321,7 @@ class JobStore:
         return path
 
     def drop_unused_copies(self) -> None:
-        """Remove the copies of lines that have no image. If that fails, they only take room."""
+        """Remove the copies of lines without an image. If that fails, they only take room."""
         try:
             images = self.manifests()
             if len(images) < len(self.images()):

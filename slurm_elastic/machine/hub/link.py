@@ -150,16 +150,16 @@ class Link:
 
         If the head opens the tunnels: a rebooted machine has no session and does not know where the
         head is. WireGuard itself would call it only after the end of the old session, in two or
-        three minutes. If machines open them: WireGuard refuses calls that are dated before the last
-        one, so a machine whose clock was set back is silent until its clock has caught up.
+        three minutes. If machines open them: WireGuard refuses a call that is dated before the
+        last call, so a machine whose clock was set back is silent until its clock has caught up.
         """
         seen_by_key = {peer.key: peer for peer in self.peers()}
         silent_s = SILENT_S if self._network.head_opens else EXPIRED_S
         watched = [
             peer
             for peer in peers
-            if (seen := seen_by_key.get(peer.key)) is not None
-            and (peer.endpoint or (peer.live and seen.received))
+            if (peer_seen := seen_by_key.get(peer.key)) is not None
+            and (peer.endpoint or (peer.live and peer_seen.received))
         ]
         heard: dict[str, tuple[int, float]] = {}
         for peer in watched:
@@ -175,26 +175,28 @@ class Link:
         return [peer.address for peer in silent]
 
     def _remove(self, keys: Iterable[str]) -> None:
-        for words in _in_commands([("peer", key, "remove") for key in keys]):
-            run("wg", "set", self.name, *words)
+        for arguments in _in_commands([("peer", key, "remove") for key in keys]):
+            run("wg", "set", self.name, *arguments)
 
     def _add(self, additions: Sequence[Sequence[str]]) -> dict[str, str]:
-        """Add or change peers by their words for wg(8). Return, by key, why it refuses some."""
+        """Add or change peers by their arguments of wg(8). Return the errors of refused peers, by
+        key.
+        """
         try:
-            for words in _in_commands(additions):
-                run("wg", "set", self.name, *words)
+            for arguments in _in_commands(additions):
+                run("wg", "set", self.name, *arguments)
         except HubError:
-            # wg refuses all peers of a command for one of them, so find that one.
+            # wg refuses all peers of a command for one bad peer, so find the bad peer.
             return self._add_one_by_one(additions)
         return {}
 
     def _add_one_by_one(self, additions: Sequence[Sequence[str]]) -> dict[str, str]:
         refused: dict[str, str] = {}
-        for words in additions:
+        for arguments in additions:
             try:
-                run("wg", "set", self.name, *words)
+                run("wg", "set", self.name, *arguments)
             except HubError as error:
-                refused[words[1]] = str(error)
+                refused[arguments[1]] = str(error)
         return refused
 
     def peers(self) -> tuple[PeerSeen, ...]:
@@ -203,14 +205,14 @@ class Link:
 
 
 def _in_commands(changes: Sequence[Sequence[str]]) -> Iterator[list[str]]:
-    """The words of the changes, for as many peers as fit into one command."""
+    """The arguments of the changes, for as many peers as fit into one command."""
     for begin in range(0, len(changes), PEERS_PER_COMMAND):
         yield [word for change in changes[begin : begin + PEERS_PER_COMMAND] for word in change]
 
 
 def _settings(peer: TunnelPeer, last_endpoint: str = "") -> tuple[str, ...]:
-    """The words for wg(8) that add or change the peer. ``last_endpoint``: where the machine's last
-    packet came from, if it opens the tunnel.
+    """The arguments of wg(8) that add or change the peer. ``last_endpoint``: where the machine's
+    last packet came from, if it opens the tunnel.
     """
     allowed = ("peer", peer.key, "allowed-ips", f"{peer.address}/32")
     if peer.endpoint:

@@ -140,12 +140,12 @@ def sort_out(
     """Return the peers that may be admitted, and by address why the others are left out. Keys and
     addresses come from machines and clouds, so a bad one must cost its own machine only.
     """
-    # Keys that may only enrol come first: the head has made them, so a machine that has one of
-    # them as its own key is the one that lies. `sorted` keeps the order of the others.
+    # Keys that may only enrol come first. The head has made them, so a machine that offers such
+    # a key as its own lies. `sorted` keeps the order of the others.
     admitted: list[TunnelPeer] = []
     left_out: dict[str, str] = {}
     addresses, keys = set[str](), set[str]()
-    for peer in sorted(peers, key=lambda one: one.live):
+    for peer in sorted(peers, key=lambda peer: peer.live):
         flaw = _flaw(network, peer)
         if not flaw and (peer.address in addresses or peer.key in keys):
             flaw = "another machine has this address or key"

@@ -99,8 +99,8 @@ def _size_of(path: str) -> int:
 
 
 def _open_output(order: Message, path: str, flags: int) -> int:
-    """Open an output without following a link that a machine may have sent, with this job's files
-    or with those of an earlier job.
+    """Open an output without following links. A machine may have sent a link with the files of
+    this job or of an earlier job.
     """
     # O_NONBLOCK: the output may be a pipe, whose open would wait for a writer.
     flags |= os.O_NONBLOCK | os.O_CLOEXEC
@@ -248,8 +248,8 @@ def _take_back(tree: Tree, order: Message, channel: Channel, bases: dict[str, in
         raise CopyError("; ".join((*failed, *lost[:_LOST_NAMED])))
     if lost and order["do"] == "back":
         # The machine must not remove the only copies. Another try would fail, too.
-        more = f"; and {len(lost) - _LOST_NAMED} more" if len(lost) > _LOST_NAMED else ""
-        raise CopyError(f"all came back but {'; '.join(lost[:_LOST_NAMED])}{more}", final=True)
+        unnamed = f"; and {len(lost) - _LOST_NAMED} more" if len(lost) > _LOST_NAMED else ""
+        raise CopyError(f"all came back but {'; '.join(lost[:_LOST_NAMED])}{unnamed}", final=True)
     channel.send(done=True)
     notes = channel.receive()["notes"]
     return {"files": count, "bytes": size, "bases": bases, "notes": notes}
@@ -427,17 +427,18 @@ def _write_locked(
     if begin:
         if size == base + begin:
             _write_at(descriptor, size, blocks)
-        return base  # if the file has changed meanwhile, the next copy brings all
+        return base  # if the file has changed since the last copy, the next copy brings all
     base = min(base, size)
-    first = next(blocks, b"")
-    there = os.pread(descriptor, len(first), base)
-    if not first.startswith(there):
-        if not is_last and there[:1] == first[:1]:
-            # A part of our output is there, and that of another job follows: both write this file.
-            # Ours comes whole with the last copy. With each copy it would fill the disk.
+    block = next(blocks, b"")
+    present = os.pread(descriptor, len(block), base)
+    if not block.startswith(present):
+        if not is_last and present[:1] == block[:1]:
+            # The file has a part of our output, and then the output of another job, because both
+            # jobs write it. Our whole output comes with the last copy. If it came with each
+            # copy, it would fill the disk.
             return base
         base = size
-    _write_at(descriptor, base, chain([first], blocks))
+    _write_at(descriptor, base, chain([block], blocks))
     return base
 
 

@@ -2,8 +2,8 @@
 
 Both may have the same file system, such as by ``join.mounts``. A copy would then write a file over
 itself, and its end would remove the user's only copy. The head makes an empty file with a random
-name in each directory, and the machine looks for it. Random, because an NFS client may remember for
-a while that a name is absent, but not a name that nobody has asked for.
+name in each directory, and the machine looks for it. The name is random, because an NFS
+client may remember for a while that a name is absent if it has asked for the name before.
 """
 
 from __future__ import annotations
@@ -27,15 +27,15 @@ _Mark = list[object]
 
 @contextlib.contextmanager
 def marked(directories: Collection[str]) -> Iterator[Mapping[str, _Mark]]:
-    """Mark those of the directories that exist while the context lasts, and yield the marks."""
-    made: dict[str, _Mark] = {}
+    """Mark the existing directories while the context lasts, and yield the marks."""
+    marks: dict[str, _Mark] = {}
     try:
         for directory in directories:
             with contextlib.suppress(OSError):
-                made[directory] = _mark(directory)
-        yield made
+                marks[directory] = _mark(directory)
+        yield marks
     finally:
-        for directory, (name, *_) in made.items():
+        for directory, (name, *_) in marks.items():
             with contextlib.suppress(OSError):
                 os.unlink(f"{directory}/{name}")
 
@@ -62,8 +62,8 @@ def _remove_old(directory: str, now_ns: int) -> None:
 
 
 def shared_directories(marks: Mapping[str, _Mark]) -> frozenset[str]:
-    """The directories that this host has in common with the other end. CopyError if a look fails:
-    whoever cannot look must not take two places for different ones.
+    """The directories that this host has in common with the other end. CopyError if a look fails,
+    because an unseen directory may be shared.
     """
     return frozenset(path for path, mark in marks.items() if _is_shared(path, mark))
 
@@ -73,8 +73,8 @@ def _is_shared(directory: str, mark: _Mark) -> bool:
     try:
         status = os.stat(directory)
         if not name:
-            # Nobody can set the change time of a directory, so two directories with one time are
-            # one. Two times prove nothing, because any new file changes the time.
+            # No program can set the change time of a directory, so two paths with one change time
+            # lead to one directory. Two times prove nothing, because any new file changes the time.
             return [status.st_ino, status.st_ctime_ns] == [inode, changed_at]
         os.lstat(_plain(directory, str(name)))
     except (FileNotFoundError, NotADirectoryError, PermissionError):
@@ -86,8 +86,8 @@ def _is_shared(directory: str, mark: _Mark) -> bool:
 
 
 def unmarked_directories(marks: Mapping[str, _Mark]) -> frozenset[str]:
-    """The directories in which the head could make no file. Such a directory is proved to be the
-    machine's as well, or not, but never proved to be another one.
+    """The directories in which the head could make no file. The look at the machine may prove that
+    such a directory is shared, but never that it is not.
     """
     return frozenset(path for path, (name, *_) in marks.items() if not name)
 
@@ -125,7 +125,7 @@ def _plain(directory: str, name: str) -> str:
 
 
 def is_in(path: str, directories: Collection[str]) -> bool:
-    """Whether the file is directly in one of the directories."""
+    """Whether the file is directly in any of the directories."""
     return os.path.normpath(os.path.dirname(path)) in directories
 
 

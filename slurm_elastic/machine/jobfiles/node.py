@@ -189,7 +189,7 @@ class _Book:
 
     def _counting(self, runs: Mapping[str, int]) -> dict[str, int]:
         # The head may have given a run up: then no copy back comes for it.
-        return {run: at for run, at in runs.items() if self._identity.counts(run, at)}
+        return {run: time for run, time in runs.items() if self._identity.counts(run, time)}
 
     @property
     def has_run(self) -> bool:
@@ -212,9 +212,9 @@ class _Book:
         return bool(self.runs.keys() - {self._identity.run})
 
     def base_of(self, path: str) -> list[int] | str | None:
-        """What the head had at the path: the stamp of a file, the target of a link, or None."""
-        known = self.base.get(path)
-        base: list[int] | str | None = known["head"] if isinstance(known, dict) else known
+        """The head's state of the path: the stamp of a file, the target of a link, or None."""
+        entry = self.base.get(path)
+        base: list[int] | str | None = entry["head"] if isinstance(entry, dict) else entry
         return base
 
     def changed(self, path: str, status: os.stat_result) -> bool:
@@ -239,7 +239,7 @@ def _take_in(header: Message, book: _Book, channel: Channel) -> None:
         return
     _check_different(header, book)
     tree = _tree(header, book.directory)
-    # A file that no other run has changed was changed by one that was given up: the head's counts.
+    # If no other run has changed a file, a run that was given up has: the head's file counts.
     for path, status in tree.entries():
         channel.beat()
         is_file = stat.S_ISREG(status.st_mode)
@@ -291,8 +291,8 @@ def _take_file(tree: Tree, path: str, message: Message, book: _Book, channel: Ch
         book.base[path] = _known([message["s"], message["m"]], status)
 
 
-def _known(there: list[int], status: os.stat_result) -> dict[str, Any]:
-    return {"head": there, "here": stamp(status), "mode": status.st_mode & 0o777}
+def _known(head_stamp: list[int], status: os.stat_result) -> dict[str, Any]:
+    return {"head": head_stamp, "here": stamp(status), "mode": status.st_mode & 0o777}
 
 
 def _give_back(header: Message, book: _Book, channel: Channel) -> None:
@@ -300,30 +300,30 @@ def _give_back(header: Message, book: _Book, channel: Channel) -> None:
     # The outputs first: if the machine is lost before the rest is copied, they are worth most.
     _send_outputs({**header, "present": []}, channel)
     tree: Tree | None = None
-    # Only files of a run that have come may be sent and removed. In a directory without a record
-    # all files would be taken for the job's.
+    # Send and remove only files that have come here for a run. Without a record, all files of
+    # the directory would be taken for the job's.
     if book.has_run and book.directory not in header["shared"]:
         _check_different(header, book)
         with contextlib.suppress(FileNotFoundError):  # the job may have removed it
             tree = _tree(header, book.directory)
     unread: list[str] = []
-    seen = [] if tree is None else _send_changes(tree, header, book, channel, unread)
+    job_paths = [] if tree is None else _send_changes(tree, header, book, channel, unread)
     channel.send(t="end", unread=unread)
     written: Message = {}
     while "done" not in (message := channel.receive()):
         written |= message["written"]
     notes = [] if tree is None else tree.notes
     book.end()
-    for path, there in written.items():
+    for path, head_stamp in written.items():
         channel.beat()
         if tree is not None and (status := tree.status(path)) is not None:
-            book.base[path] = _known(there, status)
+            book.base[path] = _known(head_stamp, status)
     _remove_outputs(header)
     # Another job may still use these files, in this directory or in one above or below it.
     if book.runs or tree is None or book.has_neighbours():
         book.save()
     else:
-        _clean(tree, seen, book, channel)
+        _clean(tree, job_paths, book, channel)
     channel.send(bye=True, notes=notes)
 
 
@@ -362,8 +362,8 @@ def _send_change(
             channel.send(t="l", p=path, to=target, base=book.base_of(path))
     elif book.changed(path, status):
         _send_file(tree, path, book, channel)
-    elif (known := book.base.get(path)) and known["mode"] != status.st_mode & 0o777:
-        channel.send(t="m", p=path, mode=status.st_mode, base=known["head"])
+    elif (entry := book.base.get(path)) and entry["mode"] != status.st_mode & 0o777:
+        channel.send(t="m", p=path, mode=status.st_mode, base=entry["head"])
 
 
 def _send_file(tree: Tree, path: str, book: _Book, channel: Channel) -> None:

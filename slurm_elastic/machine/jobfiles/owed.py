@@ -1,8 +1,9 @@
-"""Which jobs' files are on this machine and not back on the head, for slurm-elastic-wipe.
+"""The jobs whose files are on this machine and not back on the head, for slurm-elastic-wipe.
 
-A file for each job, in a directory of root's. Its owner is the job's user, and it is not empty
-while files are owed, so nobody has to read what a user wrote. Root makes the file before the copy's
-process becomes the user, and this process fills and empties it. Its time is that of the order.
+A directory of root's has a file for each job. The job's user owns the file, and it is not empty
+while files are owed, so no program of root's has to read a text of a user. Root makes the file
+before the copy's process becomes the user, and this process fills and empties it. The file has the
+time of the order.
 """
 
 from __future__ import annotations

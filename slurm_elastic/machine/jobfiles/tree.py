@@ -32,9 +32,9 @@ _NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 class Tree:
-    """The directory ``path``. ``exclude``: patterns of the files that are not copied.
-    ``one_file_system``: leave out what is mounted below it, which may be anybody's. ``notes``: the
-    files that were left out, each with the reason.
+    """The directory ``path``. ``exclude``: patterns of files to leave out. ``one_file_system``:
+    leave out file systems that are mounted below it, because another user may own them. ``notes``:
+    the files that were left out, each with the reason.
     """
 
     guarded_by: ClassVar[dict[str, str]] = {"descriptor": "to write one unfinished file"}
@@ -59,7 +59,7 @@ class Tree:
             self.notes.append(f"{path}: {getattr(reason, 'strerror', None) or reason}")
 
     def note_mount(self, error: OSError) -> None:
-        """Record once that a file system below this one is left out."""
+        """Record once that a file system mounted below the directory is left out."""
         if error.filename not in self._mounts:
             self._mounts.add(error.filename)
             self.note(error.filename, error)
@@ -186,7 +186,7 @@ class Tree:
         self, descriptor: int, message: Message, blocks: Iterator[bytes], *, sync: bool
     ) -> None:
         write_blocks(descriptor, blocks, sync=sync)
-        # Without set-user-ID and set-group-ID bits, because the other end is not trusted.
+        # Set-user-ID and set-group-ID bits are dropped, because the other end is not trusted.
         os.fchmod(descriptor, int(message["mode"]) & 0o777)
         os.utime(descriptor, ns=(int(message["m"]), int(message["m"])))
         if sync:
@@ -211,7 +211,7 @@ class Tree:
         ``path``, for the moment between a look at a file and its change.
         """
         self._enter(path)
-        # After the time somebody holds it for too long: go on without.
+        # If another process holds the lock for longer, continue without the lock.
         with self.locks.held(os.fstat(self._here), _LOCK_WAIT_S, lambda: None):
             yield
 

@@ -125,19 +125,19 @@ class LocalAgent:
         """Mark the machines as stopping and send SIGTERM to their slurmd. The driver does the
         rest.
         """
-        gone: list[str] = []
+        ended_ids: list[str] = []
         not_ours: list[str] = []
         with self._register.changing:
             for id_ in message.ids:
                 record = self._register.get(id_)
                 if record is None or record.state is InstanceState.TERMINATED:
-                    gone.append(id_)
+                    ended_ids.append(id_)
                 elif record.cluster != message.cluster:
                     not_ours.append(id_)
                 else:
                     self._begin_stop(record)
         self._driver.wake()
-        return AgentAnswer(ok=True, gone=tuple(gone), not_ours=tuple(not_ours))
+        return AgentAnswer(ok=True, gone=tuple(ended_ids), not_ours=tuple(not_ours))
 
     def _begin_stop(self, record: MachineRecord) -> None:
         if record.state not in STANDING:

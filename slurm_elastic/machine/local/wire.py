@@ -89,6 +89,6 @@ class AgentAnswer(Struct, frozen=True, kw_only=True):
     capacity: int | None = None
     used: int | None = None
     gone: tuple[str, ...] = ()
-    """The ids of a TerminateOrder that have ended or that the agent does not know."""
+    """The ids of a TerminateOrder whose machines have ended or are unknown to the agent."""
     not_ours: tuple[str, ...] = ()
-    """The ids of a TerminateOrder that are another cluster's machines."""
+    """The ids of a TerminateOrder whose machines belong to another cluster."""

@@ -477,8 +477,8 @@ def main(argv: List[str]) -> int:  # noqa: UP006
         slurm = NodeInSlurm(settings["node"], settings.get("scontrol") or "scontrol")
         return Gate(settings, slurm).enter(argv[1] + ".reported")
     agent = Agent(argv[1], settings)
-    for part in (agent.watch, agent.warn) if agent.metadata else (agent.watch,):
-        threading.Thread(target=part, daemon=True).start()
+    for loop in (agent.watch, agent.warn) if agent.metadata else (agent.watch,):
+        threading.Thread(target=loop, daemon=True).start()
     while True:
         try:
             agent.tick()

@@ -215,8 +215,8 @@ class TunnelInterface:
     def is_up(self) -> bool:
         """Whether the head has sent something lately."""
         # Not by the time of the handshake: the machine's clock may be set back after it.
-        words = run("wg", "show", self.name, "transfer").split()
-        received = int(words[1]) if len(words) == 3 else 0
+        fields = run("wg", "show", self.name, "transfer").split()
+        received = int(fields[1]) if len(fields) == 3 else 0
         if received != self.received:
             self.received = received
             self.heard_at = time.monotonic()
