@@ -179,15 +179,15 @@ def _change(
         raise  # the file for new machines could not be written, so nothing is changed
     except SlurmElasticError as error:
         # The command may have brought the new key before it failed.
-        left = key_machines.take_head_back(ssh, old, head) or "it has its old key, as all machines"
-        raise SlurmElasticError(f"the head cannot take the new key: {error}: {left}") from None
+        state = key_machines.take_head_back(ssh, old, head) or "it has its old key, as all machines"
+        raise SlurmElasticError(f"the head cannot take the new key: {error}: {state}") from None
     wrong = keys.failed(rotation.make(lambda _: text))
     key_machines.report_failures("not changed", wrong)
     if wrong and not lose:
-        head_left = key_machines.take_head_back(ssh, old, head)
-        machines_left = key_machines.take_machines_back(rotation, lambda _: old)
-        left = "; ".join(filter(None, (head_left, machines_left)))
+        head_state = key_machines.take_head_back(ssh, old, head)
+        machines_state = key_machines.take_machines_back(rotation, lambda _: old)
+        state = "; ".join(filter(None, (head_state, machines_state)))
         raise SlurmElasticError(
             f"{counted(len(wrong), 'machine')} cannot take the new key: "
-            + (left or "all use the old key again")
+            + (state or "all use the old key again")
         )

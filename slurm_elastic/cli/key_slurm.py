@@ -107,15 +107,17 @@ def rotate(
     try:
         module().make_head(ssh, after.encoded(), head)
     except SlurmElasticError as error:
-        left = take_head_back(ssh, old_text, head), _take_machines_back(rotation, before, now, lost)
-        result = "; ".join(filter(None, left)) or "it has its old keys, as all machines"
+        head_state = take_head_back(ssh, old_text, head)
+        machines_state = _take_machines_back(rotation, before, now, lost)
+        states = filter(None, (head_state, machines_state))
+        result = "; ".join(states) or "it has its old keys, as all machines"
         raise SlurmElasticError(f"the head cannot take the new keys: {error}: {result}") from None
     unsigned = _sign(rotation, fresh if args.revoke else after, now)
     # A machine that started during the change may have got the old keys.
     late = rotation_of_living(config, ssh, args.restart or RELOAD, rotation.machines)
     unsigned |= _sign(late, fresh if args.revoke else after, now)
     print(f"new: {', '.join(key.kid for key in fresh.keys)}, for {brief(ends - now)}")
-    # By machine, and not by number: a lost machine that answers again must not hide another.
+    # Ids and not numbers: a lost machine that answers again must not hide another machine.
     if failed := len(unsigned - lost):
         print(f"{counted(failed, 'machine')} {does(failed, 'sign')} with the old keys, for "
               f"{brief(overlap)}; nothing is revoked: rotate again when they answer")  # fmt: skip
@@ -142,9 +144,9 @@ def _teach(
     wrong = module().failed(rotation.make(both_key_sets))
     report_failures("not changed", wrong)
     if failed := {result.id for result in wrong} - lost:
-        left = _take_machines_back(rotation, before, now, lost) or "nothing is changed"
+        state = _take_machines_back(rotation, before, now, lost) or "nothing is changed"
         raise SlurmElasticError(
-            f"{counted(len(failed), 'machine')} cannot take the new keys: {left}"
+            f"{counted(len(failed), 'machine')} cannot take the new keys: {state}"
         )
     if rotation.machines:
         time.sleep(SETTLE_S)
@@ -162,10 +164,10 @@ def _revoke(ssh: Ssh, after: KeySet, fresh: KeySet, head: str) -> None:
     try:
         module().make_head(ssh, fresh.encoded(), head)
     except SlurmElasticError as error:
-        left = (
+        state = (
             take_head_back(ssh, after.encoded(), head) or "it accepts the old keys until they end"
         )
-        raise SlurmElasticError(f"the head cannot revoke the old keys: {error}: {left}") from None
+        raise SlurmElasticError(f"the head cannot revoke the old keys: {error}: {state}") from None
 
 
 def _sign(rotation: Rotation, keys: KeySet, now: float) -> frozenset[str]:

@@ -121,7 +121,7 @@ def _preview(
 def _closed(config: Config, scope: str) -> list[CloudBlocked]:
     """The clouds of the scope that the configuration closes, whatever an operator orders."""
     blocked = blocked_clouds(config)
-    return [why for cloud, why in blocked.items() if scope in ("", scope_of_cloud(cloud))]
+    return [cause for cloud, cause in blocked.items() if scope in ("", scope_of_cloud(cloud))]
 
 
 def _over(used: float, word: LimitChange) -> str:

@@ -12,8 +12,8 @@ from slurm_elastic.config.fresh import load_or_installed
 
 
 def config_to_look(args: argparse.Namespace) -> Config:
-    """The configuration of ``--config``; while it is wrong, the one of the last ``conf install``,
-    which a line on stderr says. ConfigError if there is neither.
+    """The configuration of ``--config``. While that file is wrong, return the configuration of the
+    last ``conf install`` and say so on stderr. ConfigError if there is neither.
     """
     return load_or_installed(Path(args.config), _warn)
 

@@ -446,7 +446,7 @@ def print_stop(stop: TrialDiagnosis) -> None:
     if stop.name:
         print(visible(f"  cause: {stop.name}: {stop.words:.400}"))
     elif stop.words:
-        # A line that matches no pattern may be harmless: the last one of a console often is.
+        # A line that matches no pattern may be harmless, as the last line of a console often is.
         print(visible(f"  cause: not known; seen last: {stop.words:.400}"))
     if stop.remedy:
         print(f"  do: {stop.remedy}")

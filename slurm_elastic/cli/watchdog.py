@@ -108,7 +108,7 @@ class _WatchedClouds:
         return self._clouds
 
     def _with_refused(self, config: Config) -> WatchedClouds | None:
-        """The clouds, if one of those that could not be opened can be opened now."""
+        """The clouds, if a cloud that could not be opened can be opened now."""
         opened: dict[str, Provider] = {}
         for cloud in config.clouds:
             if not isinstance(self._clouds.providers[cloud.name], RefusedProvider):

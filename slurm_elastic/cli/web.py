@@ -167,12 +167,12 @@ class _LatestSources:
         self._made: tuple[Config, Mapping[str, DocumentSource]] | None = None
 
     def get(self) -> Mapping[str, DocumentSource]:
-        config, made = self._fresh.get(), self._made
-        if made is None or made[0] is not config:
+        config, configured = self._fresh.get(), self._made
+        if configured is None or configured[0] is not config:
             slurm = PromptCli(config.slurm)
-            made = config, sources(config, slurm, self._file, lambda: self._fresh.trouble)
-            self._made = made
-        return made[1]
+            configured = config, sources(config, slurm, self._file, lambda: self._fresh.trouble)
+            self._made = configured
+        return configured[1]
 
 
 def sources(

@@ -260,8 +260,8 @@ def _page_proxy(draft: Draft) -> None:
 
 
 def _claims_of_both_heads(draft: Draft, path: KeyPath) -> None:
-    """Report a file of claims that only one of two heads has. After a takeover the other head would
-    take the hosts that are on for hosts that a person has switched on.
+    """Report a file of claims that the two heads do not share. After a takeover the other head
+    would believe that a person has switched on the hosts that run.
     """
     file, shared = draft.value(path, str), draft.value(("ha", "directory"), str)
     if file and shared and PurePath(shared) not in PurePath(file).parents:

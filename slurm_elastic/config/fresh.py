@@ -26,9 +26,9 @@ _Version = tuple[tuple[int, ...], ...]
 
 
 def load_or_installed(file: Path, report: Callable[[str], None]) -> Config:
-    """The configuration in ``file``. While the file is wrong: the one of the last ``conf install``,
-    after a ``report`` of that. Machines are paid meanwhile, so an operator must be able to look and
-    to brake.
+    """The configuration in ``file``. While the file is wrong, ``report`` this and return the
+    configuration of the last ``conf install``. Even then machines cost money, so an operator must
+    be able to look and to brake.
 
     ConfigError, with all complaints about ``file``, if no install has left a copy that can be read.
     """
@@ -36,11 +36,11 @@ def load_or_installed(file: Path, report: Callable[[str], None]) -> Config:
         return load(file)
     except ConfigError as error:
         config, installed_at = _installed(file, error)
-        complaint, *more = str(error).splitlines()
-        rest = f" (and {len(more)} more complaints)" if more else ""
+        complaint, *further = str(error).splitlines()
+        number = f" (and {len(further)} more complaints)" if further else ""
         report(
-            f"{complaint}{rest}; no service can start again before it is corrected. What follows is"
-            f" by the configuration of the last conf install ({minute(installed_at)})"
+            f"{complaint}{number}; no service can start again before it is corrected. This answer"
+            f" is by the configuration of the last conf install ({minute(installed_at)})"
         )
         return config
 
@@ -60,7 +60,7 @@ class FreshConfig:
     """Reads ``file`` again when it has changed. Thread-safe.
 
     While the file is broken, the last configuration that could be read serves, and ``trouble`` has
-    the reason: a screen that shows nothing helps nobody. ``or_installed``: if the file is broken
+    the reason, because an empty screen helps no operator. ``or_installed``: if the file is broken
     from the start, the configuration of the last ``conf install`` serves, as for a command that
     looks.
     """

@@ -27,7 +27,7 @@ class PayerBudget(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
 
 
 class WhenSpent(StrEnum):
-    """What happens to running machines when a budget is spent. FINISH: they take no new jobs and
+    """The effect of a spent budget on running machines. FINISH: they take no new jobs and
     end after their jobs. KEEP: they get jobs as before.
     """
 

@@ -75,7 +75,8 @@ def kept(config: Config) -> PolicyChoice | None:
 
 def keep(config: Config, choice: PolicyChoice) -> None:
     """Write the choice. OSError if that fails."""
-    # With two heads the name is a link to the shared file, and a rename would replace the link.
+    # If there are two heads, the name is a link to the shared file. A rename of a new file to
+    # this name would replace the link.
     writing.replace(path_of(config).resolve(), msgspec.json.encode(choice), 0o644)
 
 

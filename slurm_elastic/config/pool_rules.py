@@ -210,7 +210,7 @@ def on_demand_prices(cloud: CloudSettings, pool: Pool) -> dict[str, float]:
 
 
 def disk_prices(config: Config) -> dict[str, float]:
-    """The price of the disks of one machine ($/h), by pool that has one."""
+    """The price of the disks of one machine ($/h), by pool with such a price."""
     return {p.name: p.machine.disk_price for p in config.pools if p.machine.disk_price}
 
 
