@@ -82,7 +82,7 @@ def apply_directives(config: Config, ledger: Ledger, now: float) -> Config:
 
 
 def spans_clouds(config: Config, ledger: Ledger, now: float) -> bool:
-    """Whether a limit, also one that an operator ordered, or a budget counts machines of all
+    """Whether a limit (of the configuration or of an operator) or a budget counts machines of all
     clouds.
     """
     policies = config.policies
@@ -324,8 +324,8 @@ def find_barred_payers(config: Config, ledger: Ledger, now: float) -> dict[str, 
 
 
 def _list_former_clouds(config: Config, ledger: Ledger, since: float, now: float) -> list[str]:
-    """Clouds that have left the configuration and whose machines were paid after ``since``, or that
-    had reservations.
+    """Former clouds of the configuration with machines that were paid after ``since``, or with
+    reservations.
     """
     names = {cloud.name for cloud in config.clouds}
     reserved = ledger.books.counted_reservations(config.held, now)
@@ -335,7 +335,7 @@ def _list_former_clouds(config: Config, ledger: Ledger, since: float, now: float
 def end_of_day_and_month(now: float) -> tuple[float, float]:
     """Return when this day and this month end (Unix time), in UTC."""
     day, month = begin_of_day_and_month(now)
-    # Every month has ended 32 days after its begin, and the next one has not.
+    # Every month has ended 32 days after its begin, and the month after it has not.
     return day + 86400, begin_of_day_and_month(month + 32 * 86400)[1]
 
 

@@ -173,7 +173,7 @@ class Daemon:
             self._has_taken_up_journal = True
 
     def _tasks_now(self) -> Sequence[SiteTask]:
-        """The tasks that may run: while another head works, those that only look and notify."""
+        """The tasks that may run: while another head works, only tasks that look and notify."""
         if self._site.ledger.owner.other_head() is None:
             return self._tasks
         return [task for task in self._tasks if task.only_looks]

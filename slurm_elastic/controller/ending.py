@@ -76,8 +76,8 @@ def confirm_ends(
     """Request the ends of these machines again, whose end was decided and that their cloud's list
     lacks. Returns the machines whose end this proves, and records them as ended.
 
-    The list alone is no proof: it also lacks a machine that has lost its tags, and that machine
-    runs and costs money.
+    The list alone is no proof: it also lacks a machine without its tags, although the machine runs
+    and costs money.
     """
     answers = _request_ends(site, cloud, machines, correlation) if machines else None
     if answers is None:
@@ -90,8 +90,8 @@ def confirm_ends(
 def _request_ends(
     site: Site, cloud: str, machines: Sequence[Machine], correlation: str
 ) -> Mapping[str, EndAnswer] | None:
-    """The cloud's answers by machine, None after an error. Errors and machines that are not ours
-    are recorded where people see them.
+    """The cloud's answers by machine, None after an error. Errors and machines of others are
+    recorded where people see them.
     """
     ids = [m.instance.id for m in machines]
     nodes = [m.instance.node for m in machines]

@@ -47,14 +47,14 @@ def take_up_journal(site: Site) -> None:
     ledger, origin = site.ledger, site.ledger.journal_origin()
     owner = ledger.owner.get()
     if owner is None or (origin and owner.origin and owner.origin != origin):
-        # A new journal, or one that a person has just restored for this head.
+        # The journal is new, or a person has just restored it for this head.
         continue_here(ledger, site.host, origin, site.now())
         return
     if site.host is not None and not owner.host.may_be(site.host):
         cause = JournalOfOtherHost(host=owner.host.name, here=site.host.name)
         _note(site, cause, ())
         return
-    # With two heads, both hosts write the journal, and the epoch is the fence.
+    # Both hosts of a pair of heads write the journal, and the epoch is the fence.
     current = replace(owner, host=site.host or Host(), origin=origin or owner.origin)
     if current != owner:
         ledger.owner.record(current)
@@ -76,15 +76,15 @@ def look_for_other_head(site: Site, cloud: str, listed: Sequence[Instance]) -> N
         return
     known_ids = ledger.owner.known_machines(cloud, [i.id for i in unknown])
     known_launches = ledger.owner.known_launches([i.generation for i in unknown])
-    if others := launched_by_others(unknown, known_ids, known_launches, owner):
-        first = others[0]
+    if machines := launched_by_others(unknown, known_ids, known_launches, owner):
+        example = machines[0]
         cause = OtherHeadLaunches(
-            machine=first.id,
+            machine=example.id,
             cloud=cloud,
-            node=first.node,
-            launched_at=generation_time(first.generation),
+            node=example.node,
+            launched_at=generation_time(example.generation),
         )
-        _note(site, cause, others)
+        _note(site, cause, machines)
 
 
 def _note(site: Site, cause: AnyCause, machines: Sequence[Instance]) -> None:
@@ -96,11 +96,11 @@ def _note(site: Site, cause: AnyCause, machines: Sequence[Instance]) -> None:
 
 
 def continue_here(
-    ledger: Ledger, host: Host | None, origin: str, now: float, who: str = ""
+    ledger: Ledger, host: Host | None, origin: str, now: float, person: str = ""
 ) -> None:
     """Record that the head on this ``host`` continues with this journal, and no other head. It gets
-    the machines that another head has launched until ``now``. ``who``: the person who decided it,
-    "" at the start of a journal.
+    the machines that another head has launched until ``now``. ``person``: who decided it, "" at
+    the start of a journal.
     """
     with ledger.together():
         finding = ledger.owner.other_head()
@@ -113,13 +113,13 @@ def continue_here(
             )
         )
         ledger.owner.clear_other_head()
-        if who:
+        if person:
             ledger.decisions.record(
                 Decision(
                     at=now,
                     correlation="clear",
                     kind="cleared",
                     subjects=(SUBJECT,),
-                    cause=HeadChosen(who=who),
+                    cause=HeadChosen(who=person),
                 )
             )

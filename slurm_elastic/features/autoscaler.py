@@ -160,8 +160,8 @@ class Autoscaler(Part):
     def _serve_all(self, groups: Sequence[PoolGroup], view: Observation) -> list[str]:
         """Serve the groups one after the other. Return the growth policies' errors.
 
-        A job may be able to use several groups. It counts only in the group that has machines for
-        it, and so in the first one that can start them.
+        A job may be able to use several groups. It counts only in the group with machines
+        for it, so in the first group that can start machines for it.
         """
         covered = self._covered_jobs
         jobs_of = {group.name: group.served | covered[group.name].awaiting() for group in groups}

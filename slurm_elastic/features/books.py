@@ -269,7 +269,7 @@ def _costs(
         shared=share_unused and uid is None,
         never_registered=dict(sums.never_registered) if uid is None else {},
         problems=tuple(problems[:MAX_PROBLEMS]),
-        held=() if uid is not None else tuple(h for of in books.held.values() for h in of),
+        held=() if uid is not None else tuple(h for held in books.held.values() for h in held),
     )
 
 

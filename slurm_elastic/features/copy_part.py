@@ -107,8 +107,8 @@ class Unfinished:
     def __init__(self, site: Site) -> None:
         self._site = site
         self.live_runs: Collection[tuple[int, int]] = frozenset()
-        # By machine, in monotonic s: if the clock is set, a machine must neither end with files on
-        # it, nor be kept and paid for as long as the clock was set back.
+        # Monotonic s, by machine. If the clock is set, a machine must neither end with files on it,
+        # nor be kept and paid for as long as the clock was set back.
         self._wanted_at: dict[str, float] = {}
         # A row of an impossible age keeps a machine no longer than others, as its end is wanted.
         bound_s = 2 * site.config.copy.back_within

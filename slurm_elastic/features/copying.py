@@ -389,7 +389,7 @@ class Copies:
             return CopyResult(reason=str(error), final=True)
         order = user | {
             "do": way, "job": row.job, "restarts": row.restarts, "directory": row.directory,
-            # Before the rows are read: a run that is ordered later must not pass for one given up.
+            # Before the rows are read: a later run must not look like a run that was given up.
             "made_at": int(self._site.now() * 1e9),
             "live": [(r.job, r.restarts) for r in self._site.ledger.copies.all()
                      if r.machine == row.machine and not r.state.is_over],

@@ -98,8 +98,8 @@ class ImageReplacement(Part):
                 self._advance(pool, image)
 
     def _is_steady(self, pool: Pool, image: str) -> bool:
-        """Whether the image counts. A new one counts at once. After a restart we know of none that
-        it is new.
+        """Whether the image counts. A new image counts at once. After a restart we do not know
+        which images are new.
         """
         now, earlier = self._site.monotonic(), self._earlier_images[pool.name]
         before, since = self._found_since.get(pool.name, ("", now))

@@ -187,8 +187,8 @@ class MungeKeys(Part):
         return brought == _digest(text)
 
     def _bring(self, machine: Machine) -> str | None:
-        """Try once to copy the secret to a machine. Return the digest of what the machine has now,
-        None if it has nothing.
+        """Try once to copy the secret to a machine. Return the digest of the machine's present
+        secret, None if it has none.
         """
         instance = machine.instance
         target = FileTarget(

@@ -169,8 +169,8 @@ def of_health(health: Iterable[Health]) -> Iterator[Occasion]:
 def proven_over(
     health: Iterable[Health], breakers: Iterable[Exclusion], pools: Iterable[str]
 ) -> set[str]:
-    """Return the keys of troubles that are proven to be over: the same trouble later is a new one.
-    A cloud that does not answer, or a pause that waits for its next try, proves nothing.
+    """Return the keys of troubles that have certainly ended. The same trouble later is a new
+    trouble. A cloud that does not answer, or a pause that waits for its next try, proves nothing.
     """
     sound_names = [row.name for row in health if row.error is None]
     paused_pools = {breaker.scope for breaker in breakers if breaker.until}

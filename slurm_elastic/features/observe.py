@@ -56,11 +56,11 @@ class PoolGroup(Struct, frozen=True, kw_only=True):
     served: frozenset[int] = frozenset()
 
     def without(self, jobs: Set[int]) -> PoolGroup:
-        """Return the group without these ``jobs``, which get machines of other groups. Jobs that
-        have machines of this group on their way stay: they need no more, but must not count again.
+        """Return the group without these ``jobs``, which get machines of other groups. Jobs with
+        machines of this group on their way stay: they need no more, but must not count again.
         """
-        gone = jobs - set(self.now.covered)
-        queue = tuple(job for job in self.now.queue if job.id not in gone)
+        moved = jobs - set(self.now.covered)
+        queue = tuple(job for job in self.now.queue if job.id not in moved)
         return replace(self, now=replace(self.now, queue=queue))
 
 

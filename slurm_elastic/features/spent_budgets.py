@@ -2,7 +2,7 @@
 be by the time limits of the running jobs.
 
 The record of the latter (``COMMITTED``) is in the ledger, because launches and screens have no jobs
-at hand. Nodes that are up are held and power down after their jobs, as with ``drain``. Each look
+at hand. Running nodes are held and power down after their jobs, as with ``drain``. Each look
 uses only the state of Slurm and the ledger, so a restarted daemon continues.
 """
 
@@ -47,7 +47,7 @@ def look(site: Site, view: Observation) -> None:
 
 
 def _record(site: Site, view: Observation) -> None:
-    """Record the budgets that are spent if the running jobs use their time limits."""
+    """Record the budgets that running jobs will spend if they use their time limits."""
     now = site.now()
     config = apply_directives(site.config, site.ledger, now)
     kept = {row.scope: row for row in site.ledger.exclusions.all() if row.kind == COMMITTED}
@@ -76,14 +76,14 @@ def _record(site: Site, view: Observation) -> None:
 
 
 def _busy_machines(site: Site, view: Observation) -> Mapping[str, list[BusyMachine]]:
-    """By cloud, the machines with jobs, and how long these may run."""
+    """The machines with jobs, and how long these jobs may run, by cloud."""
     now, units = site.now(), billing_units(site.config)
     busy_until: dict[str, float] = {}
     for job in view.jobs:
         if job.states & ON_NODES:
             # A job that still waits for its machine, or is suspended, has its whole limit left.
-            left = math.inf if job.limit is None else now + job.limit
-            end = left if job.ends_at_latest is None else job.ends_at_latest
+            whole = math.inf if job.limit is None else now + job.limit
+            end = whole if job.ends_at_latest is None else job.ends_at_latest
             for node in job.nodes:
                 busy_until[node] = max(busy_until.get(node, 0.0), end)
     machines: dict[str, list[BusyMachine]] = {}

@@ -94,9 +94,9 @@ def push(
     text: bytes,
     restart: str = ":",
 ) -> None:
-    """Write ``text`` to the target. ``restart``: the command to run if this replaces another text
-    that was brought before. PushError if that is not possible yet, WrongHostKeyError if the host
-    key is wrong.
+    """Write ``text`` to the target. ``restart``: the command to run if the text replaces a text of
+    ours. PushError if the target does not take the text yet, WrongHostKeyError if the host key is
+    wrong.
     """
     script = _PLACE.format(
         target=shlex.quote(target.path),

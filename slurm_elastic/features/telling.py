@@ -134,9 +134,9 @@ class Teller(Part):
     def _tell_administrators(self) -> None:
         site = self._site
         now = site.now()
-        wanted = (o for o in all_occasions(site) if o.event in self._notify.events)
+        occasions = (o for o in all_occasions(site) if o.event in self._notify.events)
         occasion_by_key: dict[str, Occasion] = {}
-        for occasion in important_first(wanted):
+        for occasion in important_first(occasions):
             occasion_by_key.setdefault(occasion.key, occasion)
         breakers = site.ledger.exclusions.breakers()
         # The ledger records an occasion before it is sent. After a crash in between it is not sent;

@@ -11,7 +11,7 @@ from slurm_elastic.model.cluster import Instance
 from slurm_elastic.policies.repair.peers import is_public_key
 
 CONSOLE_READ = 1 << 18
-"""The number of characters at the end of a console that are searched. Clouds keep fewer."""
+"""We search so many characters at the end of a console. Clouds keep fewer."""
 _PRINTED = re.compile(r"slurm-elastic-tunnel-key (\S{1,80}) (\S{1,80}) ([A-Za-z0-9+/]{43}=)")
 
 

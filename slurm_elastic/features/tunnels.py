@@ -378,8 +378,9 @@ class TunnelsPart(Part):
             generation=enrolling.generation, node=enrolling.node, address=enrolling.address,
             key=key, since=self._site.now(),
         )  # fmt: skip
-        head_key, others = Path(self._network.public_key), self._enrolment_keys(tunnel.generation)
-        flaw = flaw_of(key, head_key, others) or self._site.ledger.tunnels.enrol(tunnel)
+        head_key = Path(self._network.public_key)
+        enrolment_keys = self._enrolment_keys(tunnel.generation)
+        flaw = flaw_of(key, head_key, enrolment_keys) or self._site.ledger.tunnels.enrol(tunnel)
         if flaw:
             self._report_refusal(enrolling.node, KeyDoubted(flaw=flaw))
             return False

@@ -34,7 +34,7 @@ LAG_S = 120.0
 MIN_SPAN_S = 30.0
 """Minimum length of a span."""
 MAX_SPAN_S = 7 * 86400.0
-"""Maximum length of a span. A longer one is in no counter: slurm-elasticd was down for longer, or
+"""Maximum length of a span. No counter has a longer span: slurm-elasticd was down for longer, or
 the clock is far ahead, and running machines would be counted as if they had run until then.
 """
 CALLS = ("offers", "launch", "instances", "terminate", "notices")
@@ -48,9 +48,9 @@ R = TypeVar("R")
 
 
 def record_reservations(config: Config, ledger: Ledger, now: float) -> None:
-    """Record the reservations that have begun, so that costs count them after their entries have
-    left the configuration. It does nothing while the ledger's file cannot be used, because the file
-    may have older records.
+    """Record the begun reservations, so that costs count them after their entries have left the
+    configuration. The function does nothing while the ledger's file cannot be used, because the
+    file may have older records.
     """
     if not ledger.end_only:
         # Older ones are not kept: see ``Ledger.compact``.
