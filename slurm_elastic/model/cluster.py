@@ -175,7 +175,7 @@ class Offer(Struct, frozen=True, kw_only=True, dict=True):
 
     @property
     def covered_price(self) -> float:
-        """What the machine uses of its reservation ($/h)."""
+        """The part of the price that a reservation covers ($/h)."""
         return self.price - self.disk_price
 
 
@@ -331,7 +331,7 @@ OFF = (InstanceState.STOPPING, InstanceState.STOPPED)
 
 
 class EndAnswer(StrEnum):
-    """What a cloud answers about one machine that it must end."""
+    """A cloud's answer about one machine that it must end."""
 
     ENDED = "ended"
     """The cloud has accepted the end of our machine."""

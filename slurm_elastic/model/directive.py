@@ -75,7 +75,7 @@ class _Word(Struct, frozen=True, kw_only=True, tag_field="kind"):
     @property
     def argument(self) -> str:
         """The object of the directive, as an argument of commands. The kind stays in front,
-        because a cloud and one of its pools may share a name.
+        because a cloud and a pool may share a name.
         """
         return self.scope or "cluster"
 

@@ -15,7 +15,7 @@ _COUNT = re.compile(r"(.+):(\d+)([KMGTP]?)", re.IGNORECASE)
 _NAME = re.compile(r"[\w.-]+(?::[\w.-]+)?", re.ASCII)
 _POWERS = {"": 0, "K": 1, "M": 2, "G": 3, "T": 4, "P": 5}
 _NO_GRES = frozenset({"cpu", "mem", "node", "billing", "energy", "license", "none"})
-"""Kinds of trackable resources in the fields of gres that are no gres, and ``--gres=none``."""
+"""Trackable resources in fields of gres that do not count as gres, and ``--gres=none``."""
 
 
 def gres_requests(text: str) -> Iterator[tuple[str, int]]:

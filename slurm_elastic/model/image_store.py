@@ -1,4 +1,4 @@
-"""What a cloud's images can be asked: by the administrator, never by the services."""
+"""Questions about a cloud's images, of the administrator and never of the services."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """The identity of a job. Pure.
 
 A job's number alone is no identity: Slurm gives numbers again after MaxJobId, and begins at
-FirstJobId after a slurmctld has lost its state. Slurm sets SubmitTime anew at each requeue, so
-number, restarts and submit time name one run, and no time names the whole job (measured on 22.05).
+FirstJobId after a slurmctld has lost its state. Each requeue changes SubmitTime, so number,
+restarts and submit time name one run, and no time names the whole job (measured on 22.05).
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from msgspec import Struct
 
 
 class JobKey(Struct, frozen=True, kw_only=True):
-    """A job, as Slurm showed it during one of its runs.
+    """A job, as Slurm showed it during a run.
 
     ``uid``: -1 if it was not recorded. ``attempt``: the number of restarts by Slurm before that
     run. ``submitted``: the run's SubmitTime (Unix time), 0 if it was not recorded.

@@ -56,7 +56,7 @@ class Provider(Protocol):
         ...
 
     def instances(self) -> Sequence[Instance]:
-        """List all machines with this cluster's UUID that are not TERMINATED. The list is complete,
+        """List all machines with this cluster's UUID except TERMINATED ones. The list is complete,
         and listing changes nothing in the cloud: people and other services list, too.
 
         A new machine may be missing for minutes (eventual consistency). A machine that the cloud
@@ -65,7 +65,7 @@ class Provider(Protocol):
         ...
 
     def terminate(self, ids: Sequence[str]) -> Mapping[str, EndAnswer]:
-        """Delete exactly these machines, in bulk. The answer has each id. An error if one of them
+        """Delete exactly these machines, in bulk. The answer has each id. An error if a machine
         could neither be ended nor looked up.
         """
         ...
@@ -81,8 +81,8 @@ class Provider(Protocol):
 
 @runtime_checkable
 class Tidying(Protocol):
-    """A provider whose machines need housekeeping: failed ones that nobody else ends, remains of
-    ended ones.
+    """A provider whose machines need housekeeping: it ends failed machines and removes the remains
+    of ended machines.
     """
 
     def tidy(self) -> Sequence[Instance]:
@@ -212,7 +212,7 @@ class Slurm(Protocol):
         ...
 
     def job(self, number: int) -> SlurmJob | None:
-        """One job, also an ended one that Slurm still lists. None: Slurm does not have it."""
+        """The job, also after its end while Slurm lists it. None if Slurm does not list it."""
         ...
 
     def owners(self, jobs: Sequence[int]) -> Mapping[int, Mapping[str, str]]:

@@ -126,8 +126,8 @@ class Grower:
         queue = queue if self.depth is None else queue[: self.depth]
         self._demand = demand = self.demand(queue, head, running, now)
         if self._has_ends or self._once:
-            there = demand.idle + demand.booting
-            self.given += min(sum([job.nodes for job in demand.queue]), there)
+            available = demand.idle + demand.booting
+            self.given += min(sum([job.nodes for job in demand.queue]), available)
         growth = self._grown(demand)
         shares = [] if growth is None else self._shares(growth, demand, pools, room)
         if self._once:
@@ -152,7 +152,7 @@ class Grower:
     def _cover(
         self, queue: Sequence[int], demand: Demand, growth: Growth | None, started: int
     ) -> None:
-        """Count the first jobs no longer that have enough machines after ``started`` more."""
+        """No longer count the first jobs with enough machines after ``started`` more."""
         fresh = ((job, 1) for job in queue if job not in self.covered)
         self.covered.update(list(served_jobs(self.policy, fresh, demand, growth, started)))
 
@@ -281,7 +281,7 @@ class Grower:
             idle += self._idle(machines, queue, now) if self._has_ends else machines.idle
             busy += machines.busy - machines.draining
             booting += machines.booting
-        there = max(idle + booting - self.given, 0)
+        available = max(idle + booting - self.given, 0)
         return Demand(
             now=now + self.start,
             queue=waiting,
@@ -290,7 +290,7 @@ class Grower:
             idle=max(idle - self.given, 0),
             busy=busy,
             booting=booting,
-            spare=spare_machines(self.policy, covered, there),
+            spare=spare_machines(self.policy, covered, available),
             head_start=None if head is None else head + self.start,
         )
 

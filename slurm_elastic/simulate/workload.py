@@ -39,7 +39,7 @@ def format_of(path: Path) -> Format:
 
 
 def _refuse_others(path: Path) -> None:
-    """ConfigError for forms of histories that have jobs, but that nothing here reads."""
+    """ConfigError for a history with jobs whose form nothing here reads."""
     head = _head(path)
     if head.startswith("PK\x03\x04"):
         raise ConfigError(f"workload {path} is a ZIP archive: unpack it, and name the file in it")

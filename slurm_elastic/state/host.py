@@ -21,7 +21,7 @@ def read_host(root: Path = _ROOT) -> Host:
 
 
 def _cards(interfaces: Path) -> set[str]:
-    """The addresses of the interfaces that are devices. The address of a bridge, a tunnel or a
+    """The addresses of the devices among the interfaces. The address of a bridge, a tunnel or a
     container's interface may be another one after each boot.
     """
     with contextlib.suppress(OSError):

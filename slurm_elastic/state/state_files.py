@@ -24,8 +24,8 @@ class Keeper(StrEnum):
 
 class StateFile(Struct, frozen=True):
     """``name``: the name in the state directory, or a pattern (fnmatch). ``reason``: why it has
-    this keeper. A shared file that is no directory is a link: write it in place or at its
-    ``resolve()``d path, because a rename would replace the link.
+    this keeper. The name of a shared file is a link: write it in place or at its ``resolve()``d
+    path, because a rename would replace the link.
     """
 
     name: str
@@ -65,7 +65,7 @@ def declared(name: str) -> StateFile | None:
 
 
 def shared_names(*, directories: bool) -> tuple[str, ...]:
-    """The names of the shared directories, or of the shared files that are none."""
+    """The names of the shared directories, or of the other shared files."""
     return tuple(
         file.name
         for file in STATE_FILES

@@ -140,7 +140,8 @@ def test_jobs_wait_from_their_submission_on() -> None:
 def test_a_wait_begins_before_our_requeues_but_not_before_another_submission() -> None:
     waiting = frozenset({"PENDING"})
     requeued = {
-        number: RequeuedJob(at=NOW - 101, waits_since=NOW - 9 * DAY_S) for number in (1, 2, 3)
+        number: RequeuedJob(requeued_at=NOW - 101, waits_since=NOW - 9 * DAY_S)
+        for number in (1, 2, 3)
     }
     jobs = [
         SlurmJob(id=1, states=waiting, submit=NOW - 100),

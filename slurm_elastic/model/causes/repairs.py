@@ -92,7 +92,7 @@ class StillWanted(Cause, frozen=True, kw_only=True):
 class NothingLaunched(Cause, frozen=True, kw_only=True):
     """No machine of the launch was seen for ``age_s`` seconds (None: its launch seems to be in the
     future, because the head's clock was set back since). ``served``: a node of the launch
-    that has a machine of another launch, "" if slurmctld waits for none of its nodes.
+    with a machine of another launch, "" if slurmctld does not wait for the launch's nodes.
     """
 
     age_s: int | None
@@ -399,8 +399,8 @@ class JournalOfOtherHost(Cause, frozen=True, kw_only=True):
     @property
     def words(self) -> str:
         return (
-            f"the journal here is that of the head on host {self.host or 'unknown'}, and this "
-            f"host, {self.here}, is another one or a clone of it: both may work for this cluster"
+            f"the journal belongs to the head on host {self.host or 'unknown'}, but this host, "
+            f"{self.here}, is another host or a clone: both heads may work for this cluster"
         )
 
 

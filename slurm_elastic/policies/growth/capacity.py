@@ -190,7 +190,7 @@ class Bursts(Policy, frozen=True, tag="bursts"):
 
     @property
     def _share(self) -> float:
-        """The seconds of work that are worth a machine."""
+        """The seconds of work that justify a machine."""
         return self.per_machine * _seconds(self.waste)
 
 

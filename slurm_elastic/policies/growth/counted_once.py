@@ -1,5 +1,5 @@
-"""Which waiting jobs have enough machines on their way, so that a growth policy does not count them
-again. Pure; shared by the daemon and the simulator.
+"""Finds the waiting jobs with enough machines on their way, so that a growth policy does not count
+them again. Pure; shared by the daemon and the simulator.
 
 A bound (``max_booting``, ``max_nodes``, a cap) may allow fewer machines than the policy wants. Then
 only the first jobs stop counting, as many as these machines serve; the others count at the next

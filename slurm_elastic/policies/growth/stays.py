@@ -23,7 +23,7 @@ def stays(machines: int, growth: AnyGrowth, demand: Demand) -> tuple[int, ...]:
     """
     # If a policy counts a job once, most machines that boot are for jobs that it no longer counts.
     is_once = counts_once(growth)
-    others = max(demand.idle, demand.spare) if is_once else demand.idle + demand.booting
+    usable = max(demand.idle, demand.spare) if is_once else demand.idle + demand.booting
     jobs = demand.fresh or demand.queue
-    limits = list(islice((job.limit for job in jobs for _ in range(job.nodes)), machines + others))
-    return tuple(max(limits[n : n + others + 1], default=0) for n in range(machines))
+    limits = list(islice((job.limit for job in jobs for _ in range(job.nodes)), machines + usable))
+    return tuple(max(limits[n : n + usable + 1], default=0) for n in range(machines))

@@ -94,7 +94,7 @@ class PoolTerms(Struct, frozen=True, kw_only=True):
     traffic: TrafficTerms = FREE_TRAFFIC
 
     def billed_hours(self, seconds: float) -> float:
-        """Return the hours that are paid for a machine of so many seconds: whole leases."""
+        """Return the paid hours of a machine that lasts so many seconds: whole leases."""
         if self.lease_s > 1:
             seconds = math.ceil(seconds / self.lease_s) * self.lease_s
         return seconds / 3600

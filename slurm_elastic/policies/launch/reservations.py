@@ -77,9 +77,9 @@ def room(offer: Offer, usage: Usage) -> tuple[int, ReservationUsed] | None:
         # of the plan.
         remaining = held.commit - spent
         price = offer.covered_price
-        left = math.floor(remaining / price + 1e-9) if price else 10**6
+        machines_left = math.floor(remaining / price + 1e-9) if price else 10**6
     else:
-        left = held.count - machines
+        machines_left = held.count - machines
     used = ReservationUsed(
         reservation=held.name,
         machines=machines,
@@ -87,7 +87,7 @@ def room(offer: Offer, usage: Usage) -> tuple[int, ReservationUsed] | None:
         commit=held.commit,
         spent=spent,
     )
-    return max(left, 0), used
+    return max(machines_left, 0), used
 
 
 def levelled(

@@ -302,7 +302,7 @@ def _unlisted(question: _Question) -> str:
         f"the job is for {listed} only: its user chose that, an order moved it, or the submit "
         "filter added nothing"
     )
-    # Another partition lets no job start that is held, or waits for a time or another job.
+    # No other partition starts a job that is held, or that waits for a time or another job.
     if not is_counted(question.job, question.asker.now):
         return cause
     partitions = f"{listed},{question.case.partition}"

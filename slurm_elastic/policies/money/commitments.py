@@ -31,7 +31,7 @@ def committed(machines: Sequence[BusyMachine], now: float, end: float) -> float:
     return sum(
         machine.price / 3600.0 * max(_paid(machine, min(machine.busy_until, end), end) - paid, 0.0)
         for machine in machines
-        # What is paid already counts as spent.
+        # Machines that are paid until the end already count as spent.
         if (paid := _paid(machine, now, end)) < end
     )
 

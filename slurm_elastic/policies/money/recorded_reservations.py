@@ -1,4 +1,4 @@
-"""Which reservations the past had, whatever the configuration says today. Pure.
+"""The reservations of the past, whatever the configuration says today. Pure.
 
 An entry of the configuration describes one reservation as long as its name and its dates stay: a
 changed price or count corrects it. An entry of the same name for other dates is another reservation
@@ -17,7 +17,7 @@ from slurm_elastic.model.reserved import Held, ReservationKind
 
 
 class RecordedReservation(Struct, frozen=True, kw_only=True):
-    """A reservation that has begun. ``removed_at``: when its entry was first missed before its end
+    """A begun reservation. ``removed_at``: when its entry was first missed before its end
     (Unix time).
     """
 
@@ -26,7 +26,7 @@ class RecordedReservation(Struct, frozen=True, kw_only=True):
 
     @property
     def key(self) -> tuple[str, str, float]:
-        """What no two records have in common."""
+        """The identity of a record."""
         return self.held.cloud, self.held.name, self.held.begins_at
 
 
@@ -44,8 +44,8 @@ def records_after(
 def counted_reservations(
     records: Iterable[RecordedReservation], entries: Sequence[Held], now: float
 ) -> dict[str, tuple[Held, ...]]:
-    """Return the reservations that costs count, by cloud: the configuration's and the recorded ones
-    that have no entry any longer.
+    """Return the reservations that costs count, by cloud: the reservations of the configuration,
+    and recorded reservations whose entry was removed.
     """
     former = [_if_removed(record, now) for record in _without_entry(records, entries)]
     by_cloud: dict[str, tuple[Held, ...]] = {}
@@ -81,11 +81,11 @@ def _counted(record: RecordedReservation) -> Held:
         return held
     # A clock that was set back must not make the term negative.
     ends_at = max(removed_at, held.begins_at + 1)
-    part = (ends_at - held.begins_at) / (held.ends_at - held.begins_at)
-    # The cloud ends the machines of a block at the block's own end, not at this one. So they count
-    # on, like those of a capacity reservation.
+    fraction = (ends_at - held.begins_at) / (held.ends_at - held.begins_at)
+    # The cloud ends the machines of a block at the block's own end, not when the entry is
+    # removed. So they still count, like machines of a capacity reservation.
     kind = ReservationKind.CAPACITY if held.kind is ReservationKind.BLOCK else held.kind
-    return replace(held, ends_at=ends_at, upfront=held.upfront * part, kind=kind)
+    return replace(held, ends_at=ends_at, upfront=held.upfront * fraction, kind=kind)
 
 
 def _place(record: RecordedReservation) -> tuple[float, str, str]:

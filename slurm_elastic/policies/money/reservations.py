@@ -156,19 +156,20 @@ class _Bills:
         them covers.
         """
         hour, covered = self._hours[index], self._covered[index]
-        own = _reservation_of(hour.reservation, hour.begin, held)
-        if own is None:
+        reservation = _reservation_of(hour.reservation, hour.begin, held)
+        if reservation is None:
             # Bought on demand or on spot, or on a reservation that has left the configuration.
             return self._paid[index] + round(hour.micro * (hour.ms - covered) / max(hour.ms, 1))
         uncovered = hour.ms - covered
-        if own.kind is ReservationKind.BLOCK:
+        if reservation.kind is ReservationKind.BLOCK:
             # The cloud has ended the machine at the end of the block at the latest; our record of
             # the end may be a little later.
             uncovered = 0
-        elif own.kind is ReservationKind.CAPACITY:
+        elif reservation.kind is ReservationKind.CAPACITY:
             # The same for a machine that another one has replaced. After the end of the reservation
             # the machine runs on.
-            uncovered = min(uncovered, max(hour.end - max(hour.begin, _ms(own.ends_at)), 0))
+            after_ms = hour.end - max(hour.begin, _ms(reservation.ends_at))
+            uncovered = min(uncovered, max(after_ms, 0))
         return self._paid[index] + round(hour.on_demand_price * uncovered * _MICRO / HOUR)
 
     def _candidates(self, held: Held, indices: Iterable[int]) -> list[int]:
@@ -239,12 +240,12 @@ def spent_on(
     return paid
 
 
-def _reservation_of(name: str, at: int, held: Sequence[Held]) -> Held | None:
-    """The reservation of that name at the time ``at`` (ms). A renewed one may have the name of an
-    earlier one.
+def _reservation_of(name: str, time_ms: int, held: Sequence[Held]) -> Held | None:
+    """The reservation of that name at that time. A renewed reservation may have the name of an
+    earlier reservation.
     """
     named = sorted((h for h in held if h.name == name), key=lambda h: h.begins_at)
-    begun = [h for h in named if _ms(h.begins_at) <= at]
+    begun = [h for h in named if _ms(h.begins_at) <= time_ms]
     return next(iter([*begun[-1:], *named]), None)
 
 

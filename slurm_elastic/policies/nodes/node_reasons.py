@@ -9,8 +9,8 @@ OUR_MARK = "slurm-elastic:"
 HOLD_MARK = f"{OUR_MARK}hold:"
 """The beginning of the reason of a node that we keep from Slurm."""
 ASAP = "POWER_DOWN_ASAP"
-"""slurmctld 22.05 replaces the reason of a node by this one if it is told to power the node down
-after its jobs. The mark of our own order is lost by that.
+"""slurmctld 22.05 replaces the reason of a node by this text when a command asks it to power the
+node down after its jobs. The mark of our own order is then lost.
 """
 NOTICE_MARK = f"{OUR_MARK}notice:"
 """The beginning of the reason of a node that we drained because its cloud takes its machine away.

@@ -30,7 +30,7 @@ def launched_by_others(
     """Return the listed machines that another head launched after ``owner.knows_since``.
 
     ``known_ids`` and ``known_launches``: the machines and generations that the ledger has. An older
-    machine may be ours: its launch was in a journal that is lost. So may a machine that does not
+    machine may be ours: its launch was in a lost journal. So may a machine that does not
     stand: the ledger forgets old failed launches, and a cloud may still list what it cleans up.
     """
     return [

@@ -100,8 +100,8 @@ def admission(
     enrol.
     """
     # A machine loses its way to the head when its end is decided, not when the cloud has ended it.
-    # Whether a list has it as stopped does not count: one list may be wrong, and a machine that is
-    # shut out cannot hand in its key again.
+    # Whether a list has it as stopped does not count: one list may be wrong, and a machine without
+    # a peer cannot hand in its key again.
     serving = [m for m in machines if m.is_wanted]
     tunnel_machines = [m for m in serving if m.instance.cloud in clouds]
     launching = [row for row in launches if row.cloud in clouds]

@@ -373,7 +373,7 @@ def _aged(view: CloudView, machine: TrackedInstance, node: SlurmNode) -> Action 
     if age <= machine.max_age:
         return None
     # The age of a machine beside the node's own is no reason to power the node down: this would end
-    # both. The rule for two machines of a node ends one of them.
+    # both. The rule for two machines of a node ends only the wrong machine.
     is_nodes_own = bool(machine.address) and machine.address == node.address
     if machine.node in view.crowded and not is_nodes_own:
         return None

@@ -23,14 +23,14 @@ def missing_stopped(machine: StoppedInstance, patience: Thresholds) -> Action | 
 
 
 def off(machine: StoppedInstance) -> Action | None:
-    """The action for a stopped machine that is off."""
+    """The action for a stopped machine if it does not run."""
     if machine.unwanted is None:
         return None
     return EndStopped(machine=machine.id, cause=StoppedMachineUnwanted(cause=machine.unwanted))
 
 
 def runs_though_stopped(view: CloudView, machine: StoppedInstance) -> Action:
-    """The action for a stopped machine that runs, because the stop had no effect or somebody
+    """The action for a stopped machine that runs, because the stop had no effect or a person
     started the machine. It is not our start, which the ledger records before we call the cloud.
     """
     state = view.states.get(machine.node)
@@ -39,7 +39,7 @@ def runs_though_stopped(view: CloudView, machine: StoppedInstance) -> Action:
     # No job runs on it, and a fresh machine boots or will be bought.
     if state is not None and state.phase is Phase.POWERING_UP:
         return EndStopped(machine=machine.id, cause=PoweredUpAgain())
-    # Whatever its node is, the cloud charges a running machine. As one it counts at its full price
-    # in limits and budgets, and the rules of running machines end it if its node has another
+    # The cloud charges a running machine, whatever state its node has. So it counts at its full
+    # price in limits and budgets, and the rules of running machines end it if its node has another
     # machine or is not in Slurm.
     return RunsAgain(machine=machine.id, cause=StartedByOthers())

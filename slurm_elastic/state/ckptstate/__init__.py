@@ -290,7 +290,7 @@ class CheckpointState(Store):
 
     def forget_earlier_jobs(self, present: Mapping[int, JobKey]) -> frozenset[int]:
         """Delete all records of jobs whose number another job has now, and return these numbers.
-        ``present``: the jobs that Slurm lists. Every other method goes by the number alone.
+        ``present``: the jobs that Slurm lists. Every other method compares only the number.
         """
         with self.lock:
             images = tuple(self.by_key("images").values())

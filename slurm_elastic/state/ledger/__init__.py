@@ -310,11 +310,13 @@ class Ledger:
         from it: see ``retention.advance_record_time``.
         """
         with self.store.transaction(None) as db:
-            at = retention.advance_record_time(db, now)
+            record_time = retention.advance_record_time(db, now)
             self.store.change(
-                "insert or replace into settled (what, at) values (?, ?)", retention.RECORD_TIME, at
+                "insert or replace into settled (what, at) values (?, ?)",
+                retention.RECORD_TIME,
+                record_time,
             )
-            return at
+            return record_time
 
     def recorded_time(self) -> float | None:
         """The record's own time (Unix s), for deletions by ckptman; None before the first one."""

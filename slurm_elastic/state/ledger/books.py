@@ -197,15 +197,13 @@ class BookRows:
         return counted_reservations(self._recorded_reservations(), entries, now)
 
     def record_reservations(self, entries: Sequence[Held], now: float) -> None:
-        """Record the reservations of the configuration that have begun, and when entries were
-        removed.
-        """
+        """Record the begun reservations of the configuration, and when entries were removed."""
         before = self._recorded_reservations()
         after = records_after(before, entries, now)
         if after == before:
             return
         with self._store.transaction(None):
-            # A record that is no longer there is that of an entry whose begin was corrected.
+            # A record is no longer needed if a person has corrected the begin of its entry.
             for key in {r.key for r in before} - {r.key for r in after}:
                 self._store.change(_DELETE_RESERVATION, *key)
             rows = [

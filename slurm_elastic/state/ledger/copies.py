@@ -72,11 +72,11 @@ class CopyRows:
         )  # fmt: skip
 
     def forget(self, now: float, kept_s: float) -> None:
-        """Delete the copies that have been over for so long."""
+        """Delete the copies that ended so long ago."""
         copies = self.all()
         if not copies:
             return
-        # Not by the clock alone: one that is ahead would delete all of them.
+        # Not by the clock alone: a clock in the future would delete all copies.
         before = min(now, max(copy.since for copy in copies)) - kept_s
         over = [state for state in CopyState if state.is_over]
         sql = f"delete from copies where since < ? and state in {OF_LIST}"

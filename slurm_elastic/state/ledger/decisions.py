@@ -28,7 +28,7 @@ _OVER = "over/"
 _IS_MONTHLY = f"substr(key, 1, {len(MONTHLY)}) = '{MONTHLY}'"
 MONTHLY_KEPT_S = 100 * 86400.0
 MAX_READ_FOR_REQUEUES = 10_000
-"""At most this many decisions, the last ones, are searched for requeues: some milliseconds."""
+"""We search only so many of the last decisions for requeues. This takes some milliseconds."""
 
 
 class Decisions:
@@ -82,7 +82,9 @@ class Decisions:
             f"$.{WAITS_SINCE}",
             MAX_READ_FOR_REQUEUES,
         )
-        return {int(r["job"]): RequeuedJob(at=r["at"], waits_since=r["since"]) for r in rows}
+        return {
+            int(r["job"]): RequeuedJob(requeued_at=r["at"], waits_since=r["since"]) for r in rows
+        }
 
     def last(self, limit: int) -> tuple[Decision, ...]:
         """The last ``limit`` decisions of all, oldest first."""
@@ -131,13 +133,14 @@ class Decisions:
         return new_keys
 
     def _known_ages(self, db: sqlite3.Connection, now: float, kept_s: float) -> dict[str, float]:
-        """The seconds since each message that is not monthly. Older rows are deleted, and so are
-        rows of the future: they were written before the clock was set back, and would silence
+        """The seconds since each message, without monthly messages. Older rows are deleted, and so
+        are rows of the future: they were written before the clock was set back, and would silence
         their messages, and by the bound all others, until that time comes.
         """
         ages: dict[str, float] = {}
-        for key, at in db.execute(f"select key, at from told where not {_IS_MONTHLY}").fetchall():
-            age_s = known_age_s(at, now, kept_s)
+        rows = db.execute(f"select key, at from told where not {_IS_MONTHLY}").fetchall()
+        for key, sent_at in rows:
+            age_s = known_age_s(sent_at, now, kept_s)
             if age_s is None:
                 self._store.change("delete from told where key = ?", key)
             else:

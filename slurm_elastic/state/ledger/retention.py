@@ -79,9 +79,9 @@ _FAILED_LAUNCHES = """
 def advance_record_time(db: sqlite3.Connection, now: float) -> float:
     """Advance the time that deletions count from towards ``now``, and return it.
 
-    A head may start with its clock years ahead (a dead battery, a restored virtual machine). By
-    that clock all rows are old, and their deletion would reset a spent budget. So the record has a
-    time of its own, which jumps by no more than LEAP_S and never exceeds the clock.
+    A head may start with its clock years ahead (a dead battery, a restored virtual machine). All
+    rows look old to that clock, and their deletion would reset a spent budget. Therefore the record
+    has a time of its own, which jumps by no more than LEAP_S and never exceeds the clock.
     """
     row = db.execute("select at from settled where what = ?", (RECORD_TIME,)).fetchone()
     # A ledger without the row has been written to by its newest row at the latest.

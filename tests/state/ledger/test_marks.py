@@ -355,7 +355,7 @@ def test_the_last_requeue_of_each_job_is_found_among_the_last_decisions(
                     subjects=("job:7", "pub1"), detail=detail,
                 )
             )  # fmt: skip
-    assert ledger.decisions.requeued() == {7: RequeuedJob(at=T0 + 1, waits_since=2.0)}
+    assert ledger.decisions.requeued() == {7: RequeuedJob(requeued_at=T0 + 1, waits_since=2.0)}
     monkeypatch.setattr(decisions, "MAX_READ_FOR_REQUEUES", 3)
     assert ledger.decisions.requeued() == {}
 
