@@ -52,8 +52,8 @@ def _with_bids_of_pools(text: str, source: str) -> tuple[str, tuple[str, ...]]:
     if not paths:
         return text, ()
     if len(paths) > 1:
-        first, second = (f"{source}:{document.line(path)}: {path[-1]}" for path in paths)
-        raise ConfigError(f"{first} and {second} are one price; take out one of them")
+        bids = (f"{source}:{document.line(path)}: {path[-1]}" for path in paths)
+        raise ConfigError(f"{' and '.join(bids)} are one price; take out one of them")
     values: Any = document.value  # the paths exist, so all levels above them are mappings
     bid = values["checkpoint"]["prices"][paths[0][-1]]
     pools = values.get("pools")

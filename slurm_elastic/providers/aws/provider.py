@@ -152,7 +152,7 @@ class AwsProvider:
         return self._machines.standing(self._listed())
 
     def tidy(self) -> Sequence[Instance]:
-        """Give nodes to machines of a fleet that have waited too long for them. See
+        """Give nodes to machines of a fleet that waited too long for a node. See
         protocols.Tidying.
         """
         records = self._records()
@@ -185,10 +185,12 @@ class AwsProvider:
         for start in range(0, len(ids), client.FILTERED):
             # A filter, because EC2 refuses a whole list of ids for one id that it does not know.
             filters = [{"Name": "instance-id", "Values": ids[start : start + client.FILTERED]}]
-            found = self._api.pages("describe_instances", "Reservations", {"Filters": filters})
+            reservations = self._api.pages(
+                "describe_instances", "Reservations", {"Filters": filters}
+            )
             present |= {
                 str(record["InstanceId"])
-                for reservation in found
+                for reservation in reservations
                 for record in reservation["Instances"]
                 if record["State"]["Name"] != "terminated"
             }

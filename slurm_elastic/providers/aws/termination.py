@@ -41,7 +41,7 @@ class AwsTermination:
         """End all machines that EC2 ends, then raise the first refusal. A TransientError, or an
         error of the credentials, is raised at once, because the other machines would meet it too.
         """
-        gone: set[str] = set()
+        gone_ids: set[str] = set()
         requested = set(ids)
         refused_before = [i for i in self._refused if i in requested]
         never_refused = [i for i in ids if i not in self._refused]
@@ -50,11 +50,11 @@ class AwsTermination:
         for remaining in (never_refused, refused_before):
             while remaining:
                 count = self._endable()
-                self._end(remaining[:count], errors, gone)
+                self._end(remaining[:count], errors, gone_ids)
                 remaining = remaining[count:]
         if errors:
             raise errors[0]
-        return {i: EndAnswer.GONE if i in gone else EndAnswer.ENDED for i in ids}
+        return {i: EndAnswer.GONE if i in gone_ids else EndAnswer.ENDED for i in ids}
 
     def _endable(self) -> int:
         """How many machines the next call may contain. A larger call would wait in vain."""
@@ -62,7 +62,7 @@ class AwsTermination:
         allowed = client.PAGE if pace is None else pace.endable(self._api.max_wait_s)
         return min(max(allowed, 1), client.PAGE)
 
-    def _end(self, ids: Sequence[str], errors: list[ProviderError], gone: set[str]) -> None:
+    def _end(self, ids: Sequence[str], errors: list[ProviderError], gone_ids: set[str]) -> None:
         if not ids or len(errors) >= MAX_REFUSALS:
             return
         try:
@@ -71,8 +71,8 @@ class AwsTermination:
             missing = blamed_ids(ids, error)
             log.info("already gone cloud=%s ids=%s", self._cloud, ",".join(missing))
             self._forget(missing)
-            gone.update(missing)
-            self._end_without(ids, missing, errors, gone)
+            gone_ids.update(missing)
+            self._end_without(ids, missing, errors, gone_ids)
         except TransientError:
             raise
         except ProviderError as error:
@@ -84,27 +84,27 @@ class AwsTermination:
             self._refused.update(dict.fromkeys(refused))
             for forgotten in list(self._refused)[:-_MAX_REMEMBERED]:
                 del self._refused[forgotten]
-            self._end_without(ids, refused, errors, gone)
+            self._end_without(ids, refused, errors, gone_ids)
         else:
             self._forget(ids)
-            gone.update(_ended_before(answer))
+            gone_ids.update(_ended_before(answer))
 
     def _end_without(
         self,
         ids: Sequence[str],
         at_fault: Sequence[str],
         errors: list[ProviderError],
-        gone: set[str],
+        gone_ids: set[str],
     ) -> None:
         """End the machines without those at fault. If the error does not name them, try both
         halves.
         """
         if at_fault:
-            self._end([i for i in ids if i not in at_fault], errors, gone)
+            self._end([i for i in ids if i not in at_fault], errors, gone_ids)
             return
         half = len(ids) // 2
-        self._end(ids[:half], errors, gone)
-        self._end(ids[half:], errors, gone)
+        self._end(ids[:half], errors, gone_ids)
+        self._end(ids[half:], errors, gone_ids)
 
     def _forget(self, ids: Sequence[str]) -> None:
         for instance_id in ids:

@@ -1,5 +1,5 @@
-"""What hosts say about our machines. A machine that a person has moved is on several hosts, so rows
-of one machine are joined before anything is decided.
+"""The rows of hosts about our machines. After a person has moved a machine, several hosts list it,
+so rows of one machine are joined before anything is decided.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ def place_of(rows: Sequence[Tagged]) -> Tagged:
 
 
 def live(rows_by_id: RowsById) -> Sequence[Instance]:
-    """The machines that have not ended, each once."""
+    """The machines before their end, each once."""
     places = [place_of(rows) for rows in rows_by_id.values()]
     return tuple(row.machine for row in places if not row.ended)
 
@@ -92,14 +92,14 @@ class HostRows:
         """The rows of the known machines among these ids."""
         with self._lock:
             hosts = list(self._rows_by_host.values())
-        found = {i: [rows[i] for rows in hosts if i in rows] for i in ids}
-        return {i: rows for i, rows in found.items() if rows}
+        rows_by_id = {i: [rows[i] for rows in hosts if i in rows] for i in ids}
+        return {i: rows for i, rows in rows_by_id.items() if rows}
 
 
 class Removals:
     """Removes machines some time after their end. Thread-safe. It holds nothing of the provider: in
-    a cycle the provider's connections would be closed later, by the garbage collector, in whatever
-    thread that runs, and closing waits for a host that is silent.
+    a cycle the garbage collector would close the provider's connections later, in any thread, and
+    closing waits for a silent host.
     """
 
     guarded_by: ClassVar[GuardedBy] = {"_lock": Guarded("_ended_at", "_failed_at")}
@@ -128,12 +128,12 @@ class Removals:
         with self._lock:
             self._ended_at = {i: self._ended_at.get(i, now) for i in ended}
             self._failed_at = {i: t for i, t in self._failed_at.items() if i in self._ended_at}
-            due = [i for i in ended if now - self._ended_at[i] >= ENDED_KEPT_S]
+            removable = [i for i in ended if now - self._ended_at[i] >= ENDED_KEPT_S]
             failed_at = dict(self._failed_at)
         # A machine that could not be removed comes after the others, or a few such machines would
         # keep the disks of all others for ever.
-        due.sort(key=lambda i: failed_at.get(i, float("-inf")))
-        return due[:REMOVED_AT_ONCE]
+        removable.sort(key=lambda i: failed_at.get(i, float("-inf")))
+        return removable[:REMOVED_AT_ONCE]
 
     def _note_failure(self, machine_id: str, error: ProviderError) -> None:
         with self._lock:

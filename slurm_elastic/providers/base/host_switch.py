@@ -117,7 +117,7 @@ class HostSwitch:
         return HostState.STOPPING if is_on else HostState.OFF
 
     def _is_back(self, host: str, claim: Claim, answers: Callable[[], bool]) -> bool:
-        """Whether a host that is away can be used. A host that shuts down still answers for a
+        """Whether an absent host can be used again. A host that shuts down still answers for a
         while, and may be slow, so it must answer from the end of its time on for as long again.
         """
         if claim.marks[_ORDER] == _ON:

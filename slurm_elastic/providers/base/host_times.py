@@ -52,7 +52,7 @@ class HostTimes:
         return now - since if state else 0.0
 
     def forget_unless(self, hosts: Container[str]) -> None:
-        """Forget the hosts that are not among these."""
+        """Forget all hosts except these ``hosts``."""
         self._recorded.forget_unless(lambda key: key[0] in hosts)
         with self._lock:
             kept = {h: times for h, times in self._standing_since.items() if h in hosts}

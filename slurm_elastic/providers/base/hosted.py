@@ -99,7 +99,7 @@ class HostedProvider(ABC, Generic[Kind]):
 
     @abstractmethod
     def _all_ids(self, host: str) -> set[str]:
-        """The ids of all machines on the host, also of machines that are not ours."""
+        """The ids of all machines on the host, also of other owners' machines."""
 
     @abstractmethod
     def _room(
@@ -197,8 +197,8 @@ class HostedProvider(ABC, Generic[Kind]):
         with self._hosts.limited():
             search_errors = self._search_hosts(requested)
             rows = self._known_rows.of(requested)
-            # A machine that runs on no host that has answered may run on another one. So the caller
-            # must call again.
+            # A machine that no answer lists may run on a host without an answer. So the caller must
+            # call again.
             unclear = [
                 i for i in requested
                 if search_errors and not any(row.runs_here for row in rows.get(i, ()))

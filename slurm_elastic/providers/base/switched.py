@@ -105,14 +105,14 @@ class SwitchedHosts:
         return self._calls.shown([self._machine(h, c, _state_of(c, on)) for h, c, on in hosts])
 
     def tidy(self) -> Sequence[Instance]:
-        """Release hosts that are off, and switch off hosts that do not shut down or come on in
+        """Release switched-off hosts, and switch off hosts that do not shut down or come on in
         time. See protocols.Tidying.
         """
         return self._calls.shown(self._update())
 
     def terminate(self, ids: Sequence[str]) -> Mapping[str, EndAnswer]:
         """Shut these hosts down. They are STOPPING until they are off. A host without a claim of
-        ours is looked at and left alone.
+        ours stays on.
         """
         hosts = {machine.id: machine.node for machine in self._update()}
 
@@ -217,18 +217,18 @@ class SwitchedHosts:
         ]
 
     def _require_answer(self, hosts: Sequence[str], errors: Sequence[BaseException] = ()) -> None:
-        """Ask hosts until one of them answers. If none does, raise the first error; ``errors``: of
-        hosts that were asked before.
+        """Ask hosts until a host answers. If no host answers, raise the first error. ``errors``:
+        the errors of hosts that were asked before.
         """
         # Usually the first host answers, so it is asked alone.
         threads = self._settings.threads
         starts = range(1, len(hosts), threads)
         for asked in (hosts[:1], *(hosts[start : start + threads] for start in starts)):
             answers = each(asked, self._power.is_on, threads)
-            found = failures(answers)
-            if len(found) < len(answers):
+            new_errors = failures(answers)
+            if len(new_errors) < len(answers):
                 return
-            errors = [*errors, *found]
+            errors = [*errors, *new_errors]
         raise errors[0]
 
     def _update(self) -> Sequence[Instance]:

@@ -225,8 +225,8 @@ def remove(connection: Any, number: str, name: str, storage: str) -> None:  # no
     # The definition goes last, because only its marks show that the volumes are ours.
     _delete_volumes(connection, name, storage)
     if domain is not None:
-        # Backup programs make snapshots and checkpoints, and libvirt undefines no domain that has
-        # any of them.
+        # Backup programs make snapshots and checkpoints, and libvirt undefines no domain with any
+        # of them.
         flags = libvirt.VIR_DOMAIN_UNDEFINE_MANAGED_SAVE
         flags |= libvirt.VIR_DOMAIN_UNDEFINE_SNAPSHOTS_METADATA
         # Other drivers, such as libvirt's own for tests, do not know the other two flags.

@@ -126,7 +126,7 @@ class OneMachines:
         results = each(numbers, answer, self._threads)
         raise_first_error(failures(results))
         answers = {n: result.result() for n, result in zip(numbers, results, strict=True)}
-        # An id without a number is none that this cloud has ever given.
+        # This cloud has never given an id without a number.
         return {i: EndAnswer.GONE if n is None else answers[n] for i, n in number_by_id.items()}
 
     def _look_up(self, number: int) -> EndAnswer:

@@ -25,7 +25,7 @@ PREFIX = "SLURM_ELASTIC_"
 SPELLING = Spelling(lambda key: key.replace("-", "_").replace(":", "_").upper())
 """oned puts attributes that no template knows into USER_TEMPLATE, where keys are upper case."""
 TAGS = f"{PREFIX}TAGS"
-"""The attribute of CONTEXT that has the machine's tags. A machine can change its own USER_TEMPLATE
+"""The attribute of CONTEXT for the machine's tags. A machine can change its own USER_TEMPLATE
 by OneGate, but never its CONTEXT.
 """
 MAX_NAME = 128
@@ -53,7 +53,7 @@ def extra_template(
     tags = SPELLING.written(spec, node, cluster, spec.offer.cloud)
     # In an instantiate call CONTEXT replaces the template's whole CONTEXT.
     context = merged(vm_template.get("CONTEXT") or {}, facts, parts)
-    # Without a token the machine cannot use OneGate, which could stop it or change its tags.
+    # The machine gets no token for OneGate, which could stop the machine or change its tags.
     # The tags are in base64, because oned expands dollar signs in plain values.
     context |= {"TOKEN": "NO", TAGS: _base64(json.dumps(tags))}
     template: dict[str, object] = {**tags, "CONTEXT": context}
