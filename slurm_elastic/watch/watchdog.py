@@ -44,7 +44,7 @@ Beat = frozenset[tuple[int, ...]]
 
 
 class WatchedClouds(Struct, frozen=True, kw_only=True):
-    """What the configuration says of the machines. ``kept``: by node whose machine may be stopped
+    """The configuration's values about the machines. ``kept``: by node whose machine may be stopped
     on purpose, the age (s) that the machine may reach. ``later``: by cloud, so much longer (s) its
     machines stay, because they may have the only copy of jobs' files.
     """

@@ -315,10 +315,10 @@ class SlurmCli(CommentCommands, PartitionCommands, ReservationCommands):
         return [(r[0], r[1], int(r[2]), int(r[3]) * 60, int(r[4])) for r in rows]
 
     def _existing(self, job: int) -> SlurmJob:
-        found = self.job(job)
-        if found is None:
+        record = self.job(job)
+        if record is None:
             raise SlurmError(("squeue", f"--jobs={job}"), 1, UNKNOWN_JOB)
-        return found
+        return record
 
     def mail_of(self, job: int) -> JobMail | None:
         """Ask ``scontrol show job`` for the mail that the job wants, because squeue cannot print

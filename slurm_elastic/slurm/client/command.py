@@ -26,9 +26,9 @@ STOP_POLL_S = 0.25  # how often a waiting call checks whether the service must e
 def environment(settings: SlurmSettings) -> dict[str, str]:
     """The variables of every command of Slurm whose answer we read.
 
-    Slurm's commands read and write times in the zone of TZ. Without it they take the host's zone,
-    which may differ from the zone of this process, and an hour of autumn is there twice. So every
-    time that we pass or read is UTC.
+    Slurm's commands read and write times in the zone of TZ. If TZ is not set, they take the host's
+    zone, which may differ from the zone of this process, and which repeats an hour of autumn. So
+    every time that we pass or read is UTC.
     """
     return {
         "SLURM_CONF": settings.conf,
@@ -57,16 +57,16 @@ def output(command: Sequence[str], settings: SlurmSettings) -> str:
 def output_in(command: Sequence[str], variables: Mapping[str, str], limit: float) -> str:
     """The whole output of a command with these variables. SlurmError as ``output``."""
     chunks: list[bytes] = []
-    words = tuple(command)
+    arguments = tuple(command)
     try:
-        code, error_text = run(words, variables, CallTimeout(limit), chunks.append)
+        code, error_text = run(arguments, variables, CallTimeout(limit), chunks.append)
     except TimeoutError as error:
-        raise SlurmError(words, None, "no answer in time") from error
+        raise SlurmError(arguments, None, "no answer in time") from error
     except (OSError, ValueError) as error:
-        raise SlurmError(words, 127, str(error)) from error
+        raise SlurmError(arguments, 127, str(error)) from error
     text = b"".join(chunks).decode(errors="replace")
     if code != 0:
-        raise SlurmError(words, code, error_text or text)
+        raise SlurmError(arguments, code, error_text or text)
     return text
 
 

@@ -1,4 +1,4 @@
-"""What a command makes of a node or a job, for the Slurm in memory."""
+"""The effect of a command on a node or a job, for the Slurm in memory."""
 
 from __future__ import annotations
 

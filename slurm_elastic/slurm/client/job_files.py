@@ -24,8 +24,8 @@ class JobFiles(Struct, frozen=True, kw_only=True):
 def read_job_files(slurm: Slurm, job: int) -> JobFiles | None:
     """The files of a job; None if Slurm no longer has it. SlurmError if Slurm does not answer."""
     # Root acts as the user of this record, so no text of a user may stand for a field of it.
-    found = slurm.job(job)
-    return None if found is None else files_of(found)
+    record = slurm.job(job)
+    return None if record is None else files_of(record)
 
 
 def files_of(job: SlurmJob) -> JobFiles:

@@ -1,7 +1,7 @@
 """The names of a job's output files, as slurmstepd makes them of patterns (sbatch(1)). Pure.
 
 squeue (22.05) shows a pattern as its user wrote it, and only adds the directory. ``scontrol show
-job`` replaces it, but nobody can tell there what else the user wrote.
+job`` replaces the pattern, but its output does not show what else the user wrote.
 """
 
 from __future__ import annotations

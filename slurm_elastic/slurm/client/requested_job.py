@@ -54,13 +54,13 @@ def requested_job(
 
 
 def _node_gres(options: Mapping[str, str]) -> str:
-    """What one node of the job must have at least: a node with one task has what a task needs."""
-    gpus = (options.get(f"gpus-per-{part}", "") for part in ("node", "task"))
+    """The gres that each node of the job needs at least: the gres of a node and of a task."""
+    gpus = (options.get(f"gpus-per-{unit}", "") for unit in ("node", "task"))
     return ",".join(filter(None, (options.get("gres", ""), *map(gpu_request, gpus))))
 
 
 def _job_gres(options: Mapping[str, str], tasks: int) -> str:
-    """What all nodes of the job have together."""
+    """The gres that all nodes of the job need together."""
     each = gres_requests(gpu_request(options.get("gpus-per-task", "")))
     of_tasks = (f"{name}:{number * tasks}" for name, number in each)
     return ",".join(filter(None, (gpu_request(options.get("gpus", "")), *of_tasks)))

@@ -1,5 +1,5 @@
-"""The memory of jobs that ask for none, if cloud partitions have another default, or one that no
-cloud node has.
+"""The memory of jobs without --mem, if cloud partitions have another default, or a default that is
+too large for all cloud nodes.
 
 The fragment copies no DefMem, because cloud nodes have another amount of memory for each CPU. Slurm
 gives a job without a default all memory of its node, so each such job gets a machine to itself.
@@ -52,30 +52,30 @@ def notices(config: Config, site: SiteConf) -> Iterator[str]:
 def _above_all_nodes(
     config: Config, cloud: CloudSettings, entries: Mapping[str, Entry]
 ) -> Iterator[str]:
-    """A sentence for a default that is more than each node of the cloud has: the submit filter then
-    lists the cloud for no job without --mem.
+    """A sentence for a default that no node of the cloud has: the submit filter then lists the
+    cloud for no job without --mem.
     """
-    most = max((p.slurm_memory for p in config.pools if p.cloud == cloud.name), default=0)
+    largest = max((p.slurm_memory for p in config.pools if p.cloud == cloud.name), default=0)
     for name, entry in entries.items():
         value = confvalues.number(entry.value)
-        if name != _PER_GPU and most and value is not None and value > most:
+        if name != _PER_GPU and largest and value is not None and value > largest:
             yield (
                 f"{entry.location}: {name}={entry.value} is more than any node of cloud"
-                f" {cloud.name} has ({most} MiB): no job without --mem gets this cloud"
+                f" {cloud.name} has ({largest} MiB): no job without --mem gets this cloud"
             )
 
 
 def _other_value(record: ConfRecord, inherited: Mapping[str, str]) -> Iterator[str]:
-    """A sentence if the partition's own default differs from that of cloud partitions."""
+    """A sentence if the partition's own default differs from the default of cloud partitions."""
     names = [name for name in _NAMES if name != _PER_GPU]
-    own = next((record.values[n.lower()] for n in names if n.lower() in record.values), None)
+    entry = next((record.values[n.lower()] for n in names if n.lower() in record.values), None)
     other = next((f"{name}={inherited[name]}" for name in names if name in inherited), None)
-    if own is None or other is None or f"{own.name}={own.value}".lower() == other.lower():
+    if entry is None or other is None or f"{entry.name}={entry.value}".lower() == other.lower():
         return
     yield (
-        f"{own.location}: partition {record.names[0]} has {own.name}={own.value}, cloud partitions"
-        f" {other}: a job without --mem gets other memory there; to have it equal, set it for all"
-        " partitions, in PartitionName=DEFAULT"
+        f"{entry.location}: partition {record.names[0]} has {entry.name}={entry.value}, cloud"
+        f" partitions {other}: a job without --mem gets other memory there; to have it equal, set"
+        " it for all partitions, in PartitionName=DEFAULT"
     )
 
 

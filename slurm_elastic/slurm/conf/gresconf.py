@@ -83,8 +83,9 @@ def lines_for_all(lines: Sequence[ConfLine]) -> Iterator[str]:
 def _for_all(pool: PoolSettings, lines: Sequence[ConfLine], *, is_read: bool) -> Iterator[str]:
     """Report lines without nodes, which also hold for cloud nodes.
 
-    They would double the devices of a pool that has them. On a machine without their files slurmd
-    ends ("can't stat gres.conf file"), also if the node has no gres: no such machine ever joins.
+    They would double the devices of a pool with such devices. On a machine without their files
+    slurmd ends ("can't stat gres.conf file"), also if the node has no gres: no such machine ever
+    joins.
     """
     kinds = {name.partition(":")[0] for name in pool.gres}
     for line in lines:
@@ -104,8 +105,8 @@ def _for_all(pool: PoolSettings, lines: Sequence[ConfLine], *, is_read: bool) ->
 
 def _name_for_all(line: ConfLine) -> Entry | None:
     """The Name of a line without NodeName. None for other lines."""
-    first = line.entries[0]
-    return first if first.key == "name" and not line.is_record else None
+    entry = line.entries[0]
+    return entry if entry.key == "name" and not line.is_record else None
 
 
 def _remedy(entry: Entry, nodes: str, effect: str = "") -> str:

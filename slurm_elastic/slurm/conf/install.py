@@ -234,8 +234,8 @@ def _write_state(config: Config, config_path: Path, planned: ConfPlan, files: Tr
 
 
 def _installed_copy(config_path: Path) -> PlannedFile:
-    """The copy of the configuration that serves screens while the file itself is wrong. Nobody may
-    read it who may not read the file.
+    """The copy of the configuration that serves screens while the file itself is wrong. Only the
+    readers of the file may read the copy.
     """
     return PlannedFile(
         path=config_path.parent / configfile.INSTALLED_COPY,

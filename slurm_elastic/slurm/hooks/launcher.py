@@ -12,8 +12,8 @@ from collections.abc import Mapping
 MARK = "#__SLURM_ELASTIC_SCRIPT__"
 """The line between launcher and script."""
 RANDOM_DIGITS = "@TOKEN@"
-"""In place of this the submit filter writes random digits. Slurm keeps the script over requeues, so
-the digits tell a job from a later one that gets its number (``machine/ckptroot/identity.py``).
+"""The submit filter writes random digits in place of this. Slurm keeps the script over requeues, so
+the digits distinguish a job from a later job with its number (``machine/ckptroot/identity.py``).
 """
 PROGRAM = "/usr/local/sbin/slurm-elastic-ckpt-root"
 

@@ -1,8 +1,8 @@
 """The submit filter's rules about a job itself, by the options of sbatch (for ``price``).
 
-The filter reads the fields of Slurm's job description (CHOSEN and STRANGE_* of the Lua code). These
-are the same rules by the names that ``sbatch --verbose`` prints. A test submits each of them to a
-real slurmctld with the filter, and compares.
+The filter reads the fields of Slurm's job description (CHOSEN and STRANGE_* of the Lua code). This
+module has the same rules by the names that ``sbatch --verbose`` prints. A test submits each option
+to a real slurmctld with the filter, and compares.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ ONE_AT_MOST = ("ntasks-per-core", "threads-per-core")
 
 
 def is_left_alone(options: Mapping[str, str], site: SiteConf | None) -> bool:
-    """Whether the filter gives a job with these options none of our partitions."""
+    """Whether the filter adds no partition of ours to a job with these options."""
     allowed = site.option("AllowSpecResourcesUsage") if site else None
     specialized = SPECIALIZED if allowed and confvalues.is_true(allowed.value) else ()
     return (
@@ -44,7 +44,7 @@ def is_left_alone(options: Mapping[str, str], site: SiteConf | None) -> bool:
 
 
 def may_requeue(options: Mapping[str, str], site: SiteConf | None) -> bool:
-    """Whether Slurm may start the job anew: as it says itself, else as the site's JobRequeue."""
+    """Whether Slurm may requeue the job: by its own option, else by the site's JobRequeue."""
     if "no-requeue" in options:
         return False
     return "requeue" in options or requeues_by_default(site)

@@ -126,7 +126,7 @@ def is_open_to(config: Config, cloud: CloudSettings, partition: str, *, is_named
 
 
 def requeues_by_default(site: SiteConf | None) -> bool:
-    """Whether Slurm starts a job anew that does not say whether it may (JobRequeue)."""
+    """Whether Slurm may requeue a job without an option about that (JobRequeue)."""
     return _integer(site, "JobRequeue", 1) != 0
 
 

@@ -209,7 +209,7 @@ def probes(config: Config, client: Probing, named_account: str = "") -> Iterator
                 "not tried: its growth policies start a node once a job waits",
             )
         elif cloud.name not in blocked and (closed := _closed_nodes(config, cloud, nodes)):
-            # For sbatch such a job is impossible, though it starts once the cause has passed.
+            # sbatch would call such a job impossible, but it starts once the cause has passed.
             yield Finding.note(
                 f"a job in partition {cloud.partition_name}",
                 f"not tried: no node takes a job now ({closed})",
@@ -243,7 +243,7 @@ def _waits_for_growth(config: Config, cloud: CloudSettings, nodes: Mapping[str, 
 
 def _closed_nodes(config: Config, cloud: CloudSettings, nodes: Mapping[str, SlurmNode]) -> str:
     """Return how the nodes of the cloud are kept from jobs, if all of them are; else "". Each such
-    state is reported where it belongs: a hold, an order, a drain, a node that is down.
+    state is reported where it belongs: a hold, an order, a drain, a down node.
     """
     names = [n for pool in plan.pools_of(config) if pool.cloud == cloud.name for n in pool.nodes]
     states = Counter(_closed_state(nodes[name]) for name in names if name in nodes)

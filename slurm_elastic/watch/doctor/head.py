@@ -404,7 +404,7 @@ def slurm_conf(config: Config) -> Iterator[Finding]:
             conf_path,
             f"slurmctld does not start on the site's own files: {report.failure}",
             expected="files on which a restarted slurmctld starts",
-            advice="mend that before anybody restarts slurmctld; slurm-elastic conf check tries it",
+            advice="mend them before you restart slurmctld; slurm-elastic conf check tries them",
         )
     for notice in plan.shared_partitions(planned.pools, planned.site):
         yield Finding.note(conf_path, notice)

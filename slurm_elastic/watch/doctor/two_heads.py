@@ -166,14 +166,14 @@ def _secrets(
 ) -> Iterator[Finding]:
     """Check that both heads would bring the same secret of Slurm's to new machines.
 
-    A key that was changed on one head only is noticed by nobody until the other head acts.
+    If a key is changed on only one head, nothing fails until the other head acts.
     """
     digests = {
-        host: seen.presence.secret
-        for host, seen in seen_by_host.items()
+        host: head.presence.secret
+        for host, head in seen_by_host.items()
         if pair.place_of(host) is not None
-        and now - seen.presence.at <= STALE
-        and seen.presence.secret is not None
+        and now - head.presence.at <= STALE
+        and head.presence.secret is not None
     }
     if len(set(digests.values())) <= 1:
         return

@@ -48,7 +48,9 @@ from slurm_elastic.watch.view.own_job_rows import OwnJobsReading, own_job_rows, 
 from slurm_elastic.watch.view.own_jobs import MAX_ROWS, OwnJobs, StartForecast
 
 LOOKED_AT_AFTER_S = 60.0
-"""By then Slurm has tried to start a job: its main scheduler looks at least once a minute."""
+"""Slurm has tried to start a job in this time, because its main scheduler runs at least once a
+minute.
+"""
 FORECASTS_FOR_S = 4.0
 """No further start is forecast after this time: one with a long queue takes a second."""
 

@@ -179,24 +179,24 @@ class _Join:
 
     def no_machine_for(self, job: SlurmJob) -> str:
         """Return why pools of the job's partitions start no machine for it now, and what else may
-        start the job; "" if one of them may start a machine, or if the job waits for something
-        else.
+        start the job; "" if a pool may start a machine, or if the job waits for something else.
 
-        Slurm's own reason of a job with several partitions is that of the last one it looked at.
+        If a job has several partitions, Slurm shows only the reason of the last partition that it
+        tried.
         """
         partitions = set(job.partitions)
         if not is_counted(job, self.facts.now) or not self._has_room.isdisjoint(partitions):
             return ""
-        found = [r for name in sorted(partitions) for r in self._shut_by_partition.get(name, ())]
-        reasons = list(dict.fromkeys(filter(None, found)))
+        by_pool = [r for name in sorted(partitions) for r in self._shut_by_partition.get(name, ())]
+        reasons = list(dict.fromkeys(filter(None, by_pool)))
         if not reasons:
             return ""
-        others = []
+        servers = []
         if self._may_use_site_nodes(job):
-            others.append("a node of the site")
-        if not all(found):
-            others.append("a running machine")
-        free = f"{' or '.join(others)} starts it as soon as it is free" if others else ""
+            servers.append("a node of the site")
+        if not all(by_pool):
+            servers.append("a running machine")
+        free = f"{' or '.join(servers)} starts it as soon as it is free" if servers else ""
         return "; ".join([*reasons, *filter(None, [free])])
 
     def _may_use_site_nodes(self, job: SlurmJob) -> bool:
