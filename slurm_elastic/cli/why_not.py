@@ -13,11 +13,11 @@ from rich.table import Table
 from rich.text import Text
 
 from slurm_elastic.base.errors import ConfigError
+from slurm_elastic.base.one_line import one_line
 from slurm_elastic.cli.shortened import words
 from slurm_elastic.config import Config
 from slurm_elastic.features.pool_cases import WaitFacts, pool_cases
 from slurm_elastic.model.slurm import SlurmJob
-from slurm_elastic.policies.launch.grouping import shortened
 from slurm_elastic.policies.launch.verdict import Asker, Verdict, grouped, verdicts
 from slurm_elastic.policies.launch.waiting import fixed_arrays
 from slurm_elastic.slurm.client.site import read_site
@@ -97,7 +97,7 @@ def show(verdicts_shown: tuple[Verdict, ...], console: Console, rows: int | None
     table.add_column(overflow="fold")
     for cloud, pools, reason in groups[:rows]:
         names = ", ".join(pools) if len(pools) <= 2 else f"{pools[0]} and {len(pools) - 1} more"
-        short = reason if rows is None else shortened(reason, MAX_REASON_LENGTH)
+        short = reason if rows is None else one_line(reason, MAX_REASON_LENGTH)
         table.add_row(Text(f"  {cloud}: {names}"), words(short))
     console.print(table)
     if rows is not None and groups[rows:]:

@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
+from slurm_elastic.base.one_line import one_line
 from slurm_elastic.model.causes import Quoted
 from slurm_elastic.model.causes.composed import CoolsDown
 from slurm_elastic.model.causes.deadline import Deadline
@@ -20,7 +21,6 @@ from slurm_elastic.policies.launch.grouping import (
     braces,
     grouped,
     no_offer_serves,
-    shortened,
 )
 
 
@@ -83,7 +83,7 @@ def test_what_to_do_is_not_cut_off() -> None:
     (group,) = grouped([(offer("t"), Quoted(text="why " * 1000 + "; do: set `real_memory: 7400`"))])
     assert len(str(group.cause)) == MAX_CAUSE_LENGTH
     assert str(group.cause).endswith("; do: set `real_memory: 7400`")
-    assert shortened("why; do: " + "this " * 99 + "that", 80).endswith("that")
+    assert one_line("why; do: " + "this " * 99 + "that", 80).endswith("that")
 
 
 def expanded(text: str) -> set[str]:

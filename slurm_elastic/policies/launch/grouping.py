@@ -13,6 +13,7 @@ from collections.abc import Iterable, Sequence
 import msgspec
 from msgspec import Struct
 
+from slurm_elastic.base.one_line import one_line
 from slurm_elastic.model.causes import AnyCause, Cause, Quoted
 from slurm_elastic.model.causes.composed import NoOfferServes, OffersRefused
 from slurm_elastic.model.cluster import Offer
@@ -86,7 +87,7 @@ def kind_of(value: object, named: re.Pattern[str] | None = None) -> object:
 def with_short_quotes(cause: AnyCause) -> AnyCause:
     """Return the cause with quoted texts shortened: a cloud's error may fill a page."""
     if isinstance(cause, Quoted):
-        return Quoted(text=shortened(cause.text))
+        return Quoted(text=one_line(cause.text, MAX_CAUSE_LENGTH))
     fields = {name: getattr(cause, name) for name in cause.__struct_fields__}
     inner = {n: with_short_quotes(f) for n, f in fields.items() if isinstance(f, Cause)}  # type: ignore[arg-type]
     return msgspec.structs.replace(cause, **inner) if inner else cause
@@ -137,15 +138,3 @@ def _parts(key: str) -> tuple[str, str, str]:
 
 def _set(names: Sequence[str]) -> str:
     return names[0] if len(names) == 1 else "{" + ",".join(names) + "}"
-
-
-def shortened(text: str, max_length: int = MAX_CAUSE_LENGTH) -> str:
-    """Shorten a text to ``max_length`` characters. The middle is left out, because a text begins
-    with the event and may end with the remedy.
-    """
-    line = " ".join(text.split())
-    if len(line) <= max_length:
-        return line
-    # The end of a text often has the remedy, so a third of the length is kept for it.
-    end = max_length // 3
-    return f"{line[: max_length - end - 3]}...{line[-end:]}"

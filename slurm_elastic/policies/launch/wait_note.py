@@ -11,9 +11,10 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from slurm_elastic.base.hostlist import compress
+from slurm_elastic.base.one_line import one_line
 from slurm_elastic.base.units import utc_minute
 from slurm_elastic.model.memory import Machine
-from slurm_elastic.policies.launch.grouping import generalised, shortened
+from slurm_elastic.policies.launch.grouping import generalised
 from slurm_elastic.policies.launch.verdict import Verdict, grouped
 
 OURS = frozenset({"bound", "unhelped", "health"})
@@ -57,7 +58,7 @@ def wait_note(
     sentences = []
     for cloud, pools, reason in groups:
         whose = cloud if clouds.count(cloud) == 1 else f"{cloud} ({', '.join(pools)})"
-        sentences.append(f"{whose}: {shortened(reason, MAX_LENGTH // len(groups))}")
+        sentences.append(f"{whose}: {one_line(reason, MAX_LENGTH // len(groups))}")
     held_pools = {verdict.pool for verdict in fitting if verdict.predicate == HEALTH}
     times = [retry_at[pool] for pool in held_pools & retry_at.keys()]
     next_try = [f"next try {utc_minute(min(times))}"] if times else []

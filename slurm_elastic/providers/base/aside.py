@@ -13,6 +13,7 @@ from typing import ClassVar, TypeVar
 from slurm_elastic.base.background import in_background
 from slurm_elastic.base.errors import ProviderError, TransientError
 from slurm_elastic.base.guards import GuardedBy
+from slurm_elastic.base.one_line import one_line
 from slurm_elastic.providers.base.hosts import Connection, Hosts, seconds_left, until
 
 Result = TypeVar("Result")
@@ -50,7 +51,7 @@ class AsideHosts(Hosts[Connection]):
             kind: type[ProviderError] = TransientError
             code, error_text = "Timeout", "no answer in time"
         except self.failure as error:
-            (kind, code), error_text = self._meaning(error), " ".join(str(error).split())[:300]
+            (kind, code), error_text = self._meaning(error), one_line(str(error), 300)
         # After a time-out or a broken connection the old connection may stay silent for ever.
         if kind is TransientError:
             self.forget(host)

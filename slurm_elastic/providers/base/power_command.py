@@ -7,6 +7,7 @@ import signal
 import subprocess
 
 from slurm_elastic.base.errors import ProviderError, TransientError
+from slurm_elastic.base.one_line import one_line
 from slurm_elastic.providers.base.bmc_settings import BmcSettings
 
 
@@ -53,6 +54,6 @@ class PowerCommand:
                 text = f"{host}: {command[0]} {order} did not end in {error.timeout:g} s"
                 raise TransientError(name, "TimedOut", text) from error
         if process.returncode:
-            text = f"{host}: {command[0]} {order}: {error_output.strip()[:200]}"
+            text = f"{host}: {command[0]} {order}: {one_line(error_output, 200)}"
             raise TransientError(name, f"Exit{process.returncode}", text)
         return output.strip()

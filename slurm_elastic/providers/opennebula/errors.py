@@ -23,6 +23,7 @@ from slurm_elastic.base.errors import (
     QuotaError,
     TransientError,
 )
+from slurm_elastic.base.one_line import one_line
 from slurm_elastic.providers.base.errors import NoCredentials, translating
 from slurm_elastic.providers.base.statuses import kind_of
 from slurm_elastic.providers.opennebula.client import NotConnected, OneRefused
@@ -147,4 +148,4 @@ def _translate_answer(cloud: str, error: Exception) -> ProviderError | None:
 
 
 def _sentence(error: BaseException) -> str:
-    return " ".join(str(error).split())[:300] or "no message"
+    return one_line(str(error), 300) or "no message"

@@ -23,6 +23,7 @@ from slurm_elastic.base.errors import (
     QuotaError,
     TransientError,
 )
+from slurm_elastic.base.one_line import one_line
 from slurm_elastic.providers.base.errors import NoCredentials, translating
 from slurm_elastic.providers.base.statuses import kind_of
 from slurm_elastic.providers.openstack.client import HttpRefused, NotConnected
@@ -156,4 +157,4 @@ def sentence(error: object) -> str:
     "password".
     """
     text = " ".join(_LONG.sub("(left out) ", str(error)).split())
-    return _PASSWORDS.sub(r"\1\2(left out)", text)[:_MAX_CHARS] or "no message"
+    return one_line(_PASSWORDS.sub(r"\1\2(left out)", text), _MAX_CHARS) or "no message"

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from slurm_elastic.base import writing
 from slurm_elastic.base.errors import ConfigError, reason_of
+from slurm_elastic.base.one_line import one_line
 from slurm_elastic.config import Config
 
 _NAME = "ssh_key"
@@ -79,6 +80,6 @@ def _keygen(*arguments: str, about: Path) -> str:
     except subprocess.TimeoutExpired:
         raise ConfigError(f"{about}: ssh-keygen did not end within {TIMEOUT_S} s") from None
     if done.returncode:
-        reason = " ".join(done.stderr.split())[:200]
+        reason = one_line(done.stderr, 200)
         raise ConfigError(f"{about}: expected a private key without a password: {reason}")
     return done.stdout
