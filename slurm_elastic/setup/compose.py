@@ -38,7 +38,7 @@ def compose(site: SiteFacts, clouds_found: Sequence[Found], answers: Answers) ->
         *_checkpoint_lines(answers),
         "",
         "clouds:",
-        *(line for cloud in clouds for line in cloud_lines(cloud, answers)),
+        *(line for cloud in clouds for line in cloud_lines(cloud, site, answers)),
         *_unusable_lines(clouds_found),
         "",
         "pools:",
@@ -133,7 +133,9 @@ def _checkpoint_lines(answers: Answers) -> Iterator[str]:
         yield f"checkpoint: {{directory: {flow(answers.checkpoints)}}}    # {page('checkpointing')}"
 
 
-def cloud_lines(cloud: Found, answers: Answers, everywhere: Who = NOBODY) -> Iterator[str]:
+def cloud_lines(
+    cloud: Found, site: SiteFacts, answers: Answers, everywhere: Who = NOBODY
+) -> Iterator[str]:
     """Yield an entry of the list ``clouds``. ``everywhere``: who may use all clouds already, so
     that the entry need not repeat that.
     """
@@ -144,7 +146,7 @@ def cloud_lines(cloud: Found, answers: Answers, everywhere: Who = NOBODY) -> Ite
         size = f"{{cpus: {answers.cpus}, memory: {format_size(answers.memory)}, price: 0.1}}"
         yield f"    types: {{small: {size}}}    # replace this cloud by one of yours"
     if cloud.location is Location.PUBLIC:
-        yield from _access_lines(answers, everywhere)
+        yield from _access_lines(site, answers, everywhere)
     for key, step in cloud.todos.items():
         if key not in cloud.keys:
             yield f"    # TODO {key}: {step}"
@@ -160,7 +162,7 @@ def cloud_lines(cloud: Found, answers: Answers, everywhere: Who = NOBODY) -> Ite
         yield f"    types: {{node: {size}}}    # price: power and depreciation, $/h"
 
 
-def _access_lines(answers: Answers, everywhere: Who) -> Iterator[str]:
+def _access_lines(site: SiteFacts, answers: Answers, everywhere: Who) -> Iterator[str]:
     lists = {"accounts": answers.accounts, "groups": answers.groups}
     lists_by_key = {key: list(names) for key, names in lists.items() if names}
     if (answers.accounts, answers.groups) == (
@@ -170,8 +172,11 @@ def _access_lines(answers: Answers, everywhere: Who) -> Iterator[str]:
         return
     if lists_by_key:
         yield f"    allow: {flow(lists_by_key)}"
-    else:
+    elif site.accounts_checked:
         yield "    # allow: {accounts: [physics]}  # or groups: it stays shut while nobody is named"
+    else:
+        # If Slurm does not check accounts, users may name any account.
+        yield "    # allow: {groups: [physics]}  # Unix groups: it stays shut while nobody is named"
 
 
 _COMMENTS = {

@@ -63,7 +63,7 @@ class ConfigMerge:
         ]
         self._edits = tuple(_edits(config, already.answers, answers))
         self._clouds = [
-            line for cloud in new_clouds for line in cloud_lines(cloud, answers, config.allow)
+            line for cloud in new_clouds for line in cloud_lines(cloud, site, answers, config.allow)
         ]
         self._pools = [line for cloud in new_clouds for line in pool_lines(cloud, site, answers)]
         # ``config`` is made from changed values and ``text`` by edits of the text. Only if both

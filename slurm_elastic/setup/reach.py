@@ -5,6 +5,7 @@ groups.
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
 import socket
 from collections.abc import Iterable, Iterator
@@ -16,6 +17,7 @@ from slurm_elastic.base import trust
 from slurm_elastic.base.account import account, acting_as, is_group, trusted
 from slurm_elastic.base.errors import ConfigError
 from slurm_elastic.base.extras import missing_module
+from slurm_elastic.base.one_line import one_line
 from slurm_elastic.config.cloud_kinds import CloudTable
 from slurm_elastic.config.found import Found, SearchPlace, unusable
 from slurm_elastic.config.site_place import why_no_address
@@ -34,13 +36,27 @@ def look(
     """
     with contextlib.suppress(KeyError):
         trust.trust_slurm_user(account(user).pw_uid)
-    clouds = [
-        _check_access(cloud, user)
-        for name in ([only] if only else kinds.names())
-        for cloud in _of_kind(kinds, name, place)
-    ]
+    with _without_warnings():
+        clouds = [
+            _check_access(cloud, user)
+            for name in ([only] if only else kinds.names())
+            for cloud in _of_kind(kinds, name, place)
+        ]
     clouds.sort(key=lambda cloud: (cloud.location is Location.PUBLIC, not cloud.usable))
     return tuple(_named_once(clouds))
+
+
+@contextlib.contextmanager
+def _without_warnings() -> Iterator[None]:
+    """Log no warnings: those of the clouds' libraries would stand before the table of clouds, which
+    reports the same errors with what to do.
+    """
+    before = logging.root.manager.disable
+    logging.disable(max(before, logging.WARNING))
+    try:
+        yield
+    finally:
+        logging.disable(before)
 
 
 def not_found(kinds: CloudTable, clouds: Iterable[Found]) -> list[str]:
@@ -60,7 +76,7 @@ def _of_kind(kinds: CloudTable, name: str, place: SearchPlace) -> Iterator[Found
     except ConfigError as error:
         yield _unusable_kind(name, str(error))
     except Exception as error:  # noqa: BLE001 - another cloud's look must go on
-        yield _unusable_kind(name, f"{type(error).__name__}: {error}"[:160])
+        yield _unusable_kind(name, one_line(f"{type(error).__name__}: {error}", 160))
 
 
 def _check_access(cloud: Found, user: str) -> Found:

@@ -104,7 +104,7 @@ def opened_by_a_person(site: Sandbox) -> None:
     text = site.layout.config.read_text()
     for old, new in (
         ("\nallow: {", "\nallow: {default_time: 10m, "),
-        ("# allow: {accounts: [physics]}", "allow: {groups: [nogroup, root]}"),
+        ("# allow: {groups: [physics]}", "allow: {groups: [nogroup, root]}"),
         ("# limits: {dollars_per_hour: 5}", "limits: {dollars_per_hour: 5}"),
         ("slurm: {", f"state_dir: {root}/state\nslurm: {{programs_dir: {root}/programs, "),
         ("    nodes: aws-", f"    slurmd_port: {ports.nodes + site.spec.static_nodes}\n    nodes: aws-"),
