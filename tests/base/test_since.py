@@ -18,7 +18,7 @@ DAY = 24 * HOUR
 
 
 @given(recorded_at=UNIX, step=STEPS, later=st.floats(0.0, DAY))
-def test_a_clock_that_is_set_after_the_conversion_changes_no_age(
+def test_setting_the_clock_after_the_conversion_changes_no_age(
     recorded_at: float, step: float, later: float
 ) -> None:
     ages = SinceMemory[str]()
@@ -56,7 +56,7 @@ def test_an_unknown_age_can_grow_from_its_first_look() -> None:
         assert since.age_s(monotonic_s, if_unknown=inf) == expected
 
 
-def test_a_key_that_is_recorded_again_begins_again() -> None:
+def test_recording_a_key_again_restarts_its_age() -> None:
     ages = SinceMemory[str]()
     ages.since("node", 10.0, now=10.0, monotonic_s=0.0, bound_s=HOUR)
     since = ages.since("node", 40.0, now=41.0, monotonic_s=31.0, bound_s=HOUR)

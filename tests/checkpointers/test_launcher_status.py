@@ -87,7 +87,7 @@ def test_a_directory_that_cannot_be_read_is_no_verdict_about_its_jobs(
     assert (saver.origin(RUN), saver.hindered(RUN), saver.is_at_work(RUN)) == (None, "", False)
 
 
-def test_a_run_without_a_status_in_a_directory_that_is_there_has_no_launcher(
+def test_a_run_without_a_status_in_its_existing_directory_has_no_launcher(
     tmp_path: Path,
 ) -> None:
     saver = LaunchedCheckpointer("criu", tmp_path)

@@ -100,7 +100,9 @@ def test_an_outage_of_slurmctld_ends_no_image(world: CkptWorld) -> None:
     assert world.state.images(1)
 
 
-def test_a_job_that_gets_the_number_of_a_saved_one_has_nothing_of_it(world: CkptWorld) -> None:
+def test_a_job_with_the_number_of_an_earlier_saved_job_gets_none_of_its_records(
+    world: CkptWorld,
+) -> None:
     world.runs(1)
     world.save_before(1)
     world.slurm.finish(1)

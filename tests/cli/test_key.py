@@ -203,7 +203,7 @@ def test_a_head_whose_command_does_half_of_its_work_gets_its_old_key_again(
     eventually(bed.understand_each_other)
 
 
-def test_a_rotation_that_is_taken_back_ends_with_the_key_of_the_one_before(
+def test_a_rotation_taken_back_ends_with_the_earlier_key(
     bed: Bed, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Also at a machine that the change did not reach."""

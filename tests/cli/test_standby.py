@@ -82,7 +82,7 @@ def test_a_directory_that_is_away_passes(tmp_path: Path, config: Config) -> None
         head_of(CONFIG(tmp_path, directory=f"{tmp_path}/file/x"), DAEMON, MARK)
 
 
-def test_a_slurm_conf_that_is_away_passes(config: Config, tmp_path: Path) -> None:
+def test_a_missing_slurm_conf_is_a_passing_error(config: Config, tmp_path: Path) -> None:
     (tmp_path / "slurm.conf").unlink()
     with pytest.raises(PassingError, match=r"cannot read .*slurm\.conf"):
         head_of(config, DAEMON, MARK)

@@ -257,7 +257,7 @@ def test_a_bid_that_an_anchor_would_give_to_other_pools_is_moved_by_hand(
     assert (file.read_text(), [f.name for f in tmp_path.iterdir()]) == (text, ["site.yaml"])
 
 
-def test_two_bids_of_the_site_are_not_one_of_them() -> None:
+def test_two_bids_of_the_site_are_refused() -> None:
     text = "checkpoint: {prices: {bid: 0.05, bid_price: 0.07}}\npools: [{markets: [spot]}]\n"
     with pytest.raises(ConfigError, match="are one price; take out one of them"):
         upgraded(text, "site.yaml")

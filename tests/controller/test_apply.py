@@ -84,7 +84,7 @@ def row(world: World, machine: str) -> Machine:
     return found
 
 
-def test_each_kind_of_action_has_somebody_who_does_it(world: World) -> None:
+def test_each_kind_of_action_has_a_doer(world: World) -> None:
     """``repairs`` may decide each of them; only two are of others."""
     kinds = {
         kind
@@ -98,7 +98,7 @@ def test_each_kind_of_action_has_somebody_who_does_it(world: World) -> None:
     assert kinds - done == {actions.DoubtList, actions.SaveJob}
 
 
-def test_an_action_that_nobody_does_keeps_no_other_kind_from_its_repair(
+def test_an_action_without_a_doer_keeps_no_other_kind_from_its_repair(
     world: World, caplog: pytest.LogCaptureFixture
 ) -> None:
     class Unheard(actions.OnMachine, frozen=True, kw_only=True):

@@ -223,7 +223,7 @@ def lose_tags(world: World, machine: Instance) -> None:
     world.accounts["pub"].machines[machine.id].owner = "another cluster"
 
 
-def test_a_machine_that_lost_its_tags_before_its_end_stays_counted_and_is_told_of(
+def test_a_machine_that_lost_its_tags_before_its_end_stays_counted_and_is_reported(
     world: World,
 ) -> None:
     machine = used(world)

@@ -491,7 +491,7 @@ def test_a_night_of_lost_jobs_is_one_message_and_silences_nothing(
     assert told[-1].key == "paused/burst"
 
 
-def test_credentials_that_are_refused_again_are_told_again(
+def test_credentials_refused_again_are_reported_again(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     made, keys = handed_over(world, monkeypatch)

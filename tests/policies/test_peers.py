@@ -58,7 +58,7 @@ def test_a_machine_that_enrolled_is_let_in_until_its_end_is_decided() -> None:
 
 
 @pytest.mark.parametrize("state", [InstanceState.STOPPING, InstanceState.STOPPED])
-def test_a_list_that_has_a_wanted_machine_as_off_does_not_shut_it_out(state: InstanceState) -> None:
+def test_a_list_with_a_wanted_machine_as_off_keeps_its_peer(state: InstanceState) -> None:
     some = [machine(), machine("pub2", cloud="onprem")]
     listed = [replace(m, instance=replace(m.instance, state=state)) for m in some]
     seen = admission(listed, [], [tunnel()], ADDRESSES, CLOUDS)

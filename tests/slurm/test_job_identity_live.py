@@ -37,7 +37,7 @@ def live() -> Iterator[LiveSite]:
             made.stop()
 
 
-def test_a_requeue_keeps_the_script_and_sets_the_submit_time_anew(live: LiveSite) -> None:
+def test_a_requeue_keeps_the_script_and_changes_the_submit_time(live: LiveSite) -> None:
     site = HelperSite(
         cluster="t", directory=live.root, key=b"", reader=(0, 0), slurm_conf=str(live.conf)
     )

@@ -411,7 +411,7 @@ def test_uninstall_names_our_switches_in_topology_yaml(root: Path) -> None:
 
 
 @ISOLATED
-def test_a_switch_of_topology_yaml_that_is_there_is_replaced(root: Path) -> None:
+def test_a_present_switch_of_topology_yaml_is_replaced(root: Path) -> None:
     one = small_sites.planned("topology-yaml", root, version=NEW)
     path = Path(one.site.path).parent / "topology.yaml"
     added = topology.problems(one.config, one.pools, one.site, one.version)[0].splitlines()[1:]

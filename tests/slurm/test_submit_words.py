@@ -224,7 +224,7 @@ def test_who_did_not_ask_to_be_saved_is_told_nothing(lua: Callable[[str], str]) 
 
 
 @pytest.mark.parametrize("script", DYING)
-def test_a_script_that_dies_of_the_signal_to_save_itself_is_told_so(
+def test_the_user_of_a_script_that_dies_of_the_save_signal_is_warned(
     lua: Callable[[str], str], script: str
 ) -> None:
     job = {"comment": "ckpt=signal,saved=file:state", "script": script}
@@ -237,7 +237,7 @@ def test_a_script_that_dies_of_the_signal_to_save_itself_is_told_so(
 
 
 @pytest.mark.parametrize("script", OTHERS)
-def test_a_script_that_may_live_through_the_signal_is_told_nothing(
+def test_the_user_of_a_script_that_may_survive_the_signal_is_not_warned(
     lua: Callable[[str], str], script: str
 ) -> None:
     job = {"comment": "ckpt=signal,saved=file:state", "script": script}

@@ -119,7 +119,7 @@ pools:
 """
 
 
-def test_a_file_of_claims_that_one_of_two_heads_has_alone_is_refused() -> None:
+def test_a_file_of_claims_on_only_one_of_two_heads_is_refused() -> None:
     for claims in ("", "claims_file: /shared/slurm-elastic/claims/rack.db,"):
         configfile.parse(SITE.format(claims=claims), "site.yaml")
     with pytest.raises(

@@ -724,7 +724,7 @@ def test_a_pool_that_is_out_of_machines_is_told_with_whom_it_keeps_waiting(tmp_p
     assert {job.why for job in some.queue.jobs} == {""}, "one may start"
 
 
-def test_a_plain_job_is_told_that_its_cloud_is_sold_out_though_its_sites_nodes_are_only_busy(
+def test_a_plain_job_shows_that_its_cloud_is_sold_out_though_its_sites_nodes_are_only_busy(
     tmp_path: Path,
 ) -> None:
     """Slurm's own reason of such a job is that of the last partition at which it looked."""

@@ -175,7 +175,7 @@ def test_sudo_passes_on_groups_of_the_job_that_the_node_does_not_know(tmp_path: 
 
 
 @pytest.mark.parametrize(("given", "groups"), [([5000, 5001], (5000, 5001)), ([0], (7, 8))])
-def test_groups_are_those_that_sudo_gave_unless_they_are_roots(
+def test_a_job_has_the_groups_of_sudo_except_roots_groups(
     monkeypatch: pytest.MonkeyPatch, given: list[int], groups: tuple[int, ...]
 ) -> None:
     monkeypatch.setattr(os, "getgroups", lambda: given)

@@ -214,7 +214,7 @@ def test_a_manifest_is_no_longer_than_16_mib(image: Path) -> None:
         manifests.read(image, KEY)
 
 
-def test_a_manifest_that_nobody_could_read_again_is_not_sealed(
+def test_a_manifest_too_long_to_read_is_not_sealed(
     image: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """An image that cannot be read would replace the last one that can."""

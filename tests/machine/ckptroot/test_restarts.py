@@ -244,7 +244,7 @@ def test_an_image_that_became_larger_than_there_is_room_for_does_not_stay(
     assert list((job.store.path / "images").iterdir()) == []
 
 
-def test_a_failed_save_of_a_run_that_began_anew_leaves_the_image_good(
+def test_a_failed_save_of_a_restarted_run_leaves_the_image_good(
     job: Job, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     job.run()

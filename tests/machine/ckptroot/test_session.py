@@ -326,7 +326,7 @@ def test_an_image_is_not_used_where_its_programs_would_meet_unknown_instructions
 
 
 @ON_X86
-def test_an_image_needs_the_processors_of_all_runs_that_are_in_it(run: Bed) -> None:
+def test_an_image_needs_the_processors_of_all_its_runs(run: Bed) -> None:
     has_processor(run, "avx2")
     run.save()
     has_processor(run, "avx2 avx512f").begin()

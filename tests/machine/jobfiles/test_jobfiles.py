@@ -317,7 +317,7 @@ def test_files_that_the_machine_had_before_are_left(pair: Pair) -> None:
     assert names(pair.node) == ["link", "own", "own/b"]
 
 
-def test_a_job_computes_with_its_users_file_and_not_with_that_of_a_job_that_was_given_up(
+def test_a_job_reads_its_users_file_and_no_file_of_a_job_that_was_given_up(
     pair: Pair,
 ) -> None:
     (pair.head / "params").write_text("steps=1")
@@ -531,7 +531,7 @@ def test_an_output_is_written_by_one_copy_at_a_time(
     assert pair.output.read_bytes() == b"x"
 
 
-def test_whoever_may_read_an_output_holds_up_no_copy(pair: Pair) -> None:
+def test_a_reader_of_an_output_holds_up_no_copy(pair: Pair) -> None:
     pair.do("out")
     (pair.node / "out.txt").write_text("said")
     (pair.node / "result").write_text("computed")

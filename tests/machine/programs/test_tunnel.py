@@ -186,7 +186,7 @@ def test_a_machine_that_is_called_listens_and_leaves_the_peer_alone(
     assert called.look()
 
 
-def test_a_tunnel_is_up_by_what_comes_and_not_by_any_clock_that_may_be_set(
+def test_a_tunnel_is_up_if_data_comes_whatever_the_clock_shows(
     head: Head, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A machine may boot with its clock hours ahead, and NTP sets it back after the handshake."""

@@ -344,7 +344,7 @@ def test_each_is_ended_once_and_unknown_ids_are_gone(rack: Rack) -> None:
     assert rack.done == [("end", "n1@a")], "a known one is not looked for"
 
 
-def test_a_host_that_is_away_keeps_no_machine_of_another_alive(rack: Rack) -> None:
+def test_an_absent_host_keeps_no_machine_of_another_host_alive(rack: Rack) -> None:
     rack.there("n1", "a")
     rack.there("n2", "b")
     rack.wrong["rows", "b"] = AWAY
@@ -401,7 +401,7 @@ def test_one_that_cannot_be_removed_stays_till_later(
     assert rack.machines == []
 
 
-def test_those_that_cannot_be_removed_keep_no_disk_of_the_others(rack: Rack) -> None:
+def test_machines_that_cannot_be_removed_keep_no_disk_of_other_machines(rack: Rack) -> None:
     stuck = [rack.there(f"s{n}") for n in range(REMOVED_AT_ONCE)]
     for machine in [*stuck, *(rack.there(f"x{n}") for n in range(2 * REMOVED_AT_ONCE))]:
         rack.ends(machine)

@@ -92,7 +92,7 @@ def test_a_nova_that_gives_the_same_page_again_has_given_no_list() -> None:
         (image_pages, {"images": [{"id": "1"}], "next": "/v2/images?marker=1"}),
     ],
 )
-def test_nor_does_any_other_list_go_on_for_ever(read: Any, same: dict[str, Any]) -> None:
+def test_no_other_list_is_read_without_end(read: Any, same: dict[str, Any]) -> None:
     with pytest.raises(TransientError, match="RepeatedPage"):
         list(read("stack", lambda *_: same))
 

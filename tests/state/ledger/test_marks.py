@@ -231,7 +231,7 @@ def test_many_in_one_message_count_as_one(ledger: Ledger) -> None:
     assert claim(ledger, 3600, *keys, summed={"lost"}) == keys[8:]
 
 
-def test_a_trouble_that_was_over_and_comes_back_is_told_again(ledger: Ledger) -> None:
+def test_a_trouble_that_ended_and_returns_is_reported_again(ledger: Ledger) -> None:
     def told(at: float, *keys: str, over: Sequence[str] = ()) -> list[str]:
         return claim(ledger, at, *keys, over=over, return_after_s=600.0, max_messages=9)
 
@@ -246,7 +246,7 @@ def test_a_trouble_that_was_over_and_comes_back_is_told_again(ledger: Ledger) ->
     assert ledger.store.select("select key from told") == []
 
 
-def test_what_was_told_with_a_clock_ahead_silences_nothing(ledger: Ledger) -> None:
+def test_a_message_of_a_clock_ahead_silences_nothing(ledger: Ledger) -> None:
     year = 365 * 86400.0
     assert claim(ledger, year, "cloud/a", "cloud/b") == ["cloud/a", "cloud/b"]
     assert claim(ledger, 0, "cloud/a", "cloud/c") == ["cloud/a", "cloud/c"]
