@@ -33,6 +33,7 @@ from slurm_elastic.policies.launch.trial import (
     diagnosis,
     is_over,
     reached,
+    waiting_words,
 )
 from slurm_elastic.policies.nodes.node_state import Phase, is_down, is_drained, phase
 from slurm_elastic.slurm.client import node_updates
@@ -45,6 +46,8 @@ from slurm_elastic.watch.door.orders import own_name
 
 T = TypeVar("T")
 POLL_EVERY_S = 1.0
+WAIT_SHOWN_EVERY_S = 30.0
+"""A step that takes longer is shown with the evidence so far, at these intervals."""
 MAX_SILENCE_S = 60.0
 """A busy slurmctld may give no answer for this long before we report it."""
 COMMAND_TIMEOUT_S = 60.0
@@ -87,6 +90,7 @@ class Trial:
         self.steps_done: tuple[TrialStep, ...] = ()
         self.last: Machine | None = None
         self._job: JobKey | None = None
+        self._shown_at = time.monotonic()
         self._evidence = Evidence(config)
 
     def require_job(self) -> None:
@@ -149,6 +153,7 @@ class Trial:
             late = time.time() - self.began > self.timeout
             if look.refused or late or self._is_given_up(look):
                 raise StoppedError(diagnosis(self._next(), self._why(look, late=late)))
+            self._show_wait(look)
             time.sleep(POLL_EVERY_S)
 
     def _run_job(self) -> None:
@@ -386,6 +391,12 @@ class Trial:
             self._say(step, f"{MEANING[step]}{self._detail(step)}")
         self.steps_done = tuple(steps_done)
 
+    def _show_wait(self, look: TrialLook) -> None:
+        # Not at each look: the evidence includes the console, which is a call of the cloud.
+        if time.monotonic() - self._shown_at >= WAIT_SHOWN_EVERY_S:
+            step = self._next()
+            self._say(step, waiting_words(diagnosis(step, self._why(look, late=False))))
+
     def _detail(self, step: TrialStep) -> str:
         if step is TrialStep.ASKED:
             return f": {self.node}"
@@ -403,6 +414,7 @@ class Trial:
 
     def _say(self, step: TrialStep, text: str) -> None:
         print(visible(f"{time.time() - self.began:7.1f}s  {step:<10}  {text}"), flush=True)
+        self._shown_at = time.monotonic()
 
     @contextlib.contextmanager
     def _ledger(self) -> Iterator[Ledger]:

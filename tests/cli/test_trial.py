@@ -11,6 +11,7 @@ from typing import cast
 import pytest
 
 from slurm_elastic.base.hostlist import expand
+from slurm_elastic.cli import trial_run
 from slurm_elastic.cli.trial_run import StoppedError, Trial
 from slurm_elastic.config import Cluster, Config, PoolSettings, SlurmSettings, domain_pools
 from slurm_elastic.model.cluster import Location
@@ -127,3 +128,20 @@ def test_the_trials_own_job_does_not_keep_its_machine(tmp_path: Path) -> None:
     assert tried._jobs_of_others() == []
     tried._order_end(up)
     assert [change["state"] for _, change in slurm.updates] == ["POWER_DOWN"]
+
+
+def test_a_step_that_takes_long_is_shown_before_the_trial_stops(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(trial_run, "WAIT_SHOWN_EVERY_S", 0.0)
+    monkeypatch.setattr(trial_run, "POLL_EVERY_S", 0.01)
+    monkeypatch.setattr(trial_run, "END_TIMEOUT_S", 0.0)
+    waiting = trial(tmp_path)
+    waiting.config.state.mkdir()
+    Ledger(waiting.config.state / "ledger.db").close()
+    waiting.slurm = cast("PromptCli", FakeSlurm(Nodes().nodes(["op1", "op2"]).values()))
+    waiting.timeout = 0.1
+    assert waiting.run() == 1
+    before, stopped, _ = capsys.readouterr().out.partition("STOPPED before")
+    assert stopped
+    assert "not yet" in before

@@ -20,6 +20,7 @@ from slurm_elastic.policies.launch.trial import (
     log_evidence,
     reached,
     reason_set,
+    waiting_words,
 )
 
 OFF = SlurmNode(name="n1", states=frozenset({"IDLE", "CLOUD", "POWERED_DOWN"}))
@@ -160,6 +161,13 @@ def test_what_nobody_knows_is_told_with_the_usual_causes_of_the_step() -> None:
     assert (found.name, found.words) == ("", "something quite new")
     assert found.usual == USUAL[TrialStep.ADDRESS]
     assert set(USUAL) == set(TrialStep)
+
+
+def test_a_long_step_shows_the_evidence_of_a_known_mistake_only() -> None:
+    known = diagnosis(TrialStep.REGISTERED, ["connect: Network is unreachable"])
+    assert waiting_words(known) == "not yet; last sign: connect: Network is unreachable"
+    harmless = diagnosis(TrialStep.REGISTERED, ["Enabling fast FPU save and restore... done."])
+    assert waiting_words(harmless) == "not yet"
 
 
 def test_of_the_log_only_lines_that_can_be_about_it_count_newest_first() -> None:

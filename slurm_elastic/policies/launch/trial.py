@@ -297,6 +297,13 @@ def diagnosis(step: TrialStep, evidence: Iterable[str]) -> TrialDiagnosis:
     return TrialDiagnosis(step=step, words=pieces[0] if pieces else "", usual=USUAL[step])
 
 
+def waiting_words(seen: TrialDiagnosis) -> str:
+    """Return the sentence about a step that takes long. ``seen``: the diagnosis so far. Only the
+    evidence of a known mistake is shown, because any other line may be harmless.
+    """
+    return f"not yet; last sign: {seen.words:.200}" if seen.name else "not yet"
+
+
 RELEASES = {
     36: "20.11", 37: "21.08", 38: "22.05", 39: "23.02", 40: "23.11", 41: "24.05", 42: "24.11",
     43: "25.05", 44: "25.11", 45: "26.05",
