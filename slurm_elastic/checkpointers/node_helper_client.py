@@ -224,7 +224,7 @@ class LaunchedCheckpointer:
     def _verify(self, image: Image, budget: ReadBudget) -> None:
         renew_at = self._monotonic() + RENEW_HOLD_EVERY_S
 
-        def go_on() -> None:
+        def renew_hold_if_due() -> None:
             nonlocal renew_at
             budget.remaining_s()
             if self._monotonic() >= renew_at:
@@ -236,7 +236,7 @@ class LaunchedCheckpointer:
             try:
                 if path.lstat().st_size != size:
                     raise CheckpointError(f"{path}: not {size} bytes long")
-                if _digest(path, size, go_on) != sha:
+                if _digest(path, size, renew_hold_if_due) != sha:
                     raise CheckpointError(f"{path}: changed since the checkpoint")
             # The budget's time is over. TimeoutError is a subclass of OSError, so this clause must
             # come first.
@@ -442,15 +442,15 @@ def _read(path: Path) -> bytes:
         return opened.read(_MAX_FILE_BYTES)
 
 
-def _digest(path: Path, size: int, go_on: Callable[[], None]) -> str:
-    """Return the SHA-256 of a file of ``size`` bytes. ``go_on`` is called before each part, and may
-    raise TimeoutError.
+def _digest(path: Path, size: int, before_part: Callable[[], None]) -> str:
+    """Return the SHA-256 of a file of ``size`` bytes. ``before_part`` is called before each part,
+    and may raise TimeoutError.
     """
     # One byte more than ``size``, so that the digest of a longer file differs.
     sha, bytes_left = hashlib.sha256(), size + 1
     with open(_open(path), "rb", buffering=0) as opened:
         while bytes_left > 0 and (block := opened.read(min(_BLOCK_BYTES, bytes_left))):
-            go_on()
+            before_part()
             sha.update(block)
             bytes_left -= len(block)
     return sha.hexdigest()

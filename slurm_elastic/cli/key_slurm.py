@@ -103,7 +103,7 @@ def rotate(
     old = {key.kid for key in before.keys}
     fresh = KeySet(tuple(key for key in after.keys if key.kid not in old))
     head = args.head_command or HEAD
-    lost = _teach(rotation, before, after, now, lose=args.without_unreachable)
+    lost = _bring_both_key_sets(rotation, before, after, now, lose=args.without_unreachable)
     try:
         module().make_head(ssh, after.encoded(), head)
     except SlurmElasticError as error:
@@ -128,7 +128,7 @@ def rotate(
     return 0
 
 
-def _teach(
+def _bring_both_key_sets(
     rotation: Rotation, before: KeySet, after: KeySet, now: float, *, lose: bool
 ) -> frozenset[str]:
     """Teach all machines the new keys; they still sign with the old ones.

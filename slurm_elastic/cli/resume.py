@@ -58,7 +58,7 @@ def plan(args: argparse.Namespace, config: Config, facts: Facts) -> PlannedOrder
         else [d for d in directives if _is_about(config, d.word, args.subject)]
     )
     if not chosen:
-        raise _nothing_about(config, args.subject, directives)
+        raise _no_order_error(config, args.subject, directives)
     # Without --dry-run the order's own lines say the same.
     preview = (f"would end: {describe(d, facts.now)}" for d in chosen if args.dry_run)
     ask = EndAsk(numbers=tuple(d.number for d in chosen), reason=args.reason)
@@ -77,7 +77,7 @@ def _is_about(config: Config, word: Word, subject: str) -> bool:
         return False
 
 
-def _nothing_about(config: Config, subject: str, directives: Sequence[Directive]) -> ConfigError:
+def _no_order_error(config: Config, subject: str, directives: Sequence[Directive]) -> ConfigError:
     """Why no order is about the subject: nothing is ordered, the name means two things, or the
     orders are about others, named as ``resume`` accepts them.
     """

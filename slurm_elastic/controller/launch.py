@@ -250,14 +250,14 @@ def _handle_refusal(
     # no other offer would be tried, and every round would repeat this same launch.
     if not stays_open:
         site.ledger.launches.record_failure(spec.generation, str(error), site.now())
-    with _tolerate_no_cool_down(spec):
+    with _log_cool_down_errors(spec):
         _cool_down(site, spec, error)
     outcome = LaunchOutcome.IN_DOUBT if stays_open else LaunchOutcome.REFUSED
     return Launched(outcome=outcome, reason=str(error))
 
 
 @contextmanager
-def _tolerate_no_cool_down(spec: LaunchSpec) -> Iterator[None]:
+def _log_cool_down_errors(spec: LaunchSpec) -> Iterator[None]:
     """Log an error of a cool-down. A cool-down only avoids useless calls, so its failure must not
     keep us from the next offer.
     """
@@ -354,7 +354,7 @@ def cool_down_partial(site: Site, spec: LaunchSpec, started: int) -> None:
     for now, but it refused no call, so its next cool-down does not grow. If the cloud names the
     offers that refused, these cool down as after a refusal.
     """
-    with _tolerate_no_cool_down(spec):
+    with _log_cool_down_errors(spec):
         refused = list_refusals(site, spec)
         for offer, error in refused:
             site.ledger.exclusions.add(make_cool_down(site, offer, error))

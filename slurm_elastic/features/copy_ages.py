@@ -27,7 +27,7 @@ class CopyAges:
         )  # fmt: skip
         return since.age_s(monotonic_s, if_unknown=self._if_unknown_s)
 
-    def forget_others(self) -> None:
+    def forget_finished(self) -> None:
         """Forget finished and deleted rows."""
         rows = {_key(row) for row in self._site.ledger.copies.all() if not row.state.is_over}
         self._since.forget_unless(rows.__contains__)

@@ -126,7 +126,7 @@ class Unfinished:
             if machine.instance.id in holders:
                 # The first time counts, or each round would prolong the wait.
                 self._wanted_at.setdefault(machine.instance.id, self._site.monotonic())
-        self._ages.forget_others()
+        self._ages.forget_finished()
         kept = {row.machine for row in rows if self._is_in_time(row)}
         return [machine for machine in machines if machine.instance.id in kept]
 

@@ -407,7 +407,7 @@ class Copies:
         if state is CopyState.OWED:
             self._ages.age_s(changed)  # from now on no change of the clock counts
         elif state.is_over:
-            self._ages.forget_others()
+            self._ages.forget_finished()
 
     def _record(self, job: int, nodes: Sequence[str], kind: str, cause: AnyCause) -> None:
         is_usual = isinstance(cause, FilesSent | FilesReturned)

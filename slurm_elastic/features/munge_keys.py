@@ -110,7 +110,7 @@ class MungeKeys(Part):
                 self._running[machine.instance.id] = submit(
                     self._worker,
                     f"{self._secret_name} to {machine.instance.id}",
-                    self._bring,
+                    self._bring_secret,
                     machine,
                 )
 
@@ -186,7 +186,7 @@ class MungeKeys(Part):
             return True
         return brought == _digest(text)
 
-    def _bring(self, machine: Machine) -> str | None:
+    def _bring_secret(self, machine: Machine) -> str | None:
         """Try once to copy the secret to a machine. Return the digest of the machine's present
         secret, None if it has none.
         """

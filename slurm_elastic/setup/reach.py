@@ -48,7 +48,7 @@ def look(
 
 @contextlib.contextmanager
 def _without_warnings() -> Iterator[None]:
-    """Log no warnings: those of the clouds' libraries would stand before the table of clouds, which
+    """Log no warnings. The clouds' libraries would log them before the table of clouds, which
     reports the same errors with what to do.
     """
     before = logging.root.manager.disable

@@ -27,7 +27,7 @@ def load(path: Path, max_jobs: int | None = None, form: Format | None = None) ->
     out. Raises ConfigError.
     """
     if form is None:
-        _refuse_others(path)
+        _refuse_unread_forms(path)
     if (form or format_of(path)) is Format.GWF:
         return gwf.load(path, max_jobs)
     return swf.load(path, max_jobs)
@@ -38,7 +38,7 @@ def format_of(path: Path) -> Format:
     return Format.GWF if gwf.is_of_gwf(_head(path)) else Format.SWF
 
 
-def _refuse_others(path: Path) -> None:
+def _refuse_unread_forms(path: Path) -> None:
     """ConfigError for a history with jobs whose form nothing here reads."""
     head = _head(path)
     if head.startswith("PK\x03\x04"):

@@ -20,14 +20,14 @@ def copies(directory: Path, line: int) -> Path:
     return directory / (f"keep-{line}" if line else "keep")
 
 
-def is_left(
+def leaves_line(
     numbers: Iterable[int], manifests: Sequence[ImageManifest], line: int, parent: int
 ) -> bool:
     """Return whether a run that continues from image ``parent`` leaves the line: it has newer
     images. An image whose manifest cannot be read may be of any line.
     """
-    of_others = {image.number for image in manifests if image.line != line}
-    return any(number > parent and number not in of_others for number in numbers)
+    in_other_lines = {image.number for image in manifests if image.line != line}
+    return any(number > parent and number not in in_other_lines for number in numbers)
 
 
 def needed(manifests: Mapping[int, ImageManifest], keep: int) -> set[int]:

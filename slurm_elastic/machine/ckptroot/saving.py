@@ -123,7 +123,7 @@ class RunSaves:
         """
         run = self._run
         numbers = [int(path.name) for path in run.store.images()]
-        if lines.is_left(numbers, run.store.manifests(), run.line, run.parent):
+        if lines.leaves_line(numbers, run.store.manifests(), run.line, run.parent):
             copies = run.store.make_copies(number)
             room -= outputs.fork(run.copies, copies, run.meta.outputs, run.given_back, room)
             outputs.keep(copies, run.meta.outputs, sizes, run.caller, room)

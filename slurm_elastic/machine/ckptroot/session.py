@@ -171,13 +171,13 @@ class Session:
         if outcome is Outcome.IS_OVER:
             return int(signal.SIGTERM)
         if outcome is Outcome.GOES_ON and self._is_unfit:
-            return self._go_on_unfit()
+            return self._continue_on_this_node()
         if outcome is Outcome.GOES_ON:
             status, self._end_at_loss = self._end_at_loss, None
             return None if self._restore_here() else status
         return None
 
-    def _go_on_unfit(self) -> int | None:
+    def _continue_on_this_node(self) -> int | None:
         """No other node came. If the program has ended, return its wait status; else start the
         job here.
         """

@@ -108,7 +108,7 @@ class Hub:
 
     def _apply(self, asked_for: Sequence[TunnelPeer]) -> dict[str, str]:
         """Admit these peers and no others. Return, by address, why some of them are left out."""
-        peers, left_out = sort_out(self._network, asked_for)
+        peers, left_out = admissible_peers(self._network, asked_for)
         # After its start the daemon knows no endpoint until it has read the clouds.
         endpoints = {p.key: p.endpoint for p in self._admitted}
         peers = tuple(
@@ -134,7 +134,7 @@ class Hub:
         return left_out
 
 
-def sort_out(
+def admissible_peers(
     network: Network, peers: Sequence[TunnelPeer]
 ) -> tuple[tuple[TunnelPeer, ...], dict[str, str]]:
     """Return the peers that may be admitted, and by address why the others are left out. Keys and

@@ -297,11 +297,11 @@ def diagnosis(step: TrialStep, evidence: Iterable[str]) -> TrialDiagnosis:
     return TrialDiagnosis(step=step, words=pieces[0] if pieces else "", usual=USUAL[step])
 
 
-def waiting_words(seen: TrialDiagnosis) -> str:
-    """Return the sentence about a step that takes long. ``seen``: the diagnosis so far. Only the
-    evidence of a known mistake is shown, because any other line may be harmless.
+def waiting_words(diagnosed: TrialDiagnosis) -> str:
+    """Return the sentence about a step that takes long. Only the evidence of a known mistake is
+    shown, because any other line may be harmless.
     """
-    return f"not yet; last sign: {seen.words:.200}" if seen.name else "not yet"
+    return f"not yet; last sign: {diagnosed.words:.200}" if diagnosed.name else "not yet"
 
 
 RELEASES = {

@@ -62,7 +62,7 @@ def kept_node(node: SlurmNode, terms: DrainTerms) -> KeptNode | None:
     """
     ails = ill(node, terms)
     how = Keep.REPLACED if ails is not None else _how(node)
-    if how is None or has_mark(node, OUR_MARK) or _is_told_to_leave(node):
+    if how is None or has_mark(node, OUR_MARK) or _powers_down_by_order(node):
         return None
     reason = node.reason if ails is None else f"{ails.slurm_reason}: {ails.meaning}"
     is_slurms = node.reason_user in ("", terms.slurm_user)
@@ -77,7 +77,7 @@ def kept_node(node: SlurmNode, terms: DrainTerms) -> KeptNode | None:
     )
 
 
-def _is_told_to_leave(node: SlurmNode) -> bool:
+def _powers_down_by_order(node: SlurmNode) -> bool:
     """Whether only an order to power down after the jobs drains the node. To resume the node would
     undo the order; its drain ends when it has powered down.
     """

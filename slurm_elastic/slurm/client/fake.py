@@ -166,11 +166,11 @@ class FakeSlurm:
 
     def _requeueable_job(self, job: int) -> SlurmJob:
         """The job, or SlurmError if it may not be requeued, with the words of slurmctld."""
-        found = self._existing_job(job)
-        if not found.requeue:
+        record = self._existing_job(job)
+        if not record.requeue:
             disabled = f"Requested operation is presently disabled for job {job}"
             raise SlurmError(("scontrol", "requeue", str(job)), 1, disabled)
-        return found
+        return record
 
     def start_now(self, job: int) -> None:
         """Clear a start time in the future."""

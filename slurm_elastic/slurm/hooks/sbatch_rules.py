@@ -31,7 +31,7 @@ SPECIALIZED = ("core-spec", "thread-spec")
 ONE_AT_MOST = ("ntasks-per-core", "threads-per-core")
 
 
-def is_left_alone(options: Mapping[str, str], site: SiteConf | None) -> bool:
+def stays_unchanged(options: Mapping[str, str], site: SiteConf | None) -> bool:
     """Whether the filter adds no partition of ours to a job with these options."""
     allowed = site.option("AllowSpecResourcesUsage") if site else None
     specialized = SPECIALIZED if allowed and confvalues.is_true(allowed.value) else ()
@@ -56,7 +56,7 @@ def open_clouds(
     """The clouds that the filter may list for a job with these options, whose first partition is
     ``partition``. Slurm judges the accounts, QOS and sizes.
     """
-    if is_left_alone(options, site):
+    if stays_unchanged(options, site):
         return []
     is_named, requeue = bool(options.get("partition")), may_requeue(options, site)
     return [

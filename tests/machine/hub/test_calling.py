@@ -11,7 +11,7 @@ import pytest
 from slurm_elastic.config.joining import Network, Opener
 from slurm_elastic.machine.hub import link, service
 from slurm_elastic.machine.hub.link import EXPIRED_S, KEEPALIVE_S, SILENT_S, Link
-from slurm_elastic.machine.hub.service import Hub, sort_out
+from slurm_elastic.machine.hub.service import Hub, admissible_peers
 from slurm_elastic.machine.hub.wire import Apply, HubAnswer, HubError
 from slurm_elastic.policies.repair.peers import TunnelPeer, endpoint_of
 
@@ -102,8 +102,10 @@ def test_a_silent_machine_is_called_again_and_no_other(wg: Wg) -> None:
     ],
 )
 def test_no_other_place_can_be_called(network: Network, endpoint: str) -> None:
-    assert sort_out(NETWORK, [CALLED]) == ((CALLED,), {})
-    admitted, left_out = sort_out(network, [msgspec.structs.replace(CALLED, endpoint=endpoint)])
+    assert admissible_peers(NETWORK, [CALLED]) == ((CALLED,), {})
+    admitted, left_out = admissible_peers(
+        network, [msgspec.structs.replace(CALLED, endpoint=endpoint)]
+    )
     assert admitted == ()
     assert "is no UDP port of a machine outside" in left_out[CALLED.address]
 
@@ -111,7 +113,7 @@ def test_no_other_place_can_be_called(network: Network, endpoint: str) -> None:
 def test_endpoints_of_both_versions() -> None:
     assert endpoint_of("2001:db8::9", 4500, ["10.99.0.0/16"]) == "[2001:db8::9]:4500"
     called = msgspec.structs.replace(CALLED, endpoint="[2001:db8::9]:4500")
-    assert sort_out(NETWORK, [called]) == ((called,), {})
+    assert admissible_peers(NETWORK, [called]) == ((called,), {})
     assert endpoint_of("", 4500, []) == ""
     assert endpoint_of("some.name", 4500, []) == ""
 

@@ -14,7 +14,7 @@ from slurm_elastic.config.joining import Firewall, Network, NetworkKind
 from slurm_elastic.machine.hub.link import seen_peers
 from slurm_elastic.machine.hub.ports import slurm_ports
 from slurm_elastic.machine.hub.rules import table
-from slurm_elastic.machine.hub.service import sort_out
+from slurm_elastic.machine.hub.service import admissible_peers
 from slurm_elastic.policies.repair.peers import TunnelPeer
 from tests import netns
 
@@ -91,7 +91,7 @@ def test_a_peer_that_may_not_be_is_left_out_alone(
     network: Network, peers: list[TunnelPeer], why: str
 ) -> None:
     good = TunnelPeer(address="10.99.0.77", key=GOOD) if network.tunnels else OUTSIDE
-    admitted, left_out = sort_out(network, [*peers, good])
+    admitted, left_out = admissible_peers(network, [*peers, good])
     assert good in admitted
     assert len(admitted) == len(peers)
     (reason,) = left_out.values()
@@ -100,7 +100,7 @@ def test_a_peer_that_may_not_be_is_left_out_alone(
 
 def test_without_a_tunnel_no_address_is_one_of_it() -> None:
     peer = TunnelPeer(address="10.99.0.9")
-    assert sort_out(SHUT, [peer]) == ((peer,), {})
+    assert admissible_peers(SHUT, [peer]) == ((peer,), {})
 
 
 def test_what_wg_shows() -> None:
