@@ -23,10 +23,13 @@ from slurm_elastic.providers.aws.placement import creation
 from slurm_elastic.providers.aws.settings import AwsCloud, Strategy
 from slurm_elastic.providers.aws.tags import PLACE
 from slurm_elastic.providers.aws.templates import static_tags, template_data
+from slurm_elastic.providers.base.parallel import each
 
 GRANTED = "DryRunOperation"
 _NO_MACHINE = "i-00000000000000000"
 _NAME = "slurm-elastic-doctor"
+_AT_ONCE = 4
+"""The number of dry runs at the same time."""
 
 
 class Attempt(Struct, frozen=True, kw_only=True):
@@ -59,22 +62,24 @@ class DryLaunch(Struct, frozen=True, kw_only=True):
 
 def examine(api: AwsApi, attempts: Iterable[Attempt]) -> Iterator[Finding]:
     """A finding for each refused call, and one for all granted calls."""
-    granted = []
-    for attempt in attempts:
-        finding = _try(api, attempt)
-        if finding is None:
-            granted.append(attempt.shown)
-            continue
+    remaining = iter(attempts)
+    first = next(remaining, None)
+    if first is None:
+        return
+    # The first attempt only reads. A service that ignores ``DryRun`` would carry out the other
+    # calls and end a machine, so they are tried only if the first one was answered as a dry run.
+    if (finding := _try(api, first)) is not None:
         yield finding
-        # The first attempt only reads. A service that ignores ``DryRun`` would carry out the other
-        # calls and end a machine, so they are tried only if the first one was answered as a dry
-        # run.
-        if not granted:
-            finding_text = f"no other right is tried: {attempt.shown} was not answered as a dry run"
-            yield Finding.note("rights", finding_text, advice="correct that first")
-            return
-    if granted:
-        yield Finding.ok("rights", f"granted: {', '.join(granted)}")
+        finding_text = f"no other right is tried: {first.shown} was not answered as a dry run"
+        yield Finding.note("rights", finding_text, advice="correct that first")
+        return
+    others = list(remaining)
+    # Some at a time, because a dry run of a launch may take ten seconds.
+    answers = each(others, lambda attempt: _try(api, attempt), _AT_ONCE)
+    findings = [answer.result() for answer in answers]
+    yield from (finding for finding in findings if finding is not None)
+    granted = [a.shown for a, finding in zip(others, findings, strict=True) if finding is None]
+    yield Finding.ok("rights", f"granted: {', '.join([first.shown, *granted])}")
 
 
 def _try(api: AwsApi, attempt: Attempt) -> Finding | None:

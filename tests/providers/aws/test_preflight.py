@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, NoReturn
 
 import pytest
 from msgspec.structs import replace
+from patience import stretched
 from providers.aws.bed import AwsBed, FleetBed, between
 
+from slurm_elastic.base.errors import ProviderError
 from slurm_elastic.config import Cluster
 from slurm_elastic.config.clouds import InstanceType
 from slurm_elastic.model.boot_image import ImageChoice
@@ -203,6 +206,22 @@ class TestRights:
         found = list(aws_rights.examine(Ignorant(), tried))
         assert asked == ["describe_instances"]
         assert [f.level for f in found] == [FindingLevel.NOTE, FindingLevel.NOTE]
+
+    def test_slow_dry_runs_do_not_wait_for_each_other(self) -> None:
+        both_run = threading.Barrier(2, timeout=stretched(20.0))
+
+        class Slow:
+            def send(self, operation: str, request: object) -> NoReturn:
+                if operation == "run_instances":
+                    both_run.wait()  # BrokenBarrierError if the other one has not begun
+                raise ProviderError("aws", aws_rights.GRANTED, "it would have succeeded")
+
+        tried = [
+            aws_rights.Attempt(operation=f"{verb}_instances", action=f"{verb.title()}Instances")
+            for verb in ("describe", "run", "run")
+        ]
+        (finding,) = aws_rights.examine(Slow(), tried)
+        assert finding.observed == "granted: DescribeInstances, RunInstances, RunInstances"
 
     def test_a_right_that_is_not_proven_is_not_called_granted(self, ec2: Ec2Control) -> None:
         bed = FleetBed(ec2)
