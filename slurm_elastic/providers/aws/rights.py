@@ -63,23 +63,25 @@ class DryLaunch(Struct, frozen=True, kw_only=True):
 def examine(api: AwsApi, attempts: Iterable[Attempt]) -> Iterator[Finding]:
     """A finding for each refused call, and one for all granted calls."""
     remaining = iter(attempts)
-    first = next(remaining, None)
-    if first is None:
+    read_attempt = next(remaining, None)
+    if read_attempt is None:
         return
     # The first attempt only reads. A service that ignores ``DryRun`` would carry out the other
     # calls and end a machine, so they are tried only if the first one was answered as a dry run.
-    if (finding := _try(api, first)) is not None:
+    if (finding := _try(api, read_attempt)) is not None:
         yield finding
-        finding_text = f"no other right is tried: {first.shown} was not answered as a dry run"
+        finding_text = (
+            f"no other right is tried: {read_attempt.shown} was not answered as a dry run"
+        )
         yield Finding.note("rights", finding_text, advice="correct that first")
         return
-    others = list(remaining)
+    further = list(remaining)
     # Some at a time, because a dry run of a launch may take ten seconds.
-    answers = each(others, lambda attempt: _try(api, attempt), _AT_ONCE)
+    answers = each(further, lambda attempt: _try(api, attempt), _AT_ONCE)
     findings = [answer.result() for answer in answers]
     yield from (finding for finding in findings if finding is not None)
-    granted = [a.shown for a, finding in zip(others, findings, strict=True) if finding is None]
-    yield Finding.ok("rights", f"granted: {', '.join([first.shown, *granted])}")
+    granted = [a.shown for a, finding in zip(further, findings, strict=True) if finding is None]
+    yield Finding.ok("rights", f"granted: {', '.join([read_attempt.shown, *granted])}")
 
 
 def _try(api: AwsApi, attempt: Attempt) -> Finding | None:
