@@ -1,9 +1,10 @@
 """Puts clouds, pools and answers into the text of an existing configuration. All other text stays
-as it is.
+as it is, except for comments about errors of these clouds that no longer exist.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from typing import Any
@@ -62,6 +63,7 @@ class ConfigMerge:
             cloud for cloud in clouds if cloud is not REHEARSAL and cloud.name not in already.names
         ]
         self._edits = tuple(_edits(config, already.answers, answers))
+        self._new_clouds = new_clouds
         self._clouds = [
             line for cloud in new_clouds for line in cloud_lines(cloud, site, answers, config.allow)
         ]
@@ -98,7 +100,7 @@ class ConfigMerge:
         )
 
     def _edited(self) -> str:
-        text = self._before
+        text = without_old_steps(self._before, self._new_clouds)
         for path, value in self._edits:
             text = put(text, path, value)
         for section, lines in (("clouds", self._clouds), ("pools", self._pools)):
@@ -111,6 +113,15 @@ class ConfigMerge:
             yield f"  {read.locate(path)}: {'(remove it)' if value is None else flow(value)}"
         for section, lines in (("clouds", self._clouds), ("pools", self._pools)):
             yield from (f"{section}:", *lines) if lines else ()
+
+
+def without_old_steps(text: str, clouds: Iterable[Found]) -> str:
+    """Return the text without the comments of an earlier init about these ``clouds``, which could
+    not be used then.
+    """
+    for cloud in clouds:
+        text = re.sub(rf"^[ \t]+# {re.escape(cloud.what)}: .*\n", "", text, flags=re.MULTILINE)
+    return text
 
 
 def _is_whole(text: str, source: str) -> bool:
