@@ -154,6 +154,7 @@ class _Look(NamedTuple):
             eligible=job.eligible if job.restarts else 0.0, description=job.description,
             reservation=job.reservation, excluded=job.excluded, node_cpus=job.node_cpus,
             node_memory=job.node_memory, cpu_memory=job.cpu_memory,
+            gres_cpus=job.gres_cpus, gres_memory=job.gres_memory,
         )  # fmt: skip
         key = (request, barred)
         if unhelped is not None:

@@ -104,7 +104,9 @@ class SlurmJob(Struct, frozen=True, kw_only=True, gc=False):
 
     Request: ``node_count``, ``cpus``: numbers of nodes and CPUs. ``gres``: per node. ``job_gres``:
     for all nodes together, as by --gpus. ``node_cpus``, ``node_memory`` (MiB): minimum of each
-    node, or ``cpu_memory`` (MiB) per CPU. ``required``: the nodes that its user named.
+    node, or ``cpu_memory`` (MiB) per CPU. ``gres_cpus``, ``gres_memory`` (MiB): what each gres that
+    the job takes needs beside it, as ``gres:gpu:4`` (--cpus-per-gpu, --mem-per-gpu). ``required``:
+    the nodes that its user named.
     ``excluded``: nodes to avoid (22.05's list of jobs lacks them). ``licenses``: as
     ``matlab:2,ansys``. ``output``, ``error_output``: the files of standard output, and of standard
     error if that is another file.
@@ -156,6 +158,8 @@ class SlurmJob(Struct, frozen=True, kw_only=True, gc=False):
     node_cpus: int = 1
     node_memory: int = 0
     cpu_memory: int = 0
+    gres_cpus: str = ""
+    gres_memory: str = ""
     end: float = 0.0
     limit_ends_at: float = 0.0
     preempted: float = 0.0

@@ -22,7 +22,7 @@ from slurm_elastic.config import Cluster, Config, PoolSettings, SlurmSettings, d
 from slurm_elastic.config.access import Who
 from slurm_elastic.model.cluster import Limits, Location, Market
 from slurm_elastic.model.slurm import SlurmJob
-from slurm_elastic.policies.launch.verdict import could_run
+from slurm_elastic.policies.launch.verdict import could_run, need
 from slurm_elastic.providers.fake.settings import FakeCloud
 from slurm_elastic.slurm.client import sbatch_test_only
 from slurm_elastic.slurm.client.cli import SlurmCli
@@ -178,6 +178,29 @@ def test_gpus_in_any_form_get_their_cloud(
     assert cloud in made.listed, made
     assert not made.refused
     check_reading(site, made)
+
+
+@pytest.mark.parametrize(
+    ("options", "nodes"),
+    [
+        (("--gpus=1", "--cpus-per-gpu=4"), 1),
+        (("--gpus=1", "--cpus-per-gpu=5"), 0),
+        (("--gpus=2", "--cpus-per-gpu=3"), 2),
+        (("--gpus=2", "--mem-per-gpu=5000"), 2),
+        (("--gpus-per-node=2", "--mem-per-gpu=5000"), 0),
+        (("--gres=gpu:2", "--cpus-per-gpu=3"), 0),
+        (("--gpus-per-task=3090:1", "-n1", "--mem-per-gpu=9000"), 0),
+    ],
+)
+def test_the_record_of_a_job_says_what_each_of_its_gpus_needs(
+    site: SubmissionSite, options: tuple[str, ...], nodes: int
+) -> None:
+    """Otherwise growth policies buy machines of this pool for ever, and the job starts on none."""
+    made = submit(site, ("-p", "static", *options))
+    assert made.job is not None, made
+    (pool,) = (pool for pool in domain_pools(config(site), expand) if pool.name == "gp")
+    assert could_run(made.job, pool) is (nodes > 0), made.job
+    assert not nodes or need(made.job, pool) == nodes
 
 
 def test_price_keeps_to_the_rules_of_the_filter(site: SubmissionSite) -> None:

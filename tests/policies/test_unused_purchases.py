@@ -100,6 +100,7 @@ def test_a_job_that_needs_more_machines_is_not_blamed() -> None:
 
 CHANGES = [
     {"node_count": 2}, {"cpus": 4}, {"node_cpus": 2}, {"node_memory": 9}, {"gres": "gpu:1"},
+    {"gres_cpus": "gpu:2"}, {"gres_memory": "gpu:2"},
     {"job_gres": "gpu:1"}, {"features": "big"}, {"partitions": ("aws", "b")},
     {"reservation": "r"}, {"licenses": "l"}, {"limit": 60}, {"required": ("pub1",)},
     {"excluded": ("pub1",)}, {"qos": "high"}, {"account": "arts"}, {"restarts": 1},

@@ -359,6 +359,25 @@ def test_gpus_of_all_nodes_together_ask_for_enough_nodes() -> None:
     ]  # fmt: skip
 
 
+@pytest.mark.parametrize("prefix", ["", "gres:", "gres/"])
+def test_cpus_and_memory_of_each_gpu_count(prefix: str) -> None:
+    """The pool's nodes have 2 GPUs, 8 CPUs and 32000 MiB."""
+
+    def asked(**fields: str) -> SlurmJob:
+        return changed(node_count=1, cpus=1, **{k: f"{prefix}gpu:{v}" for k, v in fields.items()})
+
+    assert could_run(asked(gres="2", gres_cpus="4", gres_memory="16000"), POOL)
+    too_many = asked(gres="2", gres_cpus="5")
+    assert verdict(too_many).reason == "its nodes have 8 CPUs, the job asks for 10 on one"
+    too_much = asked(gres="a100:2", gres_memory="16001")
+    assert verdict(too_much).reason == "its nodes have 32000 MiB, the job asks for 32002 on one"
+    assert could_run(asked(job_gres="2", gres_cpus="5"), POOL), "on two nodes"
+    assert need(asked(job_gres="2", gres_cpus="5"), POOL) == 2
+    assert need(asked(job_gres="4", gres_cpus="4"), POOL) == 2
+    assert need(asked(job_gres="4", gres_memory="16001"), POOL) == 4
+    assert not could_run(asked(job_gres="1", gres_cpus="9"), POOL)
+
+
 def test_a_cap_that_is_a_whole_number_of_nodes_allows_them() -> None:
     assert 0.3 / 0.1 < 3, "as computers divide"
     assert most_nodes(POOL, 0.1, (0.3,)) == 3

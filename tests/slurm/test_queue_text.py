@@ -30,6 +30,7 @@ PLAIN = {
     "tres-per-job": "N/A", "tres-per-socket": "N/A", "tres-per-task": "N/A",
     "Licenses": "(null)",
     "EndTime": "N/A", "PreemptTime": "N/A", "tres-alloc": "N/A",
+    "cpus-per-tres": "N/A", "mem-per-tres": "N/A",
 }  # fmt: skip
 
 
@@ -128,6 +129,9 @@ def test_what_it_wants() -> None:
     assert (job.licenses, one().licenses) == ("matlab:2,ansys", "")
     assert (job.job_gres, job.qos, job.reservation) == ("gres:gpu:8", "long", "maint")
     assert (job.node_cpus, job.node_memory) == (4, 2000)
+    assert (job.gres_cpus, job.gres_memory) == ("", "")
+    job = one(**{"cpus-per-tres": "gres:gpu:4", "mem-per-tres": "gres:gpu:2048"})
+    assert (job.gres_cpus, job.gres_memory) == ("gres:gpu:4", "gres:gpu:2048")
 
 
 @pytest.mark.parametrize("cut", [1, 2, 100, 500])

@@ -158,7 +158,8 @@ def wishes(job: SlurmJob, shown_limits: Mapping[str, float | None]) -> str:
     is_shown = any(shown_limits.get(name, -1) == job.limit for name in job.partitions)
     wish_values: Iterable[object] = (
         job.node_count, job.cpus, job.node_cpus, job.node_memory, job.cpu_memory, job.gres,
-        job.job_gres, job.features, ",".join(sorted(job.partitions)), job.reservation,
+        job.job_gres, job.gres_cpus, job.gres_memory, job.features,
+        ",".join(sorted(job.partitions)), job.reservation,
         job.licenses, "" if is_shown else job.limit, ",".join(job.required),
         ",".join(job.excluded), job.qos, job.account, job.restarts,
     )  # fmt: skip

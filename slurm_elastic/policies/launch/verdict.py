@@ -149,11 +149,33 @@ def could_run(job: SlurmJob, pool: Pool) -> bool:
 def need(job: SlurmJob, pool: Pool) -> int:
     """Return how many nodes of the pool the job takes."""
     gres = [
-        math.ceil(asked_count / have)
+        math.ceil(asked_count / usable)
         for name, asked_count in gres_requests(job.job_gres)
-        if (have := gres_count(pool.gres, name))
+        if (usable := _usable_gres(job, pool, name))
     ]
     return max(job.node_count, math.ceil(job.cpus / pool.cpus), *gres)
+
+
+def _usable_gres(job: SlurmJob, pool: Pool, name: str) -> int:
+    """Return how many of a gres the job can take of one node, which has to have the CPUs and the
+    memory that each of them needs.
+    """
+    have, kind = gres_count(pool.gres, name), name.partition(":")[0]
+    for each, amount in ((job.gres_cpus, pool.cpus), (job.gres_memory, pool.real_memory)):
+        per_gres = gres_count(gres_requests(each), kind)
+        have = min(have, amount // per_gres) if per_gres else have
+    return have
+
+
+def _beside_gres(job: SlurmJob, each: str) -> int:
+    """Return what a node needs at least for its gres; ``each``: what each gres needs."""
+    # Slurm may spread gres for the whole job (--gpus), so one node has at least one of them.
+    together = [(name, 1) for name, _ in gres_requests(job.job_gres)]
+    of_node = [*gres_requests(job.gres)]
+    return sum(
+        amount * max(gres_count(of_node, kind), min(gres_count(together, kind), 1))
+        for kind, amount in gres_requests(each)
+    )
 
 
 def features(pool: Pool) -> tuple[str, ...]:
@@ -196,13 +218,18 @@ def lacks_gres(job: SlurmJob, pool: Pool) -> str:
 
 
 def lacks_cpus(job: SlurmJob, pool: Pool) -> str:
-    if job.node_cpus <= pool.cpus:
+    asked_cpus = max(job.node_cpus, _beside_gres(job, job.gres_cpus))
+    if asked_cpus <= pool.cpus:
         return ""
-    return f"its nodes have {pool.cpus} CPUs, the job asks for {job.node_cpus} on one"
+    return f"its nodes have {pool.cpus} CPUs, the job asks for {asked_cpus} on one"
 
 
 def lacks_memory(job: SlurmJob, pool: Pool) -> str:
-    asked_mib = max(job.node_memory, job.cpu_memory * max(job.node_cpus, 1))
+    asked_mib = max(
+        job.node_memory,
+        job.cpu_memory * max(job.node_cpus, 1),
+        _beside_gres(job, job.gres_memory),
+    )
     if asked_mib <= pool.real_memory:
         return ""
     return f"its nodes have {pool.real_memory} MiB, the job asks for {asked_mib} on one"

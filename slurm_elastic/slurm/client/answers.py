@@ -104,6 +104,8 @@ class RawJob(Struct, gc=False):
     minimum_cpus_per_node: Any = None
     memory_per_node: Any = None
     memory_per_cpu: Any = None
+    cpus_per_tres: Any = None
+    memory_per_tres: Any = None
 
 
 _NO_LIMIT = frozenset({"UNLIMITED", "INFINITE"})
@@ -235,6 +237,8 @@ def job(record: RawJob) -> SlurmJob:
         node_cpus=max(_whole(record.minimum_cpus_per_node, 1), 1),
         node_memory=_whole(record.memory_per_node, 0),
         cpu_memory=_whole(record.memory_per_cpu, 0),
+        gres_cpus=intern(str(record.cpus_per_tres or "")),
+        gres_memory=intern(str(record.memory_per_tres or "")),
         end=end if states & ENDED else 0.0,
         limit_ends_at=limit_end(states, end, limit, grace_end),
         preempted=grace_end,

@@ -30,6 +30,7 @@ FIELDS = (
     "exit_code", "NumNodes", "NumCPUs", "TimeLimit", "PriorityLong", "Feature", "QOS",
     "Reservation", "MinCpus", "MinMemory", "EndTime", "PreemptTime", "STDERR", "tres-alloc",
     "tres-per-job", "tres-per-node", "tres-per-socket", "tres-per-task", "Licenses",
+    "cpus-per-tres", "mem-per-tres",
 )  # fmt: skip
 ENVIRONMENT = {"SLURM_TIME_FORMAT": "%s", "SLURM_BITSTR_LEN": "0"}
 """Variables of squeue: it shows times as Unix time, and does not cut lists of array tasks short."""
@@ -82,7 +83,7 @@ def _job(
 ) -> SlurmJob:  # fmt: skip
     # `exit_code` is the status that wait(2) gives: signal in the low bits, exit code above.
     code, states = _whole(exit_code, 0), job_states(state)
-    *gres_requests, licenses = tres_and_licenses
+    *gres_requests, licenses, gres_cpus, gres_memory = tres_and_licenses
     limit_s, ends_at = _limit(limit), _time(end)
     grace_end = preempted(states, _time(start), ends_at, _time(preempt))
     # intern(): tens of thousands of jobs share few of these texts.
@@ -127,6 +128,8 @@ def _job(
         licenses=intern(_text(licenses)),
         node_cpus=max(_whole(node_cpus, 1), 1),
         node_memory=_memory(memory),
+        gres_cpus=_joined((gres_cpus,)),
+        gres_memory=_joined((gres_memory,)),
         end=ends_at if states & ENDED else 0.0,
         limit_ends_at=limit_end(states, ends_at, limit_s, grace_end),
         preempted=grace_end,

@@ -26,7 +26,6 @@ def requested_job(
     each, nodes = number("cpus-per-task", 1), number("nodes", 1)
     tasks = number("ntasks", nodes * number("ntasks-per-node", 1))
     node_gres, job_gres = _node_gres(options), _job_gres(options, tasks)
-    node_gpus = max(_gpus(node_gres), 1)
     gpu_cpus, gpu_memory = number("cpus-per-gpu", 0), mebibytes(options.get("mem-per-gpu", ""))
     gpus = max(_gpus(job_gres), _gpus(node_gres) * nodes)
     return SlurmJob(
@@ -41,10 +40,12 @@ def requested_job(
         requeue=requeue,
         node_count=nodes,
         cpus=max(tasks * each, nodes, gpus * gpu_cpus),
-        node_cpus=max(each, number("mincpus", 1), node_gpus * gpu_cpus),
-        node_memory=max(mebibytes(options.get("mem", "")), node_gpus * gpu_memory),
+        node_cpus=max(each, number("mincpus", 1)),
+        node_memory=mebibytes(options.get("mem", "")),
         cpu_memory=mebibytes(options.get("mem-per-cpu", "")),
         limit=seconds(options.get("time", "")) or None,
+        gres_cpus=f"gpu:{gpu_cpus}" if gpu_cpus else "",
+        gres_memory=f"gpu:{gpu_memory}" if gpu_memory else "",
         features=options.get("constraint", ""),
         gres=node_gres,
         job_gres=job_gres,

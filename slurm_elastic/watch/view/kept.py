@@ -89,6 +89,7 @@ class Waits:
             partitions=job.partitions, node_count=job.node_count, cpus=job.cpus, limit=job.limit,
             gres=job.gres, job_gres=job.job_gres, features=job.features, node_cpus=job.node_cpus,
             node_memory=job.node_memory, cpu_memory=job.cpu_memory, exit_code=job.exit_code,
+            gres_cpus=job.gres_cpus, gres_memory=job.gres_memory,
         )  # fmt: skip
         if job.wait_reason.row.may_fit_elsewhere:
             request = replace(request, account=job.account, qos=job.qos)
