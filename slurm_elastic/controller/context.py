@@ -28,6 +28,7 @@ from slurm_elastic.controller.requeues import ExpectedRequeues
 from slurm_elastic.controller.slurm_absence import SlurmAbsence
 from slurm_elastic.model.causes import AnyCause
 from slurm_elastic.model.causes.composed import NeverHere, NotYetInTime
+from slurm_elastic.model.causes.requeues import MachinesLost
 from slurm_elastic.model.cluster import Instance, Pool, Usage
 from slurm_elastic.model.journal_owner import Host
 from slurm_elastic.model.protocols import Provider, Slurm
@@ -41,12 +42,13 @@ from slurm_elastic.state.spool import Spool
 
 
 class KeptOutJob(Struct, frozen=True):
-    """A job that must leave a partition, or must not return there yet, with the ``cause``. We look
-    for the job in Slurm's queue until ``deadline`` (monotonic s).
+    """A job that must leave a partition, or must not return there yet, with the ``cause``. A job
+    that loses its machines (MachinesLost) is held in all partitions. We look for the job in Slurm's
+    queue until ``deadline`` (monotonic s).
     """
 
     partition: str
-    cause: NeverHere | NotYetInTime
+    cause: NeverHere | NotYetInTime | MachinesLost
     correlation: str
     deadline: float
 

@@ -9,6 +9,7 @@ from collections.abc import Iterable, Sequence
 
 from slurm_elastic.base.hostlist import compress
 from slurm_elastic.controller.context import Site
+from slurm_elastic.controller.machine_losers import LOST, hold_machine_losers
 from slurm_elastic.controller.snapshot import CORRELATION
 from slurm_elastic.model.causes import AnyCause
 from slurm_elastic.model.slurm import NOWHERE
@@ -61,7 +62,10 @@ def set_lost_down(
         site.requeues.expect(job, site.monotonic(), nodes)
     for cause, names in group_by_cause([a for a in batch if a.node in nodes]).items():
         hit = [job_subject(j.id) for j in jobs if not set(names).isdisjoint(j.nodes)]
-        site.record(CORRELATION, "node-lost", [*names, *hit], cause)
+        site.record(CORRELATION, LOST, [*names, *hit], cause)
+    for job in hold_machine_losers(site, jobs, CORRELATION):
+        # It must still wait when the settler holds it.
+        site.requeues.expect(job, site.monotonic(), nodes, hurry=False)
 
 
 def set_unused_down(site: Site, batch: Sequence[actions.OnNode]) -> None:

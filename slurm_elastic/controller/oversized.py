@@ -28,7 +28,9 @@ from slurm_elastic.model.causes.composed import (
     NeverTogether,
     NotYetInTime,
 )
+from slurm_elastic.model.causes.requeues import MachinesLost
 from slurm_elastic.model.cluster import NodeRequest, Offer
+from slurm_elastic.model.job_holds import MACHINES_LOST, NEVER
 from slurm_elastic.model.slurm import SlurmJob
 from slurm_elastic.policies.launch.lasting import Asked, early_end, next_begin, sum_ceilings
 from slurm_elastic.policies.launch.ranking import Scope
@@ -167,10 +169,11 @@ def lasting_scope(site: Site, boot_s: float = 0.0) -> Scope:
 
 def _move_or_hold(site: Site, job: SlurmJob, barred: KeptOutJob) -> None:
     cause = barred.cause
-    is_not_yet = isinstance(cause, NotYetInTime)
     try:
         if isinstance(cause, NotYetInTime):
             outcome = _delay(site, job, barred.partition, cause)
+        elif isinstance(cause, MachinesLost):
+            outcome = _hold(site, job, cause)
         else:
             outcome = _move(site, job, barred.partition) or _hold(site, job, cause)
     except SlurmError as error:
@@ -184,10 +187,20 @@ def _move_or_hold(site: Site, job: SlurmJob, barred: KeptOutJob) -> None:
         if site.set_aside.get(job.id) == decided_cause:
             return
         site.set_aside[job.id] = decided_cause
-    can = "cannot start here yet" if is_not_yet else "can never start here"
+    kind, can = _kind_and_words(cause)
     log.warning("job %s job=%s reason=%s", can, job.label, cause)
-    kind = "set-aside" if is_not_yet else "never"
     site.record(barred.correlation, kind, (job_subject(job.id),), decided_cause)
+
+
+def _kind_and_words(cause: NeverHere | NotYetInTime | MachinesLost) -> tuple[str, str]:
+    """Return the kind of the decision, and what it means for the job."""
+    match cause:
+        case NotYetInTime():
+            return "set-aside", "cannot start here yet"
+        case MachinesLost():
+            return MACHINES_LOST, "is held"
+        case _:
+            return NEVER, "can never start here"
 
 
 def _delay(site: Site, job: SlurmJob, partition: str, cause: NotYetInTime) -> str:
@@ -224,7 +237,7 @@ def _move(site: Site, job: SlurmJob, partition: str) -> str:
     return f"the job may start in {', '.join(other_partitions)}"
 
 
-def _hold(site: Site, job: SlurmJob, cause: NeverHere) -> str:
+def _hold(site: Site, job: SlurmJob, cause: NeverHere | MachinesLost) -> str:
     """Hold the job. Returns a sentence about that for its user."""
     # Leave a held job alone: Slurm would turn an administrator's hold into a user's hold, which the
     # user may release.
@@ -234,4 +247,6 @@ def _hold(site: Site, job: SlurmJob, cause: NeverHere) -> str:
     if isinstance(cause, NeverInTime):
         shorten = f"scontrol update jobid={job.label} timelimit=MINUTES"
         return f"the job is held; do: {shorten} && {release}"
+    if isinstance(cause, MachinesLost):
+        return f"the job is held; after a look at its output: {release}"
     return f"the job is held; once that is changed: {release}"

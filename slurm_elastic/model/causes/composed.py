@@ -24,6 +24,7 @@ from slurm_elastic.model.causes.pool_failures import PoolFailure
 from slurm_elastic.model.causes.purchases import Purchase
 from slurm_elastic.model.causes.refusals import OfferRefusal
 from slurm_elastic.model.causes.repairs import NodeIll, Repair
+from slurm_elastic.model.causes.requeues import MachinesLost
 from slurm_elastic.model.causes.run_starts import RunStartCause
 from slurm_elastic.model.causes.stops import SiteStop, StoppedByOrder
 from slurm_elastic.model.causes.threats import MoveReason
@@ -410,6 +411,7 @@ Composed = (
     | NeverTogether
     | NeverInTime
     | NotYetInTime
+    | MachinesLost
     | NoOfferServes
     | ScopesCoolDown
     | NodeFailed

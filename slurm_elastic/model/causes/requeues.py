@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from msgspec import field
 
-from slurm_elastic.base.units import brief
+from slurm_elastic.base.units import brief, counted, format_moment
 from slurm_elastic.model.causes.cause import Cause, Quoted
 from slurm_elastic.model.causes.checkpoints import SlurmRefused
 
@@ -83,6 +83,24 @@ class MayNotBeRequeued(Cause, frozen=True, kw_only=True):
     @property
     def words(self) -> str:
         return "it must not be requeued (--no-requeue) and has no image: it ends with its node"
+
+
+class MachinesLost(Cause, frozen=True, kw_only=True):
+    """The job has lost ``count`` machines in a row, the first one at ``first_at`` (Unix s).
+    ``consequence``: the consequence for the job, "" if not decided yet.
+    """
+
+    count: int
+    first_at: float
+    consequence: str = ""
+
+    @property
+    def words(self) -> str:
+        return (
+            f"{counted(self.count, 'machine')} in a row ended under it since"
+            f" {format_moment(self.first_at)}: it may itself be the cause (memory, a driver)"
+            f"{f'; {self.consequence}' if self.consequence else ''}"
+        )
 
 
 class WillContinue(Cause, frozen=True, kw_only=True):

@@ -11,6 +11,7 @@ import msgspec
 
 from slurm_elastic.base.age import known_age_s
 from slurm_elastic.model.causes import decoded, encoded
+from slurm_elastic.model.job_holds import HOLDING, JobHold
 from slurm_elastic.model.memory import Decision
 from slurm_elastic.model.requeued_jobs import WAITS_SINCE, RequeuedJob
 from slurm_elastic.state.ledger.retention import RECORD_TIME
@@ -85,6 +86,19 @@ class Decisions:
         return {
             int(r["job"]): RequeuedJob(requeued_at=r["at"], waits_since=r["since"]) for r in rows
         }
+
+    def job_holds(self) -> dict[int, JobHold]:
+        """The last decision about each job with which slurm-elasticd may have held it."""
+        marks = ", ".join("?" * len(HOLDING))
+        rows = self._store.select(
+            "select substr(s.value, 5) as job, d.at, d.cause from decisions d, "
+            "json_each(d.subjects) s where d.id >= (select min(id) from "
+            "(select id from decisions order by id desc limit ?)) "
+            f"and d.kind in ({marks}) and s.value like 'job:%' order by d.id",
+            MAX_READ_FOR_REQUEUES,
+            *HOLDING,
+        )
+        return {int(r["job"]): JobHold(at=r["at"], cause=decoded(r["cause"])) for r in rows}
 
     def last(self, limit: int) -> tuple[Decision, ...]:
         """The last ``limit`` decisions of all, oldest first."""

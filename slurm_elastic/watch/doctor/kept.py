@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+from msgspec.structs import replace
+
 from slurm_elastic.base.errors import SlurmError
 from slurm_elastic.base.pages import page
 from slurm_elastic.ckptman.site import pools_by_node
@@ -17,6 +19,7 @@ from slurm_elastic.model.causes.save_refusals import SaveRefusal
 from slurm_elastic.model.finding import Finding
 from slurm_elastic.model.protocols import Slurm
 from slurm_elastic.model.slurm import SlurmJob
+from slurm_elastic.watch.door.records import read_facts
 from slurm_elastic.watch.view.kept import GIVEN_UP, REPLACED, kept_views
 from slurm_elastic.watch.view.rows import Facts, KeptView
 
@@ -44,7 +47,8 @@ def examine(config: Config, slurm: Slurm, now: float) -> tuple[tuple[Finding, ..
         )  # fmt: skip
     except SlurmError:
         return (), 0
-    views = kept_views(config, facts)
+    # Slurm does not know why slurm-elasticd holds a job.
+    views = kept_views(config, replace(facts, job_holds=read_facts(config, now).job_holds))
     stuck = sum(view.count for view in views if view.kind == "job" and view.stuck)
     return (*_findings(views), *_unsaved(config, facts.jobs)), stuck
 

@@ -126,6 +126,7 @@ def _ledger_facts(config: Config, now: float) -> Facts:
                 directives=ledger.directives.all(),
                 unhelped=ledger.growth_guard.jobs(now),
                 requeued=ledger.decisions.requeued(),
+                job_holds=ledger.decisions.job_holds(),
                 health=ledger.health.all(),
                 heartbeat=ledger.health.heartbeat(DAEMON),
                 end_only=trouble_of_head(ledger),

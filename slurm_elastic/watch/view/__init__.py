@@ -228,7 +228,7 @@ def status_view(config: Config, facts: Facts) -> StatusView:
     blocked = blocked_clouds(config)
     config = with_limits(config, limit_changes(facts.directives, facts.now))
     join = _Join(config, facts)
-    waits = Waits(config, facts.now)
+    waits = Waits(config, facts.now, facts.job_holds)
     view = StatusView(
         at=facts.now,
         cluster=config.cluster.name,

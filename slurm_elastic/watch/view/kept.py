@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cache
 
 from msgspec.structs import replace
@@ -16,6 +16,7 @@ from slurm_elastic.config import Config, blocked_clouds, domain_pools
 from slurm_elastic.config.node_limits import max_cloud_nodes, max_pool_nodes
 from slurm_elastic.features.pool_cases import shut_partition
 from slurm_elastic.features.reserved_nodes import reserved_nodes, when
+from slurm_elastic.model.job_holds import JobHold, cause_of_hold
 from slurm_elastic.model.slurm import Reservation, SlurmJob, SlurmNode
 from slurm_elastic.model.slurm_words.rows import Fate
 from slurm_elastic.policies.launch.stuck import Wait, wait_of
@@ -32,6 +33,7 @@ GIVEN_UP = "given-up"
 """The kind of nodes whose machines do not answer; slurm-elasticd returns these, too."""
 _KINDS = {Keep.REPLACED: REPLACED, Keep.GIVEN_UP: GIVEN_UP}
 _MAX_NAMES = 5  # jobs that a row names
+_NO_HOLDS: Mapping[int, JobHold] = {}
 _JOB = "JOBID"  # stands for the job in the command of a shared verdict
 
 
@@ -46,7 +48,7 @@ def kept_views(config: Config, facts: Facts, waits: Waits | None = None) -> tupl
         name for pool in domain_pools(config, expand) for name in pool.nodes if name in nodes
     ]
     rows = [
-        *stuck_jobs(config, facts.jobs, facts.now, waits),
+        *stuck_jobs(facts.jobs, waits or Waits(config, facts.now, facts.job_holds)),
         *kept_partitions(config, facts),
         *kept_nodes(config, [nodes[name] for name in own_nodes], facts.now),
         *kept_by_reservations(facts.reservations, own_nodes, facts.now),
@@ -55,11 +57,8 @@ def kept_views(config: Config, facts: Facts, waits: Waits | None = None) -> tupl
     return tuple(sorted(rows, key=lambda row: not row.stuck))
 
 
-def stuck_jobs(
-    config: Config, jobs: Iterable[SlurmJob], now: float, waits: Waits | None = None
-) -> Iterator[KeptView]:
+def stuck_jobs(jobs: Iterable[SlurmJob], waits: Waits) -> Iterator[KeptView]:
     """Yield a row for each cause that keeps pending jobs from ever starting by themselves."""
-    waits = waits or Waits(config, now)
     groups: defaultdict[Wait, list[SlurmJob]] = defaultdict(list)
     for job in jobs:
         if "PENDING" in job.states and (wait := waits.of_any(job)).fate is not Fate.STARTS:
@@ -69,10 +68,14 @@ def stuck_jobs(
 
 
 class Waits:
-    """Judges why pending jobs wait. Jobs with the same request are judged once."""
+    """Judges why pending jobs wait. Jobs with the same request are judged once. ``holds``: why
+    slurm-elasticd held jobs.
+    """
 
-    def __init__(self, config: Config, now: float) -> None:
-        self._cases, self._now = pool_cases(config), now
+    def __init__(
+        self, config: Config, now: float, holds: Mapping[int, JobHold] = _NO_HOLDS
+    ) -> None:
+        self._cases, self._now, self._holds = pool_cases(config), now, holds
         self._judged: dict[SlurmJob, Wait] = {}
 
     def of(self, job: SlurmJob) -> Wait:
@@ -95,7 +98,9 @@ class Waits:
             request = replace(request, account=job.account, qos=job.qos)
         if request not in self._judged:
             self._judged[request] = wait_of(request, _JOB, self._cases, self._now)
-        return self._judged[request]
+        wait, cause = self._judged[request], cause_of_hold(job, self._holds)
+        # Slurm would name the job's user, who does not know of the hold.
+        return wait if cause is None else replace(wait, text=str(cause), is_meant=False)
 
 
 def _jobs_view(wait: Wait, jobs: Sequence[SlurmJob]) -> KeptView:

@@ -14,6 +14,7 @@ from msgspec import Struct, field
 
 from slurm_elastic.model.directive import Directive
 from slurm_elastic.model.exclusion import Exclusion
+from slurm_elastic.model.job_holds import JobHold
 from slurm_elastic.model.memory import Health, Launch, Machine, UnhelpedJob
 from slurm_elastic.model.requeued_jobs import RequeuedJob
 from slurm_elastic.model.slurm import Reservation, SlurmJob, SlurmNode, SuspendExclusions
@@ -55,8 +56,9 @@ class Facts(Struct, frozen=True, kw_only=True):
     this user. ``directives``: operators' orders that hold now or will hold. ``head`` is None with
     one head. ``unhelped``: jobs that growth policies do not count. ``consoles``: by pool with a
     breaker, the last console line of its last machine that did not register. ``requeued``: by job,
-    its last requeue by the daemon. ``reservations``, ``partition_states`` and
-    ``suspend_exclusions`` are Slurm's, empty if it did not answer.
+    its last requeue by the daemon. ``job_holds``: by job, why the daemon held it last.
+    ``reservations``, ``partition_states`` and ``suspend_exclusions`` are Slurm's, empty if it did
+    not answer.
     """
 
     now: float
@@ -89,6 +91,7 @@ class Facts(Struct, frozen=True, kw_only=True):
     unhelped: Sequence[UnhelpedJob] = ()
     consoles: Mapping[str, str] = field(default_factory=dict)
     requeued: Mapping[int, RequeuedJob] = field(default_factory=dict)
+    job_holds: Mapping[int, JobHold] = field(default_factory=dict)
 
 
 class AttentionLevel(StrEnum):
