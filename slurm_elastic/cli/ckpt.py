@@ -16,7 +16,7 @@ from slurm_elastic.ckptman.site import pools_by_node
 from slurm_elastic.cli import forgotten_jobs
 from slurm_elastic.cli.ckpt_tables import checkpoint_blocks
 from slurm_elastic.cli.console import plain
-from slurm_elastic.cli.explain import explain
+from slurm_elastic.cli.explain import document, explain
 from slurm_elastic.cli.explain_text import SAVES, Explanation, render
 from slurm_elastic.cli.giving_orders import require_trusted, seconds_of
 from slurm_elastic.cli.helptext import examples
@@ -45,6 +45,8 @@ from slurm_elastic.watch.view.job_saves import choice_of, how
 
 MAX_NOTICE_S = 366 * 86400.0  # a notice may announce an end at most this long ahead
 KIND = "ckpt-"  # prefix of the kinds of decisions that slurm-elastic-ckptman records
+VERSION = 1
+"""Of the document of ``ckpt list --json``. Within one version fields are only added."""
 _SAVED = ("ckpt-saved", "ckpt-found")  # kinds of decisions that record a whole save
 
 
@@ -88,6 +90,9 @@ def add(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None
         epilog=examples("slurm-elastic ckpt explain 42"),
     )
     add_job(explained, "a job")
+    explained.add_argument(
+        "--json", action="store_true", help="print every decision as one JSON document"
+    )
     explained.set_defaults(run=_explain)
     _add_notice(inner)
 
@@ -140,7 +145,7 @@ def _seconds(text: str) -> float:
 def _list(args: argparse.Namespace) -> int:
     view = view_of(load(Path(args.config)), time.time())
     if args.json:
-        write_json(view)
+        write_json({"version": VERSION, **msgspec.to_builtins(view)})
         return 0
     console = plain()
     if view.private:
@@ -225,20 +230,23 @@ def _explain(args: argparse.Namespace) -> int:
     slurm = PromptCli(config.slurm)
     number = job_number(config, slurm, args.job)
     job = _job(slurm, number)
-    console = plain()
-    is_live = job is not None and not job.has_ended
-    if job is not None and is_live:
-        be = "is" if job.nodes else "would be"
-        console.print(words(f"Job {job.label} {how(choice_of(config, job), be)}"))
     explanation = explain(config, slurm, str(number))
     decisions = tuple(d for d in explanation.decisions if d.kind.startswith(KIND))
     saves = msgspec.structs.replace(
         explanation, about=SAVES, decisions=decisions, machines=(), verdicts=(), attention=()
     )
-    if not is_live:
-        console.print(words(_how_it_ended(config, number, job, saves)))
+    if job is None or job.has_ended:
+        headline = _how_it_ended(config, number, job, saves)
+    else:
+        be = "is" if job.nodes else "would be"
+        headline = f"Job {job.label} {how(choice_of(config, job), be)}"
     if job is None and (row := forgotten_jobs.own_job(config, slurm, str(number))):
         saves = msgspec.structs.replace(saves, now=forgotten_jobs.sentence(row))
+    if args.json:
+        write_json({**document(saves), "headline": headline})
+        return 0
+    console = plain()
+    console.print(words(headline))
     render(saves, console)
     return 0
 

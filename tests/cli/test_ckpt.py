@@ -133,6 +133,7 @@ def test_list_shows_notices_moves_and_images(
         assert wanted in said, wanted
     assert run(config, "list", "--json") == 0
     view = json.loads(capsys.readouterr().out)
+    assert view["version"] == 1
     assert view["saved"][0]["size_bytes"] == 1024
     assert view["moves"][0]["step"] == "saved"
 
@@ -409,6 +410,12 @@ def test_explain_says_how_a_job_is_saved_and_what_was_decided(
     assert "saved=soon" in said
     assert "slurm-elastic-ckptman has not acted on this job." in said
     assert "Why it gets no machine" not in said
+    assert run(config, "explain", "7", "--json") == 0
+    document = json.loads(capsys.readouterr().out)
+    assert (document["version"], document["subject"]) == (1, "7")
+    assert document["headline"].startswith("Job 7 is saved: by fake, by policy")
+    assert "ckpt-saved" in {row["kind"] for row in document["decisions"]}
+    assert all(row["reason"] for row in document["decisions"])
 
 
 def test_explain_of_an_ended_job_begins_with_its_end_and_whether_it_was_saved(
