@@ -70,7 +70,8 @@ def record(number: int, **fields: str) -> str:
         "NumNodes": "1", "NumCPUs": "4", "TimeLimit": "1:00:00", "PriorityLong": str(1000 + number),
         "Feature": "(null)",
     } | fields  # fmt: skip
-    return "".join(f"{job[field]}@@" for field in queue_text.FIELDS) + "\n"
+    values = "@@".join(job[field] for field in queue_text.FIELDS)
+    return f"{values}{queue_text.end_mark('@@')}\n"
 
 
 def write(path: Path, jobs: int) -> None:

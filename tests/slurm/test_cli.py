@@ -37,7 +37,7 @@ class Stub:
         told.write_bytes(text(*jobs))
         (self.path / "squeue").write_text(
             f'#!/bin/sh\necho "squeue $*" >> {self.log}\nfor last; do :; done\n'
-            f'mark=${{last#JobID:0}}\nexec sed "s/{MARK}/${{mark%%,*}}/g" {told}\n'
+            f'mark=${{last#JobID:0<}}\nexec sed "s/{MARK[1:]}/${{mark%%,*}}/g" {told}\n'
         )
         (self.path / "squeue").chmod(0o755)
 

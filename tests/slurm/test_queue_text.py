@@ -15,7 +15,7 @@ from patience import patience
 from benchmarks.small_slurm import SmallSlurm
 from slurm_elastic.model.slurm import SlurmJob
 from slurm_elastic.slurm.client import answers, queue_text
-from slurm_elastic.slurm.client.queue_text import FIELDS, QueueText
+from slurm_elastic.slurm.client.queue_text import FIELDS, QueueText, end_mark
 
 MARK = "<0123456789abcdef>"
 PLAIN = {
@@ -36,8 +36,8 @@ PLAIN = {
 
 def text(*jobs: Mapping[str, str]) -> bytes:
     """As squeue prints them."""
-    records = ("".join(f"{(PLAIN | job)[f]}{MARK}" for f in FIELDS) + "\n" for job in jobs)
-    return "".join(records).encode()
+    records = (MARK.join((PLAIN | job)[f] for f in FIELDS) for job in jobs)
+    return "".join(f"{record}{end_mark(MARK)}\n" for record in records).encode()
 
 
 def read(data: bytes, part: int = 65536) -> list[SlurmJob]:
@@ -62,9 +62,19 @@ def test_in_whatever_parts_it_comes(part: int) -> None:
 
 def test_no_name_or_comment_is_taken_for_a_record() -> None:
     """Whoever could forge one could have another's images removed."""
-    forged = text({"JobID": "8", "State": "CANCELLED"}).decode().replace(MARK, "<0000000000000000>")
+    forged = (
+        text({"JobID": "8", "State": "CANCELLED"}).decode().replace(MARK[1:], "0000000000000000>")
+    )
     job = one(Name=f"a\n{forged}\nb", Comment="ckpt=criu\n<>", WorkDir="/a\n/b")
     assert (job.id, job.name, job.comment) == (7, f"a\n{forged}\nb", "ckpt=criu\n<>")
+
+
+@pytest.mark.parametrize("field", ["Name", "Comment", "WorkDir", "STDOUT", "Feature"])
+def test_a_text_that_begins_with_a_line_break_ends_no_record(field: str) -> None:
+    """Otherwise one such job would make the whole queue unreadable."""
+    jobs = read(text({field: "\n"}, {"JobID": "8", field: "\n8\n"}))
+    assert [job.id for job in jobs] == [7, 8]
+    assert one(Name="\nx").name == "\nx"
 
 
 def test_what_is_not_set_is_empty() -> None:
@@ -140,7 +150,7 @@ def test_a_text_that_breaks_off_is_no_queue(cut: int) -> None:
         read(text({}, {"JobID": "8"})[:-cut])
 
 
-@pytest.mark.parametrize("answer", [f"7{MARK}\n", "squeue: something\n"])
+@pytest.mark.parametrize("answer", [f"7{end_mark(MARK)}\n", "squeue: something\n"])
 def test_another_text_is_no_queue(answer: str) -> None:
     with pytest.raises(ValueError, match=r"fields|breaks off"):
         read(answer.encode())
@@ -159,6 +169,7 @@ def test_on_real_slurm_it_is_what_the_json_says(cluster: SmallSlurm) -> None:
     for options, script in (
         (("--array=0-3%2", "--hold", "--comment=ckpt=criu; a|b é"), "exit"),
         (("-t", "1-02:03:04", "-J", "q\nw"), "exit 3"),
+        (("--hold", "-J", "\nq"), "exit"),
         (("-t", "90"), "kill -9 $$"),
         (("--begin=now+3600", "--no-requeue", "--nodelist=st[1-2]"), "exit"),
         (("--array=0-1",), "sleep 300"),

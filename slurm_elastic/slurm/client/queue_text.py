@@ -2,7 +2,8 @@
 
 22.05's ``squeue --json`` takes 1 s of processor time and 470 MB for 10,000 jobs (measured), for any
 fields. This form takes a twentieth of that. The content is the same, because 22.05 has one word for
-a job's state in either form. Each field ends in a random mark, another one each time.
+a job's state in either form. Each field ends in a random mark, another one each time. The last one
+ends in a mark of its own: a field that begins with a line break must not look like a record's end.
 """
 
 from __future__ import annotations
@@ -39,9 +40,17 @@ _LIMIT = re.compile(r"(?:(\d+)-)?(?:(\d+):)?(\d+):(\d+)", re.ASCII)
 
 
 def options(mark: str) -> tuple[str, ...]:
-    """Options for squeue: all jobs, each field at its full length with ``mark`` after it."""
-    fields = ",".join(f"{field}:0{mark}" for field in FIELDS)
+    """Options for squeue: all jobs, each field at its full length with ``mark`` after it, the last
+    one with the end mark.
+    """
+    *others, last = FIELDS
+    fields = ",".join((*(f"{field}:0{mark}" for field in others), f"{last}:0{end_mark(mark)}"))
     return ("--noheader", "--states=all", "--noconvert", "--sort=i", "--Format", fields)
+
+
+def end_mark(mark: str) -> str:
+    """The mark after the last field of a record. Neither mark is a part of the other."""
+    return f"</{mark.removeprefix('<')}"
 
 
 class QueueText:
@@ -51,7 +60,7 @@ class QueueText:
 
     def __init__(self, mark: str) -> None:
         self._mark = mark
-        self._end = f"{mark}\n".encode()
+        self._end = f"{end_mark(mark)}\n".encode()
         self._incomplete = b""
         self.values: list[SlurmJob] = []
 
