@@ -1,4 +1,4 @@
-"""A node's side of the launcher without Slurm: the root part's session, with a scontrol of ours."""
+"""A node's side of the launcher without Slurm: the root part's session, with a squeue of ours."""
 
 from __future__ import annotations
 
@@ -19,6 +19,7 @@ from slurm_elastic.model.checkpoint import Image, JobRun
 from slurm_elastic.model.protocols import Checkpointer
 from slurm_elastic.slurm.hooks.launcher import launchers
 from tests.machine.ckptroot.helpers import node_home
+from tests.machine.ckptroot.squeue_stand_in import answer, write_squeue
 
 USER = 65534
 PATIENCE = 60.0
@@ -80,8 +81,7 @@ class NodeBed:
         self.dmtcp = dmtcp or self.home / "bin"
         self.jobs: dict[int, subprocess.Popen[bytes]] = {}
         self.attempts: dict[int, int] = {}
-        (self.home / "bin" / "scontrol").write_text(f"#!/bin/sh\ncat {self.home}/slurm-$4\n")
-        (self.home / "bin" / "scontrol").chmod(0o755)
+        write_squeue(self.home / "bin" / "squeue", f"{self.home}/slurm-$job")
         launcher = launchers("/nowhere")["dmtcp"]
         (self.home / "slurm_script").write_text(launcher + script)
         (self.home / "slurm_script").chmod(0o755)
@@ -111,9 +111,8 @@ class NodeBed:
     def say(self, job: int, state: str) -> None:
         """Have slurmctld say this of the job from now on."""
         restarts = self.attempts.get(job, 0)
-        line = f"JobId={job} UserId=nobody({USER}) JobState={state} Restarts={restarts}\n"
         new = self.home / f"slurm-{job}.new"
-        new.write_text(line)
+        new.write_text(answer(state, USER, restarts))
         new.rename(self.home / f"slurm-{job}")
 
     def run(self, job: int = 7, attempt: int = 0) -> JobRun:

@@ -103,7 +103,7 @@ def test_a_cancelled_job_waits_no_longer_and_keeps_its_images_until_they_are_swe
     elif why == "silence":
         (bed.home / "slurm-7").unlink()
     else:
-        (bed.home / "bin" / "scontrol").write_text(f"#!/bin/sh\ntouch {asked}\nexec sleep 3600\n")
+        (bed.home / "bin" / "squeue").write_text(f"#!/bin/sh\ntouch {asked}\nexec sleep 3600\n")
     bed.launch(7)
     if why == "slowness":
         bed.wait(asked.exists, "slurmctld was asked")

@@ -65,5 +65,13 @@ def test_a_requeue_keeps_the_script_and_changes_the_submit_time(live: LiveSite) 
     wait_for("the requeue", lambda: live.job(job).get("JobState") == "PENDING")
     assert seen(job)[:2] == (digest, 1)
     assert seen(job)[2] > submitted
+    forged = "x\nJobId=1 JobName=y UserId=root(0) JobState=CANCELLED Restarts=9 BatchFlag=1"
+    live.run("scontrol", "update", f"jobid={job}", f"jobname={forged}")
+    state = job_state.ask(site, job)
+    assert state is not None
+    assert (state.state, state.uid, state.restarts) == ("PENDING", os.getuid(), 1)
+    unknown = job_state.ask(site, job + 1000)
+    assert unknown is not None
+    assert unknown.state == "GONE"
     live.restart()
     assert seen(job)[:2] == (digest, 1), "slurmctld keeps the script in its state"

@@ -13,8 +13,7 @@ import slurm_elastic
 
 PACKAGE = Path(slurm_elastic.__file__).parent
 READERS = {
-    "slurm/client/cli.py": 1,  # the mail, which ends the record; only its user's own mail follows it
-    "machine/ckptroot/job_state.py": 1,  # knows which fields and records a name may imitate
+    "slurm/client/cli.py": 1,  # the mail, which squeue cannot print; only its user's own mail depends on it
     "sandbox/shell.py": 1,  # own jobs on an own cluster, as the next
     "cli/quickstart.py": 1,
 }

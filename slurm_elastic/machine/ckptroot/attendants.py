@@ -14,7 +14,6 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator, Mapping
-from pathlib import Path
 from typing import Any
 
 from . import files
@@ -85,7 +84,7 @@ class Attendants:
         names = ",".join(node.name for node in self._nodes.others)
         count = str(len(self._nodes.others))
         srun = [
-            str(Path(self._site.scontrol).with_name("srun")), f"--jobid={self._caller.job}",
+            self._site.program("srun"), f"--jobid={self._caller.job}",
             f"--nodes={count}", f"--ntasks={count}", f"--nodelist={names}", *_SRUN,
             self._site.sudo, "-n", os.path.realpath(sys.argv[0]), "attend",
         ]  # fmt: skip

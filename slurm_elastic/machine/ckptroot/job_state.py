@@ -1,10 +1,15 @@
-"""Ask slurmctld about a job, by scontrol(1)."""
+"""Ask slurmctld about a job, by squeue(1).
+
+Users write parts of a job's record, such as its name, which may have line feeds. ``scontrol show
+job`` prints them between Slurm's own fields, so its text can be forged. squeue prints only the
+fields that we name, each with a random mark after it.
+"""
 
 from __future__ import annotations
 
-import calendar
 import contextlib
 import re
+import secrets
 import subprocess
 import time
 from collections.abc import Callable
@@ -13,11 +18,12 @@ from dataclasses import dataclass
 from .caller import CLEAN
 from .site import HelperSite
 
-_PREEMPTED = re.compile(r" PreemptTime=(\S+)")
-"""The first match after BatchFlag is Slurm's own: the user's texts come later in the line."""
-_SUBMITTED = re.compile(r" SubmitTime=(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d)")
-_NODES = re.compile(r" NodeList=(\S+) BatchHost=(\S+) NumNodes=(\d+)")
-"""These come before all texts of the user except the job's name and dependency."""
+_FIELDS = (
+    "JobID", "ArrayJobID", "ArrayTaskID", "State", "Reason", "UserID", "RestartCnt", "SubmitTime",
+    "PreemptTime", "NodeList", "BatchHost", "NumNodes",
+)  # fmt: skip
+"""No user writes any of them."""
+_NONE = {"", "(null)", "N/A", "n/a", "None", "NONE", "Unknown"}
 _POLL_EVERY_S = 0.5
 """Seconds between two calls of ``look`` while slurmctld has not answered."""
 _ENDED = {"COMPLETED", "CANCELLED", "FAILED", "TIMEOUT", "DEADLINE", "OUT_OF_MEMORY", "PREEMPTED",
@@ -95,11 +101,17 @@ def ask(
     The state is ``GONE`` if slurmctld no longer knows the job. ``look`` is called from time to
     time; it may end the wait by raising.
     """
-    command = [site.scontrol, "-o", "show", "job", str(job)]
+    mark = f"<{secrets.token_hex(8)}>"
+    *others, last = _FIELDS
+    fields = ",".join((*(f"{field}:0{mark}" for field in others), f"{last}:0{end_mark(mark)}"))
+    command = [
+        site.program("squeue"), "--all", "--noheader", "--states=all", f"--jobs={job}",
+        "--Format", fields,
+    ]  # fmt: skip
     try:
         with subprocess.Popen(
-            command, env=environment(site), stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE, text=True, errors="replace",
+            command, env=environment(site) | {"SLURM_TIME_FORMAT": "%s"}, stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, errors="replace",
         ) as process:  # fmt: skip
             out, err = answer(process, timeout, look)
     except (OSError, subprocess.TimeoutExpired):
@@ -107,7 +119,7 @@ def ask(
     if process.returncode != 0:
         is_unknown = "Invalid job id" in err + out
         return JobState(state="GONE", uid=-1, restarts=0) if is_unknown else None
-    return parse(out, job)
+    return parse(out, mark, job)
 
 
 def answer(
@@ -129,57 +141,46 @@ def answer(
         raise
 
 
-def parse(text: str, job: int) -> JobState | None:
-    """Find our job in scontrol's output, which has one line per job: an array's id lists all its
-    tasks.
+def end_mark(mark: str) -> str:
+    """Return the mark after a record's last field. Neither mark is a part of the other."""
+    return f"</{mark[1:]}"
 
-    The user's own texts may imitate any field. Except for the job's name, they come after
-    BatchFlag, which follows Restarts. A name with a line feed may imitate a whole record.
+
+def parse(text: str, mark: str, job: int) -> JobState | None:
+    """Find our job in squeue's output: the number of an array's first task lists all its tasks.
+    None if the text has another form, or does not have the job.
     """
-    # Not splitlines(): Slurm ends lines by line feeds alone.
-    lines = [line for line in text.split("\n") if line]
-    for line in lines:
-        if not line.startswith(f"JobId={job} "):
-            continue
-        fixed, _, after_batch_flag = line.partition(" BatchFlag=")
-        if len(lines) > 1 and f" ArrayJobId={job} " not in fixed.partition(" JobName=")[0]:
-            return None  # Slurm has one record for this number, so a text of its user has more
-        # If BatchFlag itself is imitated, no field can be trusted.
-        if " BatchFlag=" in after_batch_flag:
+    # Not by lines: whatever stands in a field, only a mark ends it.
+    for record in text.split(f"{end_mark(mark)}\n")[:-1]:
+        values = record.split(mark)
+        if len(values) != len(_FIELDS):
             return None
-        # Fields imitated in the job's name come before the real ones, and the last one wins. The
-        # ids of an array come before the name, so read them from there.
-        ids, fields = _fields(fixed.partition(" JobName=")[0]), _fields(fixed)
-        uid = re.search(r"\((\d+)\)", fields.get("UserId", ""))
-        task = ids.get("ArrayTaskId", "")
-        preempted = _PREEMPTED.search(after_batch_flag)
-        nodes = _NODES.search(after_batch_flag)
-        submitted = _SUBMITTED.search(after_batch_flag)
-        return JobState(
-            state=fields.get("JobState", ""),
-            uid=int(uid[1]) if uid else -1,
-            restarts=int(fields.get("Restarts", "0") or 0),
-            array_job=int(ids.get("ArrayJobId", "0") or 0),
-            array_task=int(task) if task.isdigit() else None,
-            preempted=preempted is not None and preempted[1] != "None",
-            nodes=nodes[1] if nodes else "",
-            batch_host=nodes[2] if nodes else "",
-            node_count=int(nodes[3]) if nodes else 1,
-            hit_limit=fields.get("Reason") == "TimeLimit",
-            submitted=_unix_time(submitted[1]) if submitted else 0.0,
-        )
+        if values[0] == str(job):
+            return _state(*values[1:])
     return None
 
 
-def _unix_time(text: str) -> float:
-    try:
-        return float(calendar.timegm(time.strptime(text, "%Y-%m-%dT%H:%M:%S")))
-    except ValueError:
-        return 0.0
+def _state(
+    array: str, task: str, state: str, reason: str, uid: str, restarts: str, submitted: str,
+    preempted: str, nodes: str, batch_host: str, node_count: str,
+) -> JobState:  # fmt: skip
+    return JobState(
+        state=state,
+        uid=_whole(uid, -1),
+        restarts=_whole(restarts, 0),
+        array_job=0 if task in _NONE else _whole(array, 0),
+        array_task=int(task) if task.isdecimal() else None,
+        preempted=preempted not in _NONE,
+        nodes="" if nodes in _NONE else nodes,
+        batch_host="" if batch_host in _NONE else batch_host,
+        node_count=_whole(node_count, 1),
+        hit_limit=reason == "TimeLimit",
+        submitted=float(_whole(submitted, 0)),
+    )
 
 
-def _fields(text: str) -> dict[str, str]:
-    return dict(word.split("=", 1) for word in text.split() if "=" in word)
+def _whole(value: str, unknown: int) -> int:
+    return int(value) if value.isdecimal() else unknown
 
 
 def is_up(site: HelperSite) -> bool:

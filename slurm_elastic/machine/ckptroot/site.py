@@ -86,6 +86,10 @@ class HelperSite:
         """The directory that contains a directory for each job."""
         return self.directory / self.cluster
 
+    def program(self, name: str) -> str:
+        """The path of another of Slurm's commands, which is beside scontrol."""
+        return str(Path(self.scontrol).with_name(name))
+
 
 def read(path: str = CONFIG, *, checks_directory: bool = True) -> HelperSite:
     """Read the configuration: ``name = value`` lines.

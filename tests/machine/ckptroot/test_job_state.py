@@ -1,8 +1,9 @@
-"""The root part reads ``scontrol show job`` right, whatever users write into their own texts."""
+"""The root part reads jobs by squeue, whatever users write into their own texts."""
 
 from __future__ import annotations
 
 import subprocess
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,82 +13,69 @@ from slurm_elastic.machine.ckptroot import job_state
 from slurm_elastic.machine.ckptroot.job_state import JobState, parse
 from slurm_elastic.machine.ckptroot.site import HelperSite
 
-LINE = (
-    "JobId=8 ArrayJobId=7 ArrayTaskId=1 JobName={name} UserId=ann(1001) GroupId=ann(1001)"
-    " MCS_label=N/A Priority=4294901755 Nice=0 Account=(null) QOS=normal JobState=RUNNING"
-    " Reason=None Dependency=(null) Requeue=1 Restarts=2 BatchFlag=1 Reboot=0 ExitCode=0:0"
-    " RunTime=00:00:09 TimeLimit=UNLIMITED Network=(null) Command=/home/ann/{name}"
-    " WorkDir=/home/ann Comment={comment} StdErr=/home/ann/{name}.out Power="
-)
-"""In the order of 22.05 (slurm_sprint_job_info)."""
-FALSE = "x JobState=COMPLETED Restarts=9 UserId=bob(1002) JobId=9"
+from .squeue_stand_in import answer, write_squeue
+
+MARK = "<0123456789abcdef>"
+PLAIN = {
+    "JobID": "8", "ArrayJobID": "7", "ArrayTaskID": "1", "State": "RUNNING", "Reason": "None",
+    "UserID": "1001", "RestartCnt": "2", "SubmitTime": "1800000000", "PreemptTime": "N/A",
+    "NodeList": "n[1-2]", "BatchHost": "n1", "NumNodes": "2",
+}  # fmt: skip
+SHOWN = JobState(
+    state="RUNNING", uid=1001, restarts=2, array_job=7, array_task=1, nodes="n[1-2]",
+    batch_host="n1", node_count=2, submitted=1_800_000_000.0,
+)  # fmt: skip
 
 
-@pytest.mark.parametrize(
-    ("name", "comment"), [("job", "ckpt=criu"), (FALSE, ""), ("job", FALSE), (FALSE, FALSE)]
-)
-def test_a_users_own_texts_stand_for_no_field(name: str, comment: str) -> None:
-    found = parse(LINE.format(name=name, comment=comment), 8)
-    assert found == JobState(state="RUNNING", uid=1001, restarts=2, array_job=7, array_task=1)
+def text(*jobs: dict[str, str], mark: str = MARK) -> str:
+    """As squeue prints them."""
+    records = (mark.join((PLAIN | job).values()) for job in jobs)
+    return "".join(f"{record}{job_state.end_mark(mark)}\n" for record in records)
 
 
-@pytest.mark.parametrize(("time", "preempted"), [("None", False), ("2026-11-21T22:37:49", True)])
+def test_each_field_is_read() -> None:
+    assert tuple(PLAIN) == job_state._FIELDS
+    assert parse(text({}), MARK, 8) == SHOWN
+    alone = {"ArrayJobID": "8", "ArrayTaskID": "N/A"}
+    found = parse(text(alone), MARK, 8)
+    assert found == replace(SHOWN, array_job=0, array_task=None)
+    assert found.label(8) == "8"
+
+
+@pytest.mark.parametrize("forged", [f"\n{text({})}", text({"UserID": "0"}), f"{MARK[:-1]}", "\n8"])
+def test_whatever_stands_in_a_field_only_the_mark_ends_it(forged: str) -> None:
+    """Nobody knows the mark of a question before squeue has answered it."""
+    other = forged.replace(MARK[1:], "0000000000000000>")
+    found = parse(text({"Reason": other}), MARK, 8)
+    assert found == SHOWN
+
+
+@pytest.mark.parametrize(("time", "preempted"), [("N/A", False), ("1800000044", True)])
 def test_whether_it_is_preempted(time: str, preempted: bool) -> None:
-    line = LINE.replace(
-        " Network", f" PreemptEligibleTime=2026-11-21T22:37:44 PreemptTime={time} Network"
-    )
-    found = parse(line.format(name="x", comment="x PreemptTime=now"), 8)
+    found = parse(text({"PreemptTime": time}), MARK, 8)
     assert found is not None
     assert found.preempted is preempted
 
 
 def test_why_slurm_has_ended_it_is_read_while_its_state_is_hidden() -> None:
-    line = LINE.replace("=RUNNING Reason=None", "=COMPLETING Reason=TimeLimit")
-    found = parse(line.format(name="x Reason=None", comment="x Reason=None"), 8)
+    found = parse(text({"State": "COMPLETING", "Reason": "TimeLimit"}), MARK, 8)
     assert found is not None
     assert found.was_cut_off()
     assert not found.ends_with(2), "the head may requeue it"
     assert found.ends(2)
 
 
-@pytest.mark.parametrize("name", ["x ArrayJobId=42 ArrayTaskId=7", "x JobName=y ArrayTaskId=7"])
-def test_a_name_makes_no_job_a_task_of_anothers_array(name: str) -> None:
-    alone = LINE.replace(" ArrayJobId=7 ArrayTaskId=1", "").format(name=name, comment=name)
-    found = parse(alone, 8)
-    assert found == JobState(state="RUNNING", uid=1001, restarts=2)
-    assert found.label(8) == "8"
-
-
-def test_a_name_does_not_change_which_task_it_is() -> None:
-    found = parse(LINE.format(name="x ArrayJobId=42 ArrayTaskId=9", comment=""), 8)
-    assert found is not None
-    assert found.label(8) == "7_1"
-
-
-@pytest.mark.parametrize("field", ["name", "comment"])
-def test_what_imitates_the_end_of_the_fixed_fields_is_not_believed(field: str) -> None:
-    texts = {"name": "job", "comment": ""} | {field: f"{FALSE} BatchFlag=1 Command=x"}
-    assert parse(LINE.format(**texts), 8) is None
-
-
 def test_another_task_of_its_array_is_passed_over() -> None:
-    text = LINE.format(name="job", comment="")
-    both = text + "\n" + text.replace("JobId=8", "JobId=7").replace("Restarts=2", "Restarts=5")
-    found = parse(both, 7)
+    found = parse(text({}, {"JobID": "7", "RestartCnt": "5"}), MARK, 7)
     assert found is not None
     assert found.restarts == 5
 
 
-@pytest.mark.parametrize("array", ["", " ArrayJobId=7 ArrayTaskId=1"])
-@pytest.mark.parametrize("end", ["\n", "\nJobId=9 JobName=y"])
-def test_a_name_with_a_line_feed_is_no_record(array: str, end: str) -> None:
-    line = LINE.replace(" ArrayJobId=7 ArrayTaskId=1", array)
-    assert parse(line.format(name=f"{FALSE} BatchFlag=1{end}", comment=""), 8) is None
-
-
-def test_other_characters_that_end_lines_end_no_record() -> None:
-    found = parse(LINE.format(name=f"x\v\u2028\x1c{FALSE}", comment=""), 8)
-    assert found == JobState(state="RUNNING", uid=1001, restarts=2, array_job=7, array_task=1)
+@pytest.mark.parametrize(
+    "answer", ["", "8\n", text({})[:-1], text({})[: -len(MARK) - 1], text({}, mark="<other>")]
+)
+def test_another_text_is_no_answer(answer: str) -> None:
+    assert parse(answer, MARK, 8) is None
 
 
 def test_a_job_is_named_as_its_users_do() -> None:
@@ -98,9 +86,6 @@ def test_a_job_is_named_as_its_users_do() -> None:
 # asking
 
 
-SHORT = "JobId=7 UserId=ann(1001) JobState=RUNNING Restarts=2 BatchFlag=1"
-
-
 @pytest.fixture
 def site(tmp_path: Path) -> HelperSite:
     return HelperSite(
@@ -108,21 +93,32 @@ def site(tmp_path: Path) -> HelperSite:
     )
 
 
-def answer(site: HelperSite, script: str) -> None:
-    Path(site.scontrol).write_text(f"#!/bin/sh\n{script}\n")
-    Path(site.scontrol).chmod(0o755)
+def write(site: HelperSite, script: str) -> None:
+    Path(site.program("squeue")).write_text(f"#!/bin/sh\n{script}\n")
+    Path(site.program("squeue")).chmod(0o755)
 
 
-def test_slurmctld_is_asked_for_one_job_in_one_line(site: HelperSite, tmp_path: Path) -> None:
-    answer(
-        site, f'echo "$*" "$PATH" "$LC_ALL" "$HOME" "$SLURM_CONF" >{tmp_path}/asked; echo "{SHORT}"'
-    )
-    assert job_state.ask(site, 7) == JobState(state="RUNNING", uid=1001, restarts=2)
-    asked = (tmp_path / "asked").read_text()
-    assert asked == "-o show job 7 /usr/sbin:/usr/bin:/sbin:/bin C.UTF-8  \n"
+def test_slurmctld_is_asked_for_one_job_by_another_mark_each_time(
+    site: HelperSite, tmp_path: Path
+) -> None:
+    write(site, f'echo "$*" "$PATH" "$LC_ALL" "$HOME" "$SLURM_CONF" >>{tmp_path}/asked')
+    assert job_state.ask(site, 7) is None
     object.__setattr__(site, "slurm_conf", "/etc/slurm.conf")
     job_state.ask(site, 7)
-    assert (tmp_path / "asked").read_text().endswith(" /etc/slurm.conf\n")
+    first, second = (tmp_path / "asked").read_text().splitlines()
+    assert first.startswith("--all --noheader --states=all --jobs=7 --Format JobID:0<")
+    assert first.endswith(" /usr/sbin:/usr/bin:/sbin:/bin C.UTF-8  ")
+    assert second.endswith(" /etc/slurm.conf")
+    assert first.split("JobID:0")[1].split(",")[0] != second.split("JobID:0")[1].split(",")[0]
+
+
+def test_the_answer_is_the_jobs_state(site: HelperSite, tmp_path: Path) -> None:
+    write_squeue(Path(site.program("squeue")), f"{tmp_path}/of-$job")
+    (tmp_path / "of-7").write_text(answer("RUNNING", 1001, 2))
+    found = job_state.ask(site, 7)
+    assert found is not None
+    assert (found.state, found.uid, found.restarts) == ("RUNNING", 1001, 2)
+    assert job_state.ask(site, 8) is None
 
 
 @pytest.mark.parametrize(
@@ -132,22 +128,20 @@ def test_slurmctld_is_asked_for_one_job_in_one_line(site: HelperSite, tmp_path: 
         ("echo 'Invalid job id specified'; exit 1", JobState(state="GONE", uid=-1, restarts=0)),
         ("echo 'Unable to contact slurm controller' >&2; exit 1", None),
         ("echo 'Invalid job id specified' >&2", None),
-        ("echo JobId=8 JobState=RUNNING BatchFlag=1", None),
-        ("echo JobId=7 BatchFlag=1", JobState(state="", uid=-1, restarts=0)),
-        ("echo JobId=7 Restarts= ArrayJobId= BatchFlag=1", JobState(state="", uid=-1, restarts=0)),
+        ("echo 7 RUNNING", None),
     ],
 )
 def test_its_word_is_taken_as_it_is(site: HelperSite, script: str, found: JobState | None) -> None:
-    answer(site, script)
+    write(site, script)
     assert job_state.ask(site, 7) == found
 
 
-def test_without_a_scontrol_it_does_not_answer(site: HelperSite) -> None:
+def test_without_a_squeue_it_does_not_answer(site: HelperSite) -> None:
     assert job_state.ask(site, 7) is None
 
 
 class Asked:
-    """A scontrol that hangs, by a clock of its own; ``waits`` are those for its answer."""
+    """A squeue that hangs, by a clock of its own; ``waits`` are those for its answer."""
 
     def __init__(self) -> None:
         self.now, self.waits, self.killed = 1000.0, list[float](), False
@@ -155,7 +149,7 @@ class Asked:
     def communicate(self, timeout: float) -> tuple[str, str]:
         self.waits.append(timeout)
         self.now += timeout
-        raise subprocess.TimeoutExpired("scontrol", timeout)
+        raise subprocess.TimeoutExpired("squeue", timeout)
 
     def kill(self) -> None:
         self.killed = True
@@ -174,7 +168,7 @@ def test_one_that_hangs_is_ended_and_looked_after_twice_a_second(
     assert asked.killed
 
 
-def test_what_ends_the_question_ends_scontrol(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_ends_the_question_ends_squeue(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: Any = Asked()
     monkeypatch.setattr(job_state.time, "monotonic", lambda: asked.now)
 

@@ -19,6 +19,7 @@ from slurm_elastic.machine.ckptroot.store import JobStore, Meta
 from slurm_elastic.machine.ckptroot.sweep import sweep
 
 from .helpers import ROOT
+from .squeue_stand_in import answer, write_squeue
 from .test_files import nest
 
 pytestmark = ROOT
@@ -266,13 +267,11 @@ def process(
 class TestSweeper:
     @pytest.fixture
     def swept(self, site: HelperSite, home: Path) -> HelperSite:
-        """A site whose scontrol says what the file ``answer`` has."""
+        """A site whose squeue says what the file ``answer`` has."""
         script = home / "scontrol"
-        script.write_text(
-            f"#!/bin/sh\nif [ $1 = ping ]; then echo Slurmctld is UP; exit 0; fi\n"
-            f"for job; do :; done; sed s/JobId=7/JobId=$job/ {home}/answer; grep -q JobId {home}/answer\n"
-        )
+        script.write_text("#!/bin/sh\necho Slurmctld is UP\n")
         script.chmod(0o755)
+        write_squeue(home / "squeue", f"{home}/answer")
         site = replace(site, scontrol=str(script))
         store = JobStore(site, 7)
         store.open()
@@ -282,7 +281,7 @@ class TestSweeper:
         return site
 
     def say(self, home: Path, state: str, uid: int = NOBODY) -> None:
-        (home / "answer").write_text(f"JobId=7 UserId=x({uid}) JobState={state} Restarts=0\n")
+        (home / "answer").write_text(answer(state, uid))
 
     @pytest.mark.parametrize("state", ["RUNNING", "PENDING", "COMPLETING", "REQUEUED", "SUSPENDED"])
     def test_leaves_what_may_go_on(self, swept: HelperSite, home: Path, state: str) -> None:

@@ -59,13 +59,13 @@ while True:
     print(log.recv(8192).decode(errors="replace"))
 """
 
-SCONTROL = """\
+SLURM_COMMAND = """\
 #!/bin/sh
 if [ -e /shared/silent ] && tr '\\0' ' ' <"/proc/$PPID/cmdline" | grep -qf /shared/silent; then
     echo 'Unable to contact slurm controller (connect failure)' >&2
     exit 1
 fi
-exec /usr/bin/scontrol "$@"
+exec "/usr/bin/${0##*/}" "$@"
 """
 """Gets no answer for the root part's commands that the file ``silent`` has, such as ``ckpt-root run``."""
 
@@ -156,8 +156,9 @@ class CriuWorld(ContainerWorld):
         (self.shared / "ckpt").mkdir(mode=0o755)
         (self.shared / "ckpt-root").write_bytes(bundle.build())
         (self.shared / "ckpt-root").chmod(0o755)
-        (self.shared / "scontrol").write_text(SCONTROL)
-        (self.shared / "scontrol").chmod(0o755)
+        for name in ("scontrol", "squeue", "srun"):
+            (self.shared / name).write_text(SLURM_COMMAND)
+            (self.shared / name).chmod(0o755)
         keys = self.directory / "keys"
         self.set_hold(self.hold)
         (keys / "ckpt.key").touch(mode=0o600)
