@@ -34,7 +34,7 @@ IN_A_ROW_S = 3600.0
 def hold_machine_losers(
     site: Site, jobs: Sequence[SlurmJob], correlation: str
 ) -> Sequence[SlurmJob]:
-    """Remember to hold the jobs that have just lost too many machines in a row. Returns them."""
+    """Find the jobs with too many losses in a row and remember to hold them. Returns the jobs."""
     losses = {job.id: _losses_in_a_row(site, job) for job in jobs}
     # Jobs on one machine lose it together. The job that ends machines has lost the most.
     most_losses = max((len(times) for times in losses.values()), default=0)

@@ -102,8 +102,9 @@ def ask(
     time; it may end the wait by raising.
     """
     mark = f"<{secrets.token_hex(8)}>"
-    *others, last = _FIELDS
-    fields = ",".join((*(f"{field}:0{mark}" for field in others), f"{last}:0{end_mark(mark)}"))
+    *inner_fields, end_field = _FIELDS
+    marked = [f"{field}:0{mark}" for field in inner_fields]
+    fields = ",".join((*marked, f"{end_field}:0{end_mark(mark)}"))
     command = [
         site.program("squeue"), "--all", "--noheader", "--states=all", f"--jobs={job}",
         "--Format", fields,

@@ -169,7 +169,7 @@ def _usable_gres(job: SlurmJob, pool: Pool, name: str) -> int:
 
 def _beside_gres(job: SlurmJob, each: str) -> int:
     """Return what a node needs at least for its gres; ``each``: what each gres needs."""
-    # Slurm may spread gres for the whole job (--gpus), so one node has at least one of them.
+    # Slurm may spread gres for the whole job (--gpus), so a node may have a single gres.
     together = [(name, 1) for name, _ in gres_requests(job.job_gres)]
     of_node = [*gres_requests(job.gres)]
     return sum(
