@@ -28,6 +28,7 @@ from slurm_elastic.config.validate_checkpoint import (
     is_signal,
 )
 from slurm_elastic.model.causes.save_refusals import (
+    ComponentAlone,
     DirectoryMissing,
     NoMethodNamed,
     RequestInvalid,
@@ -110,7 +111,10 @@ def resolve_for(job: SlurmJob, pool: PoolCheckpoint, settings: CheckpointSetting
     """``resolve`` for this job, if the method can save jobs of its kind."""
     plan = resolve(job.comment, job.features, pool, settings)
     refusal: SaveRefusal | None = None
-    if plan.method in SHARED and settings.directory is None:
+    # The submit filter refuses only a job that names a method, not the method of the site.
+    if plan.method != "none" and job.het_job:
+        refusal = ComponentAlone()
+    elif plan.method in SHARED and settings.directory is None:
         refusal = DirectoryMissing(method=plan.method)
     elif plan.method in LAUNCHED:
         # If a job with several nodes requests nothing itself, its first save fails, so that its

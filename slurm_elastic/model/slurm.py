@@ -93,7 +93,8 @@ class SlurmJob(Struct, frozen=True, kw_only=True, gc=False):
     Identity: ``array``: the job id of its array, ``task``: its task in the array. ``tasks``: the
     number of an array's tasks that are pending as one job; the requests below are those of one
     task. ``max_running_tasks``: how many tasks of the array may run together (``--array=0-99%4``:
-    4), 0 if there is no limit.
+    4), 0 if there is no limit. ``het_job``: the number of the heterogeneous job of which it is a
+    component, 0 if it is none.
 
     Times: ``start``: for a pending job it may be an estimate. ``eligible``: the earliest start (its
     BeginTime). ``end``: when it ended. ``preempted``: when Slurm will end the run for a job of
@@ -160,6 +161,7 @@ class SlurmJob(Struct, frozen=True, kw_only=True, gc=False):
     cpu_memory: int = 0
     gres_cpus: str = ""
     gres_memory: str = ""
+    het_job: int = 0
     end: float = 0.0
     limit_ends_at: float = 0.0
     preempted: float = 0.0

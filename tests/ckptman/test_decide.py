@@ -13,6 +13,7 @@ from slurm_elastic.ckptman.decide import MOVE, JobFacts, plan_all
 from slurm_elastic.config.checkpoint import CheckpointSettings, PoolCheckpoint, SignalSettings
 from slurm_elastic.config.job_checkpoint import MethodChoice, policy_of, resolve, resolve_for
 from slurm_elastic.model.causes import Quoted
+from slurm_elastic.model.causes.save_refusals import NO_COMPONENTS
 from slurm_elastic.model.checkpoint import JobRun
 from slurm_elastic.model.cluster import Notice, NoticeKind
 from slurm_elastic.model.slurm import SlurmJob
@@ -179,6 +180,21 @@ def test_a_job_of_a_kind_that_its_own_method_does_not_save_is_refused(
     assert (refused.method, str(refused.refused)) == ("none", f"{method} {why}")
     signal = replace(job, comment="ckpt=signal", **kind)
     assert resolve_for(signal, pool, site).method == "signal"
+
+
+@pytest.mark.parametrize("method", ["signal", "criu", "dmtcp"])
+@pytest.mark.parametrize("place", ["site", "pool", "job"])
+def test_a_component_of_a_heterogeneous_job_is_not_saved_by_any_method(
+    method: Any, place: str
+) -> None:
+    """Slurm requeues all components, and the others would start over."""
+    site = CheckpointSettings(directory="/shared", method=method if place == "site" else "none")
+    pool = PoolCheckpoint(method=method if place == "pool" else None)
+    comment = f"ckpt={method}" if place == "job" else ""
+    job = SlurmJob(id=7, states=frozenset({"RUNNING"}), nodes=("n1",), comment=comment)
+    assert resolve_for(job, pool, site).method == method
+    refused = resolve_for(replace(job, het_job=7), pool, site)
+    assert (refused.method, str(refused.refused)) == ("none", NO_COMPONENTS)
 
 
 def test_a_job_of_several_nodes_has_dmtcp_if_it_names_it() -> None:

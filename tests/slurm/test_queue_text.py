@@ -30,7 +30,7 @@ PLAIN = {
     "tres-per-job": "N/A", "tres-per-socket": "N/A", "tres-per-task": "N/A",
     "Licenses": "(null)",
     "EndTime": "N/A", "PreemptTime": "N/A", "tres-alloc": "N/A",
-    "cpus-per-tres": "N/A", "mem-per-tres": "N/A",
+    "cpus-per-tres": "N/A", "mem-per-tres": "N/A", "HetJobID": "N/A",
 }  # fmt: skip
 
 
@@ -170,6 +170,7 @@ def test_on_real_slurm_it_is_what_the_json_says(cluster: SmallSlurm) -> None:
         (("--array=0-3%2", "--hold", "--comment=ckpt=criu; a|b é"), "exit"),
         (("-t", "1-02:03:04", "-J", "q\nw"), "exit 3"),
         (("--hold", "-J", "\nq"), "exit"),
+        (("--hold", "-n1", ":", "-n1"), "exit"),
         (("-t", "90"), "kill -9 $$"),
         (("--begin=now+3600", "--no-requeue", "--nodelist=st[1-2]"), "exit"),
         (("--array=0-1",), "sleep 300"),
@@ -186,7 +187,9 @@ def test_on_real_slurm_it_is_what_the_json_says(cluster: SmallSlurm) -> None:
         seen = {word for job in client.jobs(ended=True) for word in job.states}
     while by_json(cluster) != (found := {job.id: job for job in client.jobs(ended=True)}):
         assert time.monotonic() < deadline, (found, by_json(cluster))
-    assert len(found) >= 7
+    assert len(found) >= 9
+    (leader,) = {job.het_job for job in found.values() if job.het_job}
+    assert sum(job.het_job == leader for job in found.values()) == 2
     assert not any(job.has_ended for job in client.jobs())
 
 

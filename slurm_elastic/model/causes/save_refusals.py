@@ -56,6 +56,14 @@ class SeveralNodes(Cause, frozen=True, kw_only=True):
         return f"{self.method} {ONE_NODE}, and this one has {self.nodes}"
 
 
+class ComponentAlone(Cause, frozen=True, kw_only=True):
+    """The job is a component of a heterogeneous job."""
+
+    @property
+    def words(self) -> str:
+        return NO_COMPONENTS
+
+
 class MethodNotHere(Cause, frozen=True, kw_only=True):
     """The ``method`` could not be set up when slurm-elastic-ckptman started."""
 
@@ -115,6 +123,7 @@ SaveRefusal = (
     | DirectoryMissing
     | NoBatchJob
     | SeveralNodes
+    | ComponentAlone
     | MethodNotHere
     | WantsNoSave
     | NoMethodNamed

@@ -106,6 +106,7 @@ class RawJob(Struct, gc=False):
     memory_per_cpu: Any = None
     cpus_per_tres: Any = None
     memory_per_tres: Any = None
+    het_job_id: Any = None
 
 
 _NO_LIMIT = frozenset({"UNLIMITED", "INFINITE"})
@@ -239,6 +240,7 @@ def job(record: RawJob) -> SlurmJob:
         cpu_memory=_whole(record.memory_per_cpu, 0),
         gres_cpus=intern(str(record.cpus_per_tres or "")),
         gres_memory=intern(str(record.memory_per_tres or "")),
+        het_job=_whole(record.het_job_id, 0),
         end=end if states & ENDED else 0.0,
         limit_ends_at=limit_end(states, end, limit, grace_end),
         preempted=grace_end,

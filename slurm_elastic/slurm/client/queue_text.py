@@ -31,7 +31,7 @@ FIELDS = (
     "exit_code", "NumNodes", "NumCPUs", "TimeLimit", "PriorityLong", "Feature", "QOS",
     "Reservation", "MinCpus", "MinMemory", "EndTime", "PreemptTime", "STDERR", "tres-alloc",
     "tres-per-job", "tres-per-node", "tres-per-socket", "tres-per-task", "Licenses",
-    "cpus-per-tres", "mem-per-tres",
+    "cpus-per-tres", "mem-per-tres", "HetJobID",
 )  # fmt: skip
 ENVIRONMENT = {"SLURM_TIME_FORMAT": "%s", "SLURM_BITSTR_LEN": "0"}
 """Variables of squeue: it shows times as Unix time, and does not cut lists of array tasks short."""
@@ -43,8 +43,9 @@ def options(mark: str) -> tuple[str, ...]:
     """Options for squeue: all jobs, each field at its full length with ``mark`` after it, the last
     one with the end mark.
     """
-    *others, last = FIELDS
-    fields = ",".join((*(f"{field}:0{mark}" for field in others), f"{last}:0{end_mark(mark)}"))
+    *inner_fields, end_field = FIELDS
+    marked = [f"{field}:0{mark}" for field in inner_fields]
+    fields = ",".join((*marked, f"{end_field}:0{end_mark(mark)}"))
     return ("--noheader", "--states=all", "--noconvert", "--sort=i", "--Format", fields)
 
 
@@ -92,7 +93,7 @@ def _job(
 ) -> SlurmJob:  # fmt: skip
     # `exit_code` is the status that wait(2) gives: signal in the low bits, exit code above.
     code, states = _whole(exit_code, 0), job_states(state)
-    *gres_requests, licenses, gres_cpus, gres_memory = tres_and_licenses
+    *gres_requests, licenses, gres_cpus, gres_memory, het_job = tres_and_licenses
     limit_s, ends_at = _limit(limit), _time(end)
     grace_end = preempted(states, _time(start), ends_at, _time(preempt))
     # intern(): tens of thousands of jobs share few of these texts.
@@ -139,6 +140,7 @@ def _job(
         node_memory=_memory(memory),
         gres_cpus=_joined((gres_cpus,)),
         gres_memory=_joined((gres_memory,)),
+        het_job=_whole(het_job, 0),
         end=ends_at if states & ENDED else 0.0,
         limit_ends_at=limit_end(states, ends_at, limit_s, grace_end),
         preempted=grace_end,
