@@ -15,7 +15,7 @@ from math import inf
 from slurm_elastic.controller.context import Site
 from slurm_elastic.controller.snapshot import CORRELATION
 from slurm_elastic.model.causes.repairs import ListDoubted, ListShowsAgain
-from slurm_elastic.model.cluster import Instance
+from slurm_elastic.model.cluster import Instance, InstanceState
 from slurm_elastic.model.exclusion import DOUBT, Exclusion
 from slurm_elastic.model.memory import generation_time
 from slurm_elastic.policies.repair.cluster_snapshot import ClusterSnapshot
@@ -78,6 +78,9 @@ def review_lasting_doubt(site: Site, snapshot: ClusterSnapshot) -> str | None:
 def _find_shown_again(doubt: Exclusion, listed: Sequence[Instance]) -> str | None:
     lacked = frozenset(doubt.about)
     for instance in listed:
+        # A doubted list may show machines as ended whose nodes answer.
+        if instance.state is InstanceState.TERMINATED:
+            continue
         # A machine that was launched after the doubt began proves nothing: the list may still lack
         # the older ones.
         was_there = generation_time(instance.generation) < doubt.since

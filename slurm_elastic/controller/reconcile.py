@@ -8,7 +8,7 @@ a shorter round for the requested nodes.
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from math import inf
 
@@ -31,6 +31,7 @@ from slurm_elastic.controller.snapshot import (
     take_snapshot,
 )
 from slurm_elastic.controller.tick_reading import TickReading
+from slurm_elastic.model.protocols import Reporting
 from slurm_elastic.model.slurm import NOWHERE, Request
 from slurm_elastic.policies.actions import Action, DoubtList, Drop
 from slurm_elastic.policies.nodes.node_state import Phase, phase
@@ -181,7 +182,17 @@ class Round:
             doubt = self._doubt_of_list(doubts, snapshot)
             code = "unlisted" if doubt else None
             health = Health(name=cloud, checked=site.now(), error=doubt, code=code)
-        site.ledger.health.report(health, Health(name="slurm", checked=site.now()))
+        site.ledger.health.report(
+            health, Health(name="slurm", checked=site.now()), *self._trouble_of_provider()
+        )
+
+    def _trouble_of_provider(self) -> Iterator[Health]:
+        """Yield the health of the cloud's hosts, as its provider found them."""
+        provider = self._site.providers[self._cloud]
+        if isinstance(provider, Reporting):
+            trouble, now = provider.trouble or None, self._site.now()
+            code = "hosts" if trouble else None
+            yield Health(name=f"hosts of {self._cloud}", checked=now, error=trouble, code=code)
 
     def _doubt_of_list(self, doubts: Sequence[DoubtList], snapshot: ClusterSnapshot) -> str | None:
         """Return the doubt about this round's list, or else the kept doubt of an earlier list, as a

@@ -99,6 +99,18 @@ def list_tidily(provider: Provider) -> Sequence[Instance]:
 
 
 @runtime_checkable
+class Reporting(Protocol):
+    """A provider that may have found something that a person must look at."""
+
+    @property
+    def trouble(self) -> str:
+        """The finding of the last housekeeping, as a sentence for ``status`` and ``doctor``; "" if
+        there is none. It calls no cloud.
+        """
+        ...
+
+
+@runtime_checkable
 class Limited(Protocol):
     """A provider whose cloud limits how many machines an account starts at a time."""
 

@@ -247,6 +247,7 @@ class FailLost(OnNode, frozen=True, kw_only=True):
     """
 
     kind: ClassVar[str] = "fail-lost"
+    capped: ClassVar[bool] = True
 
 
 class GiveBack(OnNode, frozen=True, kw_only=True):

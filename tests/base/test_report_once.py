@@ -203,6 +203,7 @@ NOTHING_TO_FORGET = {
     "controller/strays.py _health": "one report, which is empty without strays",
     "providers/aws/images.py _reports": "the pools' images of the configuration",
     "providers/opennebula/images.py _reports": "the pools' images of the configuration",
+    "providers/base/switched.py _doubts": "one cloud, whose report is false without a doubt",
     "watch/door/server.py _failures": "one subject, which users could have reported for ever",
 }
 

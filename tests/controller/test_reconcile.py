@@ -21,6 +21,7 @@ from slurm_elastic.model.cluster import Instance, InstanceState
 from slurm_elastic.model.journal_owner import JournalOwner
 from slurm_elastic.model.memory import generation_order
 from slurm_elastic.policies.nodes.node_state import Phase, phase
+from slurm_elastic.providers.fake.provider import FakeProvider
 from tests.controller.world import PUB, World, make_config
 
 ADMIN = "fan is broken"
@@ -432,6 +433,19 @@ def test_what_raises_something_unknown_is_unreadable(
     assert (health["pub"].code, health["onp"].error) == ("unreadable", None)
     assert len(world.alive()) == 1
     assert world.slurm.queue()[1].restarts == 0
+
+
+def test_what_a_provider_found_at_its_hosts_is_a_health_until_it_is_mended(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(FakeProvider, "trouble", "3 hosts are off", raising=False)
+    world.tick()
+    health = {h.name: h for h in world.ledger.health.all()}
+    assert health["hosts of pub"].error == "3 hosts are off"
+    assert health["pub"].error is None
+    monkeypatch.setattr(FakeProvider, "trouble", "", raising=False)
+    world.advance(60)
+    assert {h.name: h.error for h in world.ledger.health.all()}["hosts of pub"] is None
 
 
 def test_while_slurm_cannot_be_read_nothing_is_done(world: World) -> None:

@@ -23,7 +23,7 @@ KINDS = {
     "end": "bulk",
     "end-missing": "capped bulk",
     "end-stopped": "patient capped by_node bulk",
-    "fail-lost": "by_node bulk",
+    "fail-lost": "capped by_node bulk",
     "fail-node": "patient capped by_node bulk",
     "give-back": "by_node bulk",
     "hide-name": "bulk",

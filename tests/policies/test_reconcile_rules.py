@@ -460,6 +460,30 @@ def test_a_loss_that_slurmctld_notices_too_is_no_doubt() -> None:
     assert (len(kept), waiting) == (10, 20)
 
 
+def ended_at_once(count: int, states: frozenset[str]) -> CloudView:
+    """So many nodes in that state whose machines the cloud lists as ended."""
+    world = many(count, states, 10)
+    ended = [replace(instance(f"i-{n}", n, n), state=InstanceState.TERMINATED) for n in world.nodes]
+    return replace(world, tracked=(), listed=tuple(ended))
+
+
+def test_many_machines_that_a_list_shows_as_ended_have_ended_only_if_slurm_agrees() -> None:
+    assert kinds(ended_at_once(2, BUSY)) == {"fail-lost": 2}
+    assert kinds(ended_at_once(3, BUSY)) == {"doubt": 1}
+    assert kinds(ended_at_once(3, SILENT)) == {"fail-lost": 3}
+    assert str(repairs(ended_at_once(3, BUSY), Thresholds())[0].reason) == (
+        "it shows 3 machines as ended at once, but slurmctld hears the nodes pub10, pub11, pub12: "
+        "no node is set DOWN for this before it is silent, too"
+    )
+
+
+def test_without_pings_machines_that_a_list_shows_as_ended_are_lost_some_at_a_time() -> None:
+    world = unpinged(ended_at_once(30, BUSY))
+    assert kinds(world) == {"fail-lost": 30}
+    due = due_repairs(world, Thresholds(), {}, 0.0)
+    assert (len(due.ready), due.deferred_count) == (10, 20)
+
+
 def test_machines_that_already_end_do_not_raise_how_many_may_be_lost_in_a_round() -> None:
     """100 machines of which 60 end: 20 % of the other 40 are fewer than the 10 of any site."""
     ending = many(60, OFF)

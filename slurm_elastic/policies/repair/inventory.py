@@ -21,6 +21,7 @@ from slurm_elastic.model.cluster import STANDING, Instance, InstanceState
 from slurm_elastic.model.slurm import SlurmNode
 from slurm_elastic.policies.nodes.node_state import Phase
 from slurm_elastic.policies.repair.cloud_view import CloudView, Thresholds, TrackedInstance
+from slurm_elastic.policies.repair.list_plausibility import most_lost
 
 CAP_SHARE = 0.2
 CAP_FLOOR = 10
@@ -34,7 +35,8 @@ class InventoryReport(Struct, frozen=True, kw_only=True):
     ``states``: by machine id. ``running``: the machines listed as running, by node. ``gone``: ids
     of machines that have ended without our doing. ``doubt``: the reason not to believe the list, ""
     if there is none. ``lacked``: ids of machines that the list lacks and that may run.
-    ``unserved``: nodes that answer although neither the ledger nor the list has a machine for them.
+    ``unserved``: nodes that answer although neither the ledger nor the list has a machine for them,
+    or although the list shows their machine and too many others as ended.
     ``pings_count``: a node that slurmctld has up and answering is evidence (False: slurmctld sends
     no pings).
     """
@@ -94,6 +96,7 @@ def assess_inventory(view: CloudView, patience: Thresholds) -> InventoryReport:
     heard = [m for m in missing if answers(view, m, running)]
     boots = [m for m in missing if _boots(view, m)]
     unserved = _unserved(view)
+    unbelieved = _unbelieved_ends(view, len(live)) if view.pings else []
     if view.pings:
         most_are_missing = bool(heard) and 2 * len(missing) > len(live)
         doubtful = most_are_missing or len(heard) + len(boots) > cap(len(live))
@@ -111,6 +114,11 @@ def assess_inventory(view: CloudView, patience: Thresholds) -> InventoryReport:
         listed_count = sum(m.id in states for m in live)
         nodes = [*(m.node for m in heard), *unserved]
         doubt = _doubt(listed_count, len(live) + len(unserved), nodes, boots, pings=view.pings)
+    elif unbelieved:
+        doubt = (
+            f"it shows {len(unbelieved)} machines as ended at once, but slurmctld hears the nodes "
+            f"{_first_named(unbelieved)}: no node is set DOWN for this before it is silent, too"
+        )
     gone_ids = frozenset(m.id for m in missing if m.id not in may_run_ids)
     return InventoryReport(
         states=states,
@@ -118,7 +126,7 @@ def assess_inventory(view: CloudView, patience: Thresholds) -> InventoryReport:
         gone=gone_ids,
         doubt=doubt,
         lacked=frozenset(may_run_ids),
-        unserved=tuple(unserved),
+        unserved=(*unserved, *unbelieved),
         pings_count=pings_count,
     )
 
@@ -179,6 +187,21 @@ def _unserved(view: CloudView) -> list[str]:
     ]
 
 
+def _unbelieved_ends(view: CloudView, live_count: int) -> list[str]:
+    """Return the nodes that slurmctld hears although the list shows their machines as ended. Return
+    none if so many machines may end at once (``most_lost``).
+    """
+    ended_nodes = {i.node for i in view.listed or () if i.state is InstanceState.TERMINATED}
+    lost = ended_nodes.intersection(view.nodes) - served(view) - view.held
+    heard = sorted(name for name in lost if is_heard(view, view.nodes[name]))
+    return heard if len(heard) > most_lost(live_count + len(lost)) else []
+
+
+def _first_named(nodes: Sequence[str]) -> str:
+    unnamed = f" and {len(nodes) - TOLD} more" if len(nodes) > TOLD else ""
+    return f"{', '.join(nodes[:TOLD])}{unnamed}"
+
+
 def _doubt(
     listed_count: int,
     expected_count: int,
@@ -189,9 +212,8 @@ def _doubt(
 ) -> str:
     text = f"it lists {listed_count} of {expected_count} machines that were there"
     if heard:
-        unnamed = f" and {len(heard) - TOLD} more" if len(heard) > TOLD else ""
         hears = "hears the nodes" if pings else "has up, without a ping, the nodes"
-        text += f", but slurmctld {hears} {', '.join(heard[:TOLD])}{unnamed}"
+        text += f", but slurmctld {hears} {_first_named(heard)}"
     elif boots:
         text += f", and {len(boots)} of those it lacks are booting"
     return f"{text}: are these another account's credentials, or were tags taken away?"

@@ -23,6 +23,8 @@ LONGEST_GENERATION = 64
 """Maximum length of a generation (characters): clouds accept no longer token."""
 LATEST = 2.0**33
 """Unix time, in the year 2242."""
+LOST_SHARE = 0.2
+LOST_FLOOR = 2
 _WORD = re.compile(r"[!-~]+")
 _ADDRESS = re.compile(r"[0-9A-Za-z][0-9A-Za-z.:%_-]*|::[0-9A-Fa-f.:]*")
 
@@ -59,6 +61,13 @@ def sanitize_listing(listed: Iterable[Instance], price_of: PriceOf, now: float) 
         if errors:
             doubts[listed_machine.id] = "; ".join(errors)
     return SanitizedListing(machines=tuple(machines), doubts=doubts, unusable=unusable)
+
+
+def most_lost(live: int) -> int:
+    """How many machines, out of ``live``, one list may show as lost at once. A list that shows more
+    is in doubt: clouds seldom take so many, and a failure between us and them looks the same.
+    """
+    return max(int(live * LOST_SHARE), LOST_FLOOR)
 
 
 def is_price(value: float) -> bool:

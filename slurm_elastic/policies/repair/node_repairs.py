@@ -4,6 +4,8 @@ machine.
 
 from __future__ import annotations
 
+from collections.abc import Container
+
 from slurm_elastic.model.causes.repairs import (
     AllocatedWithoutJob,
     DrainOutlived,
@@ -46,10 +48,11 @@ _GIVEN_UP = (OUR_MARK, *GIVEN_UP)
 """Reasons of a DOWN cloud node that we may clear: our own reasons and slurmctld's."""
 
 
-def of_nodes(view: CloudView, *, pings_count: bool) -> list[Action]:
+def of_nodes(view: CloudView, *, pings_count: bool, doubted: Container[str] = ()) -> list[Action]:
     """Return at most one action per node.
 
-    ``pings_count``: a node that answers slurmctld is evidence.
+    ``pings_count``: a node that answers slurmctld is evidence. ``doubted``: nodes that answer, and
+    the list is not believed about them.
     """
     served_nodes = served(view) | (_started_again(view) if view.stopped else set())
     ended_nodes = {i.node for i in view.listed or () if i.state is InstanceState.TERMINATED}
@@ -64,8 +67,9 @@ def of_nodes(view: CloudView, *, pings_count: bool) -> list[Action]:
             and _in_order(view, node)
         ):
             action = _unserved_node(
-                view, node, lost=name in ended_nodes, heard=pings_count and is_heard(view, node)
-            )
+                view, node, lost=name in ended_nodes and name not in doubted,
+                heard=pings_count and is_heard(view, node),
+            )  # fmt: skip
         if action is not None:
             actions.append(action)
     return actions

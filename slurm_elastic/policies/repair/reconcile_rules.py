@@ -51,7 +51,10 @@ powering up      nothing             nothing                  launch (the reques
 powering up      machine, registered there                    relaunch, after the grace
 up, heard        nothing             nothing                  doubt
 up, not heard    nothing             nothing                  fail-node (its machine is gone)
-up               nothing             lists it as ended        fail-lost (at once)
+up, heard        nothing             lists it and too many    doubt
+                                     others as ended
+                                     (``most_lost``)
+any other up     nothing             lists it as ended        fail-lost (at once)
 powered down,    nothing             nothing                  restore (to the powered-down nodes)
 for a notice
 powered down     machine             there                    terminate (orphan), after the grace
@@ -180,7 +183,7 @@ def repairs(view: CloudView, patience: Thresholds) -> tuple[Action, ...]:
             actions.append(action)
     actions += _doubles(view)
     # Nodes last: they are about nodes without a machine, and an adoption may give a node one.
-    actions += of_nodes(view, pings_count=listing.pings_count)
+    actions += of_nodes(view, pings_count=listing.pings_count, doubted=listing.unserved)
     return tuple(actions)
 
 

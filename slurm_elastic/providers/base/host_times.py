@@ -51,6 +51,13 @@ class HostTimes:
             self._standing_since[host] = state, since
         return now - since if state else 0.0
 
+    def rename(self, host: str, state: str) -> None:
+        """Give the host's state another name, and continue to count."""
+        with self._lock:
+            before, since = self._standing_since.get(host, ("", 0.0))
+            if before:
+                self._standing_since[host] = state, since
+
     def forget_unless(self, hosts: Container[str]) -> None:
         """Forget all hosts except these ``hosts``."""
         self._recorded.forget_unless(lambda key: key[0] in hosts)

@@ -7,15 +7,26 @@ other people is never switched off. A host that we saw on, and that is off later
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Future
 from contextlib import suppress
 from functools import partial
 from typing import Protocol
 
 from msgspec.structs import replace
 
-from slurm_elastic.base.errors import CapacityError, InstanceNotFound, ProviderError, TransientError
+from slurm_elastic.base.errors import (
+    CapacityError,
+    InstanceNotFound,
+    ProviderError,
+    TransientError,
+    UnsettledError,
+)
+from slurm_elastic.base.hostlist import compress
+from slurm_elastic.base.report_once import ReportOnce
+from slurm_elastic.base.units import brief
 from slurm_elastic.config import Cluster
 from slurm_elastic.model.cluster import (
     EndAnswer,
@@ -27,6 +38,7 @@ from slurm_elastic.model.cluster import (
     Pool,
 )
 from slurm_elastic.model.finding import Finding
+from slurm_elastic.policies.repair.list_plausibility import most_lost
 from slurm_elastic.providers.base.claims import Claim, Claims
 from slurm_elastic.providers.base.host_settings import HostsCloud
 from slurm_elastic.providers.base.host_times import HostTimes
@@ -37,11 +49,15 @@ from slurm_elastic.providers.base.parallel import each, failures
 from slurm_elastic.providers.base.preflight import CheckRunner
 from slurm_elastic.providers.base.tags import CLUSTER, GENERATION
 
+log = logging.getLogger(__name__)
+
 OFF_PROVEN_S = 60.0
 """A host is off if it says so again after so long, whether or not we ordered it off. A BMC that
 restarts, or is updated, reports "off" for a while although its host runs. A host released then
-would stay on without an owner.
+would stay on without an owner, and a host claimed then may be another person's.
 """
+_FREE = "free"
+"""The state (``HostTimes``) of a free host, which is off."""
 _REACH = "look at its BMC, the network to it and the credentials"
 
 
@@ -81,6 +97,8 @@ class SwitchedHosts:
         # The lag is 0, because the claims are our own listing: each is on disk before its host is
         # touched.
         self._calls = OneByOne(self.name, 0.0, threads=settings.threads)
+        self._doubt = ""
+        self._doubts = ReportOnce[str]()
 
     def offers(self, pool: Pool) -> Sequence[Offer]:
         """One offer for each type. ``free`` counts the hosts without a claim, although other people
@@ -108,7 +126,13 @@ class SwitchedHosts:
         """Release switched-off hosts, and switch off hosts that do not shut down or come on in
         time. See protocols.Tidying.
         """
-        return self._calls.shown(self._update())
+        listed = self._update()
+        # So that a launch rarely waits for the proof that a host is free.
+        free = list(self._settings.hosts.keys() - self._claims.all().keys())
+        for error in failures(each(free, self._free_off_s, self._settings.threads)):
+            if not isinstance(error, ProviderError):
+                raise error
+        return self._calls.shown(listed)
 
     def terminate(self, ids: Sequence[str]) -> Mapping[str, EndAnswer]:
         """Shut these hosts down. They are STOPPING until they are off. A host without a claim of
@@ -138,8 +162,13 @@ class SwitchedHosts:
             return EndAnswer.NOT_OURS
         # The name of a host and a generation may both contain dashes, so several hosts may fit.
         hosts = [h for h in self._settings.hosts if f"{machine_id}-".startswith(f"{h}-")]
-        is_on = any(h not in claims and self._power.is_on(h) for h in hosts)
+        is_on = any(h not in claims and not self._is_off(h) for h in hosts)
         return EndAnswer.NOT_OURS if is_on else EndAnswer.GONE
+
+    @property
+    def trouble(self) -> str:
+        """See protocols.Reporting."""
+        return self._doubt
 
     def notices(self) -> Sequence[Notice]:
         """Always empty: the site's own hosts are never reclaimed."""
@@ -167,13 +196,18 @@ class SwitchedHosts:
 
         hosts = list(self._settings.hosts)
         answers = each(hosts, self._power.is_on, self._settings.threads)
-        return tuple(
+        findings = [
             finding
             for host, answer in zip(hosts, answers, strict=True)
             for finding in checks.at(
                 f"host {host}", "an answer", partial(host_finding, host, answer.result)
             )
-        )
+        ]
+        own_hosts = self._own(claims)
+        own_answers = [a for h, a in zip(hosts, answers, strict=True) if h in own_hosts]
+        if doubt := _doubt_of(_with_answers(own_hosts, own_answers)):
+            findings.append(Finding.wrong("hosts", doubt, "hosts that are on", _REACH))
+        return tuple(findings)
 
     def _make(self, spec: LaunchSpec, host: str) -> Instance:
         if host not in self._settings.hosts:
@@ -181,7 +215,7 @@ class SwitchedHosts:
         claim = Claim(marks=marks_of(spec, host, self._cluster, self.name, self._clock()))
         # Before the claim: a host in use by other people must never become ours, or we would switch
         # it off one day.
-        if self._power.is_on(host):
+        if not self._is_off(host):
             raise CapacityError(
                 self.name, "InUse", f"{host} is on, but slurm-elastic did not switch it on"
             )
@@ -196,13 +230,28 @@ class SwitchedHosts:
             raise
         return self._machine(host, claim, InstanceState.PENDING)
 
-    def _read_hosts(self) -> Sequence[tuple[str, Claim, bool | None]]:
-        """Our hosts, their claims and whether they are on; None if a host does not answer."""
-        cluster_uuid, hosts = self._cluster.uuid, self._settings.hosts
-        claims = self._claims.all().items()
-        own_claims = {
-            h: c for h, c in claims if h in hosts and c.marks.get(CLUSTER) == cluster_uuid
-        }
+    def _free_off_s(self, host: str) -> float | None:
+        """Ask a host without a claim. Returns for how long (s) each look has found it off; None if
+        it is on.
+        """
+        is_on = None
+        try:
+            is_on = self._power.is_on(host)
+        finally:
+            off_s = self._times.standing_s(host, _FREE if is_on is False else "")
+        return None if is_on else off_s
+
+    def _is_off(self, host: str) -> bool:
+        """Whether a host without a claim is off. UnsettledError without the proof."""
+        off_s = self._free_off_s(host)
+        if off_s is not None and off_s < OFF_PROVEN_S:
+            text = f"{host} is off if it still says so {brief(OFF_PROVEN_S - off_s)} from now"
+            raise UnsettledError(self.name, "OffNotProven", text)
+        return off_s is not None
+
+    def _read_hosts(self) -> Sequence[HostReading]:
+        """Our hosts, their claims and whether they are on."""
+        own_claims = self._own(self._claims.all())
         answers = each(list(own_claims), self._power.is_on, self._settings.threads)
         errors = failures(answers)
         if len(errors) == len(answers):
@@ -210,11 +259,17 @@ class SwitchedHosts:
                 self._times.standing_s(host, "")
             # If no host answers, the states are unknown, and an old state must not look like a
             # listing. But one dead BMC must not make all other hosts unusable.
-            self._require_answer([h for h in hosts if h not in own_claims], errors[:1])
-        return [
-            (host, claim, None if answer.exception() else answer.result())
-            for (host, claim), answer in zip(own_claims.items(), answers, strict=True)
-        ]
+            others = [h for h in self._settings.hosts if h not in own_claims]
+            self._require_answer(others, errors[:1])
+        return _with_answers(own_claims, answers)
+
+    def _own(self, claims: Mapping[str, Claim]) -> dict[str, Claim]:
+        """The claims of this cluster on hosts that the settings have, in the settings' order."""
+        return {
+            host: claims[host]
+            for host in self._settings.hosts
+            if host in claims and claims[host].marks.get(CLUSTER) == self._cluster.uuid
+        }
 
     def _require_answer(self, hosts: Sequence[str], errors: Sequence[BaseException] = ()) -> None:
         """Ask hosts until a host answers. If no host answers, raise the first error. ``errors``:
@@ -236,10 +291,22 @@ class SwitchedHosts:
         answer keeps its last known state.
         """
         hosts = self._read_hosts()
-        self._times.forget_unless({host for host, _, _ in hosts})
-        return [self._machine(h, c, self._update_state(h, c, on)) for h, c, on in hosts]
+        self._times.forget_unless(self._settings.hosts)
+        doubt = _doubt_of(hosts)
+        self._report_doubt(doubt)
+        return [
+            self._machine(host, claim, self._update_state(host, claim, on, is_doubtful=bool(doubt)))
+            for host, claim, on in hosts
+        ]
 
-    def _update_state(self, host: str, claim: Claim, on: bool | None) -> InstanceState:
+    def _report_doubt(self, doubt: str) -> None:
+        self._doubt = doubt
+        if self._doubts.is_news(self.name, bool(doubt)) and doubt:
+            log.error("no host is released cloud=%s reason=%s", self.name, doubt)
+
+    def _update_state(
+        self, host: str, claim: Claim, on: bool | None, *, is_doubtful: bool
+    ) -> InstanceState:
         """The state of our host, and the orders that follow from it."""
         # The number is in the state, so that another launch's time on this host does not count.
         off_s = self._times.standing_s(host, "" if on in (True, None) else _number(host, claim))
@@ -247,7 +314,7 @@ class SwitchedHosts:
             if on:
                 return self._update_on(host, claim)
             if on is False:
-                return self._update_off(host, claim, off_s)
+                return self._update_off(host, claim, 0.0 if is_doubtful else off_s)
         return _last_state(claim)
 
     def _update_on(self, host: str, claim: Claim) -> InstanceState:
@@ -274,6 +341,7 @@ class SwitchedHosts:
         is_over = (claim.seen or is_boot_overdue) if claim.ending else claim.seen
         if is_over and off_s >= OFF_PROVEN_S:
             self._claims.release(host, claim)
+            self._times.rename(host, _FREE)
             return InstanceState.TERMINATED
         if is_boot_overdue and not claim.seen:
             # It may still come on, so an order to stay off is needed.
@@ -302,6 +370,33 @@ class SwitchedHosts:
 
 def _number(host: str, claim: Claim) -> str:
     return f"{host}-{claim.marks[GENERATION]}"
+
+
+HostReading = tuple[str, Claim, bool | None]
+"""A host, its claim, and whether it is on; None if it does not answer."""
+
+
+def _with_answers(
+    claims: Mapping[str, Claim], answers: Sequence[Future[bool]]
+) -> Sequence[HostReading]:
+    return [
+        (host, claim, None if answer.exception() else answer.result())
+        for (host, claim), answer in zip(claims.items(), answers, strict=True)
+    ]
+
+
+def _doubt_of(hosts: Sequence[HostReading]) -> str:
+    """Why these answers release no host, "" if they may. A site's network or its command may fail
+    in a way that shows every host as off.
+    """
+    lost = [h for h, claim, on in hosts if on is False and claim.seen and claim.ending is None]
+    if len(lost) <= most_lost(len(hosts)):
+        return ""
+    return (
+        f"{len(lost)} of {len(hosts)} hosts say at once that they are off, without our order: "
+        f"{compress(lost)}. No host is released until fewer hosts say so, or Slurm has powered "
+        "their nodes down. Look at the hosts, the network to their BMCs, and 'command'"
+    )
 
 
 def _state_of(claim: Claim, on: bool | None) -> InstanceState:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from slurm_elastic.base.errors import TransientError
-from slurm_elastic.model.protocols import Chooser, Console, Limited, Provider
+from slurm_elastic.model.protocols import Chooser, Console, Limited, Provider, Reporting
 from slurm_elastic.providers.base.fenced import fenced
 
 
@@ -14,6 +14,7 @@ class Cloud:
 
     name = "aws"
     alternatives = 3
+    trouble = "3 hosts are off"
 
     def __init__(self) -> None:
         self.calls: list[object] = []
@@ -48,3 +49,5 @@ def test_what_does_not_act_asks_the_cloud_nothing() -> None:
         one.terminate(["i-1"])
     assert cloud.calls == []
     assert one.name == "aws"
+    assert isinstance(one, Reporting)
+    assert one.trouble == "3 hosts are off", "what is remembered needs no call"

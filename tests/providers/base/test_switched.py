@@ -19,10 +19,11 @@ from slurm_elastic.base.errors import (
     ConfigError,
     ProviderError,
     TransientError,
+    UnsettledError,
 )
 from slurm_elastic.config import Cluster
 from slurm_elastic.config.clouds import InstanceType
-from slurm_elastic.model.cluster import InstanceState, LaunchSpec, Location, Market, Pool
+from slurm_elastic.model.cluster import EndAnswer, InstanceState, LaunchSpec, Location, Market, Pool
 from slurm_elastic.model.finding import FindingLevel
 from slurm_elastic.providers.base.claims import Claim, Claims, claims_of
 from slurm_elastic.providers.base.host_settings import HostsCloud
@@ -62,14 +63,21 @@ class Power:
 
 
 class Bed:
-    def __init__(self, place: Path) -> None:
-        self.now, self.power = T0, Power()
+    def __init__(self, place: Path, hosts: Mapping[str, str] = HOSTS) -> None:
+        self.hosts = hosts
+        self.now, self.power = T0 - 60, Power()
         self.clock_step = 0.0
         self.file = place / "claims.db"
         self.claims = Claims("rack", self.file)
         self.provider = self.open()
+        self.provider.tidy()
+        self.power.asked.clear()
+        self.now = T0
 
-    def open(self, cluster: Cluster = CLUSTER, hosts: Mapping[str, str] = HOSTS) -> SwitchedHosts:
+    def open(
+        self, cluster: Cluster = CLUSTER, hosts: Mapping[str, str] | None = None
+    ) -> SwitchedHosts:
+        hosts = hosts or self.hosts
         settings = HostsCloud(
             name="rack", location=Location.ON_PREMISES, hosts=dict(hosts),
             types={"host": InstanceType(cpus=2, memory=4096, price=0.05)},
@@ -284,7 +292,7 @@ def test_a_silent_host_is_as_it_was_and_where_all_are_nothing_is_known(bed: Bed)
 
 
 def test_without_a_machine_one_host_says_whether_the_rack_answers(bed: Bed) -> None:
-    assert bed.states() == {}
+    assert bed.provider.instances() == ()
     bed.provider.check()
     assert bed.power.asked == ["h1", "h1"]
     bed.power.silent = set(HOSTS)
@@ -321,6 +329,75 @@ def test_one_answer_of_a_restarting_bmc_releases_no_host_that_shuts_down(bed: Be
     bed.now += 60
     assert bed.states() == {}
     assert bed.claimed() == set()
+
+
+def test_a_host_of_another_person_is_not_claimed_for_one_answer_of_its_bmc(bed: Bed) -> None:
+    bed.power.on = {"h1"}
+    bed.states()
+    bed.power.on = set()
+    with pytest.raises(UnsettledError, match="h1 is off if it still says so 1m from now"):
+        bed.launch("h1")
+    assert bed.claimed() == set()
+    bed.power.on = {"h1"}
+    bed.now += 90
+    with pytest.raises(CapacityError, match="h1 is on"):
+        bed.launch("h1")
+    assert bed.power.orders == []
+
+
+def test_a_machine_without_a_claim_is_gone_only_if_its_host_is_proven_off(bed: Bed) -> None:
+    bed.power.on = {"h1"}
+    assert bed.provider.terminate(["h1-g1"]) == {"h1-g1": EndAnswer.NOT_OURS}
+    bed.power.on = set()
+    with pytest.raises(UnsettledError):
+        bed.provider.terminate(["h1-g1"])
+    bed.now += 60
+    assert bed.provider.terminate(["h1-g1"]) == {"h1-g1": EndAnswer.GONE}
+
+
+def test_a_host_that_has_just_been_released_is_used_again_at_once(bed: Bed) -> None:
+    bed.launch("h1")
+    bed.power.on = {"h1"}
+    bed.states()
+    bed.provider.terminate(["h1-g1"])
+    bed.power.on = set()
+    bed.states()
+    bed.now += 60
+    assert bed.states() == {}
+    assert bed.provider.terminate(["h1-g1"]) == {"h1-g1": EndAnswer.GONE}
+    assert bed.launch("h1", generation="g2") == ["h1-g2"]
+
+
+def test_many_hosts_that_go_off_at_once_are_in_doubt_and_none_is_released(tmp_path: Path) -> None:
+    bed = Bed(tmp_path, {f"h{n}": f"bmc{n}" for n in range(1, 16)})
+    bed.launch(*bed.hosts)
+    bed.power.on = set(bed.hosts)
+    bed.states()
+    bed.provider.terminate(["h15-g1"])
+    off, on = {"h1", "h2", "h3", "h15"}, {"h4"}
+    bed.power.on -= off | on
+    bed.states()
+    bed.now += 600
+    assert set(bed.states()) == set(bed.hosts), "nor is a host whose end was ordered"
+    assert "4 of 15 hosts say at once that they are off, without our order: h[1-4]" in (
+        bed.provider.trouble
+    )
+    assert FindingLevel.WRONG in [f.level for f in bed.provider.examine([POOL])]
+    bed.power.on |= on
+    assert set(bed.states()) == set(bed.hosts) - off, "three of fifteen are believed"
+    assert bed.provider.trouble == ""
+
+
+def test_hosts_that_slurm_has_given_up_are_released_after_all(bed: Bed) -> None:
+    bed.launch("h1", "h2", "h3")
+    bed.power.on = {"h1", "h2", "h3"}
+    bed.states()
+    bed.power.on = set()
+    bed.states()
+    bed.now += 600
+    assert bed.states() == {"h1": RUNNING, "h2": RUNNING, "h3": RUNNING}
+    bed.provider.terminate(["h3-g1"])
+    assert bed.states() == {}
 
 
 def test_hosts_of_another_cluster_or_of_no_configuration_are_not_ours(bed: Bed) -> None:
