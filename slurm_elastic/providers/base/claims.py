@@ -34,13 +34,17 @@ class Claim(msgspec.Struct, frozen=True, kw_only=True):
 class Claims:
     """The claims of one cloud, in a sqlite file that several processes may share; the first one
     creates it. Any call may raise TransientError: then nothing was changed, or the outcome is
-    unknown.
+    unknown. ``found_at``: where the claims must be found, too, if the settings no longer name the
+    file.
     """
 
-    def __init__(self, cloud: str, file: Path, timeout: float = 30.0) -> None:
+    def __init__(
+        self, cloud: str, file: Path, timeout: float = 30.0, found_at: Path | None = None
+    ) -> None:
         self._cloud = cloud
         self._file = file
         self._timeout = timeout
+        self._found_at = found_at
 
     def all(self) -> Mapping[str, Claim]:
         """All claims by thing."""
@@ -53,6 +57,7 @@ class Claims:
     def take(self, thing: str, claim: Claim) -> bool:
         """Claim the thing if it is free. Returns False if it is claimed already."""
         with self._opened() as db:
+            self._link()
             values = (thing, msgspec.json.encode(claim))
             return bool(db.execute("insert or ignore into claims values (?, ?)", values).rowcount)
 
@@ -74,6 +79,23 @@ class Claims:
         with self._opened() as db:
             values = (thing, msgspec.json.encode(before))
             db.execute("delete from claims where thing = ? and claim = ?", values)
+
+    def _link(self) -> None:
+        """Make the file known where it is looked for without the settings' key. Else the hosts that
+        are away would be forgotten with the key.
+        """
+        link = self._found_at
+        # An earlier file of claims at this place stays, as it may have claims.
+        if link is None or (link.exists() and not link.is_symlink()):
+            return
+        target = self._file.absolute()
+        if link.is_symlink() and link.readlink() == target:
+            return
+        link.parent.mkdir(mode=0o700, exist_ok=True)
+        fresh = link.with_suffix(".new")
+        fresh.unlink(missing_ok=True)
+        fresh.symlink_to(target)
+        fresh.replace(link)
 
     @contextmanager
     def _opened(self) -> Iterator[sqlite3.Connection]:
@@ -99,6 +121,7 @@ def claims_of(settings: CloudSettings, path: str | None, config: Config | None) 
     """
     if path is None and config is None:
         raise ConfigError(f"cloud {settings.name!r}: no file for its claims is named")
-    if path is None and config is not None:
-        return Claims(settings.name, claims_file(settings, config))
-    return Claims(settings.name, Path(path or ""))
+    default_file = claims_file(settings, config) if config is not None else None
+    if path is None and default_file is not None:
+        return Claims(settings.name, default_file)
+    return Claims(settings.name, Path(path or ""), found_at=default_file)

@@ -538,11 +538,22 @@ def test_where_the_claims_are_is_said_by_the_settings_or_the_state_directory(
     site = SimpleNamespace(state=tmp_path)
     claims_of(settings, str(tmp_path / "own.db"), None).take("h1", Claim(marks={}))
     claims_of(settings, str(tmp_path / "own.db"), site).take("h2", Claim(marks={}))  # type: ignore[arg-type]
-    claims_of(settings, None, site).take("h1", Claim(marks={}))  # type: ignore[arg-type]
     assert {path.name for path in tmp_path.iterdir()} == {"own.db", "claims"}
     assert Claims("rack", tmp_path / "own.db").all().keys() == {"h1", "h2"}
+    without_key = claims_of(settings, None, site)  # type: ignore[arg-type]
+    assert without_key.all().keys() == {"h1", "h2"}, "they are found if the key is gone"
+    moved = claims_of(settings, str(tmp_path / "moved.db"), site)  # type: ignore[arg-type]
+    moved.take("h3", Claim(marks={}))
+    assert without_key.all().keys() == {"h3"}
     with pytest.raises(ConfigError, match="cloud 'rack': no file for its claims is named"):
         claims_of(settings, None, None)
+
+
+def test_claims_that_were_there_before_the_settings_named_a_file_stay(tmp_path: Path) -> None:
+    site = SimpleNamespace(state=tmp_path)
+    claims_of(settings(), None, site).take("h1", Claim(marks={}))  # type: ignore[arg-type]
+    claims_of(settings(), str(tmp_path / "own.db"), site).take("h2", Claim(marks={}))  # type: ignore[arg-type]
+    assert claims_of(settings(), None, site).all().keys() == {"h1"}  # type: ignore[arg-type]
 
 
 # settings
