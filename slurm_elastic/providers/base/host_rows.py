@@ -13,6 +13,7 @@ from msgspec import Struct
 
 from slurm_elastic.base.errors import ProviderError
 from slurm_elastic.base.guards import Guarded, GuardedBy
+from slurm_elastic.base.units import counted
 from slurm_elastic.model.cluster import Instance, InstanceState
 
 log = logging.getLogger(__name__)
@@ -23,6 +24,8 @@ machine ended.
 """
 REMOVED_AT_ONCE = 5
 """One round removes this many ended machines at most, because each removal takes a while."""
+TOLD = 5
+"""How many machines ``Removals.trouble`` names."""
 
 
 class Tagged(Struct, frozen=True, kw_only=True):
@@ -102,7 +105,7 @@ class Removals:
     closing waits for a silent host.
     """
 
-    guarded_by: ClassVar[GuardedBy] = {"_lock": Guarded("_ended_at", "_failed_at")}
+    guarded_by: ClassVar[GuardedBy] = {"_lock": Guarded("_ended_at", "_failed_at", "_last_error")}
 
     def __init__(self, cloud: str, clock: Callable[[], float]) -> None:
         self._cloud = cloud
@@ -110,6 +113,19 @@ class Removals:
         self._lock = threading.Lock()
         self._ended_at: dict[str, float] = {}
         self._failed_at: dict[str, float] = {}
+        self._last_error = ""
+
+    def trouble(self) -> str:
+        """Which ended machines could not be removed, as a sentence; "" if there are none."""
+        with self._lock:
+            stuck, error = sorted(self._failed_at), self._last_error
+        if not stuck:
+            return ""
+        unnamed = f" and {len(stuck) - TOLD} more" if len(stuck) > TOLD else ""
+        return (
+            f"the disks of {counted(len(stuck), 'ended machine')} stay and fill the storage: "
+            f"{', '.join(stuck[:TOLD])}{unnamed}. The last removal failed: {error}"
+        )
 
     def remove_old(self, rows_by_id: RowsById, remove: Callable[[Tagged], None]) -> None:
         """Remove machines that ended more than ENDED_KEPT_S ago, by the rows of all hosts.
@@ -121,6 +137,8 @@ class Removals:
                     remove(row)
             except ProviderError as error:
                 self._note_failure(machine_id, error)
+            else:
+                self._forget_failure(machine_id)
 
     def _due(self, rows_by_id: RowsById) -> Sequence[str]:
         now = self._clock()
@@ -135,10 +153,15 @@ class Removals:
         removable.sort(key=lambda i: failed_at.get(i, float("-inf")))
         return removable[:REMOVED_AT_ONCE]
 
+    def _forget_failure(self, machine_id: str) -> None:
+        with self._lock:
+            self._failed_at.pop(machine_id, None)
+
     def _note_failure(self, machine_id: str, error: ProviderError) -> None:
         with self._lock:
             is_news = machine_id not in self._failed_at
             self._failed_at[machine_id] = self._clock()
+            self._last_error = str(error)
         log.log(
             logging.WARNING if is_news else logging.DEBUG,
             "ended machine not removed, its disk stays until a later try cloud=%s id=%s error=%s",

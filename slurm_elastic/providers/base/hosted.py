@@ -182,6 +182,11 @@ class HostedProvider(ABC, Generic[Kind]):
             self._removals.remove_old(rows_by_id, self._remove)
             return live(rows_by_id)
 
+    @property
+    def trouble(self) -> str:
+        """See protocols.Reporting."""
+        return self._removals.trouble()
+
     def _list_everywhere(self) -> RowsById:
         listed = self._hosts.everywhere(self._list_own, self._present_hosts())
         return group_by([row for rows in listed for row in rows], lambda row: row.short)

@@ -411,9 +411,12 @@ def test_machines_that_cannot_be_removed_keep_no_disk_of_other_machines(rack: Ra
     for _ in range(3):
         rack.tidy()
     assert {m.short for m in rack.machines} == {m.short for m in stuck}
+    assert rack.trouble.startswith("the disks of 5 ended machines stay and fill the storage: s0")
+    assert str(REFUSED) in rack.trouble
     rack.wrong.clear()
     rack.tidy()
     assert rack.machines == []
+    assert rack.trouble == ""
 
 
 # moved to another host
