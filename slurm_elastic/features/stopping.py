@@ -202,7 +202,7 @@ def stop_again(
     """
     ids, nodes = [m.instance.id for m in machines], [m.instance.node for m in machines]
     try:
-        _stops(site, cloud).stop(ids)
+        left_alone = _stops(site, cloud).stop(ids)
     except TransientError as error:
         log.warning("stop fails, reconcile repeats it nodes=%s error=%s", compress(nodes), error)
         return []
@@ -213,10 +213,7 @@ def stop_again(
             half = len(machines) // 2
             parts = (machines[:half], machines[half:])
             return [m for part in parts for m in stop_again(site, cloud, part, correlation, cause)]
-        refusal = CannotBeStopped(error=str(error))
-        log.warning("not stopped nodes=%s error=%s", compress(nodes), error)
-        site.ledger.stops.record_stop_failure(cloud, ids, refusal)
-        site.record(correlation, "stop-refused", nodes, refusal)
+        _record_refusal(site, cloud, machines, correlation, str(error))
         return list(machines)
     except Exception:
         log.exception(
@@ -224,9 +221,28 @@ def stop_again(
         )
         return []
     reach("stop.after-call")
-    has_stopped(site, cloud, machines, correlation, cause)
+    strangers = [m for m in machines if m.instance.id in left_alone]
+    stopped = [m for m in machines if m.instance.id not in left_alone]
+    if stopped:
+        has_stopped(site, cloud, stopped, correlation, cause)
     reach("stop.after-result")
-    return []
+    if strangers:
+        # The caller ends them. That asks the cloud by their ids, and reports a machine that exists
+        # and is not ours.
+        error_text = "the machine is gone, or its tags are not ours"
+        _record_refusal(site, cloud, strangers, correlation, error_text)
+    return strangers
+
+
+def _record_refusal(
+    site: Site, cloud: str, machines: Sequence[Machine], correlation: str, error_text: str
+) -> None:
+    """Record that the cloud does not stop these machines."""
+    ids, nodes = [m.instance.id for m in machines], [m.instance.node for m in machines]
+    refusal = CannotBeStopped(error=error_text)
+    log.warning("not stopped nodes=%s error=%s", compress(nodes), error_text)
+    site.ledger.stops.record_stop_failure(cloud, ids, refusal)
+    site.record(correlation, "stop-refused", nodes, refusal)
 
 
 def _stops(site: Site, cloud: str) -> Stops:

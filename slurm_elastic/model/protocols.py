@@ -145,10 +145,11 @@ class Stops(Protocol):
         """
         ...
 
-    def stop(self, ids: Sequence[str]) -> None:
+    def stop(self, ids: Sequence[str]) -> Collection[str]:
         """Stop exactly these machines. None of them may be a spot machine. A machine that is
         stopped or stopping is no error. ``instances`` lists them as STOPPING, then as STOPPED,
-        until they are started or ended. After an error some machines may have stopped.
+        until they are started or ended. After an error some machines may have stopped. Returns the
+        ids that were left alone, because these machines are gone or not ours.
         """
         ...
 

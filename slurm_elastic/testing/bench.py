@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -173,8 +173,8 @@ class Hiding:
     def recipe(self, pool: Pool) -> str:
         return self._stops.recipe(pool)
 
-    def stop(self, ids: Sequence[str]) -> None:
-        self._stops.stop(ids)
+    def stop(self, ids: Sequence[str]) -> Collection[str]:
+        return self._stops.stop(ids)
 
     def start(self, instance: str) -> None:
         self._stops.start(instance)

@@ -69,7 +69,7 @@ class StopContract:
         )
         _wait_for_state(other_provider, other_machine.id, InstanceState.RUNNING)
         provider = _stops(bed.open())
-        provider.stop([*foreign, other_machine.id])
+        assert set(provider.stop([*foreign, other_machine.id])) == {*foreign, other_machine.id}
         with pytest.raises(InstanceNotFound):
             provider.start(other_machine.id)
         _wait_for_state(other_provider, other_machine.id, InstanceState.RUNNING)

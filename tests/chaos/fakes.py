@@ -132,9 +132,9 @@ class Cloud(FakeProvider):
         self._io("recipe")
         return super().recipe(pool)
 
-    def stop(self, ids: Sequence[str]) -> None:
+    def stop(self, ids: Sequence[str]) -> Sequence[str]:
         with self._told("stop"):
-            super().stop(ids)
+            return super().stop(ids)
 
     def start(self, instance: str) -> None:
         with self._told("start"):

@@ -30,6 +30,7 @@ from slurm_elastic.cli.clear_gone import gone
 from slurm_elastic.config import PoolSettings
 from slurm_elastic.config.joining import Join, Ssh
 from slurm_elastic.controller import provision
+from slurm_elastic.controller.ending import terminate
 from slurm_elastic.controller.snapshot import build_terms, take_snapshot
 from slurm_elastic.features import starting, stopping
 from slurm_elastic.features.books import charges, read_books, report
@@ -771,6 +772,20 @@ def test_what_cannot_be_stopped_ends(
     assert "not stopped nodes=pub1 error=" in caplog.text
 
 
+def test_a_machine_that_is_not_ours_any_more_is_no_stopped_machine_and_a_person_reads_it(
+    world: World, caplog: pytest.LogCaptureFixture
+) -> None:
+    run(world, 1, "pub1")
+    (machine,) = world.machines_of("pub1")
+    world.accounts["pub"].machines[machine].owner = "somebody-else"
+    (ending,) = stopping.stop(world.site, "pub", world.ledger.machines.live(), "r-1")
+    assert stopped(world) == {}, "it runs and is paid"
+    terminate(world.site, "pub", [ending], Quoted(text="idle"), "r-1")
+    assert world.kinds("pub1")[-2:] == ["stop-refused", "terminate-failed"]
+    assert "machine not ended cloud=pub" in caplog.text
+    assert [m.instance.id for m in world.ledger.machines.live()] == [machine]
+
+
 def test_a_machine_that_cannot_be_stopped_leaves_the_others_of_its_call_stopped(
     open_world: Callable[..., World], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -782,10 +797,10 @@ def test_a_machine_that_cannot_be_stopped_leaves_the_others_of_its_call_stopped(
     cloud = world.clouds["pub"]
     really = cloud.stop
 
-    def stop(ids: Sequence[str]) -> None:
+    def stop(ids: Sequence[str]) -> Sequence[str]:
         if refused in ids:
             raise ProviderError("pub", "IncorrectInstanceState", "not in a state to be stopped")
-        really(ids)
+        return really(ids)
 
     monkeypatch.setattr(cloud, "stop", stop)
     machines = world.ledger.machines.live()
@@ -1033,7 +1048,7 @@ def test_a_stop_without_effect_is_paid_as_a_running_machine_until_it_ends_beside
     """The guest ignores ACPI, and the next job comes before the repair's grace is over."""
     run(world, 1, "pub1")
     (old,) = world.machines_of("pub1")
-    monkeypatch.setattr(world.clouds["pub"], "stop", lambda _ids: None)
+    monkeypatch.setattr(world.clouds["pub"], "stop", lambda _ids: ())
     for job in world.slurm.queue():
         world.slurm.finish(job)
     assert eventually_in(

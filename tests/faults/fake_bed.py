@@ -30,9 +30,10 @@ class _Babbling(FakeProvider):
         self._babbled("terminate", ())
         return answers
 
-    def stop(self, ids: Sequence[str]) -> None:
-        super().stop(ids)
+    def stop(self, ids: Sequence[str]) -> Sequence[str]:
+        left_alone = super().stop(ids)
         self._babbled("stop", ())
+        return left_alone
 
     def start(self, instance: str) -> None:
         super().start(instance)

@@ -220,18 +220,17 @@ class AwsProvider:
             *([to_builtins(pool.machine)] if pool.machine != NO_OPTIONS else ()),
         )
 
-    def stop(self, ids: Sequence[str]) -> None:
+    def stop(self, ids: Sequence[str]) -> Sequence[str]:
         """Stop machines. See ``stops``. An id that was never listed with our tag is left alone."""
-        self._stopping.stop(self._named_ids(ids, "stopped"))
+        own_ids, other_ids = self._machines.ours.split(ids, self._listed)
+        self._stopping.stop(own_ids)
+        return other_ids
 
     def start(self, instance: str) -> None:
         """Start a stopped machine. See ``stops``."""
-        if not self._named_ids([instance], "started"):
+        if self._machines.ours.split([instance], self._listed)[1]:
             raise InstanceNotFound(self.name, "NotOurs", f"{instance} is not one of our machines")
         self._stopping.start(instance)
-
-    def _named_ids(self, ids: Sequence[str], done: str) -> Sequence[str]:
-        return self._machines.ours.named(ids, self._listed, done)
 
     def console(self, instance: str) -> str:
         """The machine's console output."""

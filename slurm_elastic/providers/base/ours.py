@@ -106,15 +106,6 @@ class Ours:
         own_ids = self.ids
         return [i for i in requested if i in own_ids], [i for i in requested if i not in own_ids]
 
-    def named(self, ids: Sequence[str], learn: Callable[[], object], done: str) -> list[str]:
-        """Our own ids among ``ids``. A warning reports the others as not ``done``."""
-        own_ids, other_ids = self.split(ids, learn)
-        for machine_id in other_ids:
-            log.warning(
-                "machine not %s, gone or not ours cloud=%s id=%s", done, self._cloud, machine_id
-            )
-        return own_ids
-
 
 def _recent(seen_at: Mapping[str, float], now: float) -> dict[str, float]:
     return {id_: time_s for id_, time_s in seen_at.items() if now - time_s < KEPT_S}

@@ -312,12 +312,12 @@ class FakeProvider:
         with self._called("recipe"):
             return recipe(pool, self.image)
 
-    def stop(self, ids: Sequence[str]) -> None:
+    def stop(self, ids: Sequence[str]) -> Sequence[str]:
         """Stop the machines at once."""
         with self._called("stop", len(ids)):
-            for instance_id in ids:
-                self._switch(instance_id, InstanceState.STOPPED)
+            left_alone = [i for i in ids if not self._switch(i, InstanceState.STOPPED)]
             self._lose_answer()
+            return left_alone
 
     def start(self, instance: str) -> None:
         """Start a stopped machine. CapacityError if the stock is empty, unless the machine runs
@@ -411,14 +411,17 @@ class FakeProvider:
             self._answers_to_lose -= 1
             raise TransientError(self.name, "ConnectionLost", "the answer was lost")
 
-    def _switch(self, instance_id: str, state: InstanceState) -> None:
-        """Change a machine's state. Spot machines cannot be stopped; ended machines stay ended."""
+    def _switch(self, instance_id: str, state: InstanceState) -> bool:
+        """Change a machine's state. Spot machines cannot be stopped; ended machines stay ended.
+        Returns False if the machine is gone or not ours.
+        """
         machine = self.account.machines.get(instance_id)
         if machine is None or not self._owns(instance_id) or not _alive(machine):
-            return
+            return False
         if machine.instance.market is Market.SPOT:
             raise ProviderError(self.name, "UnsupportedOperation", f"{instance_id} is spot")
         machine.instance = replace(machine.instance, state=state)
+        return True
 
     def _stop(self, instance_id: str) -> None:
         machine = self.account.machines[instance_id]

@@ -148,12 +148,15 @@ class LibvirtProvider(HostedProvider[LibvirtType]):
         """
         return recipe(pool, *self._recipe)
 
-    def stop(self, ids: Sequence[str]) -> None:
+    def stop(self, ids: Sequence[str]) -> Sequence[str]:
         """Stop machines by ACPI, which shuts the guest down. The domain is marked before."""
         with self._calls.limited():
-            for machine in self._known_machines(ids):
+            machines = self._known_machines(ids)
+            for machine in machines:
                 self._note_change(machine)
                 self._calls.call(machine.host, partial(domains.stop, number=machine.short))
+        known_ids = {machine.short for machine in machines}
+        return [i for i in ids if i not in known_ids]
 
     def start(self, instance: str) -> None:
         """Start a stopped machine if its host has room. A stopped machine reserves none."""

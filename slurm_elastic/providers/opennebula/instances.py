@@ -139,20 +139,23 @@ class OneMachines:
             return EndAnswer.NOT_OURS  # another account's: our own machines may be read
         return EndAnswer.GONE if is_done else EndAnswer.NOT_OURS
 
-    def stop(self, ids: Sequence[str]) -> None:
+    def stop(self, ids: Sequence[str]) -> Sequence[str]:
         """Stop machines (poweroff): the guest shuts down, and the machine keeps its host.
-        TransientError if oned refuses, as for a machine that boots.
+        TransientError if oned refuses, as for a machine that boots. Returns the ids that are not
+        ours.
         """
-        for number in self._own_numbers(ids, "stopped"):
+        own_ids, other_ids = self.ours.split(ids, self.live)
+        for number in self._numbers_of(own_ids):
             try:
                 self._call("vm.action", "poweroff", number)
             except TransientError as error:
                 if error.code != WRONG_STATE or self._state(number) not in OFF:
                     raise
+        return other_ids
 
     def start(self, instance: str) -> None:
         """Start a stopped machine (resume). UnsettledError while it is still shutting down."""
-        for number in self._own_numbers([instance], "started"):
+        for number in self._numbers_of(self.ours.split([instance], self.live)[0]):
             try:
                 self._call("vm.action", "resume", number)
             except TransientError as error:
@@ -171,9 +174,8 @@ class OneMachines:
         machine = self.by_number([number]).get(number)
         return None if machine is None else convert.state_of(machine)
 
-    def _own_numbers(self, ids: Sequence[str], done: str) -> list[int]:
-        """Oned's numbers of our own ids among these."""
-        own_ids = self.ours.named(ids, self.live, done)
+    def _numbers_of(self, own_ids: Sequence[str]) -> list[int]:
+        """Oned's numbers of these ids."""
         numbers = (convert.number_of(self.name, i) for i in own_ids)
         return [n for n in numbers if n is not None]
 

@@ -157,11 +157,11 @@ class OpenNebulaProvider:
         templates = [(name, self._template(kind)) for name, kind in kinds.items()]
         return recipe(pool, self._images.of(pool), self._parts, templates)
 
-    def stop(self, ids: Sequence[str]) -> None:
+    def stop(self, ids: Sequence[str]) -> Sequence[str]:
         """Stop machines (poweroff). A stopped machine keeps its host and its part of the account's
         quota.
         """
-        self._machines.stop(ids)
+        return self._machines.stop(ids)
 
     def start(self, instance: str) -> None:
         """Start a stopped machine (resume)."""

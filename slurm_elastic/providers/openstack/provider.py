@@ -160,18 +160,17 @@ class OpenStackProvider:
         image = self._catalog.image(pool.image)
         return recipe(pool, image, self._parts, site_settings, *machine)
 
-    def stop(self, ids: Sequence[str]) -> None:
+    def stop(self, ids: Sequence[str]) -> Sequence[str]:
         """Stop servers, one per call. nova keeps counting them in the project's quota."""
-        self._servers.stop(self._named_ids(ids, "stopped"))
+        own_ids, other_ids = self._servers.ours.split(ids, self._servers.live)
+        self._servers.stop(own_ids)
+        return other_ids
 
     def start(self, instance: str) -> None:
         """Start a stopped server."""
-        if not self._named_ids([instance], "started"):
+        if self._servers.ours.split([instance], self._servers.live)[1]:
             raise InstanceNotFound(self.name, "NotOurs", f"{instance} is not one of our machines")
         self._servers.start(instance)
-
-    def _named_ids(self, ids: Sequence[str], done: str) -> Sequence[str]:
-        return self._servers.ours.named(ids, self._servers.live, done)
 
     def notices(self) -> Sequence[Notice]:
         """Notices for servers on hosts in maintenance, if nova shows that to the project."""
