@@ -127,7 +127,7 @@ def classify(status: int, message: str, method: str, path: str) -> tuple[type[Pr
         return DeniedError, "Forbidden"  # the policy may allow another flavor
     if status in (401, 403, 407):
         return AuthError, {401: "Unauthorized", 403: "Forbidden"}.get(status, f"HTTP{status}")
-    if status == 404 and path.startswith("/servers/"):
+    if status == 404 and _is_about_server(path, message):
         return InstanceNotFound, "NotFound"
     if status == 400 and method == "GET" and "marker" in message.lower():
         # The last server of a page was deleted before the next page was requested.
@@ -137,6 +137,14 @@ def classify(status: int, message: str, method: str, path: str) -> tuple[type[Pr
         return (ProviderError, "Locked") if is_locked else (TransientError, "Conflict")
     # Older clouds answer 413 if the rate limit is exceeded.
     return TransientError if status == 413 else kind_of(status), f"HTTP{status}"
+
+
+def _is_about_server(path: str, message: str) -> bool:
+    """Whether nova itself says that it does not have the server of this path. A proxy before nova
+    also answers 404, while it starts or lacks a route, and its page may contain the path.
+    """
+    server = path.removeprefix("/servers/").partition("/")[0]
+    return path.startswith("/servers/") and server in message and "<" not in message
 
 
 def is_refusal(error: ProviderError) -> bool:

@@ -17,8 +17,8 @@ smaller pages than we ask for, so a short page proves nothing.
 def marker_pages(cloud: str, read: Callable[[str], Page]) -> Iterator[Mapping[str, Any]]:
     """The records of all pages, each once. ``read`` gets the page after an id; "": the first page.
 
-    TransientError if a page repeats only earlier records. A proxy that drops the query of a URL
-    answers the first page for ever, and then the list is incomplete.
+    TransientError if a page that is not the last has no new record. A proxy that drops the query of
+    a URL answers the first page for ever, and then the list is incomplete.
     """
     seen_ids: set[str] = set()
     marker = ""
@@ -29,8 +29,9 @@ def marker_pages(cloud: str, read: Callable[[str], Page]) -> Iterator[Mapping[st
             new_records = [record for record in page if record["id"] not in seen_ids]
             seen_ids.update(record["id"] for record in new_records)
         yield from new_records
-        if not has_more or not page:
+        if not has_more:
             return
+        # Also an empty page: the rest of the list cannot be read without an id to continue from.
         if not new_records:
             raise TransientError(cloud, "RepeatedPage", "the cloud repeats a page of a list")
         marker = str(page[-1]["id"])

@@ -85,6 +85,12 @@ def test_a_nova_that_gives_the_same_page_again_has_given_no_list() -> None:
         servers(Nova(same, same)).live()
 
 
+def test_an_empty_page_that_is_not_the_last_makes_no_list() -> None:
+    nova = Nova(page(record("a"), more=True), page(more=True))
+    with pytest.raises(TransientError, match="RepeatedPage"):
+        servers(nova).live()
+
+
 @pytest.mark.parametrize(
     ("read", "same"),
     [
