@@ -58,6 +58,10 @@ would stay on without an owner, and a host claimed then may be another person's.
 """
 _FREE = "free"
 """The state (``HostTimes``) of a free host, which is off."""
+_TAKE_BACK = (
+    "if nobody uses it, as after a false report of its BMC, shut it down: after two answers a "
+    "minute apart it gets jobs again"
+)
 _REACH = "look at its BMC, the network to it and the credentials"
 
 
@@ -190,7 +194,7 @@ class SwitchedHosts:
         def host_finding(host: str, is_on: Callable[[], bool]) -> Iterator[Finding]:
             if is_on() and host not in claims:
                 text = "on, but slurm-elastic did not switch it on: it stays on and gets no job"
-                yield Finding.note(f"host {host}", text)
+                yield Finding.note(f"host {host}", text, advice=_TAKE_BACK)
             else:
                 yield Finding.ok(f"host {host}", "on, ours" if is_on() else "off")
 

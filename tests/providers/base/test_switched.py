@@ -470,6 +470,7 @@ def test_each_host_is_told_of(bed: Bed) -> None:
     assert (found["host h1"].level, found["host h1"].observed) == (FindingLevel.OK, "on, ours")
     assert found["host h2"].level is FindingLevel.NOTE
     assert "on, but slurm-elastic did not switch it on" in found["host h2"].observed
+    assert "if nobody uses it" in found["host h2"].advice, "a way back for a host that was given up"
     assert found["host h3"].level is FindingLevel.WRONG
     assert "Timeout: h3 does not answer" in found["host h3"].observed
     bed.power.on, bed.power.silent = set(), set()
