@@ -19,6 +19,8 @@ from slurm_elastic.state.ledger import Machine
 
 log = logging.getLogger(__name__)
 
+_ACCEPTED = (EndAnswer.ENDED, EndAnswer.GONE)
+
 TERMINATE_FAILED = "terminate-failed"
 """The kind of a decision that records the error of a cloud which did not end machines."""
 
@@ -58,12 +60,12 @@ def terminate(
     first_requests = [m for m in machines if m.is_wanted and m.instance.state not in OFF]
     ended = [
         m for m in machines
-        if (answer := answers[m.instance.id]) is EndAnswer.GONE
+        if (answer := answers.get(m.instance.id)) is EndAnswer.GONE
         or (answer is EndAnswer.ENDED and m in first_requests)
     ]  # fmt: skip
     site.ledger.machines.record_end(cloud, [m.instance.id for m in ended], cause, site.now())
     reach("suspend.after-result")
-    accepted = [m for m in machines if answers[m.instance.id] is not EndAnswer.NOT_OURS]
+    accepted = [m for m in machines if answers.get(m.instance.id) in _ACCEPTED]
     if accepted:
         nodes = compress([m.instance.node for m in accepted])
         log.info("terminated request=%s nodes=%s reason=%s", correlation, nodes, cause)
@@ -82,7 +84,7 @@ def confirm_ends(
     answers = _request_ends(site, cloud, machines, correlation) if machines else None
     if answers is None:
         return ()
-    ended = [m for m in machines if answers[m.instance.id] is not EndAnswer.NOT_OURS]
+    ended = [m for m in machines if answers.get(m.instance.id) in _ACCEPTED]
     site.ledger.machines.record_end(cloud, [m.instance.id for m in ended], cause, site.now())
     return ended
 
@@ -90,8 +92,8 @@ def confirm_ends(
 def _request_ends(
     site: Site, cloud: str, machines: Sequence[Machine], correlation: str
 ) -> Mapping[str, EndAnswer] | None:
-    """The cloud's answers by machine, None after an error. Errors and machines of others are
-    recorded where people see them.
+    """The cloud's answers by machine, None after an error for all of them. Errors and machines of
+    others are recorded where people see them.
     """
     ids = [m.instance.id for m in machines]
     nodes = [m.instance.node for m in machines]
@@ -100,6 +102,8 @@ def _request_ends(
     # A running machine seems gone, too, under another account's credentials. When ours are back, a
     # list shows the machine, and a round adopts it and ends it by the state of its node.
     except InstanceNotFound:
+        if len(machines) > 1:
+            return _request_each_end(site, cloud, machines, correlation)
         log.info("already gone cloud=%s nodes=%s", cloud, compress(nodes))
         return dict.fromkeys(ids, EndAnswer.GONE)
     except ProviderError as error:
@@ -121,6 +125,18 @@ def _request_ends(
             not_ours = NotOurMachine(machine=machine.instance.id)
             if _record_if_changed(site, correlation, TERMINATE_FAILED, [machine], not_ours):
                 log.error("machine not ended cloud=%s reason=%s", cloud, not_ours)
+    return answers
+
+
+def _request_each_end(
+    site: Site, cloud: str, machines: Sequence[Machine], correlation: str
+) -> Mapping[str, EndAnswer]:
+    """Request each end by itself, because an error that one machine is gone proves nothing about
+    the others. Machines without an answer are missing in the result.
+    """
+    answers: dict[str, EndAnswer] = {}
+    for machine in machines:
+        answers |= _request_ends(site, cloud, [machine], correlation) or {}
     return answers
 
 

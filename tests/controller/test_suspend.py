@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import pytest
 from ledger_cases import instance, offer
@@ -12,7 +12,7 @@ from slurm_elastic.base.errors import AuthError, InstanceNotFound, TransientErro
 from slurm_elastic.controller import apply, ending
 from slurm_elastic.controller.context import Site
 from slurm_elastic.model.causes import Quoted
-from slurm_elastic.model.cluster import Instance
+from slurm_elastic.model.cluster import EndAnswer, Instance
 from slurm_elastic.policies.nodes.node_state import Phase, phase
 from slurm_elastic.state.ledger import Machine
 from tests.controller.world import World
@@ -132,6 +132,28 @@ def test_a_machine_that_is_gone_already_has_ended(world: World) -> None:
     world.clouds["pub"].take(machine.id)
     idle(world, 305)
     assert world.ledger.machines.live() == ()
+
+
+def test_an_error_that_one_machine_is_gone_proves_no_end_of_the_others(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    up(world, "pub1", "pub2")
+    (gone,) = world.machines_of("pub1")
+    cloud = world.clouds["pub"]
+    really = cloud.terminate
+
+    def strict(ids: Sequence[str]) -> Mapping[str, EndAnswer]:
+        if gone in ids:
+            raise InstanceNotFound("pub", "NotFound", "one of them is gone")
+        return really(ids)
+
+    cloud.take(gone)
+    monkeypatch.setattr(cloud, "terminate", strict)
+    machines = world.ledger.machines.live()
+    assert len(machines) == 2
+    ending.terminate(world.site, "pub", machines, Quoted(text="idle"), "r1")
+    assert world.ledger.machines.live() == ()
+    assert world.alive() == [], "the other one was ended, too"
 
 
 def test_a_machine_that_a_cloud_wrongly_calls_gone_is_ended_when_it_shows(world: World) -> None:
