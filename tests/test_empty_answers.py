@@ -76,6 +76,7 @@ RIGHT = {
     "state/heads.py newest": "a number that people read",
     "state/host.py _cards": "a host without cards is known by its other marks",
     "state/host.py _text": "a host without this mark is known by its other marks",
+    "state/locks.py _holder": "the name of who holds the lock is only for people",
     "state/ledger/__init__.py journal_origin": "an unread journal is not taken for another one",
     "state/store/journal.py _after": "nothing is cut then",
     "state/store/view.py boot": "without an id each start counts as another boot",

@@ -6,7 +6,8 @@ Operators see everything. For other users, the words ``jobs``, ``nodes``, and ``
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from typing import TypeVar
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -24,6 +25,7 @@ from slurm_elastic.watch.view import Facts
 from slurm_elastic.watch.view.checkpoints import CheckpointFacts
 from slurm_elastic.watch.view.day import DaySpan, DayView, day_view
 
+T = TypeVar("T")
 JOBS, NODES = "jobs", "nodes"
 MONEY = frozenset({"usage", "accounts"})
 HIDING = frozenset({JOBS, NODES}) | MONEY  # the words of PrivateData that matter to us
@@ -76,16 +78,18 @@ def seen_facts(facts: Facts, viewer: Viewer) -> Facts:
     return replace(
         facts,
         unhelped=_seen_unhelped(facts.unhelped, viewer),
-        requeued={
-            job: row
-            for job, row in facts.requeued.items()
-            if not viewer.hides(JOBS) or job in viewer.jobs
-        },
+        requeued=_of_seen_jobs(facts.requeued, viewer),
+        job_holds=_of_seen_jobs(facts.job_holds, viewer),
         machines=_seen_machines(facts.machines, viewer),
         open_launches=_seen_launches(facts.open_launches, viewer),
         checkpoints=None if checkpoints is None else _seen_checkpoints(checkpoints, viewer),
         private=viewer.hidden_names,
     )
+
+
+def _of_seen_jobs(rows: Mapping[int, T], viewer: Viewer) -> dict[int, T]:
+    """The rows of the jobs that the viewer may see, by job."""
+    return {job: rows[job] for job in rows if not viewer.hides(JOBS) or job in viewer.jobs}
 
 
 def day_seen(

@@ -11,6 +11,7 @@ from ledger_cases import T0
 from status_cases import NOW, busy_ledger, config
 
 from slurm_elastic.model.causes import Quoted
+from slurm_elastic.model.job_holds import JobHold
 from slurm_elastic.model.memory import ChargedRun, UnhelpedJob
 from slurm_elastic.model.slurm import SlurmJob
 from slurm_elastic.policies.launch.pool_order import PoolTerms
@@ -41,7 +42,7 @@ JOBS = (
 
 BY_RIGHTS = {
     "spent", "payers", "directives", "holds", "machines", "open_launches", "checkpoints", "private",
-    "unhelped", "consoles", "requeued",
+    "unhelped", "consoles", "requeued", "job_holds",
 }  # fmt: skip
 FOR_ALL = {
     "now", "nodes", "jobs", "slurm_error", "ledger_error", "stopped", "cool_downs", "breakers",
@@ -65,7 +66,10 @@ def facts(tmp_path: Path) -> Facts:
     found = read_facts(config(tmp_path), NOW)
     memory = CheckpointFacts(migrations=(migration_of(41, ALICE), migration_of(42, BOB)))
     return msgspec.structs.replace(
-        found, checkpoints=memory, payers={"account:physics": Spent(day=1.0, month=2.0)}
+        found,
+        checkpoints=memory,
+        payers={"account:physics": Spent(day=1.0, month=2.0)},
+        job_holds={job: JobHold(at=NOW, cause=Quoted(text="x")) for job in (41, 42)},
     )
 
 
@@ -81,6 +85,7 @@ def test_private_jobs_hide_others_jobs_and_not_the_machines(facts: Facts) -> Non
     assert not any(m.accounts for m in seen.machines)
     assert seen.checkpoints is not None
     assert [r.run.job for r in seen.checkpoints.migrations] == [41]
+    assert list(seen.job_holds) == [41]
     assert seen.private == ("jobs",)
     assert "PrivateData=jobs" in private_note(seen.private)
 
