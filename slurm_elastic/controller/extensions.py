@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from msgspec import Struct, field
 from msgspec.structs import fields
 
+from slurm_elastic.controller.awaited_nodes import AwaitedNodes
 from slurm_elastic.model.cluster import Instance, LaunchSpec, NodeRequest, Offer
 from slurm_elastic.model.slurm import SlurmNode
 from slurm_elastic.policies.actions import Action
@@ -73,10 +74,12 @@ class Extensions(Struct, kw_only=True):
     )
     """The request for a pool -> requests for all its nodes, each of which is served by itself."""
     serve_before_buying: list[
-        Callable[[NodeRequest, Sequence[Gang], Sequence[Offer], Caps], Collection[str]]
+        Callable[
+            [NodeRequest, Sequence[Gang], Sequence[Offer], Caps, AwaitedNodes], Collection[str]
+        ]
     ] = field(default_factory=list)
-    """A request, the gangs without machines, offers and caps -> the nodes that the feature has
-    given machines to.
+    """A request, the gangs without machines, offers, caps and which nodes may still get a machine
+    -> the nodes that the feature has given machines to.
     """
     complete_spec: list[Callable[[LaunchSpec], LaunchSpec]] = field(default_factory=list)
     """A decided launch -> the same launch with further settings for its machines."""

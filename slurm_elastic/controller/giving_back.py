@@ -24,6 +24,7 @@ from slurm_elastic.controller.holds import can_drain, hold, hold_reason
 from slurm_elastic.controller.launch import assign_addresses
 from slurm_elastic.model.causes import AnyCause
 from slurm_elastic.model.causes.composed import NodesUnavailable
+from slurm_elastic.model.causes.limits import RequestTooLate
 from slurm_elastic.model.cluster import NodeRequest, Pool
 from slurm_elastic.model.exclusion import POLICY
 from slurm_elastic.model.requeued_jobs import WAITS_SINCE, waits_since
@@ -73,7 +74,8 @@ def quarantine_pool(
         row.scope for row in site.ledger.exclusions.holds() if row.kind == POLICY
     } - refused
     drained = [] if spare else [n for n in pool.nodes if n in policy_held]
-    hold(site, pool, [*nodes, *siblings, *drained], cause)
+    until = _find_early_review(site, pool) if isinstance(cause, RequestTooLate) else None
+    hold(site, pool, [*nodes, *siblings, *drained], cause, until=until)
     reach("refuse.after-hold")
     if siblings:
         # Before the failing nodes are powered down. Otherwise slurmctld gives the requeued job
@@ -81,6 +83,15 @@ def quarantine_pool(
         node_updates.drain(site.slurm, siblings, hold_reason(cause))
     reach("refuse.after-drain")
     return siblings
+
+
+def _find_early_review(site: Site, pool: Pool) -> float:
+    """Return when to review the holds of a request that was too late: when the nodes are powered
+    down. Offers that the request did not reach may have room. At the end of the first cool-down the
+    next request would only try the same offers again.
+    """
+    suspend_s = site.config.suspend_timeout(site.clouds[pool.cloud])
+    return site.now() + suspend_s + site.config.timings.reconcile_interval
 
 
 def power_down_and_requeue(

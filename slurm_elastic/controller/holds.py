@@ -46,10 +46,14 @@ def hold_reason(cause: AnyCause) -> str:
     return text if len(text) <= MAX_REASON else f"{text[: MAX_REASON - 3]}..."
 
 
-def hold(site: Site, pool: Pool, nodes: Sequence[str], cause: AnyCause) -> None:
-    """Record that these nodes must be held. ``drain_when_powered_down`` drains them."""
+def hold(
+    site: Site, pool: Pool, nodes: Sequence[str], cause: AnyCause, *, until: float | None = None
+) -> None:
+    """Record that these nodes must be held. ``drain_when_powered_down`` drains them. ``until``:
+    when to review the holds (Unix time); None: at the end by ``find_end_of_hold``.
+    """
     now = site.now()
-    until = find_end_of_hold(site, pool)
+    until = find_end_of_hold(site, pool) if until is None else until
     held = {row.scope: row.since for row in site.ledger.exclusions.holds() if row.kind == CAPACITY}
     site.ledger.exclusions.add(
         *(

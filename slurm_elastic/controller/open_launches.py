@@ -20,6 +20,7 @@ from slurm_elastic.policies import actions
 from slurm_elastic.policies.nodes.node_state import Phase, phase
 from slurm_elastic.state.audit_trail import job_subject
 from slurm_elastic.state.ledger import Launch
+from slurm_elastic.state.spool import received_at
 
 
 def confirm_launches(
@@ -71,7 +72,9 @@ def retry_launches(site: Site, batch: Sequence[actions.Retry], listed: Sequence[
         view = site.slurm.nodes(unserved) if unserved else {}
         unserved = [n for n in unserved if waits_for(view, n)]
         if unserved:
-            provision(site, row.cloud, row.request, unserved, find_jobs_of_nodes(site, unserved))
+            jobs_of_nodes = find_jobs_of_nodes(site, unserved)
+            asked_at = received_at(row.request)
+            provision(site, row.cloud, row.request, unserved, jobs_of_nodes, asked_at)
 
 
 def _is_suspended(site: Site, row: Launch) -> bool:

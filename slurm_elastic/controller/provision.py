@@ -15,6 +15,8 @@ from msgspec.structs import replace
 
 from slurm_elastic.base.errors import AuthError, ProviderError, bounded
 from slurm_elastic.base.faults import reach
+from slurm_elastic.base.hostlist import compress
+from slurm_elastic.controller.awaited_nodes import AwaitedNodes
 from slurm_elastic.controller.boots import record_registrations
 from slurm_elastic.controller.context import Site, new_generation
 from slurm_elastic.controller.extensions import Caps, Jobs, Owners
@@ -33,13 +35,18 @@ from slurm_elastic.controller.launch_decisions import (
 )
 from slurm_elastic.controller.shortfall import Shortfall, refuse_jobs
 from slurm_elastic.model.causes import AnyCause, Quoted
-from slurm_elastic.model.causes.limits import BootCap, TurnMissed, WaitsForTurn
+from slurm_elastic.model.causes.limits import (
+    BootCap,
+    RequestTooLate,
+    TurnMissed,
+    WaitsForTurn,
+)
 from slurm_elastic.model.causes.purchases import MachinesBought, MachinesOfKind
 from slurm_elastic.model.causes.refusals import CloudSilent, NoOffers
+from slurm_elastic.model.causes.repairs import NotAwaited, NotPoweringUp
 from slurm_elastic.model.causes.stops import RecordsNotWritten
 from slurm_elastic.model.cluster import Instance, LaunchSpec, NodeRequest, Offer
 from slurm_elastic.model.protocols import Chooser, Limited
-from slurm_elastic.policies.launch.boots import may_wait
 from slurm_elastic.policies.launch.gang import Gang, gangs, request_for
 from slurm_elastic.policies.launch.grouping import grouped, no_offer_serves
 from slurm_elastic.policies.launch.next_launch import NextLaunch, next_launch
@@ -70,7 +77,11 @@ def provision(
     ``asked_at``: when Slurm asked for the nodes (Unix time), if known. ``trouble``: why the cloud
     cannot sell; then it is not asked for offers. While the ledger cannot be written, nothing is
     bought: the nodes wait until that has lasted for LEDGER_GRACE_S, then they are refused.
+
+    No machine starts for a node that Slurm no longer waits for. If the rest of ResumeTimeout is too
+    short for a boot, the nodes without a machine are refused while Slurm still waits for them.
     """
+    awaited = AwaitedNodes(site, cloud, nodes, asked_at)
     condition = site.ledger.condition
     if condition.end_only and site.now() - condition.since < LEDGER_GRACE_S:
         return tuple(nodes)
@@ -103,17 +114,26 @@ def provision(
         name, pool_cap = request.pool.name, request.pool.max_booting
         scopes = ((f"cloud:{cloud}", cloud_cap), (f"pool:{name}", pool_cap))
         caps = [(scope, cap) for scope, cap in scopes if cap is not None]
-        shortfall, pool_waiting = _provision_pool(site, request, given_up, asked_at, trouble, caps)
+        shortfall, pool_waiting = _provision_pool(site, request, given_up, awaited, trouble, caps)
         waiting += pool_waiting
         if shortfall is not None:
             shortfalls.append(shortfall)
-            # Jobs that lack these nodes cannot start. Do not buy for their nodes in other pools.
-            missing = set(shortfall.nodes)
-            of_job = request.job_nodes.items()
-            given_up.update(job for job, share in of_job if not missing.isdisjoint(share))
+        # Jobs that lack these nodes cannot start. Do not buy for their nodes in other pools.
+        missing = awaited.gone.union(shortfall.nodes if shortfall is not None else ())
+        of_job = request.job_nodes.items()
+        given_up.update(job for job, share in of_job if not missing.isdisjoint(share))
+    _record_gone(site, correlation, awaited)
     if shortfalls:
-        refuse_jobs(site, cloud, shortfalls, nodes, jobs)
+        still_off = [n for n in nodes if n not in awaited.gone and n not in awaited.up]
+        refuse_jobs(site, cloud, shortfalls, still_off, jobs)
     return tuple(waiting)
+
+
+def _record_gone(site: Site, correlation: str, awaited: AwaitedNodes) -> None:
+    if nodes := sorted(awaited.gone):
+        cause = NotPoweringUp()
+        log.info("dropped request=%s nodes=%s reason=%s", correlation, compress(nodes), cause)
+        site.record(correlation, "dropped", nodes, cause)
 
 
 def _split(site: Site, request: NodeRequest) -> Sequence[NodeRequest]:
@@ -128,13 +148,13 @@ def _provision_pool(
     site: Site,
     request: NodeRequest,
     given_up: Collection[int],
-    asked_at: float | None,
+    awaited: AwaitedNodes,
     trouble: AnyCause | None,
     caps: Caps,
 ) -> tuple[Shortfall | None, tuple[str, ...]]:
-    """Launch on the best offer, then on the next, until all nodes have machines or no offer is
-    left. ``caps``: how many machines may boot at once, by scope. Returns the nodes that get no
-    machine, and the nodes that wait for their turn to boot.
+    """Launch on the best offer, then on the next, until all nodes have machines, no offer is left,
+    or it is too late. ``caps``: how many machines may boot at once, by scope. Returns the nodes
+    that get no machine, and the nodes that wait for their turn to boot.
     """
     offers, trouble = ((), trouble) if trouble else ask_for_offers(site, request)
     served_alone = frozenset(request.nodes if request.pool.partial_jobs else ())
@@ -146,19 +166,27 @@ def _provision_pool(
     served: set[str] = set()
     if not trouble:
         for serve in site.extensions.serve_before_buying:
-            served.update(serve(request, gangs_to_serve, offers, caps))
+            served.update(serve(request, gangs_to_serve, offers, caps, awaited))
     decided: NextLaunch | None = None
+    late: RequestTooLate | None = None
     refusals = Refusals(site, request)
-    while len(served) < len(request.nodes) and not trouble:
+    while not trouble:
+        # Each refused call may have taken long. Look again before the next launch.
+        awaited.look()
+        late = awaited.find_lateness()
+        settled = served | awaited.gone | awaited.up
+        if settled.issuperset(request.nodes):
+            break
         # Record only the first ranking. The recorded launches show how it changed later.
         decided, spec = _decide_next_launch(
             site,
             request,
-            gangs_to_serve,
-            served,
+            awaited.whole(gangs_to_serve),
+            settled,
             offers,
             caps,
             is_ranking_recorded=decided is not None,
+            is_late=late is not None,
         )
         if spec is None:
             break
@@ -169,39 +197,46 @@ def _provision_pool(
             offers = _leave_out(offers, spec.offer)
     refusals.record_collected()
     waiting: tuple[str, ...] = ()
-    cause: AnyCause | None = None
-    if decided and decided.delayed_nodes and decided.cap:
-        waiting, cause = _let_wait(site, request, decided, decided.cap, asked_at)
-    served_or_waiting = served.union(waiting)
-    missing = tuple(n for n in request.nodes if n not in served_or_waiting)
+    if decided and decided.delayed_nodes and decided.cap and not late:
+        waiting = _let_wait(site, request, decided, decided.cap)
+    settled = served | awaited.gone | awaited.up
+    missing = tuple(n for n in request.nodes if n not in settled and n not in waiting)
     if not missing:
         return None, waiting
-    cause = (
-        trouble or cause or (_explain_missing(request, missing, decided) if decided else NoOffers())
-    )
+    cause = trouble or _find_cause(request, missing, decided, late, awaited.gone)
     spare = decided.spare_nodes if decided else 0
     return Shortfall(request=request, nodes=missing, cause=cause, spare_nodes=spare), waiting
 
 
-def _let_wait(
-    site: Site, request: NodeRequest, decided: NextLaunch, cap: BootCap, asked_at: float | None
-) -> tuple[tuple[str, ...], TurnMissed | None]:
-    """Return the nodes that may continue to wait for their turn. If they may not, return no nodes,
-    and the reason.
+def _find_cause(
+    request: NodeRequest,
+    missing: Sequence[str],
+    decided: NextLaunch | None,
+    late: RequestTooLate | None,
+    left_by_slurm: frozenset[str],
+) -> AnyCause:
+    """Return why the ``missing`` nodes get no machine although the cloud answered."""
+    # If no offer has room, people must read why, and not that it is too late.
+    if late and decided and decided.delayed_nodes and decided.cap:
+        return TurnMissed(waited_s=late.waited_s, timeout_s=late.timeout_s, cap=decided.cap)
+    if late and decided and decided.nodes:
+        return late
+    jobs = [share for share in request.job_nodes.values() if not left_by_slurm.isdisjoint(share)]
+    mates = {node for share in jobs for node in share}
+    if mates.issuperset(missing):
+        return NotAwaited(nodes=compress(sorted(left_by_slurm & mates)))
+    return _explain_missing(request, missing, decided) if decided else NoOffers()
 
-    ``asked_at``: Slurm gives a node up at its ResumeTimeout, so the wait counts from this time.
-    """
-    now = site.now()
-    longest = site.config.resume_timeout(site.clouds[request.pool.cloud])
-    if may_wait(asked_at, now, longest):
-        cause = WaitsForTurn(cap=cap)
-        # The request is served again every few seconds while its nodes wait.
-        if changed := site.recorder.find_changed(
-            decided.delayed_nodes, "waiting", cause, request.id
-        ):
-            record_launch_decision(site, request, changed, "waiting", cause)
-        return decided.delayed_nodes, None
-    return (), TurnMissed(waited_s=now - (asked_at or now), timeout_s=longest, cap=cap)
+
+def _let_wait(
+    site: Site, request: NodeRequest, decided: NextLaunch, cap: BootCap
+) -> tuple[str, ...]:
+    """Return the nodes that wait for their turn."""
+    cause = WaitsForTurn(cap=cap)
+    # The request is served again every few seconds while its nodes wait.
+    if changed := site.recorder.find_changed(decided.delayed_nodes, "waiting", cause, request.id):
+        record_launch_decision(site, request, changed, "waiting", cause)
+    return decided.delayed_nodes
 
 
 def _decide_next_launch(
@@ -213,8 +248,10 @@ def _decide_next_launch(
     caps: Caps,
     *,
     is_ranking_recorded: bool,
+    is_late: bool,
 ) -> tuple[NextLaunch, LaunchSpec | None]:
     """Decide the next launch. If there is one, write its intent to the ledger and return its spec.
+    If ``is_late``, only decide, to report what would have been possible.
 
     ``served``: nodes of the request that need no launch. ``is_ranking_recorded``: the first ranking
     of this request is in the records.
@@ -232,9 +269,9 @@ def _decide_next_launch(
             choices=provider.alternatives if isinstance(provider, Chooser) else 0,
         )  # fmt: skip
         must_record = not is_ranking_recorded and not decided.delayed_nodes
-        if not decided.nodes:
+        if is_late or not decided.nodes:
             if must_record:
-                record_ranking(site, decided.placement, enough=False)
+                record_ranking(site, decided.placement, enough=bool(decided.nodes))
             return decided, None
         spec = LaunchSpec(
             generation=new_generation(now, site.spool.newest(), site.epoch),

@@ -23,6 +23,7 @@ from slurm_elastic.base.errors import (
 )
 from slurm_elastic.base.faults import reach
 from slurm_elastic.base.grouping import group_by
+from slurm_elastic.controller.awaited_nodes import AwaitedNodes
 from slurm_elastic.controller.context import Site, new_generation
 from slurm_elastic.controller.ending import terminate
 from slurm_elastic.controller.extensions import Caps, Extensions
@@ -60,11 +61,17 @@ def join(site: Site) -> Extensions:
 
 
 def start_stopped(
-    site: Site, request: NodeRequest, todo: Sequence[Gang], offers: Sequence[Offer], caps: Caps
+    site: Site,
+    request: NodeRequest,
+    todo: Sequence[Gang],
+    offers: Sequence[Offer],
+    caps: Caps,
+    awaited: AwaitedNodes,
 ) -> set[str]:
     """Start the stopped machines of the nodes of ``todo``, within the limits, cheapest first. No
     machine starts for a gang that cannot get all its nodes: it would end again with the refused
-    job. Return the nodes that need no other machine.
+    job. Nor does one start for nodes that Slurm no longer waits for, or when it is too late. Return
+    the nodes that need no other machine.
     """
     cloud = request.pool.cloud
     stopped = [m for m in site.ledger.stops.machines() if m.instance.cloud == cloud]
@@ -89,10 +96,14 @@ def start_stopped(
     whole = gangs_with_room(
         request, todo, startable, offers, scope, site.now(), site.config.ranking
     )
-    nodes = {node for gang in whole for node in gang.nodes}
     served_nodes = set()
     for candidate in startable:
+        # Each start may have taken a minute, if the cloud does not answer.
+        awaited.look()
+        if awaited.find_lateness():
+            break
         node = candidate.machine.instance.node
+        nodes = {node for gang in awaited.whole(whole) for node in gang.nodes} - awaited.up
         if node in nodes and _start(site, request, candidate, caps):
             served_nodes.add(node)
     return served_nodes

@@ -30,6 +30,7 @@ from slurm_elastic.cli.clear_gone import gone
 from slurm_elastic.config import PoolSettings
 from slurm_elastic.config.joining import Join, Ssh
 from slurm_elastic.controller import provision
+from slurm_elastic.controller.awaited_nodes import AwaitedNodes
 from slurm_elastic.controller.ending import terminate
 from slurm_elastic.controller.snapshot import build_terms, take_snapshot
 from slurm_elastic.features import starting, stopping
@@ -263,7 +264,8 @@ def start(world: World, *nodes: str, caps: starting.Caps = (), **changes: Any) -
     pool = world.site.pools["burst"]
     request = NodeRequest(id="r-1", pool=pool, nodes=nodes, jobs=(7,))
     given = {"todo": [Gang(nodes=nodes)], "offers": offered(world)} | changes
-    return starting.start_stopped(world.site, request, caps=caps, **given)
+    awaited = AwaitedNodes(world.site, "pub", nodes, world.now)
+    return starting.start_stopped(world.site, request, caps=caps, awaited=awaited, **given)
 
 
 def test_only_what_is_offered_for_the_nodes_that_are_asked_for_is_started(world: World) -> None:

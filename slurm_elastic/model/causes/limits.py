@@ -110,6 +110,22 @@ class TurnMissed(Cause, frozen=True, kw_only=True):
         )
 
 
+class RequestTooLate(Cause, frozen=True, kw_only=True):
+    """Refused launches, or a wait for the cloud, took so long that the rest of ResumeTimeout is too
+    short for a boot.
+    """
+
+    waited_s: float
+    timeout_s: float
+
+    @property
+    def words(self) -> str:
+        return (
+            f"no machine could be launched within {brief(self.waited_s)}, and the rest of"
+            f" ResumeTimeout ({brief(self.timeout_s)}) is too short"
+        )
+
+
 class ReservationUsed(Cause, frozen=True, kw_only=True):
     """Machines use the reservation already: ``machines`` of ``count``, or ``spent`` of the savings
     plan's ``commit`` ($/h).
@@ -131,6 +147,13 @@ class ReservationUsed(Cause, frozen=True, kw_only=True):
 
 
 Bound = (
-    FewFree | ReservationUsed | NodesLimited | DollarsLimited | BootCap | WaitsForTurn | TurnMissed
+    FewFree
+    | ReservationUsed
+    | NodesLimited
+    | DollarsLimited
+    | BootCap
+    | WaitsForTurn
+    | TurnMissed
+    | RequestTooLate
 )
-"""All limits that leave too little room."""
+"""All limits that leave too little room or time."""

@@ -32,6 +32,16 @@ class NotPoweringUp(Cause, frozen=True, kw_only=True):
         return "Slurm does not power the node up, or no longer does"
 
 
+class NotAwaited(Cause, frozen=True, kw_only=True):
+    """Slurm no longer waits for ``nodes``, a hostlist, of the same job."""
+
+    nodes: str
+
+    @property
+    def words(self) -> str:
+        return f"Slurm no longer waits for {self.nodes}, which the same job needs"
+
+
 class NotPoweringDown(Cause, frozen=True, kw_only=True):
     """There is a request to power the node down, but slurmctld does not power it down (or no longer
     does).
@@ -418,6 +428,7 @@ Repair = (
     AskedBySlurm
     | RequestLost
     | NotPoweringUp
+    | NotAwaited
     | NotPoweringDown
     | AlreadyServed
     | NoOfferLeft
