@@ -1,8 +1,8 @@
 """Which nodes of a request may still get a machine: Slurm must wait for them, and the rest of
 ResumeTimeout must be long enough for a boot.
 
-One request may take minutes, because a cloud may refuse many offers slowly. Meanwhile slurmctld
-gives nodes up at ResumeTimeout, and users cancel jobs.
+One request may take minutes, because a cloud may refuse many offers slowly. Until a cloud has
+answered, slurmctld may give nodes up at ResumeTimeout.
 """
 
 from __future__ import annotations
@@ -69,8 +69,8 @@ class AwaitedNodes:
         self.gone = frozenset(self._nodes) - booting - self.up
 
     def whole(self, gangs: Sequence[Gang]) -> Sequence[Gang]:
-        """Return the gangs of which Slurm still waits for every node. Without one of its nodes a
-        job cannot start, so machines for the others would be useless.
+        """Return the gangs of which Slurm still waits for every node. A job that lacks a
+        node cannot start, so machines for its other nodes would be useless.
         """
         return [gang for gang in gangs if self.gone.isdisjoint(gang.nodes)]
 

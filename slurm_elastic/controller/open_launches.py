@@ -6,17 +6,21 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from msgspec.structs import replace
+
 from slurm_elastic.base.errors import SlurmError
 from slurm_elastic.controller.context import Site
-from slurm_elastic.controller.launch import LaunchOutcome, launch, rebuild_spec
+from slurm_elastic.controller.launch import Launched, LaunchOutcome, launch, rebuild_spec
 from slurm_elastic.controller.provision import provision
 from slurm_elastic.controller.snapshot import CORRELATION
 from slurm_elastic.model.causes import AnyCause
 from slurm_elastic.model.causes.composed import RepetitionFailed
-from slurm_elastic.model.cluster import Instance
+from slurm_elastic.model.cluster import Instance, NodeRequest
+from slurm_elastic.model.exclusion import COOL_DOWN
 from slurm_elastic.model.memory import generation_order
 from slurm_elastic.model.slurm import SlurmNode
 from slurm_elastic.policies import actions
+from slurm_elastic.policies.launch.ranking import shortfall
 from slurm_elastic.policies.nodes.node_state import Phase, phase
 from slurm_elastic.state.audit_trail import job_subject
 from slurm_elastic.state.ledger import Launch
@@ -40,6 +44,9 @@ def retry_launches(site: Site, batch: Sequence[actions.Retry], listed: Sequence[
     """Repeat the calls under the same tokens. If the cloud refuses one now, launch on other offers
     for the nodes that Slurm still waits for. In the first round after a start, other offers wait
     until all lists are read (NotLearntError); the nodes then get machines as lost requests.
+
+    A call whose launch would be forbidden now is not repeated, because it may be the first one that
+    reaches the cloud. The cloud's list settles the launch.
     """
     for action in batch:
         row = site.ledger.launches.get(action.generation)
@@ -55,8 +62,10 @@ def retry_launches(site: Site, batch: Sequence[actions.Retry], listed: Sequence[
         if row.pool not in site.pools:
             confirm_launches(site, [action], listed)
             continue
-        spec = rebuild_spec(site, row)
-        result = launch(site, spec, row.request, is_repetition=True)
+        if any(i.generation == row.generation for i in listed) and find_stop(site, row):
+            confirm_launches(site, [action], listed)
+            continue
+        result = _repeat(site, row, action)
         cause: AnyCause = action.cause
         if result.reason:
             cause = RepetitionFailed(cause=cause, error=result.reason)
@@ -75,6 +84,39 @@ def retry_launches(site: Site, batch: Sequence[actions.Retry], listed: Sequence[
             jobs_of_nodes = find_jobs_of_nodes(site, unserved)
             asked_at = received_at(row.request)
             provision(site, row.cloud, row.request, unserved, jobs_of_nodes, asked_at)
+
+
+def _repeat(site: Site, row: Launch, action: actions.Retry) -> Launched:
+    """Repeat the call, or refuse to. A launch that must not be repeated stays in doubt until the
+    cloud's list would have shown its machines.
+    """
+    stop = find_stop(site, row)
+    if stop is None:
+        return launch(site, rebuild_spec(site, row), row.request, is_repetition=True)
+    if action.lapse is None:
+        return Launched(outcome=LaunchOutcome.IN_DOUBT, reason=str(stop))
+    site.ledger.launches.record_failure(row.generation, str(action.lapse), site.now())
+    return Launched(outcome=LaunchOutcome.REFUSED, reason=str(stop))
+
+
+def find_stop(site: Site, row: Launch) -> AnyCause | None:
+    """Return why this launch or start, which was decided earlier, would be forbidden now: an
+    order, a limit, a budget, or a cloud that is shut. None if it would be allowed.
+    """
+    pool, state = site.pools[row.pool], site.ledger.state()
+    # The launch itself counts in all bounds since its intent, so its call adds nothing to them.
+    before = replace(
+        state,
+        launches=tuple(r for r in state.launches if r.generation != row.generation),
+        machines=tuple(m for m in state.machines if m.instance.generation != row.generation),
+        # A cool-down only saves useless calls, and the refusal of this very call may have set it.
+        exclusions=tuple(x for x in state.exclusions if x.kind is not COOL_DOWN),
+    )
+    request = NodeRequest(id=row.request, pool=pool, nodes=row.nodes, jobs=row.jobs)
+    scope, now = site.scope(pool, before), site.now()
+    # The cloud may use any of the offers. Their free counts are from before the launch.
+    stops = (shortfall(request, [replace(o, free=None)], scope, now) for o in row.offers)
+    return next((stop for stop in stops if stop is not None), None)
 
 
 def _is_suspended(site: Site, row: Launch) -> bool:

@@ -28,6 +28,7 @@ from slurm_elastic.controller.context import Site, new_generation
 from slurm_elastic.controller.ending import terminate
 from slurm_elastic.controller.extensions import Caps, Extensions
 from slurm_elastic.controller.launch import assign_addresses, call_with_retries
+from slurm_elastic.controller.open_launches import find_stop
 from slurm_elastic.controller.snapshot import CORRELATION
 from slurm_elastic.features.stopping import recipes_of
 from slurm_elastic.model.causes.composed import RepetitionFailed
@@ -237,12 +238,16 @@ def _give_up(site: Site, machine: Machine, disk: float, answer: _Answer, correla
 
 
 def _keep_stopped(site: Site, machine: Machine, disk: float, answer: _Answer) -> None:
-    """Record that the machine is still stopped, at the price of its ``disk`` ($/h)."""
+    """Record that the machine is still stopped, at the price of its ``disk`` ($/h), which is also
+    all that it has cost since the intent of the start.
+    """
     instance, cause = machine.instance, CannotBeStarted(error=answer.error or "")
     log.warning("start denied node=%s id=%s error=%s", instance.node, instance.id, answer.error)
     now = site.now()
-    site.ledger.stops.record_stopping(instance.cloud, [instance.id], cause, now)
-    site.ledger.stops.record_stopped(instance.cloud, {instance.id: disk}, now)
+    with site.ledger.together():
+        site.ledger.stops.record_never_ran(instance.cloud, instance.id, disk)
+        site.ledger.stops.record_stopping(instance.cloud, [instance.id], cause, now)
+        site.ledger.stops.record_stopped(instance.cloud, {instance.id: disk}, now)
 
 
 # The actions of the repair.
@@ -252,7 +257,7 @@ def start_again(
     site: Site, snapshot: ClusterSnapshot, starts: Sequence[actions.StartAgain]
 ) -> None:
     """Repeat the start of these machines. A machine that cannot be started is ended, and its node
-    gets another one.
+    gets another one. A machine that may not start now stays stopped, and its node is given back.
     """
     cloud = snapshot.terms.cloud
     if site.ledger.end_only:
@@ -262,17 +267,29 @@ def start_again(
         instance = machine.instance
         if instance.cloud != cloud or instance.id not in cause_by_id or not machine.is_wanted:
             continue
-        answer = _call(site, instance, again=True)
+        answer = _call_again(site, machine)
         kind, cause = "started", cause_by_id[instance.id]
         if answer.error is not None:
             kind = "start-refused"
             cause = RepetitionFailed(cause=cause, error=answer.error or "in doubt")
         site.record(CORRELATION, kind, (instance.node,), cause)
-        if answer.error:
-            disk = (
-                site.pool_of[instance.node].stopped_price if instance.node in site.pool_of else 0.0
-            )
+        pool = site.pool_of.get(instance.node)
+        disk = pool.stopped_price if pool is not None else 0.0
+        if answer.error and answer.stays:
+            _keep_stopped(site, machine, disk, answer)
+        elif answer.error:
             _give_up(site, machine, disk, answer, CORRELATION)
+
+
+def _call_again(site: Site, machine: Machine) -> _Answer:
+    """Repeat the start, unless it would be forbidden now. The cloud lists the machine as stopped,
+    so it is recorded as stopped then.
+    """
+    row = site.ledger.launches.get(machine.instance.generation)
+    stop = find_stop(site, row) if row is not None and row.pool in site.pools else None
+    if stop is not None:
+        return _Answer(str(stop), stays=True)
+    return _call(site, machine.instance, again=True)
 
 
 def runs_again(site: Site, snapshot: ClusterSnapshot, running: Sequence[actions.RunsAgain]) -> None:

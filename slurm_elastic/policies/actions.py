@@ -20,6 +20,7 @@ from msgspec import Struct
 
 from slurm_elastic.base.sentence import Sentence
 from slurm_elastic.model.causes import AnyCause, JobSave, Quoted
+from slurm_elastic.model.causes.repairs import NothingLaunched
 from slurm_elastic.model.exclusion import ExclusionKind
 from slurm_elastic.model.memory import Drained
 
@@ -209,8 +210,12 @@ class Confirm(OnLaunch, frozen=True, kw_only=True):
 
 
 class Retry(OnLaunch, frozen=True, kw_only=True):
-    """Repeat the launch call with the same idempotency token."""
+    """Repeat the launch call with the same idempotency token. If the launch would be forbidden now,
+    its call must not be repeated. ``lapse`` is then why it has started no machine; None if one may
+    still appear in the list.
+    """
 
+    lapse: NothingLaunched | None = None
     kind: ClassVar[str] = "retry"
 
 

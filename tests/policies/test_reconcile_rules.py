@@ -106,7 +106,7 @@ CASES = {
     "to be started, still stopped": (
         view(BOOTING, tracked=(BEGUN,), listed=(IS_OFF,)), [("start", "i-1")]),
     "to be started, still stopping": (
-        view(BOOTING, tracked=(BEGUN,), listed=(STOPPED,)), [("terminate-stopped", "i-1")]),
+        view(BOOTING, tracked=(BEGUN,), listed=(STOPPED,)), []),
     "started, registered, stopped": (
         view(BOOTING, tracked=(replace(BEGUN, has_registered=True),), listed=(IS_OFF,)),
         [("terminate-stopped", "i-1")]),
@@ -164,6 +164,10 @@ CASES = {
     "intent answered in part, another machine has the other node": (
         view(BOOTING, tracked=(KNOWN,), listed=(SEEN, NINTH), intents=(BOTH,)),
         [("adopt", "i-9"), ("confirm", "g9")]),
+    "intent answered in part, its other node is wanted": (
+        view(BOOTING, listed=(NINTH,), intents=(BOTH,)), [("adopt", "i-9"), ("retry", "g9")]),
+    "intent answered in part, its other node is not wanted": (
+        view(OFF, listed=(NINTH,), intents=(BOTH,)), [("adopt", "i-9"), ("confirm", "g9")]),
     "intents unanswered, wanted, of the same node": (
         view(BOOTING, intents=(INTENT, replace(BOTH, generation="g8", created=NOW - 9))),
         [("abandon", "g9")]),

@@ -72,22 +72,32 @@ def _settle(
     # These nodes had no machine when the launch was decided, as far as the ledger knew: its file
     # was lost, or a list was incomplete. To retry would give them a second machine.
     served_by_others = sorted(lacking_nodes & served_nodes)
+    awaited_nodes = [n for n in lacking_nodes if view.phase(n) is Phase.POWERING_UP]
+    lapse = _find_lapse(view, intent, patience, served_by_others)
     if machines:
         # The launch took effect. A retry with its token starts nothing new; the cloud only reports
-        # which machines exist.
-        kind = Confirm if not lacking_nodes or served_by_others else Retry
+        # which machines exist. If Slurm no longer waits for the others, the list is enough.
+        is_whole = not lacking_nodes or served_by_others or (lapse and not awaited_nodes)
+        kind = Confirm if is_whole else Retry
         return kind(generation=intent.generation, cause=MachinesOfLaunch(count=len(machines)))
-    awaited_nodes = [n for n in intent.nodes if view.phase(n) is Phase.POWERING_UP]
     if awaited_nodes and not served_by_others:
-        return Retry(generation=intent.generation, cause=StillWanted(count=len(awaited_nodes)))
+        still_wanted = StillWanted(count=len(awaited_nodes))
+        return Retry(generation=intent.generation, cause=still_wanted, lapse=lapse)
+    return Abandon(generation=intent.generation, cause=lapse) if lapse else None
+
+
+def _find_lapse(
+    view: CloudView, intent: Intent, patience: Thresholds, served_by_others: Sequence[str]
+) -> NothingLaunched | None:
+    """Return why a launch without listed machines counts as failed; None if one of its machines may
+    still appear in the list.
+    """
     # An unknown age counts as long, or the launch would keep its nodes from others for as long as
     # the clock was set back. A machine that appears later is adopted, and ended as unneeded.
     age_s = age(intent.created, view.now)
-    # A machine of the lost call may still appear in the list.
     if age_s < patience.invisible_launch_s:
         return None
-    cause = NothingLaunched(
+    return NothingLaunched(
         age_s=round(age_s) if isfinite(age_s) else None,
         served=served_by_others[0] if served_by_others else "",
     )
-    return Abandon(generation=intent.generation, cause=cause)

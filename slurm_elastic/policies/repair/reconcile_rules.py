@@ -32,17 +32,22 @@ powering up      stopped             runs                     end-stopped, after
 any other        stopped             runs                     runs-again, after the grace: from then
                                                               on as any machine, also beside another
                                                               machine of its node
-powering up      to be started       off                      start (again)
+powering up      to be started       off                      start (again), if it would be allowed
+                                                              now; else it stays stopped
+powering up      to be started       about to be off          nothing: it starts when it is off
 any              no row              has it stopped           adopt, after the grace
 up, busy, heard  machine             has it stopped           nothing: the job runs
 any other        machine             has it stopped           terminate, after the grace: it has
                                                               stopped itself (dead-man switch) or
                                                               was stopped, and serves no node
 any              open intent         all its machines seen    confirm
+not powering up  open intent         some, long enough        confirm
 any              open intent         some are seen            adopt these, which may be gone before
                                                               it answers; retry (its answer lists
                                                               all of them)
-powering up      open intent         nothing                  retry (same token)
+powering up      open intent         nothing                  retry (same token). A call that is
+                                                              forbidden by now: abandon, after long
+                                                              enough
 any              open intent and     nothing of this intent   abandon, after long enough: the call
                  another machine                              would make its node a second one
 not powering up  open intent         nothing, long enough     abandon
@@ -290,7 +295,9 @@ def _while_wanted(
         case None:
             return _note_missing(machine) if machine.id in listing.gone else None
         case InstanceState.STOPPING | InstanceState.STOPPED:
-            return _to_be_started(view, machine, state) or _stopped(view, machine, node, listing)
+            if _awaits_start(view, machine):
+                return _to_be_started(machine, state)
+            return _stopped(view, machine, node, listing)
         case InstanceState.PENDING | InstanceState.RUNNING | InstanceState.TERMINATED:
             return _standing(view, machine, node)
         case _:
@@ -332,16 +339,18 @@ def _stopped(
     return TerminateStopped(machine=machine.id, cause=StoppedByOthers())
 
 
-def _to_be_started(
-    view: CloudView, machine: TrackedInstance, state: InstanceState
-) -> Action | None:
-    """Repeat the start of a machine whose start was decided, if the call was lost or has not taken
-    effect. A repeated start does no harm.
-    """
+def _awaits_start(view: CloudView, machine: TrackedInstance) -> bool:
+    """Whether the start of the machine was decided and its node still waits for it."""
     awaits_start = machine.first_launched_at is not None and not machine.has_registered
-    if not awaits_start or state is not InstanceState.STOPPED:
-        return None
-    if view.phase(machine.node) is not Phase.POWERING_UP:
+    return awaits_start and view.phase(machine.node) is Phase.POWERING_UP
+
+
+def _to_be_started(machine: TrackedInstance, state: InstanceState) -> Action | None:
+    """Repeat the start of a machine whose call was lost or has not taken effect. A repeated start
+    does no harm.
+    """
+    # No cloud starts a machine that it is still stopping. A later round repeats the start.
+    if state is InstanceState.STOPPING:
         return None
     return StartAgain(machine=machine.id, cause=StartPending())
 

@@ -147,6 +147,17 @@ class StopRows:
                 price, price, now, encoded(cause), cloud, id_,
             )  # fmt: skip
 
+    def record_never_ran(self, cloud: str, id_: str, price: float) -> None:
+        """Record that a machine costs only ``price`` ($/h) since the intent of its start, because
+        the cloud has not started it.
+        """
+        with self._store.transaction("machines"):
+            self._store.change(
+                "update machines set price = ?, worst_price = ? "
+                f"where cloud = ? and id = ? and {where_allowed(LedgerCall.START_REFUSED)}",
+                price, price, cloud, id_,
+            )  # fmt: skip
+
     def record_ending_of_stopped(
         self, cloud: str, ids: Collection[str], cause: AnyCause, now: float
     ) -> None:
