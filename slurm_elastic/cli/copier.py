@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from slurm_elastic.base.errors import ConfigError, SlurmElasticError
-from slurm_elastic.base.signals import on_end
+from slurm_elastic.base.signals import accept_ends, on_end
 from slurm_elastic.cli.arguments import add_config
 from slurm_elastic.cli.helptext import Command, examples
 from slurm_elastic.cli.root_service import uid_of
@@ -21,6 +21,7 @@ from slurm_elastic.machine.jobfiles.copier import Copier
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Serve until SIGTERM. Exit 2: wrong configuration or not root; 1: another error."""
+    accept_ends()
     prepare()
     arguments = parser().parse_args(argv)
     log_plainly(logging.INFO)

@@ -11,6 +11,7 @@ from pathlib import Path
 
 from slurm_elastic.base.errors import ConfigError, SlurmElasticError
 from slurm_elastic.base.hostlist import expand
+from slurm_elastic.base.signals import accept_ends
 from slurm_elastic.cli.arguments import add_config, pause
 from slurm_elastic.cli.helptext import Command, examples
 from slurm_elastic.cli.root_service import serve, uid_of
@@ -26,6 +27,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
     Exit 2: wrong configuration; 1: another error.
     """
+    accept_ends()
     prepare()
     arguments = parser().parse_args(argv)
     log_plainly(logging.INFO)

@@ -7,7 +7,6 @@ import contextlib
 import errno
 import logging
 import os
-import signal
 import sqlite3
 import sys
 from collections.abc import Callable, Iterator
@@ -16,7 +15,7 @@ from pathlib import Path
 from slurm_elastic.base import heap
 from slurm_elastic.base.account import is_roots
 from slurm_elastic.base.errors import ConfigError, PassingError, SlurmElasticError, SlurmError
-from slurm_elastic.base.signals import on_end
+from slurm_elastic.base.signals import accept_ends, on_end
 from slurm_elastic.cli.arguments import add_config
 from slurm_elastic.cli.helptext import Command, examples
 from slurm_elastic.cli.streams import log_plainly, prepare, visible
@@ -52,6 +51,7 @@ def run_parsed(
     load: Callable[[Path], Config] = configfile.load,
 ) -> int:
     """Do as ``run_service``, with parsed options. Without ``lock`` the state is only read."""
+    accept_ends()
     prepare()
     heap.share_one()  # before the first thread: glibc gives each thread a heap that only grows
     log_plainly(args.log_level.upper())
@@ -89,8 +89,6 @@ def _sentence(error: Exception) -> str:
 
 def on_stop(stop: Callable[[], object]) -> None:
     """Call ``stop`` at the first SIGTERM or SIGINT."""
-    # A service started below slurmctld would inherit its blocked signals, SIGTERM among them.
-    signal.pthread_sigmask(signal.SIG_SETMASK, set())
     on_end(stop)
 
 

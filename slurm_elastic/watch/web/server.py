@@ -29,6 +29,7 @@ from starlette.staticfiles import StaticFiles
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from slurm_elastic.base.errors import SlurmElasticError
+from slurm_elastic.base.signals import accept_ends, bound_end
 from slurm_elastic.watch.web.acting import ActRoutes, visitor_of
 from slurm_elastic.watch.web.actions import NO_ACTIONS
 from slurm_elastic.watch.web.connection import Connection
@@ -106,7 +107,9 @@ class PageServer(uvicorn.Server):
 def serve(app: Starlette, link: socket.socket, group: int | None = None) -> None:
     """Serve until SIGINT or SIGTERM."""
     for number in (signal.SIGINT, signal.SIGTERM):  # uvicorn raises them again when it has ended
-        signal.signal(number, lambda *_: None)
+        # A visitor's question may take minutes, and Python waits for its thread.
+        signal.signal(number, lambda *_: bound_end())
+    accept_ends()
     PageServer(app, group).run(sockets=[link])
 
 
