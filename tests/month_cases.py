@@ -9,7 +9,7 @@ from pathlib import Path
 from slurm_elastic.base.hostlist import compress
 from slurm_elastic.model.causes import Quoted
 from slurm_elastic.model.cluster import Instance, InstanceState, Market
-from slurm_elastic.model.memory import ChargedRun, Drained
+from slurm_elastic.model.memory import ChargedRun, Drained, PurchaseTerms
 from slurm_elastic.state.ledger import Ledger
 
 BEGIN = datetime(2026, 8, 1, tzinfo=UTC).timestamp()
@@ -114,7 +114,11 @@ def _serve(
             zone="a", market=market, price=price, state=InstanceState.RUNNING,
             launched=round(at, 3),
         )  # fmt: skip
-        ledger.machines.adopt(one, pool, at, dearest)
+        terms = PurchaseTerms(
+            billing_increment_s=3600 if cloud == "hourly" else 1,
+            on_demand_price={"small": 0.36, "big": 0.8}[kind] if cloud == "aws" else None,
+        )
+        ledger.machines.adopt(one, pool, at, dearest, terms=terms)
         up = at + min(chance.uniform(20, 300), lasts * 0.9)
         ledger.machines.record_registration(cloud, [id_], round(up, 3))
         if (over := at + lasts) < NOW:

@@ -202,7 +202,7 @@ def test_whatever_ran_where_all_keys_sum_to_the_ledgers_charge(
             for n, (nodes, begin, length, part, who) in enumerate(ran)
         ])  # fmt: skip
         now = T + 30_000
-        expected = sum(ledger.books.dollars(cloud, T - 1, now, 1) for cloud in ("aws", "own"))
+        expected = sum(ledger.books.dollars(cloud, T - 1, now) for cloud in ("aws", "own"))
         books = read_books(config, ledger, T - 1, None, now)
         ledger.close()
     sums = {by: report(books, by, share_unused=shared) for by in By}

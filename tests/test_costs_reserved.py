@@ -21,7 +21,7 @@ from slurm_elastic.features.cost_keys import By
 from slurm_elastic.features.usage_counters import counted
 from slurm_elastic.model.causes import Quoted
 from slurm_elastic.model.cluster import Market
-from slurm_elastic.model.memory import ChargedRun
+from slurm_elastic.model.memory import ChargedRun, PurchaseTerms
 from slurm_elastic.state.ledger import Ledger
 from slurm_elastic.watch.view.focus import rows
 
@@ -79,7 +79,8 @@ def test_a_reservation_dearer_than_on_demand_prices_nothing_else(site: tuple[Pat
     site[0].write_text(text)
     ledger = Ledger(site[1])
     one = replace(machine("pub9", T, 9.0, market=Market.RESERVED), reservation="year")
-    ledger.machines.adopt(one, "burst", T, 9.0)
+    terms = PurchaseTerms(on_demand_price=0.36)
+    ledger.machines.adopt(one, "burst", T, 9.0, terms=terms)
     ledger.machines.record_end("aws", [one.id], Quoted(text="gone"), T + HOUR)
     ledger.close()
     (charge,) = [c for c in charges(read(site)) if c.machine.instance.node == "pub9"]

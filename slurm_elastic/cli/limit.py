@@ -16,7 +16,7 @@ from slurm_elastic.cli.giving_orders import (
 )
 from slurm_elastic.config import Config, blocked_clouds
 from slurm_elastic.config.limit_changes import DOLLARS, KEYS, checked, configured, scope_named
-from slurm_elastic.config.pool_rules import disk_prices, paid_reservations
+from slurm_elastic.config.pool_rules import paid_reservations
 from slurm_elastic.model.causes.stops import CloudBlocked
 from slurm_elastic.model.directive import (
     LimitChange,
@@ -107,7 +107,7 @@ def _preview(
     # Stopped machines and launches without an answer count, too.
     live = [m for m in facts.machines if not m.has_ended]
     held = paid_reservations(config, facts.now)
-    paid = usage((*live, *facts.stopped), facts.open_launches, paid=held, disks=disk_prices(config))
+    paid = usage((*live, *facts.stopped), facts.open_launches, paid=held)
     if word.key == DOLLARS:
         used = paid.dollars_per_hour.get(word.scope, 0.0)
         yield f"now {money(used)}/h at the worst prices{_over(used, word)}"

@@ -19,7 +19,6 @@ from slurm_elastic.base.month import Month
 from slurm_elastic.base.units import counted, does
 from slurm_elastic.cli import history as history_files
 from slurm_elastic.config import Config, domain_pools
-from slurm_elastic.config.pool_rules import disk_prices
 from slurm_elastic.features.policy_chooser import own_nodes
 from slurm_elastic.model.cluster import Instance, Market
 from slurm_elastic.model.memory import Machine
@@ -107,7 +106,7 @@ def _replay(
         except SlurmError:
             notes.append("Slurm does not answer, so the site's own nodes are unknown")
     machines = _machines(config, month)
-    paid = _paid_prices(config, machines, history, month) if machines else None
+    paid = _paid_prices(machines, history, month) if machines else None
     setting = setting_of(history, config, Options(static=static, paid=paid))
     setting = with_boots(setting, measured_boots(machines))
     on_demand = _spot_pools_on_demand(config, setting.configured.pools)
@@ -149,25 +148,22 @@ def measured_boots(machines: Sequence[Machine]) -> dict[str, BootTimes]:
     }
 
 
-def _paid_prices(
-    config: Config, machines: Iterable[Machine], history: History, month: Month
-) -> PriceTrace | None:
+def _paid_prices(machines: Iterable[Machine], history: History, month: Month) -> PriceTrace | None:
     """The spot prices at the launches of these machines, without disks; None if there are none."""
     jobs = history.jobs
     last_s = max(submit + run for submit, run in zip(jobs.submit, jobs.run, strict=True))
     begin = min(month.begin, history.start) if history.start else month.begin
     # A second more, because the simulator asks for the price at the end of the last job.
     end = max(month.end, history.start + last_s + 1)
-    return paid_prices(without_disks(config, machines), begin, end)
+    return paid_prices(without_disks(machines), begin, end)
 
 
-def without_disks(config: Config, machines: Iterable[Machine]) -> Iterator[Instance]:
+def without_disks(machines: Iterable[Machine]) -> Iterator[Instance]:
     """Yield the machines' instances with the prices of their types. The ledger's prices contain
     the disks, which the simulator adds again.
     """
-    disks = disk_prices(config)
     for machine in machines:
-        price = machine.instance.price - disks.get(machine.pool, 0.0)
+        price = machine.instance.price - machine.terms.disk_price
         yield replace(machine.instance, price=price)
 
 

@@ -9,7 +9,7 @@ from slurm_elastic.base.hostlist import expand
 from slurm_elastic.base.units import brief, counted, does, money
 from slurm_elastic.config import Config, domain_pools
 from slurm_elastic.config.limit_changes import with_limits
-from slurm_elastic.config.pool_rules import cheapest, disk_prices, paid_reservations
+from slurm_elastic.config.pool_rules import cheapest, paid_reservations
 from slurm_elastic.model.cluster import Usage
 from slurm_elastic.model.directive import (
     Departure,
@@ -92,7 +92,7 @@ def _partitions(
 def _usage(config: Config, facts: Facts) -> Usage:
     live = [m for m in facts.machines if not m.has_ended]
     held = paid_reservations(config, facts.now)
-    return usage(live, facts.open_launches, paid=held, disks=disk_prices(config))
+    return usage(live, facts.open_launches, paid=held)
 
 
 def _replacements(

@@ -16,7 +16,6 @@ from slurm_elastic.base.units import brief, counted, money
 from slurm_elastic.cli.streams import visible
 from slurm_elastic.cli.trial_evidence import Evidence
 from slurm_elastic.config import Config
-from slurm_elastic.config.pool_rules import billing_units
 from slurm_elastic.model.causes import Quoted
 from slurm_elastic.model.cluster import Pool
 from slurm_elastic.model.job_key import JobKey
@@ -207,7 +206,7 @@ class Trial:
             try:
                 leftover = self._rest()
                 if is_over(leftover):
-                    self._say(TrialStep.ENDED, _ended_words(self.config, leftover.machines))
+                    self._say(TrialStep.ENDED, _ended_words(leftover.machines))
                     return True
                 if jobs := self._jobs_of_others():
                     print(visible(_left_to(self.node, jobs)), flush=True)
@@ -436,11 +435,11 @@ def _is_free(node: SlurmNode) -> bool:
     return phase(node) is Phase.POWERED_DOWN and not is_drained(node) and not is_down(node)
 
 
-def _ended_words(config: Config, machines: Sequence[Machine]) -> str:
+def _ended_words(machines: Sequence[Machine]) -> str:
     if not machines:
         return "no machine was started"
-    units, now = billing_units(config), time.time()
-    dollars = sum(units.dollars(machine, now) for machine in machines)
+    now = time.time()
+    dollars = sum(machine.lease.cost(now) for machine in machines)
     return f"{MEANING[TrialStep.ENDED]}; {money(dollars)} in all"
 
 

@@ -7,9 +7,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable, Mapping
-
-from msgspec import Struct
+from collections.abc import Iterable
 
 from slurm_elastic.config import Config, PoolSettings
 from slurm_elastic.config.clouds import CloudSettings, InstanceType
@@ -24,7 +22,7 @@ from slurm_elastic.config.policies import (
 from slurm_elastic.config.policy_choice import candidates, with_policy
 from slurm_elastic.config.release_kinds import release_of
 from slurm_elastic.model.cluster import Location, Pool
-from slurm_elastic.model.memory import Machine
+from slurm_elastic.model.memory import UNKNOWN_TERMS, PurchaseTerms
 from slurm_elastic.model.reserved import Held
 from slurm_elastic.policies.growth.capacity import Slurm, SteadyStream
 from slurm_elastic.policies.growth.release import Delayed, Idle, IdleOrder, OwnRelease
@@ -105,37 +103,26 @@ def lease_of(config: Config, cloud: CloudSettings) -> int:
     return round(_first((cloud.policies.billing_increment, config.policies.billing_increment), 1))
 
 
-class BillingUnits(Struct, frozen=True, kw_only=True):
-    """The units (s) in which machines are billed. ``by_pool``: of pools with a unit of their own,
-    such as machines whose system is billed by the hour.
-    """
-
-    by_cloud: Mapping[str, int]
-    by_pool: Mapping[str, int]
-
-    def unit(self, cloud: str, pool: str) -> int:
-        """The unit for a machine. It is a second for a cloud outside the configuration."""
-        return self.by_pool.get(pool, self.by_cloud.get(cloud, 1))
-
-    def dollars(self, machine: Machine, now: float) -> float:
-        """The cost of a machine until ``now``, at the price at which it was bought."""
-        return machine.lease.cost(now, self.unit(machine.instance.cloud, machine.pool))
-
-    @property
-    def longest(self) -> int:
-        """The longest unit of all."""
-        return max((1, *self.by_cloud.values(), *self.by_pool.values()))
+def longest_increment(config: Config) -> int:
+    """The longest unit (s) in which a cloud or pool of the configuration bills."""
+    pools = (pool.policies.billing_increment for pool in config.pools)
+    of_pools = (round(unit) for unit in pools if unit is not None)
+    return max((1, *(lease_of(config, cloud) for cloud in config.clouds), *of_pools))
 
 
-def billing_units(config: Config) -> BillingUnits:
-    """The units of all clouds and pools, as ``rules`` has them."""
-    return BillingUnits(
-        by_cloud={cloud.name: lease_of(config, cloud) for cloud in config.clouds},
-        by_pool={
-            pool.name: round(unit)
-            for pool in config.pools
-            if (unit := pool.policies.billing_increment) is not None
-        },
+def purchase_terms(config: Config, cloud: str, pool: str, instance_type: str) -> PurchaseTerms:
+    """The terms on which the pool buys a machine of that type in the cloud now."""
+    settings = next((c for c in config.clouds if c.name == cloud), None)
+    of_pool = next((p for p in config.pools if p.name == pool), None)
+    if settings is None:
+        return UNKNOWN_TERMS
+    unit = None if of_pool is None else of_pool.policies.billing_increment
+    disk_price = 0.0 if of_pool is None else of_pool.machine.disk_price
+    shape = settings.shapes.get(instance_type)
+    return PurchaseTerms(
+        billing_increment_s=lease_of(config, settings) if unit is None else round(unit),
+        disk_price=disk_price,
+        on_demand_price=None if shape is None else shape.price + disk_price,
     )
 
 
@@ -207,11 +194,6 @@ def on_demand_prices(cloud: CloudSettings, pool: Pool) -> dict[str, float]:
         return {"": cloud.flat_price}
     disks = pool.machine.disk_price
     return {name: kind.price + disks for name, kind in types_of(cloud, pool).items()}
-
-
-def disk_prices(config: Config) -> dict[str, float]:
-    """The price of the disks of one machine ($/h), by pool with such a price."""
-    return {p.name: p.machine.disk_price for p in config.pools if p.machine.disk_price}
 
 
 def cheapest(cloud: CloudSettings, pool: Pool) -> float:

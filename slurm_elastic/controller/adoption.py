@@ -94,7 +94,9 @@ def _write_row(site: Site, instance: Instance, worst: float) -> Machine | None:
     # Every user of the cloud account may edit the price tag. Too low a price would leave room in
     # the limits for further machines, so the configured price is the least that counts.
     worst = max(worst, _configured_price(site, instance, pool), instance.price)
-    return site.ledger.machines.adopt(instance, name, site.now(), worst, site.providers.keys())
+    return site.ledger.machines.adopt(
+        instance, name, site.now(), worst, site.providers.keys(), site.terms_of(name)(instance)
+    )
 
 
 def _configured_price(site: Site, instance: Instance, pool: Pool | None) -> float:

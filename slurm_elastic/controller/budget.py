@@ -7,7 +7,6 @@ The ledger adds up the spending, but only if a budget is set.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from datetime import UTC, datetime
 
 from msgspec.structs import replace
 
@@ -15,7 +14,7 @@ from slurm_elastic.config import Config
 from slurm_elastic.config.clouds import CloudSettings
 from slurm_elastic.config.limit_changes import with_limits
 from slurm_elastic.config.policies import WhenSpent
-from slurm_elastic.config.pool_rules import billing_units, bounds_of, disk_prices, paid_reservations
+from slurm_elastic.config.pool_rules import bounds_of, paid_reservations
 from slurm_elastic.model.causes import AnyCause
 from slurm_elastic.model.causes.stops import (
     BudgetSpent,
@@ -31,7 +30,12 @@ from slurm_elastic.policies.launch.exclusions import RANKED
 from slurm_elastic.policies.launch.ranking import Scope
 from slurm_elastic.policies.money.account_budgets import Overdrawn, Shares, charged, overdrawn
 from slurm_elastic.policies.money.accounting import booting, usage
-from slurm_elastic.policies.money.bounds import UNBOUNDED, Bounds, Spent
+from slurm_elastic.policies.money.bounds import (
+    UNBOUNDED,
+    Bounds,
+    Spent,
+    begin_of_day_and_month,
+)
 from slurm_elastic.policies.money.reservations import spent_on
 from slurm_elastic.state.ledger import Ledger, LedgerState
 
@@ -186,7 +190,6 @@ def build_scope(
             state.launches,
             worst_prices,
             paid,
-            disk_prices(config),
         ),
         # The ranking needs no held nodes, and a large site has thousands of them.
         exclusions=tuple(x for x in state.exclusions if x.kind in RANKED),
@@ -269,11 +272,9 @@ class _PaidReader:
 
     def __init__(self, config: Config, ledger: Ledger, now: float) -> None:
         self._ledger, self._now = ledger, now
-        self._units = billing_units(config)
         self._held = ledger.books.counted_reservations(config.held, now)
-        self._disks = disk_prices(config)
         month = begin_of_day_and_month(now)[1]
-        self._stamp = ledger.books.ended_stamp(month - self._units.longest)
+        self._stamp = ledger.books.ended_stamp(month - ledger.books.longest_increment())
 
     def dollars(self, cloud: str, since: float) -> float:
         """Return the dollars of a cloud's machines and reservations from ``since`` on."""
@@ -284,11 +285,10 @@ class _PaidReader:
         payers.
         """
         books, now = self._ledger.books, self._now
-        lease, by_pool = self._units.unit(cloud, ""), self._units.by_pool
         reserved = books.reserved(cloud, since, now, self._stamp)
         return [
-            *books.cost_by_payers(cloud, since, now, lease, self._stamp, by_pool),
-            *spent_on(reserved, self._held.get(cloud, ()), since, now, self._disks),
+            *books.cost_by_payers(cloud, since, now, self._stamp),
+            *spent_on(reserved, self._held.get(cloud, ()), since, now),
         ]
 
 
@@ -330,16 +330,3 @@ def _list_former_clouds(config: Config, ledger: Ledger, since: float, now: float
     names = {cloud.name for cloud in config.clouds}
     reserved = ledger.books.counted_reservations(config.held, now)
     return sorted({*ledger.machines.clouds(since), *reserved} - names)
-
-
-def end_of_day_and_month(now: float) -> tuple[float, float]:
-    """Return when this day and this month end (Unix time), in UTC."""
-    day, month = begin_of_day_and_month(now)
-    # Every month has ended 32 days after its begin, and the month after it has not.
-    return day + 86400, begin_of_day_and_month(month + 32 * 86400)[1]
-
-
-def begin_of_day_and_month(now: float) -> tuple[float, float]:
-    """Return when this day and this month began (Unix time), in UTC."""
-    today = datetime.fromtimestamp(now, UTC).replace(hour=0, minute=0, second=0, microsecond=0)
-    return today.timestamp(), today.replace(day=1).timestamp()

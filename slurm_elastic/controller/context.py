@@ -18,7 +18,7 @@ from slurm_elastic.base.hostlist import expand
 from slurm_elastic.base.shared_dict import SharedDict
 from slurm_elastic.config import Config, blocked_clouds, domain_pools
 from slurm_elastic.config.clouds import CloudSettings
-from slurm_elastic.config.pool_rules import disk_prices, paid_reservations, rules_of
+from slurm_elastic.config.pool_rules import paid_reservations, purchase_terms, rules_of
 from slurm_elastic.config.tunnel import clouds_with_tunnel
 from slurm_elastic.controller.budget import build_launch_scope, spans_clouds
 from slurm_elastic.controller.decision_recorder import DecisionRecorder
@@ -31,6 +31,7 @@ from slurm_elastic.model.causes.composed import NeverHere, NotYetInTime
 from slurm_elastic.model.causes.requeues import MachinesLost
 from slurm_elastic.model.cluster import Instance, Pool, Usage
 from slurm_elastic.model.journal_owner import Host
+from slurm_elastic.model.memory import PurchaseTerms
 from slurm_elastic.model.protocols import Provider, Slurm
 from slurm_elastic.model.slurm import Request
 from slurm_elastic.policies.growth.scaling import PoolRules
@@ -181,7 +182,11 @@ class Site:
         machines = (*state.machines, *state.stopped)
         paid = paid_reservations(self.config, self.now())
         worst = self.worst_prices.snapshot()
-        return usage(machines, state.launches, worst, paid, disk_prices(self.config))
+        return usage(machines, state.launches, worst, paid)
+
+    def terms_of(self, pool: str) -> Callable[[Instance], PurchaseTerms]:
+        """Return the function that says on which terms a machine of the pool is bought now."""
+        return lambda i: purchase_terms(self.config, i.cloud, pool, i.instance_type)
 
     def first_unread_cloud(self, cloud: str, read: Collection[str]) -> str:
         """Return a cloud whose machines must be listed before we may buy from ``cloud``, or "".

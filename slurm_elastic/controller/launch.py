@@ -118,7 +118,9 @@ def launch(
     for on_answer in site.extensions.on_answer:
         on_answer(spec.generation, spec.pool.name)
     with site.ledger.together():
-        site.ledger.machines.record_launch(spec.generation, instances, site.now())
+        site.ledger.machines.record_launch(
+            spec.generation, instances, site.now(), site.terms_of(spec.pool.name)
+        )
         if record_started is not None:
             record_started(instances)
     reach("launch.after-result")

@@ -36,7 +36,9 @@ def confirm_launches(
         row = site.ledger.launches.require(action.generation)
         for on_answer in site.extensions.on_answer:
             on_answer(row.generation, row.pool)
-        site.ledger.machines.record_launch(action.generation, launched, site.now())
+        site.ledger.machines.record_launch(
+            action.generation, launched, site.now(), site.terms_of(row.pool)
+        )
         site.record(CORRELATION, "confirmed", [i.node for i in launched], action.cause)
 
 

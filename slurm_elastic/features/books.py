@@ -14,12 +14,12 @@ from typing import NamedTuple
 
 from msgspec import Struct
 
+from slurm_elastic.base.billing import MINIMUM_S, paid_until
 from slurm_elastic.base.hostlist import expand
-from slurm_elastic.config import Config, domain_pools
-from slurm_elastic.config.pool_rules import BillingUnits, billing_units, disk_prices
+from slurm_elastic.config import Config
 from slurm_elastic.features.cost_keys import By
 from slurm_elastic.features.cost_sums import CostLine, CostSums, on_demand_price
-from slurm_elastic.features.reserved_charges import Charge, OnDemandPrices, SettledCloud, settled
+from slurm_elastic.features.reserved_charges import Charge, SettledCloud, settled
 from slurm_elastic.model.memory import ChargedRun, Drained
 from slurm_elastic.model.reserved import Held
 from slurm_elastic.policies.money.always_on import Fleet, RunningSpan, busiest_fleet
@@ -27,12 +27,10 @@ from slurm_elastic.policies.money.cost_split import (
     Drain,
     PaidTime,
     RunUse,
-    paid_until,
     split,
 )
 from slurm_elastic.policies.money.reservations import IdleHour
 from slurm_elastic.state.ledger import Ledger, Machine
-from slurm_elastic.state.ledger.books import MINIMUM
 from slurm_elastic.state.ledger.retention import MACHINES_KEPT
 
 MAX_PROBLEMS = 20
@@ -76,10 +74,7 @@ class Costs(Struct, frozen=True, kw_only=True):
 
 
 class CostRows(NamedTuple):
-    """The ledger's rows of a span of time (Unix time). ``held``: the reservations by cloud.
-    ``on_demand``: the present prices of the clouds with reservations. ``disks``: the price of a
-    machine's disks ($/h) by pool.
-    """
+    """The ledger's rows of a span of time (Unix time). ``held``: the reservations by cloud."""
 
     since: float
     until: float
@@ -87,11 +82,8 @@ class CostRows(NamedTuple):
     machines: Sequence[Machine]
     runs: Sequence[ChargedRun]
     drains: Sequence[Drained]
-    units: BillingUnits
     held: Mapping[str, Sequence[Held]] = {}
     first_launch: float | None = None
-    on_demand: Mapping[tuple[str, str, str], float] = {}
-    disks: Mapping[str, float] = {}
 
 
 def read_books(
@@ -100,15 +92,14 @@ def read_books(
     """Read the rows of a span from the ledger. ``since`` is moved to the begin of the ledger's
     retention. If ``until`` is None, leases count to their ends, which may lie in the future.
     """
-    units = billing_units(config)
-    longest = units.longest
+    longest = ledger.books.longest_increment()
     since = max(since, now - MACHINES_KEPT)
     # A begun lease is paid to its end, which may lie in the future.
-    until = now + longest + MINIMUM if until is None else until
+    until = now + longest + MINIMUM_S if until is None else until
     machines = [
         machine
         # A machine that ended before the span is paid to the end of its lease, which may lie in it.
-        for machine in ledger.machines.live(ended_since=since - longest - MINIMUM, stopped=True)
+        for machine in ledger.machines.live(ended_since=since - longest - MINIMUM_S, stopped=True)
         if machine.instance.launched < until
     ]
     begin = min([since, *(m.instance.launched for m in machines)])
@@ -120,21 +111,9 @@ def read_books(
         machines,
         ledger.usage.runs(begin, until),
         ledger.usage.drains(begin, until),
-        units,
         held,
         ledger.books.first_launch(),
-        _on_demand_prices(config, held),
-        disk_prices(config),
     )
-
-
-def _on_demand_prices(config: Config, clouds: Collection[str]) -> OnDemandPrices:
-    return {
-        (pool.cloud, pool.name, name): kind.price + pool.machine.disk_price
-        for pool in domain_pools(config, expand)
-        if pool.cloud in clouds
-        for name, kind in config.cloud(pool.cloud).shapes.items()
-    }
 
 
 def charges(books: CostRows) -> Iterator[Charge]:
@@ -158,8 +137,7 @@ def idle_reservations(books: CostRows) -> tuple[IdleHour, ...]:
 
 
 def _settled(books: CostRows, bought: Sequence[Charge]) -> Iterator[SettledCloud]:
-    span = _billed_span(books)
-    return settled(books.held, bought, *span, books.on_demand, books.disks)
+    return settled(books.held, bought, *_billed_span(books))
 
 
 def _billed_span(books: CostRows) -> tuple[int, int]:
@@ -194,8 +172,7 @@ def _bought(books: CostRows) -> Iterator[Charge]:
 def leasekey_of_machine(machine: Machine, books: CostRows) -> PaidTime:
     """The machine's lease, as known at ``books.now``."""
     instance, ended = machine.instance, _ended(machine, books.now)
-    unit = books.units.unit(instance.cloud, machine.pool)
-    paid = paid_until(instance.launched, ended, unit, MINIMUM)
+    paid = paid_until(instance.launched, ended, machine.terms.billing_increment_s)
     service_end = ended if machine.retired_at is None else min(machine.retired_at, ended)
     up = service_end if machine.registered_at is None else machine.registered_at
     stopped = machine.is_off

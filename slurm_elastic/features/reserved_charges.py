@@ -13,9 +13,6 @@ from slurm_elastic.policies.money.cost_split import CostHour, apportion
 from slurm_elastic.policies.money.reservations import IdleHour, MachineHour, settle
 from slurm_elastic.state.ledger import Machine
 
-OnDemandPrices = Mapping[tuple[str, str, str], float]
-"""$/h by cloud, pool and instance type, with disks."""
-
 
 class Charge(NamedTuple):
     """The charges of one machine in the span (micro-dollars), hour by hour. ``is_settled``: its
@@ -40,20 +37,15 @@ def settled(
     bought: Sequence[Charge],
     since: int,
     until: int,
-    on_demand: OnDemandPrices,
-    disks: Mapping[str, float],
 ) -> Iterator[SettledCloud]:
     """Yield the charges of each cloud with reservations, at the prices that the cloud bills from
     ``since`` until ``until`` (ms). ``bought``: the charges of all machines at the prices at which
-    they were bought. ``on_demand``: the present prices. ``disks``: the price of a machine's disks
-    ($/h) by pool.
+    they were bought.
     """
     for cloud, held in held_by_cloud.items():
         indices = [n for n, charge in enumerate(bought) if charge.machine.instance.cloud == cloud]
         pieces = [
-            _machine_hour(bought[n].machine, hour, on_demand, disks)
-            for n in indices
-            for hour in bought[n].hours
+            _machine_hour(bought[n].machine, hour) for n in indices for hour in bought[n].hours
         ]
         settlement = settle(pieces, held, since, until)
         micro = iter(settlement.micro)
@@ -68,7 +60,7 @@ def settled(
         yield SettledCloud(repriced, settlement.idle)
 
 
-def _on_demand_price(machine: Machine, on_demand: OnDemandPrices) -> float:
+def _on_demand_price(machine: Machine) -> float:
     instance = machine.instance
     if machine.is_off:
         return machine.worst_price
@@ -77,13 +69,11 @@ def _on_demand_price(machine: Machine, on_demand: OnDemandPrices) -> float:
         return highest
     # A reservation may cost more per hour than the machine on demand. The highest price of the
     # machine is then the reservation's.
-    known = on_demand.get((instance.cloud, machine.pool, instance.instance_type))
+    known = machine.terms.on_demand_price
     return highest if known is None else min(known, highest)
 
 
-def _machine_hour(
-    machine: Machine, hour: CostHour, on_demand: OnDemandPrices, disks: Mapping[str, float]
-) -> MachineHour:
+def _machine_hour(machine: Machine, hour: CostHour) -> MachineHour:
     instance = machine.instance
     return MachineHour(
         begin=hour.begin,
@@ -91,8 +81,8 @@ def _machine_hour(
         micro=hour.micro,
         instance_type=instance.instance_type,
         zone=instance.zone,
-        on_demand_price=_on_demand_price(machine, on_demand),
+        on_demand_price=_on_demand_price(machine),
         reservation="" if machine.is_off else instance.reservation,
         is_covered=not machine.is_off and instance.market is not Market.SPOT,
-        disk_price=disks.get(machine.pool, 0.0),
+        disk_price=machine.terms.disk_price,
     )

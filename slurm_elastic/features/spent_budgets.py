@@ -16,11 +16,10 @@ from msgspec.structs import replace
 
 from slurm_elastic.base.grouping import group_by
 from slurm_elastic.base.hostlist import compress
-from slurm_elastic.config.pool_rules import billing_units, bounds_of
+from slurm_elastic.config.pool_rules import bounds_of
 from slurm_elastic.controller import holds
 from slurm_elastic.controller.budget import (
     apply_directives,
-    end_of_day_and_month,
     find_finishing_clouds,
     finishes,
     read_spending,
@@ -30,6 +29,7 @@ from slurm_elastic.features.pool_nodes import Observation
 from slurm_elastic.model.causes.stops import BudgetSpent
 from slurm_elastic.model.exclusion import COMMITTED, Exclusion
 from slurm_elastic.model.slurm import ON_NODES
+from slurm_elastic.policies.money.bounds import end_of_day_and_month
 from slurm_elastic.policies.money.commitments import BusyMachine, spent_by_limits
 from slurm_elastic.policies.nodes.node_state import Phase, is_down, is_leaving, phase
 from slurm_elastic.policies.repair.departure import is_persons
@@ -77,7 +77,7 @@ def _record(site: Site, view: Observation) -> None:
 
 def _busy_machines(site: Site, view: Observation) -> Mapping[str, list[BusyMachine]]:
     """The machines with jobs, and how long these jobs may run, by cloud."""
-    now, units = site.now(), billing_units(site.config)
+    now = site.now()
     busy_until: dict[str, float] = {}
     for job in view.jobs:
         if job.states & ON_NODES:
@@ -91,7 +91,7 @@ def _busy_machines(site: Site, view: Observation) -> Mapping[str, list[BusyMachi
         if node in view.machines:
             machine = view.machines[node]
             instance = machine.instance
-            unit = units.unit(instance.cloud, machine.pool)
+            unit = machine.terms.billing_increment_s
             row = BusyMachine(instance.price, instance.launched, end, unit)
             machines.setdefault(instance.cloud, []).append(row)
     return machines

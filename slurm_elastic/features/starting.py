@@ -173,7 +173,9 @@ def _intend(site: Site, request: NodeRequest, startable: Startable, caps: Caps) 
                 machine.instance.generation, ""
             ),
         )
-        return site.ledger.stops.record_start(row, machine, now)
+        return site.ledger.stops.record_start(
+            row, machine, now, site.terms_of(row.pool)(machine.instance)
+        )
 
 
 class _Answer(NamedTuple):

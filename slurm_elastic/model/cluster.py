@@ -6,13 +6,13 @@ Units: money in US dollars, prices in dollars per machine-hour, memory in MiB, t
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from enum import StrEnum
 from functools import cached_property
 
 from msgspec import Struct, field
 
+from slurm_elastic.base.billing import billed_dollars, paid_seconds
 from slurm_elastic.base.units import money
 from slurm_elastic.model.boot_image import ImageChoice, Replacement
 from slurm_elastic.model.causes import AnyCause
@@ -377,7 +377,7 @@ class Instance(Struct, frozen=True, kw_only=True, dict=True):
 
 class Lease(Struct, frozen=True, kw_only=True):
     """The paid time of an instance from ``start`` to ``end`` (Unix time; None: it has no end
-    yet), at ``price`` ($/h).
+    yet), at ``price`` ($/h). ``increment_s``: how many seconds are billed at a time.
     """
 
     instance: str
@@ -385,14 +385,12 @@ class Lease(Struct, frozen=True, kw_only=True):
     start: float
     end: float | None
     price: float
+    increment_s: int = 1
 
-    def cost(self, now: float, unit: int = 1, minimum: float = 60.0) -> float:
-        """The cost until ``now`` ($): each begun ``unit`` (s) in full, or per second with a
-        ``minimum`` in seconds (EC2's billing of Linux since 2017-10).
-        """
-        seconds = max((now if self.end is None else self.end) - self.start, 0.0)
-        paid = max(seconds, minimum) if unit <= 1 else max(math.ceil(seconds / unit), 1) * unit
-        return paid / 3600 * self.price
+    def cost(self, now: float) -> float:
+        """The cost until ``now`` ($), by the rule of ``base.billing``."""
+        seconds = (now if self.end is None else self.end) - self.start
+        return billed_dollars(self.price, paid_seconds(seconds, self.increment_s))
 
 
 class NoticeKind(StrEnum):

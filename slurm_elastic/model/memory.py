@@ -60,6 +60,24 @@ class Launch(Struct, frozen=True, kw_only=True):
         return (self.offer, *self.alternatives)
 
 
+class PurchaseTerms(Struct, frozen=True, kw_only=True):
+    """The keys of the configuration for a machine's price, as they were at its purchase. Bills are
+    computed from it, so a later change of the configuration changes no bill of the past.
+
+    ``billing_increment_s``: how many seconds its cloud bills at a time. ``disk_price``: the part of
+    its prices for its disks ($/h), which no reservation covers. ``on_demand_price``: its price on
+    demand ($/h), with disks; None if the configuration had none for its type.
+    """
+
+    billing_increment_s: int = 1
+    disk_price: float = 0.0
+    on_demand_price: float | None = None
+
+
+UNKNOWN_TERMS = PurchaseTerms()
+"""The terms of a machine of a cloud or pool that the configuration lacks: billed by the second."""
+
+
 class Machine(Struct, frozen=True, kw_only=True):
     """A machine row: the instance as last seen, and our own facts about it.
 
@@ -73,7 +91,8 @@ class Machine(Struct, frozen=True, kw_only=True):
     A machine that was stopped and started has a row for each part of its life, each at its own
     price. The earlier parts have ids of their own (``part_id``). ``first_launched_at``: when it was
     first launched, if that was in an earlier part. ``tunnel_key``: the public key of its tunnel to
-    the head, set when its stop is decided, because the key stays on its disk.
+    the head, set when its stop is decided, because the key stays on its disk. ``terms``: of its
+    purchase, or of its last start.
     """
 
     instance: Instance
@@ -86,6 +105,7 @@ class Machine(Struct, frozen=True, kw_only=True):
     accounts: dict[str, int] = field(default_factory=dict)
     first_launched_at: float | None = None
     tunnel_key: str | None = None
+    terms: PurchaseTerms = UNKNOWN_TERMS
 
     @property
     def boots(self) -> bool:
@@ -146,7 +166,10 @@ class Machine(Struct, frozen=True, kw_only=True):
     def lease(self) -> Lease:
         """The lease of this machine."""
         i = self.instance
-        return Lease(instance=i.id, node=i.node, start=i.launched, end=self.ended_at, price=i.price)
+        return Lease(
+            instance=i.id, node=i.node, start=i.launched, end=self.ended_at, price=i.price,
+            increment_s=self.terms.billing_increment_s,
+        )  # fmt: skip
 
 
 PART = "@"

@@ -11,6 +11,7 @@ from bisect import bisect_right
 from collections.abc import Sequence
 from itertools import pairwise
 
+from slurm_elastic.base.billing import paid_seconds
 from slurm_elastic.policies.policy_text import Policy, Whole, WholeOver, parse_policy
 
 HOUR = 3600
@@ -60,7 +61,7 @@ class Hourly(Policy, frozen=True, tag="hourly"):
         """Return the paid seconds of a lease."""
         if self.refund and reclaimed:
             return (end - start) // self.seconds * self.seconds
-        return max(-(-(end - start) // self.seconds), 1) * self.seconds
+        return int(paid_seconds(end - start, self.seconds))
 
 
 class PerSecond(Policy, frozen=True, tag="per_second"):
@@ -75,7 +76,7 @@ class PerSecond(Policy, frozen=True, tag="per_second"):
 
     def billed(self, start: int, end: int, *, reclaimed: bool = False) -> int:  # noqa: ARG002
         """Return the paid seconds of a lease."""
-        return max(end - start, self.minimum)
+        return int(paid_seconds(end - start, self.lease, self.minimum))
 
 
 Billing = Hourly | PerSecond

@@ -121,6 +121,6 @@ def test_what_was_paid_before_is_still_paid(
             for row in world.ledger.machines.live(ended_since=0.0)
             if row.instance.cloud == cloud
         )
-        assert charged == pytest.approx(world.ledger.books.dollars(cloud, 0.0, world.now, 1))
+        assert charged == pytest.approx(world.ledger.books.dollars(cloud, 0.0, world.now))
         rows = {m.instance.id for m in world.ledger.machines.live(ended_since=0.0)}
         assert {i for i in account.machines if i.startswith(cloud)} <= rows

@@ -604,6 +604,15 @@ def test_warm_machines_are_kept_and_replaced(make: Callable[..., World]) -> None
     assert len(up(world)) == 1
 
 
+def test_a_machine_keeps_the_billing_increment_of_its_purchase(
+    make: Callable[..., World],
+) -> None:
+    world = make(cloud={"billing_increment": 3600.0})
+    submit(world, 1)
+    world.advance(600)
+    assert {m.terms.billing_increment_s for m in world.ledger.machines.live()} == {3600}
+
+
 def test_idle_machines_are_weighed_by_what_is_left_of_their_lease(
     make: Callable[..., World],
 ) -> None:

@@ -12,7 +12,6 @@ from msgspec.structs import replace
 from slurm_elastic.config.policies import Budget, CloudPolicies, SitePolicies
 from slurm_elastic.controller.budget import (
     apply_directives,
-    begin_of_day_and_month,
     build_launch_scope,
     find_stops,
     read_spending,
@@ -20,6 +19,7 @@ from slurm_elastic.controller.budget import (
 )
 from slurm_elastic.model.causes import Quoted
 from slurm_elastic.model.directive import Directive, LimitChange, Pause, Word
+from slurm_elastic.policies.money.bounds import begin_of_day_and_month
 from tests.controller.world import T0, World, make_config
 
 DAY = T0 - T0 % 86400

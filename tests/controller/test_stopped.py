@@ -172,7 +172,7 @@ def test_what_a_stopped_machine_costs_is_its_disk(world: World) -> None:
         ((m.ended_at or world.now) - m.instance.launched) / 3600 for m in books.machines if m.is_off
     )
     assert paid == pytest.approx(hours * DISK * 1e6, rel=1e-3)
-    assert world.ledger.books.dollars("pub", begin, world.now, 1) * 1e6 == pytest.approx(
+    assert world.ledger.books.dollars("pub", begin, world.now) * 1e6 == pytest.approx(
         costs.micro, rel=1e-3
     )
 

@@ -164,7 +164,7 @@ def test_a_spent_budget_stops_new_machines_and_says_so(
     now = time.time()
     book = ledger(site)
     try:
-        spent = book.books.dollars("aws", now - now % 86400, now, 1)
+        spent = book.books.dollars("aws", now - now % 86400, now)
     finally:
         book.close()
     limit = round(spent + 0.0002, 6)

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from slurm_elastic.base.billing import paid_until
 from slurm_elastic.policies.money.cost_split import (
     HOUR,
     WHOLE,
@@ -17,7 +18,6 @@ from slurm_elastic.policies.money.cost_split import (
     Unused,
     amounts,
     apportion,
-    paid_until,
     share,
     split,
 )
@@ -118,13 +118,13 @@ def test_a_drained_node_without_work_is_told_so() -> None:
     ],
 )
 def test_begun_leases_are_paid_whole(lease: int, seconds: int, paid: int) -> None:
-    assert paid_until(1000, 1000 + seconds, lease, 60) == 1000 + paid
+    assert paid_until(1000, 1000 + seconds, lease) == 1000 + paid
 
 
 def test_a_machine_that_ended_before_it_began_is_paid_for_the_least() -> None:
     """As where a clock was set back."""
-    assert paid_until(1000, 990, 1, 0) == 1000
-    assert paid_until(1000, 990, 3600, 0) == 1000 + 3600
+    assert paid_until(1000, 990, 1) == 1000 + 60
+    assert paid_until(1000, 990, 3600) == 1000 + 3600
 
 
 times = st.integers(0, 5 * HOUR)

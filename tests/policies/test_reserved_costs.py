@@ -169,8 +169,8 @@ def test_disks_of_an_uncovered_part_of_an_hour_are_billed_once() -> None:
 
 
 def test_budgets_count_disks_beside_the_whole_price() -> None:
-    lease = ReservedLease("year", {"physics": 1}, S, S + 1800, 0.12 + 0.10, 0.30, "burst")
-    paid = spent_on([lease], [YEAR], S, S + 3600, {"burst": 0.10})
+    lease = ReservedLease("year", {"physics": 1}, S, S + 1800, 0.12 + 0.10, 0.30, 0.10)
+    paid = spent_on([lease], [YEAR], S, S + 3600)
     assert paid == [({"physics": 1}, pytest.approx(0.11)), ({}, pytest.approx(0.06))]
 
 

@@ -20,7 +20,7 @@ from slurm_elastic.model.cluster import (
     Usage,
 )
 from slurm_elastic.model.machine_options import MachineOptions
-from slurm_elastic.model.memory import Machine
+from slurm_elastic.model.memory import Machine, PurchaseTerms
 from slurm_elastic.model.reserved import BLOCK_LEAD_S, Held, ReservationKind
 from slurm_elastic.policies.launch.exclusions import after_refusal, cool_down_after_refusal
 from slurm_elastic.policies.launch.ranking import Scope, rank, serving, used_by
@@ -108,8 +108,9 @@ def test_a_running_machine_on_a_reservation_counts_with_its_disks() -> None:
         state=InstanceState.RUNNING,
         reservation="year",
     )  # fmt: skip
-    running = Machine(instance=instance, pool="burst", worst_price=0.15)
-    found = usage((running,), (), paid=(RESERVED,), disks={"burst": 0.05})
+    terms = PurchaseTerms(disk_price=0.05)
+    running = Machine(instance=instance, pool="burst", worst_price=0.15, terms=terms)
+    found = usage((running,), (), paid=(RESERVED,))
     assert found.dollars_per_hour[""] == pytest.approx(0.22 + 0.05)
     assert found.dollars_per_hour[RESERVED.key] == pytest.approx(0.11)
 

@@ -204,4 +204,5 @@ class Orders:
         model = self.site.pools[pool]
         boot = boot_seconds(model.boot, 1) if model.clock is Clock.REQUEST else 0
         seconds, lease = boot + self.limit[job], model.billing.lease
-        return -(-seconds // lease) * lease / HOUR
+        paid = max(-(-seconds // lease) * lease, 60 if lease == 1 else lease)
+        return paid / HOUR

@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 from slurm_elastic.cli.month_jobs import without_disks
 from slurm_elastic.config import Config, configfile
-from slurm_elastic.model.memory import Machine
+from slurm_elastic.model.memory import Machine, PurchaseTerms
 from slurm_elastic.simulate import Options, simulate
 from tests.simulate.test_reservations import HOUR, PRICE, rows
 
@@ -88,11 +88,13 @@ def test_a_highest_price_is_compared_with_the_price_including_disks(
     assert (total["interruptions"] > 0) is (lost > 0)
 
 
-def test_prices_that_the_site_paid_lose_their_disks_once(tmp_path: Path) -> None:
-    config = with_disks(tmp_path, "spot")
+def test_prices_that_the_site_paid_lose_the_disks_of_their_purchase() -> None:
     bought = [
-        Machine(instance=replace(instance(f"i-{pool}", "n1", "g"), price=0.5), pool=pool)
-        for pool in ("p", "gone")
-    ]
-    prices = [row.price for row in without_disks(config, bought)]
+        Machine(
+            instance=replace(instance(f"i-{disks}", "n1", "g"), price=0.5), pool="p",
+            terms=PurchaseTerms(disk_price=disks),
+        )
+        for disks in (DISKS, 0.0)
+    ]  # fmt: skip
+    prices = [row.price for row in without_disks(bought)]
     assert prices == [pytest.approx(0.5 - DISKS), 0.5]

@@ -22,7 +22,7 @@ from slurm_elastic.model.causes.refusals import CloudSilent
 from slurm_elastic.model.cluster import InstanceState, Limits, Market
 from slurm_elastic.model.directive import Directive, LimitChange, Pause, stop_reason
 from slurm_elastic.model.exclusion import BREAKER, CAPACITY, OPERATOR, POLICY, Exclusion
-from slurm_elastic.model.memory import REFUSED, UNREADABLE, UnhelpedJob, code_of
+from slurm_elastic.model.memory import REFUSED, UNREADABLE, PurchaseTerms, UnhelpedJob, code_of
 from slurm_elastic.model.slurm import SlurmJob, SlurmNode
 from slurm_elastic.policies.money.bounds import Spent
 from slurm_elastic.policies.nodes.node_reasons import HOLD_MARK
@@ -261,18 +261,16 @@ def test_machines_that_do_not_register_have_their_price_and_the_next_step(
     assert paused.do.startswith("slurm-elastic clear general; slurm-elastic try general (it starts")
 
 
-def test_costs_are_billed_in_the_cloud_s_unit_as_in_cost(tmp_path: Path) -> None:
-    machines = [
-        machine_with(
-            instance=instance(f"i-{n}", f"pub{n}", launched=NOW - 600), pool="general",
-            ended=end,
-        )
-        for n, end in ((1, None), (2, NOW))
-    ]  # fmt: skip
-    by_second = config(tmp_path)
-    hourly = replace(by_second, policies=SitePolicies(billing_increment=3600.0))
-    for site, dollars in ((by_second, 0.04 / 6), (hourly, 0.04)):
-        view = status_view(site, Facts(now=NOW, nodes={}, machines=machines))
+def test_costs_are_billed_in_the_unit_of_the_purchase_as_in_cost(tmp_path: Path) -> None:
+    for unit, dollars in ((1, 0.04 / 6), (3600, 0.04)):
+        machines = [
+            machine_with(
+                instance=instance(f"i-{n}", f"pub{n}", launched=NOW - 600), pool="general",
+                ended=end, terms=PurchaseTerms(billing_increment_s=unit),
+            )
+            for n, end in ((1, None), (2, NOW))
+        ]  # fmt: skip
+        view = status_view(config(tmp_path), Facts(now=NOW, nodes={}, machines=machines))
         (total,), (row,) = view.totals, view.instances
         found = (row.cost, total.cost_live, total.cost_ended)
         assert found == pytest.approx((dollars, dollars, dollars))

@@ -15,6 +15,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from msgspec import Struct, field
 
+from slurm_elastic.base.billing import HOUR_S, paid_seconds
 from slurm_elastic.model.causes import AnyCause
 from slurm_elastic.model.causes.misfits import Misfit
 from slurm_elastic.model.causes.refusals import NoOffers
@@ -95,9 +96,7 @@ class PoolTerms(Struct, frozen=True, kw_only=True):
 
     def billed_hours(self, seconds: float) -> float:
         """Return the paid hours of a machine that lasts so many seconds: whole leases."""
-        if self.lease_s > 1:
-            seconds = math.ceil(seconds / self.lease_s) * self.lease_s
-        return seconds / 3600
+        return paid_seconds(seconds, self.lease_s) / HOUR_S
 
 
 class JobShape(Struct, frozen=True, kw_only=True):

@@ -6,7 +6,6 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Mapping
-from types import MappingProxyType
 
 from slurm_elastic.model.cluster import Usage
 from slurm_elastic.model.memory import Launch, Machine
@@ -34,7 +33,6 @@ def usage(
     open_launches: Iterable[Launch],
     worst: Mapping[str, float] | None = None,
     paid: Collection[Held] = (),
-    disks: Mapping[str, float] = MappingProxyType({}),
 ) -> Usage:
     """Return nodes and dollars per hour by scope (keys as in ``model.cluster.Usage``).
 
@@ -43,7 +41,7 @@ def usage(
     highest of three prices: its price, the worst price in the ledger, and ``worst`` ($/h by
     ``Offer.key``: on-demand prices of today's offers, if the caller has them). ``paid``: the
     reservations whose price is due now. Each counts with its fixed price, and a machine on it with
-    what its use adds to that, and with its disks. ``disks``: their price per machine ($/h) by pool.
+    what its use adds to that, and with its disks.
     """
     counts = _Counts(paid)
     known_by_generation: Counter[str] = Counter()
@@ -59,7 +57,7 @@ def usage(
         known_by_generation[i.generation] += 1
         # The highest possible price: a spot price that rises later must not break a cap.
         price = max(i.price, machine.worst_price, worst.get(i.offer_key, 0.0))
-        disk_price = disks.get(machine.pool, 0.0)
+        disk_price = machine.terms.disk_price
         price = counts.add_reserved(1, i.cloud, i.reservation, i.price, price, disk_price)
         counts.add(1, i.cloud, machine.pool, i.market, price)
     for launch in open_launches:

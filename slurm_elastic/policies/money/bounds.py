@@ -4,6 +4,7 @@ running job. Pure.
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
 from typing import NamedTuple
 
 from msgspec import Struct
@@ -65,3 +66,16 @@ def stopped(now: int, bounds: Bounds, spent: Spent) -> BudgetSpent | OutsideTime
     if bounds.per_month is not None and spent.month >= bounds.per_month:
         return BudgetSpent(period="month", dollars=bounds.per_month)
     return None
+
+
+def end_of_day_and_month(now: float) -> tuple[float, float]:
+    """Return when this day and this month end (Unix time), in UTC."""
+    day, month = begin_of_day_and_month(now)
+    # Every month has ended 32 days after its begin, and the month after it has not.
+    return day + 86400, begin_of_day_and_month(month + 32 * 86400)[1]
+
+
+def begin_of_day_and_month(now: float) -> tuple[float, float]:
+    """Return when this day and this month began (Unix time), in UTC."""
+    today = datetime.fromtimestamp(now, UTC).replace(hour=0, minute=0, second=0, microsecond=0)
+    return today.timestamp(), today.replace(day=1).timestamp()

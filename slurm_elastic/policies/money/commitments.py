@@ -8,9 +8,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from slurm_elastic.base.billing import billed_dollars, paid_until
 from slurm_elastic.model.causes.stops import BudgetSpent
 from slurm_elastic.policies.money.bounds import Bounds, Spent
-from slurm_elastic.policies.money.cost_split import paid_until
 
 
 class BusyMachine(NamedTuple):
@@ -29,7 +29,9 @@ def committed(machines: Sequence[BusyMachine], now: float, end: float) -> float:
     run on them.
     """
     return sum(
-        machine.price / 3600.0 * max(_paid(machine, min(machine.busy_until, end), end) - paid, 0.0)
+        billed_dollars(
+            machine.price, max(_paid(machine, min(machine.busy_until, end), end) - paid, 0.0)
+        )
         for machine in machines
         # Machines that are paid until the end already count as spent.
         if (paid := _paid(machine, now, end)) < end
@@ -37,7 +39,7 @@ def committed(machines: Sequence[BusyMachine], now: float, end: float) -> float:
 
 
 def _paid(machine: BusyMachine, until: float, end: float) -> float:
-    return min(paid_until(machine.launched, until, machine.unit, 0.0), end)
+    return min(paid_until(machine.launched, until, machine.unit), end)
 
 
 def spent_by_limits(

@@ -98,14 +98,6 @@ class CostHour(NamedTuple):
     weights: Mapping[int | Unused, int]
 
 
-def paid_until(begin: float, end: float, lease: int, minimum: float) -> float:
-    """Return the end of the paid time of a machine that runs from ``begin`` to ``end`` (s)."""
-    seconds = max(end - begin, 0.0)
-    if lease <= 1:
-        return begin + max(seconds, minimum)
-    return begin + max(-(-seconds // lease), 1) * lease
-
-
 def share(allocated: str, nodes: int, cpus: int, memory: int, gres: Mapping[str, int]) -> int:
     """Return the largest share (millionths) that a job on ``nodes`` equal nodes has of one node
     with so many CPUs, MiB and units of ``gres``. ``allocated``: Slurm's

@@ -18,9 +18,9 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from types import MappingProxyType
 from typing import NamedTuple
 
+from slurm_elastic.base.billing import billed_dollars
 from slurm_elastic.model.reserved import TARGETED, Held, ReservationKind
 from slurm_elastic.policies.money.cost_split import HOUR, apportion
 
@@ -189,7 +189,7 @@ class _Bills:
 class ReservedLease(NamedTuple):
     """A machine that was launched on ``reservation``, paid from ``begin`` to ``end`` (Unix s) by
     ``payers`` (parts by account). ``price``: its true price there, ``on_demand_price``: after the
-    reservation's end ($/h). ``pool``: the machine's pool.
+    reservation's end ($/h). ``disk_price``: the part of both for its disks ($/h).
     """
 
     reservation: str
@@ -198,7 +198,7 @@ class ReservedLease(NamedTuple):
     end: float
     price: float
     on_demand_price: float
-    pool: str = ""
+    disk_price: float = 0.0
 
 
 def spent_on(
@@ -206,11 +206,9 @@ def spent_on(
     held: Sequence[Held],
     since: float,
     now: float,
-    disks: Mapping[str, float] = MappingProxyType({}),
 ) -> list[tuple[Mapping[str, int], float]]:
     """Return who paid how many dollars for a cloud's reservations and the machines launched on
-    them, from ``since`` until ``now``. The parts that these did not use have no payer. ``disks``:
-    the price of a machine's disks ($/h) by pool.
+    them, from ``since`` until ``now``. The parts that these did not use have no payer.
 
     Budgets count this. It differs from ``settle`` in one case: a machine bought on demand counts at
     its own price, also if the cloud lets a reservation cover it. So a budget mostly counts too
@@ -223,16 +221,23 @@ def spent_on(
         begin = max(lease.begin, since)
         reservation = _reservation_of(lease.reservation, _ms(lease.begin), held)
         if reservation is None:
-            paid.append((lease.payers, max(lease.end - begin, 0.0) / 3600 * lease.price))
+            paid.append((lease.payers, billed_dollars(lease.price, max(lease.end - begin, 0.0))))
             continue
-        end = min(lease.end, reservation.ends_at)
-        on_it = max(end - begin, 0.0) / 3600
-        after = max(lease.end - max(begin, reservation.ends_at), 0.0) / 3600
+        # The price of a reservation is due by time, also if its machines are billed by the hour.
+        end = min(lease.end, reservation.ends_at, now)
+        on_it = max(end - begin, 0.0)
+        after = max(lease.end - max(begin, reservation.ends_at), 0.0)
         if reservation.kind is ReservationKind.BLOCK:
             after = 0.0
-        beside = reservation.marginal_price + disks.get(lease.pool, 0.0)
-        used[reservation.name, reservation.begins_at] += on_it * max(lease.price - beside, 0.0)
-        paid.append((lease.payers, on_it * lease.price + after * lease.on_demand_price))
+        beside = reservation.marginal_price + lease.disk_price
+        covered_price = max(lease.price - beside, 0.0)
+        used[reservation.name, reservation.begins_at] += billed_dollars(covered_price, on_it)
+        paid.append(
+            (
+                lease.payers,
+                billed_dollars(lease.price, on_it) + billed_dollars(lease.on_demand_price, after),
+            )
+        )
     for reservation in held:
         bill = charged(reservation, _ms(now)) - charged(reservation, _ms(since))
         on_it = used[reservation.name, reservation.begins_at]

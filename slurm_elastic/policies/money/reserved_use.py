@@ -5,8 +5,7 @@ The rule is the bill's (``policies.money.reservations``), for this moment instea
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from types import MappingProxyType
+from collections.abc import Iterable, Sequence
 
 from msgspec import Struct
 
@@ -27,14 +26,8 @@ class ReservedUse(Struct, frozen=True, kw_only=True):
     dollars: float = 0.0
 
 
-def reserved_use(
-    held: Iterable[Held],
-    machines: Iterable[Machine],
-    disks: Mapping[str, float] = MappingProxyType({}),
-) -> tuple[ReservedUse, ...]:
-    """The use of each reservation by these machines, in the order of the reservations. ``disks``:
-    the price of a machine's disks ($/h) by pool.
-    """
+def reserved_use(held: Iterable[Held], machines: Iterable[Machine]) -> tuple[ReservedUse, ...]:
+    """The use of each reservation by these machines, in the order of the reservations."""
     reservations = list(held)
     uncovered = sorted(
         (m for m in machines if not m.has_ended and not m.is_off),
@@ -43,7 +36,7 @@ def reserved_use(
     used: dict[str, ReservedUse] = {}
     for reservation in sorted(reservations, key=lambda h: _ORDER[h.kind]):
         candidates = [m for m in uncovered if may_cover(reservation, m)]
-        covered, dollars = _covered(reservation, candidates, disks)
+        covered, dollars = _covered(reservation, candidates)
         uncovered = [m for m in uncovered if m not in covered]
         used[reservation.key] = ReservedUse(
             held=reservation, machines=len(covered), dollars=dollars
@@ -67,9 +60,7 @@ def may_cover(held: Held, machine: Machine) -> bool:
     )
 
 
-def _covered(
-    held: Held, candidates: Sequence[Machine], disks: Mapping[str, float]
-) -> tuple[list[Machine], float]:
+def _covered(held: Held, candidates: Sequence[Machine]) -> tuple[list[Machine], float]:
     """The machines that it covers, and their dollars ($/h). Machines launched on it come first."""
     by_age = sorted(candidates, key=lambda m: m.instance.reservation != held.name)
     if not held.is_savings_plan:
@@ -77,7 +68,7 @@ def _covered(
     covered, dollars = [], 0.0
     for machine in by_age:
         on_demand_price = max(machine.worst_price, machine.instance.price)
-        on_demand_price -= disks.get(machine.pool, 0.0)
+        on_demand_price -= machine.terms.disk_price
         price = held.machine_price(on_demand_price, machine.instance.instance_type)
         if dollars >= held.commit:
             break

@@ -109,12 +109,13 @@ local function traffic_cost(pool, data)
   return data.gb_in * pool.price_in + data.gb_out * pool.price_out
 end
 
--- The hours that are paid for a machine of so many seconds: whole leases.
+-- The hours that are paid for a machine of so many seconds: whole leases. The rule and its minimum
+-- are those of base/billing.py.
 local function billed_hours(pool, seconds)
   if pool.lease > 1 then
-    seconds = math.ceil(seconds / pool.lease) * pool.lease
+    return math.max(math.ceil(seconds / pool.lease), 1) * pool.lease / 3600
   end
-  return seconds / 3600
+  return math.max(seconds, 60) / 3600
 end
 
 -- What the job costs ($) on so many machines of the pool for so many seconds.

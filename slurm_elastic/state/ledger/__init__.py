@@ -12,7 +12,9 @@ with the tables below. Times are Unix seconds, prices dollars per hour, lists an
     machines           one row per instance with its costs, kept until 400 days after its end
       cloud and id (key), node, generation, instance_type, zone, market, price, state, launched,
       address, pool, jobs, last_seen, misses, suspending, ended, cause, worst_price, registered,
-      accounts (who pays it: policies.money.account_budgets), stopping, stopped, born (``stops``)
+      accounts (who pays it: policies.money.account_budgets), stopping, stopped, born (``stops``),
+      tunnel_key, reservation, and what the configuration said when it was bought:
+      billing_increment, disk_price, on_demand_price
     exclusions         kind and scope (key), until, because, code, count, since, pool, about:
                        offers, pools and nodes that must not be used now (model.Exclusion);
                        cool-downs stay for a while after their end

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import math
 import sqlite3
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from typing import Any, NamedTuple, TypeVar
 
 import msgspec
 
+from slurm_elastic.base.billing import MINIMUM_S, paid_until
 from slurm_elastic.base.shared_dict import SharedDict
 from slurm_elastic.model.reserved import Held
 from slurm_elastic.policies.money.recorded_reservations import (
@@ -20,8 +20,6 @@ from slurm_elastic.policies.money.reservations import ReservedLease
 from slurm_elastic.state.store.store import Store
 from slurm_elastic.state.store.view import OF_LIST, to_json
 
-MINIMUM = 60.0
-"""The least number of charged seconds, even if the second is the unit (EC2's Linux machines)."""
 _PAID = """
     , paid as (
         select accounts, price, launched, case
@@ -34,7 +32,7 @@ _PAID = """
     select accounts, sum(price / 3600.0 * max(seconds - max(?2 - launched, 0), 0)) as dollars
     from paid group by accounts order by accounts
 """
-_UNIT = "coalesce((select value from json_each(?7) where key = pool), ?4) as unit"
+_UNIT = "billing_increment as unit"
 # ``indexed by`` is needed: without it sqlite would read all machines of the cloud of a year.
 SPENT_BY_LIVE = f"""
     with leases as (
@@ -46,24 +44,26 @@ SPENT_BY_LIVE = f"""
 SPENT_BY_ENDED = f"""
     with leases as (
         select accounts, price, launched, max(ended - launched, 0) as seconds, {_UNIT}
-        from machines indexed by machines_ended where cloud = ?1 and ended >= ?2 - ?6
+        from machines indexed by machines_ended where cloud = ?1 and ended >= ?2 - ?4
         and reservation = ''
     ) {_PAID}
 """
-"""The cost of ended machines by payers ($). Values: cloud, since, now, unit of billing, minimum,
-longest unit, units of pools with their own (JSON); times and durations in seconds. Each begun lease
-counts whole, at the price at which its machine was bought. If a lease began before ``since``, only
+"""The cost of ended machines by payers ($). Values: cloud, since, now, longest increment, minimum;
+times and durations in seconds. Each begun lease counts whole, at the price and the increment at
+which its machine was bought (the rule of ``base.billing``). If a lease began before ``since``, only
 its part after ``since`` counts. All machines with the same payers and parts make one row. Machines
 that were launched on a reservation are left out: see ``reserved``.
 """
-_RESERVED_COLUMNS = "reservation, accounts, price, worst_price, launched, ended, pool"
+_RESERVED_COLUMNS = (
+    "reservation, accounts, price, worst_price, launched, ended, billing_increment, disk_price"
+)
 RESERVED_LIVE = f"""
     select {_RESERVED_COLUMNS} from machines indexed by machines_live
     where cloud = ?1 and ended is null and reservation != ''
 """
 RESERVED_ENDED = f"""
     select {_RESERVED_COLUMNS} from machines indexed by machines_ended
-    where cloud = ?1 and ended >= ?2 and reservation != ''
+    where cloud = ?1 and ended >= ?2 - ?3 and reservation != ''
 """
 ENDED_STAMP = """
     select count(*) as machines, coalesce(sum(cast(ended * 1000 as integer)), 0) as ends
@@ -95,30 +95,32 @@ class BookRows:
         self._store = store
         self._ended: SharedDict[Hashable, tuple[EndedStamp, Any]] = SharedDict()
 
-    def dollars(self, cloud: str, since: float, now: float, lease: int) -> float:
+    def dollars(self, cloud: str, since: float, now: float) -> float:
         """The cost in dollars of the cloud's machines from ``since`` until ``now``."""
-        return sum(dollars for _, dollars in self.cost_by_payers(cloud, since, now, lease))
+        return sum(dollars for _, dollars in self.cost_by_payers(cloud, since, now))
+
+    def longest_increment(self) -> int:
+        """The longest increment (s) in which a machine on record is billed."""
+        (row,) = self._store.select("select max(billing_increment) as longest from machines")
+        return int(row["longest"] or 1)
 
     def cost_by_payers(
         self,
         cloud: str,
         since: float,
         now: float,
-        lease: int,
         stamp: EndedStamp | None = None,
-        by_pool: Mapping[str, int] = {},
     ) -> tuple[tuple[dict[str, int], float], ...]:
-        """The cost by payers: (parts by account, dollars). ``lease``: the cloud's unit of billing
-        (s), ``by_pool``: the pools' own. ``stamp``: sums of ended machines may be reused as long as
-        this stamp is the same.
+        """The cost by payers: (parts by account, dollars). ``stamp``: sums of ended machines may be
+        reused as long as this stamp is the same.
         """
-        longest, units = max(lease, *by_pool.values(), 1), to_json(by_pool)
+        longest = self.longest_increment()
 
         def read(sql: str, until: float) -> list[tuple[str, float]]:
-            values = (cloud, since, until, float(lease), MINIMUM, float(longest), units)
+            values = (cloud, since, until, float(longest), MINIMUM_S)
             return [(row["accounts"], row["dollars"]) for row in self._store.select(sql, *values)]
 
-        key = ("spent", cloud, since, lease, units)
+        key = ("spent", cloud, since, longest)
         ended = self._of_ended(stamp, since - longest, key, lambda: read(SPENT_BY_ENDED, 0.0))
         dollars: dict[str, float] = {}
         for accounts, paid in (*ended, *read(SPENT_BY_LIVE, now)):
@@ -129,16 +131,19 @@ class BookRows:
     def reserved(
         self, cloud: str, since: float, now: float, stamp: EndedStamp | None = None
     ) -> tuple[ReservedLease, ...]:
-        """The machines launched on a reservation that cost money from ``since`` until ``now``."""
+        """The machines launched on a reservation that cost money from ``since`` until ``now``.
+        Each begun increment counts whole, so their ends may be later than ``now``.
+        """
+        longest = self.longest_increment()
 
         def read(sql: str, *values: object) -> list[ReservedLease]:
-            return list(map(_reserved_lease, self._store.select(sql, *values)))
+            return [_reserved_lease(row, now) for row in self._store.select(sql, *values)]
 
         ended = self._of_ended(
-            stamp, since, ("reserved", cloud, since), lambda: read(RESERVED_ENDED, cloud, since)
-        )
-        leases = sorted((*read(RESERVED_LIVE, cloud), *ended), key=lambda lease: lease.begin)
-        return tuple(lease._replace(end=min(lease.end, now)) for lease in leases)
+            stamp, since - longest, ("reserved", cloud, since, longest),
+            lambda: read(RESERVED_ENDED, cloud, since, float(longest)),
+        )  # fmt: skip
+        return tuple(sorted((*read(RESERVED_LIVE, cloud), *ended), key=lambda lease: lease.begin))
 
     def ended_stamp(self, since: float) -> EndedStamp:
         """Return the present stamp for ``since``. sqlite reads only an index."""
@@ -228,13 +233,14 @@ class BookRows:
         return next((row["first"] for row in rows), None)
 
 
-def _reserved_lease(row: sqlite3.Row) -> ReservedLease:
+def _reserved_lease(row: sqlite3.Row, now: float) -> ReservedLease:
+    ended = now if row["ended"] is None else row["ended"]
     return ReservedLease(
         row["reservation"],
         msgspec.json.decode(row["accounts"], type=dict[str, int]),
         row["launched"],
-        math.inf if row["ended"] is None else row["ended"],
+        paid_until(row["launched"], ended, row["billing_increment"]),
         row["price"],
         row["worst_price"],
-        row["pool"],
+        row["disk_price"],
     )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import sqlite3
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from operator import itemgetter
 from typing import Any, ClassVar
 
@@ -18,7 +18,13 @@ from slurm_elastic.model.causes.machine_ends import EndedInCloud
 from slurm_elastic.model.cluster import STANDING, Instance, InstanceState, Market, Pool, worst_price
 from slurm_elastic.model.launch_states import WORDS, Done, Intended
 from slurm_elastic.model.machine_states import BOOTING, Lost, columns_of, state_of
-from slurm_elastic.model.memory import MACHINE_JOBS, Launch, Machine
+from slurm_elastic.model.memory import (
+    MACHINE_JOBS,
+    UNKNOWN_TERMS,
+    Launch,
+    Machine,
+    PurchaseTerms,
+)
 from slurm_elastic.policies.clock_guard import AHEAD
 from slurm_elastic.state.ledger.launches import Launches
 from slurm_elastic.state.ledger.machine_transitions import (
@@ -36,7 +42,8 @@ _ENDED_IN_CLOUD = EndedInCloud()
 MACHINE_COLUMNS = (
     "id, cloud, node, generation, instance_type, zone, market, price, state, launched, address, "
     "pool, jobs, last_seen, misses, suspending, ended, cause, worst_price, registered, accounts, "
-    "stopping, stopped, born, tunnel_key, reservation"
+    "stopping, stopped, born, tunnel_key, reservation, billing_increment, disk_price, "
+    "on_demand_price"
 )
 SEEN = f"""
     update machines set
@@ -80,7 +87,7 @@ _ACCOUNTS = msgspec.json.Decoder(dict[str, int])
 
 def machine_row(machine: Machine) -> tuple[object, ...]:
     """Values for MACHINE_COLUMNS."""
-    instance, life = machine.instance, columns_of(machine.life)
+    instance, life, terms = machine.instance, columns_of(machine.life), machine.terms
     return (
         instance.id, instance.cloud, instance.node, instance.generation, instance.instance_type,
         instance.zone, str(instance.market), instance.price, str(instance.state),
@@ -89,6 +96,7 @@ def machine_row(machine: Machine) -> tuple[object, ...]:
         None if life.cause is None else encoded(life.cause), machine.worst_price,
         life.registered, to_json(machine.accounts), life.stopping, life.stopped,
         machine.first_launched_at, machine.tunnel_key, instance.reservation,
+        terms.billing_increment_s, terms.disk_price, terms.on_demand_price,
     )  # fmt: skip
 
 
@@ -126,10 +134,22 @@ def machine_from(row: sqlite3.Row) -> Machine:
         accounts=_ACCOUNTS.decode(row["accounts"]),
         first_launched_at=row["born"],
         tunnel_key=row["tunnel_key"],
+        terms=PurchaseTerms(
+            billing_increment_s=row["billing_increment"],
+            disk_price=row["disk_price"],
+            on_demand_price=row["on_demand_price"],
+        ),
     )
 
 
-def _new(instance: Instance, pool: str, launch: Launch | None, now: float, worst: float) -> Machine:
+def _new(
+    instance: Instance,
+    pool: str,
+    launch: Launch | None,
+    now: float,
+    worst: float,
+    terms: PurchaseTerms,
+) -> Machine:
     """A machine seen for the first time."""
     is_terminated = instance.state == InstanceState.TERMINATED
     return Machine(
@@ -140,6 +160,7 @@ def _new(instance: Instance, pool: str, launch: Launch | None, now: float, worst
         last_seen=now,
         life=Lost(ended_at=now, cause=_ENDED_IN_CLOUD) if is_terminated else BOOTING,
         worst_price=worst,
+        terms=terms,
     )
 
 
@@ -230,9 +251,15 @@ class Machines:
         )
         return tuple(row["cloud"] for row in self._store.select(sql, since))
 
-    def record_launch(self, generation: str, instances: Sequence[Instance], now: float) -> None:
+    def record_launch(
+        self,
+        generation: str,
+        instances: Sequence[Instance],
+        now: float,
+        terms_of: Callable[[Instance], PurchaseTerms] = lambda _: UNKNOWN_TERMS,
+    ) -> None:
         """Record the cloud's answer: the launch is done and these machines are live, in one
-        transaction.
+        transaction. ``terms_of``: the terms of their purchase.
 
         A second call adds only machines that the first, shorter answer lacked. Raises
         SlurmElasticError for an unknown generation or a machine of another launch.
@@ -240,7 +267,10 @@ class Machines:
         with self._store.transaction("machines", "launches"):
             launch = self._launches.require(generation)
             self._take([
-                _new(instance, launch.pool, launch, now, worst_price(instance, launch.offers))
+                _new(
+                    instance, launch.pool, launch, now, worst_price(instance, launch.offers),
+                    terms_of(instance),
+                )
                 for instance in instances
             ])  # fmt: skip
             self._store.change(
@@ -297,12 +327,14 @@ class Machines:
         now: float,
         worst: float = 0.0,
         clouds: Collection[str] | None = None,
+        terms: PurchaseTerms = UNKNOWN_TERMS,
     ) -> Machine | None:
         """Record a machine with our tags that has no live row in the ledger.
 
         An ended row is updated as by ``observe``, and lives again in any state except TERMINATED.
         ``clouds``: the configured clouds. ``worst``: the highest price that the machine may cost
-        ($/h), used if its launch is unknown. Returns the machine's row from before, if any.
+        ($/h), used if its launch is unknown. ``terms``: of its purchase. Returns the machine's row
+        from before, if any.
         """
         with self._store.transaction("machines", "launches"):
             before = self._machine(instance.cloud, instance.id)
@@ -320,7 +352,7 @@ class Machines:
                 before = self._renamed(instance, pool, clouds)
             if launch is not None:
                 worst = worst_price(instance, launch.offers)
-            self._take([_new(instance, pool, launch, now, worst)])
+            self._take([_new(instance, pool, launch, now, worst, terms)])
             self._name(instance, pool)
             # After the insert and the move: a machine in any state except TERMINATED costs money.
             self._store.change(SEEN, _seen_values(instance, instance.cloud, now, adopted=True))

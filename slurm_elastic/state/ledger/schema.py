@@ -51,11 +51,15 @@ _STATEMENTS = (
         born real,
         tunnel_key text,
         reservation text not null default '',
+        billing_increment integer not null default 1,
+        disk_price real not null default 0,
+        on_demand_price real,
         primary key (cloud, id)
     ) without rowid""",
     "create index machines_live on machines (cloud) where ended is null",
     "create index machines_ended on machines (ended) where ended is not null",
     "create index machines_stopped on machines (cloud) where stopped is not null",
+    "create index machines_increment on machines (billing_increment)",
     """create table exclusions (
         kind text not null,
         scope text not null,
@@ -215,7 +219,7 @@ _NONE = "where 0 = :since"
 LEDGER = Schema(
     name="ledger",
     maker="the daemon",
-    version=23,
+    version=24,
     adoptable_versions=range(12, 17),
     statements=_STATEMENTS,
     unjournaled_tables=frozenset({"heartbeats", "health", "decision_subjects"}),

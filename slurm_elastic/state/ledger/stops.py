@@ -31,6 +31,7 @@ from slurm_elastic.model.memory import (
     PART,
     Launch,
     Machine,
+    PurchaseTerms,
     generation_time,
     part_id,
 )
@@ -110,10 +111,13 @@ class StopRows:
                     db, before, before.life, life, now, price=price, state=InstanceState.STOPPING
                 )
 
-    def record_start(self, launch: Launch, machine: Machine, now: float) -> Machine | None:
+    def record_start(
+        self, launch: Launch, machine: Machine, now: float, terms: PurchaseTerms | None = None
+    ) -> Machine | None:
         """Record the start of a stopped machine for the node, jobs and price of ``launch``, before
-        the cloud is called. Return None if the machine is no longer stopped. Raises EndOnlyError if
-        the row could not be written to the disk.
+        the cloud is called. ``terms``: of the start (None: those of the machine). Return None if
+        the machine is no longer stopped. Raises EndOnlyError if the row could not be written to the
+        disk.
         """
         new_launch, instance = replace(launch, state=Done(finished_at=now)), machine.instance
         new_launch = replace(new_launch, accounts=self._books.payers_by_node(new_launch.nodes))
@@ -134,6 +138,7 @@ class StopRows:
                 generation=new_launch.generation, worst_price=new_launch.offer.worst_price,
                 jobs=new_launch.jobs[:MACHINE_JOBS],
                 accounts=new_launch.accounts.get(instance.node, {}),
+                terms=terms or before.terms,
             )  # fmt: skip
 
     def record_start_refusal(

@@ -12,6 +12,7 @@ from itertools import islice
 
 from msgspec.structs import replace
 
+from slurm_elastic.base.billing import billed_dollars, paid_seconds
 from slurm_elastic.base.hostlist import expand
 from slurm_elastic.config import Config, domain_pools
 from slurm_elastic.config.node_limits import max_cloud_nodes, max_pool_nodes
@@ -25,11 +26,9 @@ from slurm_elastic.policies.launch.habits import RequestedJob
 from slurm_elastic.policies.launch.job_data import counted_data
 from slurm_elastic.policies.launch.verdict import could_run, need
 from slurm_elastic.policies.launch.waiting import is_counted
-from slurm_elastic.policies.money.cost_split import paid_until
 from slurm_elastic.policies.nodes.node_state import Phase, is_down, is_drained, phase
 from slurm_elastic.simulate import start_forecast
 from slurm_elastic.simulate.start_forecast import Present, RunningJob, quantile
-from slurm_elastic.state.ledger.books import MINIMUM
 from slurm_elastic.watch.door.pricing import Moment
 from slurm_elastic.watch.door.questions import PartitionPrice, PriceAsk
 
@@ -238,10 +237,11 @@ def _paid(
     moves, fee = traffic.seconds(data), traffic.dollars(data)
     boot = _boots(config, pool, machines)[-1]
     low = min(prices) * started.nodes
+    high = max([*prices, *demand]) * started.nodes
     priced = replace(
         started,
-        low=low * _hours(usual + moves, lease) + fee,
-        high=max([*prices, *demand]) * started.nodes * _hours(limit + boot + moves, lease) + fee,
+        low=billed_dollars(low, paid_seconds(usual + moves, lease)) + fee,
+        high=billed_dollars(high, paid_seconds(limit + boot + moves, lease)) + fee,
         market=str(Market.SPOT) if spot is not None and spot <= min(prices) else "",
         public=config.cloud(pool.cloud).location is Location.PUBLIC,
     )
@@ -261,12 +261,8 @@ def _interrupted(
         priced,
         chance=chance(usual, mtti, priced.nodes),
         saves_seconds=gained,
-        saves_dollars=None if gained is None else gained / 3600 * rate,
+        saves_dollars=None if gained is None else billed_dollars(rate, gained),
     )
-
-
-def _hours(seconds: float, lease: int) -> float:
-    return paid_until(0.0, seconds, lease, MINIMUM) / 3600
 
 
 def _last_spot(machines: Iterable[Machine]) -> float | None:

@@ -11,7 +11,7 @@ from slurm_elastic.base.hostlist import compress, expand
 from slurm_elastic.config import Config, blocked_clouds, domain_pools
 from slurm_elastic.config.clouds import CloudSettings
 from slurm_elastic.config.limit_changes import with_limits
-from slurm_elastic.config.pool_rules import billing_units, disk_prices, paid_reservations
+from slurm_elastic.config.pool_rules import paid_reservations
 from slurm_elastic.model.causes.stops import CloudBlocked
 from slurm_elastic.model.cluster import Pool, Usage
 from slurm_elastic.model.directive import Directive, describe, limit_changes
@@ -76,7 +76,7 @@ class _Join:
         self.pool_by_name = {p.name: p for p in self.pools}
         self.pool_of = {name: pool for pool in self.pools for name in pool.nodes}
         self.rank_of = {name: rank for rank, name in enumerate(self.pool_of)}
-        self.clouds, self.units = {c.name: c for c in config.clouds}, billing_units(config)
+        self.clouds = {c.name: c for c in config.clouds}
         # With PrivateData=nodes Slurm lists no node at all to this user.
         hidden = not facts.nodes and "nodes" in facts.private
         self.nodes = None if hidden else facts.nodes
@@ -85,7 +85,7 @@ class _Join:
         self.live = [m for m in facts.machines if not m.has_ended]
         self.usage: Usage = usage(
             (*self.live, *facts.stopped), facts.open_launches,
-            paid=paid_reservations(config, facts.now), disks=disk_prices(config),
+            paid=paid_reservations(config, facts.now),
         )  # fmt: skip
         self.hold_of = not_now.strongest_holds(facts.holds)
         self.jobs_of: defaultdict[str, list[SlurmJob]] = defaultdict(list)
@@ -398,7 +398,7 @@ def _instance(join: _Join, machine: Machine) -> InstanceView:
         address=instance.address,
         launched=instance.launched,
         age=max(0.0, now - instance.launched),
-        cost=join.units.dollars(machine, now),
+        cost=machine.lease.cost(now),
         jobs=tuple(_job(j) for j in jobs),
         next=next_step,
         calm=next_step.startswith(CALM),
@@ -468,7 +468,7 @@ def _total(join: _Join, market: str, machines: Sequence[Machine]) -> TotalView:
         market=market,
         machines=len(live),
         price_now=sum(m.instance.price for m in live),
-        cost_live=sum(join.units.dollars(m, join.facts.now) for m in live),
-        cost_ended=sum(join.units.dollars(m, join.facts.now) for m in ended),
+        cost_live=sum(m.lease.cost(join.facts.now) for m in live),
+        cost_ended=sum(m.lease.cost(join.facts.now) for m in ended),
         ended=len(ended),
     )

@@ -9,7 +9,6 @@ from msgspec.structs import replace
 
 from slurm_elastic.base.hostlist import compress
 from slurm_elastic.config import Config
-from slurm_elastic.config.pool_rules import billing_units
 from slurm_elastic.model.causes import AnyCause
 from slurm_elastic.model.causes.holds import GrowthStartsIt
 from slurm_elastic.model.causes.pool_failures import BootsFailed
@@ -112,12 +111,12 @@ def breaker(exclusion: Exclusion, config: Config, facts: Facts) -> BreakerView:
         how=str(replace(failure, in_a_row=0)) if taken_out else "booted but never registered",
         node_reason=failure.node_reason,
         remedy=failure.remedy,
-        paid=0.0 if taken_out else _paid(exclusion, config, facts),
+        paid=0.0 if taken_out else _paid(exclusion, facts),
         console="" if taken_out else facts.consoles.get(exclusion.scope, ""),
     )
 
 
-def _paid(exclusion: Exclusion, config: Config, facts: Facts) -> float:
+def _paid(exclusion: Exclusion, facts: Facts) -> float:
     """Return the dollars for the pool's last failed machines, which ended without registering."""
     failed = [
         machine
@@ -125,5 +124,4 @@ def _paid(exclusion: Exclusion, config: Config, facts: Facts) -> float:
         if machine.pool == exclusion.scope and machine.registered_at is None and machine.has_ended
     ]
     failed.sort(key=lambda machine: machine.instance.launched, reverse=True)
-    units = billing_units(config)
-    return sum(units.dollars(machine, facts.now) for machine in failed[: exclusion.count])
+    return sum(machine.lease.cost(facts.now) for machine in failed[: exclusion.count])

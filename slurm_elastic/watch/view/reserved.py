@@ -9,7 +9,7 @@ from msgspec import Struct
 from slurm_elastic.base.local_time import minute
 from slurm_elastic.base.units import money
 from slurm_elastic.config import Config
-from slurm_elastic.config.pool_rules import disk_prices, paid_reservations
+from slurm_elastic.config.pool_rules import paid_reservations
 from slurm_elastic.model.memory import Machine
 from slurm_elastic.policies.money.reserved_use import ReservedUse, reserved_use
 
@@ -40,7 +40,7 @@ def reserved_views(
     config: Config, machines: Iterable[Machine], now: float
 ) -> tuple[ReservedView, ...]:
     """A row for each reservation paid now."""
-    uses = reserved_use(paid_reservations(config, now), machines, disk_prices(config))
+    uses = reserved_use(paid_reservations(config, now), machines)
     return tuple(map(_view, uses))
 
 

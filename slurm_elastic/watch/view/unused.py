@@ -8,7 +8,7 @@ from msgspec import Struct
 
 from slurm_elastic.base.units import brief
 from slurm_elastic.config import Config, PoolSettings
-from slurm_elastic.config.pool_rules import billing_units, rules_of
+from slurm_elastic.config.pool_rules import longest_increment, rules_of
 from slurm_elastic.features.books import Costs
 from slurm_elastic.model.cluster import Location
 from slurm_elastic.policies.growth.release import Delayed, Idle, OwnRelease
@@ -91,7 +91,7 @@ def _wait_s(config: Config, pool: PoolSettings) -> float:
 
 
 def _longest_lease(config: Config) -> int:
-    return billing_units(config).longest
+    return longest_increment(config)
 
 
 def _advice(config: Config, reason: Unused) -> tuple[tuple[str, ...], str]:

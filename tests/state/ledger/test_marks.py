@@ -311,7 +311,7 @@ def test_a_minute_is_paid_at_least_where_the_unit_is_a_second(
     ledger.launches.record_intent(spec(nodes=("pub1",), bought=dear), "r", T0)
     ledger.machines.record_launch("g1", [instance("i-1", launched=T0, bought=dear)], T0)
     ledger.machines.record_end("aws", ["i-1"], Quoted(text="idle"), T0 + seconds)
-    assert ledger.books.dollars("aws", T0, T0 + 1000, 1) == pytest.approx(paid / 1000)
+    assert ledger.books.dollars("aws", T0, T0 + 1000) == pytest.approx(paid / 1000)
 
 
 def test_requeues_that_were_lifted_by_then_are_told(ledger: Ledger) -> None:
