@@ -130,6 +130,8 @@ class Engine(RunState):
                 if arrival % PROGRESS_EVERY == 0 and self.progress:
                     self.progress(PROGRESS_EVERY)
                 soon = submit[arrival] if arrival < count else NEVER
+            if self.finishing is not None:
+                self.finishing.look(now)
             # Growth comes after the queue, so that the policy sees only the jobs that still wait.
             if waiting and queue.full:
                 queue.schedule(now)

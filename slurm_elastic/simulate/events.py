@@ -12,8 +12,10 @@ from functools import partial
 from heapq import heappush
 
 from slurm_elastic.policies.growth.capacity import Slurm
+from slurm_elastic.policies.money.bounds import UNBOUNDED
 from slurm_elastic.simulate.budget_queue import BudgetQueue
 from slurm_elastic.simulate.cloud_order import job_orders
+from slurm_elastic.simulate.finishing import Finishing
 from slurm_elastic.simulate.idle_set import Pieces
 from slurm_elastic.simulate.jobs import Jobs
 from slurm_elastic.simulate.lasting import lasting_pools
@@ -74,6 +76,9 @@ class RunEvents:
                 lambda when, number: self._push(when, LOOK, number),
             )  # fmt: skip
             self.queue.guard = self.guard
+        self.finishing: Finishing | None = None
+        if scenario.finishes and self.grower.money != UNBOUNDED:
+            self.finishing = Finishing(self.grower, self.runs, self.pools, origin)
         lasting = lasting_pools(self.purchases, self.pools, self.needs, jobs.limit)
         self.queue.lasting = self.grower.lasting = lasting
         self.warm = Warm(self, self.pools)

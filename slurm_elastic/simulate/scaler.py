@@ -52,7 +52,8 @@ class Grower:
 
     ``period``: seconds between two looks (None: at each arrival and end of a job). ``watches``: the
     policy is asked even while no job waits. ``covered``: the waiting jobs that have enough
-    machines. ``given``: idle and booting machines that other groups of jobs get. ``patience``:
+    machines. ``is_committed``: running jobs may use what is left of the budget (``finishing``).
+    ``given``: idle and booting machines that other groups of jobs get. ``patience``:
     seconds after which the simulation stops serving a queue that makes no progress.
     """
 
@@ -100,6 +101,7 @@ class Grower:
         self._waiting_cache = _WaitingCache(jobs, self.need, start)
         self._waiting_caches: dict[int, _WaitingCache] = {}
         self._costs_nothing = self.money == UNBOUNDED
+        self.is_committed = False
         self._is_capped = self.caps != UNBOUNDED
         self._purse = Purses({}, [machines for _, machines in self.growing], start)
 
@@ -165,7 +167,7 @@ class Grower:
             # The same pools are too short for all jobs of this queue (Queue.by_fit).
             short_pools = self.lasting.short_pools(queue[0], now)
             pools = [entry for entry in pools if entry[0] not in short_pools]
-        if own_only or (not self._costs_nothing and self._is_spent(now)):
+        if own_only or (not self._costs_nothing and self.is_spent(now)):
             pools = [entry for entry in pools if not entry[1].pool.public]
         return pools
 
@@ -219,7 +221,7 @@ class Grower:
             return True
         if not self._is_open(now):
             return False
-        if public and not self._costs_nothing and self._is_spent(now):
+        if public and not self._costs_nothing and self.is_spent(now):
             return False
         demand = self.demand((), None, 0, now)
         return bounded(Growth(count, ""), demand, self.caps, Spent()).machines == count
@@ -239,15 +241,17 @@ class Grower:
         """Return True if the time of day or a spent budget blocks machines. Both end by
         themselves.
         """
-        return not self._is_open(now) or (not self._costs_nothing and self._is_spent(now))
+        return not self._is_open(now) or (not self._costs_nothing and self.is_spent(now))
 
     def _is_open(self, now: int) -> bool:
         """Return True if machines may be started at this time of the day."""
         return not self.times.windows or stopped(now + self.start, self.times, _NOTHING) is None
 
-    def _is_spent(self, now: int) -> bool:
+    def is_spent(self, now: int) -> bool:
         """Return True if no money is left for public machines."""
-        return stopped(now + self.start, self.money, self.spent(now)) is not None
+        return (
+            self.is_committed or stopped(now + self.start, self.money, self.spent(now)) is not None
+        )
 
     def flag(self, queue: Sequence[int], running: int, now: int) -> None:
         """Flag surplus machines: idle machines end now, busy machines when their job ends."""

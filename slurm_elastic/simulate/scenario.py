@@ -149,7 +149,8 @@ class Scenario(Struct, frozen=True, kw_only=True):
     job. ``requeue_delay``: seconds from an interruption until the job may start again. ``held``:
     the site's reservations, in seconds of the history; offers of machines on them are in the pools.
     ``guarded``: growth policies stop counting jobs whom machines do not help, as slurm-elasticd's
-    do; those of papers do not.
+    do; those of papers do not. ``finishes``: machines take no new jobs when the cluster's budget is
+    spent (``budget.when_spent``).
     """
 
     pools: tuple[PoolModel, ...]
@@ -169,6 +170,7 @@ class Scenario(Struct, frozen=True, kw_only=True):
     requeue_delay: int = 0
     held: tuple[Held, ...] = ()
     guarded: bool = False
+    finishes: bool = False
     seed: int = 0
 
     def problems(self) -> list[str]:

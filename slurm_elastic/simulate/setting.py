@@ -11,6 +11,7 @@ from msgspec.structs import asdict, replace
 from slurm_elastic.base.errors import ConfigError
 from slurm_elastic.config import Config
 from slurm_elastic.config.checkpoint_kinds import checked_policy
+from slurm_elastic.config.policies import WhenSpent
 from slurm_elastic.config.pool_rules import bounds_of, rules_of
 from slurm_elastic.policies.growth.capacity import Slurm
 from slurm_elastic.policies.growth.release import AtOnce
@@ -181,6 +182,7 @@ def setting_of(history: History, config: Config, options: Options) -> Setting:
     base = Scenario(
         pools=pools,
         bounds=_bounds(config, notes),
+        finishes=config.policies.budget.when_spent is WhenSpent.FINISH,
         payers=_payers(config, history, notes),
         checkpoints=_checkpoints(options),
         reservations=options.reservations,

@@ -78,6 +78,29 @@ def test_a_policy_that_is_asked_when_jobs_come_and_go_is_asked_again_on_the_next
     assert DAY <= found.starts[1] <= DAY + 120
 
 
+@pytest.mark.parametrize("growth", [Slurm(), SemiElastic()])
+@pytest.mark.parametrize(("finishes", "on_first_day"), [(False, 8), (True, 4)])
+def test_machines_take_no_new_jobs_once_their_jobs_may_spend_the_budget(
+    growth: AnyGrowth, finishes: bool, on_first_day: int
+) -> None:
+    """One machine at $1 an hour for $4 a day, and eight jobs of an hour."""
+    pool = replace(CLOUD, machines=1)
+    bounds = Bounds(per_day=4.0)
+    scenario = Scenario(pools=(pool,), growth=growth, bounds=bounds, finishes=finishes)
+    found = Engine(jobs(*[(0, HOUR)] * 8), scenario, unix(1, 1)).run()
+    assert sum(start < DAY for start in found.starts) == on_first_day
+    assert found.figures.unserved == 0
+
+
+def test_jobs_that_end_before_their_limits_leave_the_money_to_others() -> None:
+    """The first job may use all of the budget, and takes ten minutes."""
+    history = Jobs([Job(0, 0, 600, 8 * HOUR, 1), Job(1, 60, 600, HOUR, 1)])
+    scenario = Scenario(pools=(CLOUD,), bounds=Bounds(per_day=4.0), finishes=True)
+    found = Engine(history, scenario, unix(1, 1)).run()
+    assert found.starts[1] > found.ends[0], "its limit counts while it runs"
+    assert found.starts[1] < HOUR
+
+
 def minutes(most: int) -> st.SearchStrategy[int]:
     return st.integers(1, most).map(lambda count: count * MINUTE)
 
