@@ -49,7 +49,7 @@ def simulate(
         site = Config(cluster=Cluster(name="static"), clouds=(), pools=())
     elif not isinstance(site, Config):
         site = load(Path(site))
-    setting = setting_of(_read(history), site, options)
+    setting = setting_of(_read(history, options.max_jobs), site, options)
     scenarios = [(text, setting.scenario(text)) for text in split(policy)]
     if not scenarios:
         raise ConfigError("--compare names no policy")
@@ -58,10 +58,11 @@ def simulate(
     return SimulationResult(setting, tuple(runs))
 
 
-def _read(history: AnyHistory) -> History:
+def _read(history: AnyHistory, max_jobs: int | None) -> History:
     if isinstance(history, History):
         return history
     if not isinstance(history, str | Path):
         return sacct.of_rows(history)
     path = Path(history)
-    return sacct.load(path) if sacct.is_of_sacct(path) else workload.load(path)
+    load_file = sacct.load if sacct.is_of_sacct(path) else workload.load
+    return load_file(path, max_jobs)

@@ -51,7 +51,8 @@ class Options(Struct, frozen=True, kw_only=True):
     ``checkpoint_period`` are in seconds. ``blocking``: a job stands still while it is saved.
     ``max_price``: (pool, dollars per hour), the bid instead of the configured one; ``power``:
     (pool, watts of a machine that is up). The pool None means all pools.
-    ``prices``: files; ``paid``: prices that are used if there are no files.
+    ``prices``: files; ``paid``: prices that are used if there are no files. ``max_jobs``: only the
+    first jobs of a history's file are read (None: all).
     """
 
     static: tuple[int, int] | None = None
@@ -75,6 +76,7 @@ class Options(Struct, frozen=True, kw_only=True):
     reservations: int = 1
     depth: int = DEPTH
     whole_nodes: bool = False
+    max_jobs: int | None = None
     seed: int = 0
 
     def __post_init__(self) -> None:

@@ -97,6 +97,7 @@ QUEUE = [
     ("--depth 1", Options(depth=1)),
     ("--reservations 3", Options(reservations=3)),
     ("--whole-nodes", Options(whole_nodes=True)),
+    ("--max-jobs 5", Options(max_jobs=5)),
 ]
 
 
