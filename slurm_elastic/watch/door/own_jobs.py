@@ -170,9 +170,10 @@ def read_own_jobs(
         numbers = {job.id for job in jobs} | {run.job for run in runs}
         barred = _barred(config, ledger, subject, jobs, now)
         affordable = [_affordable(config, job, barred) for job in jobs]
+        ends = {job.id: job.end for job in jobs if job.has_ended and job.end}
         reading = OwnJobsReading(
             now=now, jobs=jobs, runs=runs, barred=barred,
-            costs=costs_of_jobs(config, ledger, numbers, now),
+            costs=costs_of_jobs(config, ledger, numbers, now, ends),
             rates=rates_of_jobs(ledger, numbers, facts.machines),
             retry_at=retry_times(config, ledger, now),
             starts=_starts(config, slurm, subject, affordable),

@@ -150,6 +150,17 @@ def test_costs_are_those_of_cost_by_job(site: Site) -> None:
     assert (rows[7].state, rows[7].nodes, rows[7].clouds) == ("ended", "pub[1-2]", ("aws",))
 
 
+def test_a_job_that_has_just_ended_costs_nothing_after_its_end(site: Site) -> None:
+    """The ledger learns of the end up to a minute later."""
+    _with(site, job(20, "COMPLETED", nodes=("pub4",), start=T + 5400, end=T + 5500))
+    before = site.jobs()[20]
+    site.ledger.usage.write((
+        ChargedRun(job=20, begin=T + 5400, end=T + 5500, label="20", user="nobody", uid=NOBODY,
+            account="physics", partition="aws", shares=(("pub4", 500_000),)),
+    ))  # fmt: skip
+    assert before.micro == site.jobs()[20].micro > 0
+
+
 def test_a_running_job_costs_at_most_its_share_until_its_limit(site: Site) -> None:
     row = site.jobs()[20]
     left_s = T + 5400 + 3600 - NOW
