@@ -229,7 +229,7 @@ def _after(facts: Facts, jobs: Sequence[SlurmJob], machines: Sequence[Machine]) 
     yield f"{counted(len(jobs), 'job')} {does(len(jobs), 'end')} first: {_named(jobs)}."
     if known:
         cost = sum(
-            m.instance.price * max(latest - facts.now, 0.0) / 3600
+            m.lease.cost(max(latest, facts.now)) - m.lease.cost(facts.now)
             for m in machines
             if m.instance.node in busy
         )

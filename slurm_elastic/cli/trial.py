@@ -15,6 +15,7 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
+from slurm_elastic.base.billing import billed_dollars, paid_seconds
 from slurm_elastic.base.errors import ConfigError, SlurmElasticError
 from slurm_elastic.base.hostlist import expand
 from slurm_elastic.base.units import money
@@ -27,6 +28,7 @@ from slurm_elastic.cli.trial_run import StoppedError, Trial, print_stop
 from slurm_elastic.config import Config, domain_pools
 from slurm_elastic.config.configfile import load
 from slurm_elastic.config.limit_changes import pools_in, scope_named
+from slurm_elastic.config.pool_rules import rules_of
 from slurm_elastic.model.cluster import Pool
 from slurm_elastic.policies.launch.trial import (
     TrialStep,
@@ -116,7 +118,9 @@ def _first_offered_pool(config: Config, slurm: PromptCli, names: Sequence[str]) 
         elif pool_offers.ranked:
             best = pool_offers.ranked[0]
             price, worst = best.price or 0.0, best.worst or best.price or 0.0
-            estimate = worst * ESTIMATED_S / 3600
+            pool = next(p for p in config.pools if p.name == name)
+            increment_s = rules_of(config, pool).lease
+            estimate = billed_dollars(worst, paid_seconds(ESTIMATED_S, increment_s))
             print(f"One machine of pool {name}: {best.offer}")
             about = f"about {money(estimate)} for 10 minutes"
             print(f"{money(price)}/h now, {money(worst)}/h at worst: {about}.")

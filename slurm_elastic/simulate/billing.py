@@ -11,7 +11,7 @@ from bisect import bisect_right
 from collections.abc import Sequence
 from itertools import pairwise
 
-from slurm_elastic.base.billing import paid_seconds
+from slurm_elastic.base.billing import billed_dollars, paid_seconds
 from slurm_elastic.policies.policy_text import Policy, Whole, WholeOver, parse_policy
 
 HOUR = 3600
@@ -102,11 +102,11 @@ def dollars(curve: Curve, start: int, seconds: int) -> float:
     beginning.
     """
     if len(curve.times) == 1:
-        return seconds / HOUR * curve.prices[0]
+        return billed_dollars(curve.prices[0], seconds)
     total, hour_start = 0.0, start
     while seconds > 0:
         hour_seconds = min(seconds, HOUR)
-        total += hour_seconds / HOUR * curve.at(hour_start)
+        total += billed_dollars(curve.at(hour_start), hour_seconds)
         seconds -= hour_seconds
         hour_start += HOUR
     return total

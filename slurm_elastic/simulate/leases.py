@@ -6,7 +6,8 @@ from array import array
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import accumulate
 
-from slurm_elastic.simulate.billing import HOUR, dollars
+from slurm_elastic.base.billing import billed_dollars
+from slurm_elastic.simulate.billing import dollars
 from slurm_elastic.simulate.scenario import PoolModel, Sold
 
 
@@ -56,7 +57,7 @@ class Leases:
                 seconds, cost = self.bill(batch, end, reclaimed=bool(reclaimed))
             else:
                 seconds = billed(start, end, reclaimed=bool(reclaimed))
-                cost = seconds / HOUR * price
+                cost = billed_dollars(price, seconds)
             total += count * seconds
             paid[on_spot[offer]] += count * cost
         self.billed = total
@@ -91,7 +92,7 @@ class Leases:
         seconds = self._billed(start, end, reclaimed=reclaimed)
         sold = self._sold[self._offers[batch]]
         if sold.market is None:
-            return seconds, seconds / HOUR * sold.offer.price
+            return seconds, billed_dollars(sold.offer.price, seconds)
         return seconds, dollars(sold.market.curve, start, seconds)
 
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 
+from slurm_elastic.base.billing import billed_dollars
 from slurm_elastic.policies.money.account_budgets import (
     ACCOUNT,
     NONE,
@@ -139,7 +140,9 @@ class _Book:
         """Return the dollars by scope until ``now``, for ended leases and running machines."""
         self._begin(now)
         self._close(now)
-        sums = [(p.shares, (p.area + p.up * now) * p.price / 3600) for p in self._paid.values()]
+        sums = [
+            (p.shares, billed_dollars(p.price, p.area + p.up * now)) for p in self._paid.values()
+        ]
         return charged(sums)
 
     def _book(self, count: int, shares: Shares, price: float) -> None:

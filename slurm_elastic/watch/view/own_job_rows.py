@@ -8,6 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from msgspec import Struct, field
 from msgspec.structs import replace
 
+from slurm_elastic.base.billing import billed_dollars
 from slurm_elastic.base.hostlist import compress, expand
 from slurm_elastic.config import Config, domain_pools
 from slurm_elastic.features.job_costs import JobCost
@@ -113,7 +114,7 @@ class _Rows:
         if (ends_at := job.ends_at_latest) is None:
             return None
         left_s = max(ends_at - self._reading.now, 0.0)
-        return micro + round(rate * left_s / 3600 * 1e6)
+        return micro + round(billed_dollars(rate, left_s) * 1e6)
 
     def _waiting(self, job: SlurmJob) -> OwnJob:
         reading, wait = self._reading, self._waits.of(job)
