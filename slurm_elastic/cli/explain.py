@@ -17,7 +17,7 @@ from slurm_elastic.base import service_remedies
 from slurm_elastic.base.errors import SlurmElasticError, SlurmError
 from slurm_elastic.base.hostlist import compress, expand
 from slurm_elastic.base.local_time import clock
-from slurm_elastic.base.units import brief
+from slurm_elastic.base.units import brief, counted
 from slurm_elastic.cli import forgotten_jobs, why_not
 from slurm_elastic.cli.cloud_table import published_rows
 from slurm_elastic.cli.console import plain
@@ -248,16 +248,32 @@ def _explain_job(config: Config, slurm: Slurm, number: int) -> Explanation:
     label = chain.labels.get(number, str(number))
     state = trouble or _job_now(label, job, own_nodes, chain.machines) + no_money
     explanation = _explanation(str(number), "job", state, chain, jobs)
+    other_tasks = _other_tasks(number, label, jobs)
     if job is None or not waits:
-        return explanation
+        return structs.replace(explanation, attention=other_tasks)
     keeps = structs.replace(kept_of(slurm, now), jobs=jobs)
     verdicts = why_not.judge(config, job, chain, keeps)
     return structs.replace(
         explanation,
-        attention=_pending_advice(config, job, now) or _retry_notice(chain, verdicts, now),
+        attention=(
+            *(_pending_advice(config, job, now) or _retry_notice(chain, verdicts, now)),
+            *other_tasks,
+        ),
         verdicts=verdicts,
         clouds=published_rows(config, job, now),
     )
+
+
+def _other_tasks(number: int, label: str, jobs: Sequence[SlurmJob]) -> tuple[str, ...]:
+    """The sentence for an array's number: only the tasks that wait, or the one that started last,
+    are the job of this number. The others have machines and costs of their own.
+    """
+    others = [job for job in jobs if job.array == number != job.id and job.nodes]
+    if not others:
+        return ()
+    first = min(others, key=lambda job: job.id)
+    text = f"{counted(len(others), 'other task')} of this array had machines and costs of their own"
+    return (f"This is job {label} alone. {text}; do: slurm-elastic explain {first.label}",)
 
 
 def _retry_notice(chain: Chain, verdicts: Sequence[Verdict], now: float) -> tuple[str, ...]:

@@ -634,6 +634,18 @@ def test_a_task_of_an_array_is_named_as_squeue_names_it(ledger: Ledger, tmp_path
     assert "job 18_3 of erin is RUNNING on pub1" in text_of(explained(tmp_path, meant, slurm), 80)
 
 
+def test_the_number_of_an_array_leads_to_its_other_tasks(ledger: Ledger, tmp_path: Path) -> None:
+    """After scancel the number is that of a task that never ran."""
+    slurm = busy_slurm()
+    slurm.set_job(18, "CANCELLED", user="erin", array=18, task=5)
+    for number, task in ((51, 3), (52, 4)):
+        slurm.set_job(number, "CANCELLED", user="erin", array=18, task=task, nodes=("pub1",))
+    text = " ".join(text_of(explained(tmp_path, "18", slurm), 80).split())
+    assert "2 other tasks of this array had machines and costs of their own" in text
+    assert "do: slurm-elastic explain 18_3" in text
+    assert "has not acted" not in text
+
+
 def test_a_task_that_slurm_has_forgotten_is_found_in_the_records(
     ledger: Ledger, tmp_path: Path
 ) -> None:
