@@ -11,6 +11,7 @@ import argparse
 import importlib
 import logging
 import os
+import re
 import sqlite3
 import sys
 import textwrap
@@ -185,7 +186,24 @@ def _understood(argv: Sequence[str]) -> tuple[argparse.ArgumentParser, argparse.
             subparsers.add_parser(name)
     if command is not None and command not in COMMANDS:
         parser.error(_unknown(command))
+    if command == "price":
+        argv = _script_first(argv)
     return parser, parser.parse_args(argv)
+
+
+def _script_first(argv: Sequence[str]) -> Sequence[str]:
+    """The words with the job script before the options of sbatch, which writes it behind them.
+
+    Which options take a value is sbatch's matter. So the script is the first word that names a file
+    and is not the word after an option; else the first word that names a file.
+    """
+    begin = [*argv].index("price") + 1
+    files = [n for n in range(begin, len(argv)) if Path(argv[n]).is_file()]
+    # ``-o out.txt``: a value may follow. ``--time=10`` and ``-n2`` have theirs.
+    opens_value = re.compile(r"-.|--[^=]*")
+    scripts = [n for n in files if n == begin or not opens_value.fullmatch(argv[n - 1])]
+    place = min(scripts, default=min(files, default=begin))
+    return [*argv[:begin], *argv[place : place + 1], *argv[begin:place], *argv[place + 1 :]]
 
 
 def _unknown(word: str) -> str:

@@ -12,6 +12,7 @@ import pytest
 from rich.console import Console
 from status_cases import config, general_pool
 
+from slurm_elastic.base.errors import SlurmElasticError
 from slurm_elastic.base.local_time import clock
 from slurm_elastic.cli import price, why_not
 from slurm_elastic.cli.main import main
@@ -193,3 +194,31 @@ def test_a_sold_out_cloud_is_named_with_the_time_of_the_next_try(tmp_path: Path)
     assert "Cloud aws (pool general) starts no machine now: " in text
     assert sold_out in text
     assert f"it is asked again at {clock(now + 90)}" in text
+
+
+@pytest.mark.parametrize(
+    ("words", "options"),
+    [
+        ("job.sh --time=10", ["--time=10"]),
+        ("--time=10 job.sh", ["--time=10"]),
+        ("--time 10 --exclusive job.sh", ["--time", "10", "--exclusive"]),
+        ("--json -o out.txt -n2 job.sh", ["-o", "out.txt", "-n2"]),
+        ("-o out.txt -N 2 job.sh", ["-o", "out.txt", "-N", "2"]),
+    ],
+)
+def test_options_may_stand_before_the_script_as_for_sbatch(
+    words: str, options: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[tuple[str, list[str]]] = []
+
+    def gather(_config: object, script: str, found: list[str], _now: float) -> None:
+        asked.append((script, found))
+        raise SlurmElasticError("enough")
+
+    monkeypatch.setattr(price, "load", lambda _path: None)
+    monkeypatch.setattr(price, "gather", gather)
+    monkeypatch.chdir(tmp_path)
+    for name in ("job.sh", "out.txt"):
+        Path(name).write_text("#!/bin/sh\n")
+    assert main(["price", *words.split()]) == 1
+    assert asked == [("job.sh", options)]
