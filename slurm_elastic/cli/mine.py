@@ -7,10 +7,12 @@ import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
 
+from msgspec.structs import replace
 from rich.console import Console, Group, RenderableType
 from rich.text import Text
 
 from slurm_elastic.base.errors import ConfigError
+from slurm_elastic.base.hostlist import compress, expand
 from slurm_elastic.base.local_time import clock, minute, zone
 from slurm_elastic.base.units import brief, counted, money
 from slurm_elastic.cli.columns import Rows
@@ -100,11 +102,37 @@ def render(document: OwnJobs, console: Console) -> None:
         text = f"{document.user} has no job, and had none since {since}."
         console.print(words(text if document.user else f"No job since {since}, and none now."))
         return
-    console.print(_table(document))
+    console.print(_table(replace(document, jobs=_with_whole_arrays(jobs))))
     if document.left_out:
         console.print(f"and {counted(document.left_out, 'more job')} (not listed)")
     for text in _notes(jobs):
         console.print(Text(text, style="dim"))
+
+
+def _with_whole_arrays(jobs: Sequence[OwnJob]) -> tuple[OwnJob, ...]:
+    """The jobs with one row for the ended tasks of an array that ended in the same way."""
+    rows: dict[object, list[OwnJob]] = {}
+    for job in jobs:
+        array, is_task, _ = job.label.partition("_")
+        is_ended_task = bool(is_task) and job.state == ENDED
+        key = (array, job.user, job.slurm_state) if is_ended_task else job.id
+        rows.setdefault(key, []).append(job)
+    return tuple(tasks[0] if len(tasks) == 1 else _in_one_row(tasks) for tasks in rows.values())
+
+
+def _in_one_row(tasks: Sequence[OwnJob]) -> OwnJob:
+    array, _, _ = tasks[0].label.partition("_")
+    nodes = {node for task in tasks for node in expand(task.nodes)}
+    return replace(
+        tasks[0],
+        label=f"{array} ({len(tasks)} tasks)",
+        tasks=len(tasks),
+        nodes=compress(sorted(nodes)),
+        clouds=tuple(sorted({cloud for task in tasks for cloud in task.clouds})),
+        started=min((task.started for task in tasks if task.started), default=0.0),
+        ended=max(task.ended for task in tasks),
+        micro=sum(task.micro for task in tasks),
+    )
 
 
 def title(document: OwnJobs) -> str:

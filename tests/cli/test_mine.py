@@ -76,6 +76,22 @@ def test_every_job_and_figure_is_shown_at_any_width(width: int) -> None:
         assert figure in words, figure
 
 
+def test_ended_tasks_of_an_array_have_one_row_for_each_way_to_end() -> None:
+    tasks = tuple(
+        replace(
+            JOBS[-1], id=60 + n, label=f"50_{n}", name="sweep", nodes=f"pub{n % 2 + 1}",
+            slurm_state="FAILED" if n == 7 else "COMPLETED", micro=100_000,
+        )
+        for n in range(50)
+    )  # fmt: skip
+    text = printed(replace(DOCUMENT, jobs=tasks), 160)
+    (completed,) = (line for line in text.splitlines() if "50 (49 tasks)" in line)
+    assert "pub[1-2]" in completed
+    assert "$4.9" in completed
+    assert "50_7" in text
+    assert "50 ended" in text
+
+
 def test_a_wide_screen_has_a_column_for_why_and_one_for_what_is_saved() -> None:
     lines = printed(DOCUMENT, 200).splitlines()
     assert lines[1].split("  ")[0] == "Job"
