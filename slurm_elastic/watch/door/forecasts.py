@@ -13,7 +13,7 @@ from itertools import islice
 from msgspec.structs import replace
 
 from slurm_elastic.base.billing import billed_dollars, paid_seconds
-from slurm_elastic.base.hostlist import expand
+from slurm_elastic.base.hostlist import compress, expand
 from slurm_elastic.config import Config, domain_pools
 from slurm_elastic.config.node_limits import max_cloud_nodes, max_pool_nodes
 from slurm_elastic.config.pool_rules import on_demand_prices, rules_of, traffic_terms
@@ -43,6 +43,13 @@ _SHARES = (0.1, 0.5, 0.9)
 def forecasts_of(config: Config, ask: PriceAsk, moment: Moment) -> tuple[PartitionPrice, ...]:
     """One forecast for each partition of the job and each of its pools that could run the job."""
     own_partitions = {cloud.partition_name for cloud in config.clouds}
+    named_nodes = [moment.nodes[name] for name in ask.job.required if name in moment.nodes]
+    if away := [node.name for node in named_nodes if not _takes_jobs(node)]:
+        why = f"{compress(away)}, which the job names, is out of service"
+        return tuple(
+            PartitionPrice(partition=partition, nodes=ask.job.node_count, why=why)
+            for partition in dict.fromkeys(ask.job.partitions)
+        )
     return tuple(
         forecast
         for partition in dict.fromkeys(ask.job.partitions)
@@ -57,6 +64,7 @@ def _of_site(ask: PriceAsk, moment: Moment, partition: str) -> Iterator[Partitio
     """The forecast for a partition of the site's own machines: no cost, no interruptions."""
     named = PartitionPrice(partition=partition, nodes=ask.job.node_count, low=0.0, high=0.0)
     nodes = [n for n in moment.nodes.values() if partition in n.partitions and _takes_jobs(n)]
+    nodes = _chosen_from(ask.job, nodes)
     if len(nodes) < ask.job.node_count:
         yield replace(named, why=f"{len(nodes)} nodes of it are in service")
         return
@@ -75,11 +83,13 @@ def _of_pools(
         cloud = next((cloud for cloud in clouds if cloud.name == pool.cloud), None)
         if cloud is None or not could_run(ask.job, pool):
             continue
+        if ask.job.required and set(ask.job.required).isdisjoint(pool.nodes):
+            continue
         named = PartitionPrice(partition=partition, pool=pool.name, nodes=need(ask.job, pool))
         nodes = [moment.nodes[n] for n in pool.nodes if n in moment.nodes]
         cloud_limit = max_cloud_nodes(config, cloud)
         usable = sorted((n for n in nodes if _takes_jobs(n)), key=_is_off)
-        usable = usable[: max_pool_nodes(config, pool)][:cloud_limit]
+        usable = _chosen_from(ask.job, usable)[: max_pool_nodes(config, pool)][:cloud_limit]
         if len(usable) < named.nodes:
             yield replace(named, why=f"{len(usable)} nodes of it may be up together")
             continue
@@ -90,6 +100,13 @@ def _of_pools(
             boots = ()
         started = _started(named, ask, moment, present, boots)
         yield _paid(config, pool, started, ask, moment, machines)
+
+
+def _chosen_from(job: SlurmJob, nodes: list[SlurmNode]) -> list[SlurmNode]:
+    """The nodes from which Slurm chooses: all, unless the job names as many as it takes."""
+    if len(job.required) < job.node_count:
+        return nodes
+    return [node for node in nodes if node.name in job.required]
 
 
 def _takes_jobs(node: SlurmNode) -> bool:

@@ -247,10 +247,13 @@ def _starts(
 
 
 def _is_refuted(job: SlurmJob, start: StartForecast, now: float) -> bool:
-    """Whether the forecast says "now" of a job that Slurm has left waiting for a while. Slurm sees
-    what the forecast does not count: memory, features, nodes that the job names or excludes.
+    """Whether the forecast says "now" of a job for which Slurm has found no nodes, or which it has
+    left waiting for a while. Slurm sees what the forecast does not count: memory, features, nodes
+    that the job excludes.
     """
-    return start.seconds[1] < 1 and now - max(job.submit, job.eligible) > LOOKED_AT_AFTER_S
+    waited_s = now - max(job.submit, job.eligible)
+    is_examined = job.wait_reason.is_for_nodes or waited_s > LOOKED_AT_AFTER_S
+    return start.seconds[1] < 1 and is_examined
 
 
 def _price_ask(config: Config, slurm: SlurmReading, subject: Subject, job: SlurmJob) -> PriceAsk:

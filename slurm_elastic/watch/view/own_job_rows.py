@@ -136,7 +136,8 @@ class _Rows:
             at_most = micro + round(start.high * 1e6) * job.tasks
         return self._row(
             job, WAITS, start=start, reason=reason, advice=wait.command, stuck=stuck,
-            begin=job.begin if job.begin > reading.now else 0.0,
+            # The start of a held job depends on its release, so its begin time promises nothing.
+            begin=job.begin if job.begin > reading.now and not job.is_held else 0.0,
             at_most=at_most, retry_at=self._retry_at(shut), save=save if has_run else None,
         )  # fmt: skip
 

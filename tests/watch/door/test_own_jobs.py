@@ -236,6 +236,25 @@ def test_a_waiting_job_has_a_start_after_those_before_it_and_a_bound(site: Site)
     assert cloud.at_most > 360_000, "an hour of a machine, and its boot"
 
 
+@pytest.mark.parametrize(("reason", "is_forecast"), [("Priority", True), ("Resources", False)])
+def test_a_job_for_which_slurm_has_found_no_nodes_does_not_start_now(
+    site: Site, reason: str, *, is_forecast: bool
+) -> None:
+    _with(site, job(37, "PENDING", reason=reason, partitions=("batch",), submit=NOW - 5))
+    start = site.jobs()[37].start
+    assert (start is not None) == is_forecast
+
+
+def test_the_begin_time_of_a_held_job_is_no_expected_start(site: Site) -> None:
+    _with(
+        site,
+        job(35, "PENDING", reason="BeginTime", eligible=NOW + 3600, start=NOW + 3600),
+        job(36, "PENDING", reason="JobHeldUser", eligible=NOW + 3600, start=NOW + 3600),
+    )
+    rows = site.jobs()
+    assert (rows[35].begin, rows[36].begin) == (NOW + 3600, 0.0)
+
+
 def _sold_out(*jobs: SlurmJob) -> FakeSlurm:
     """The nodes as slurm-elasticd keeps them from Slurm while no offer has room."""
     nodes = [
@@ -405,8 +424,8 @@ def test_a_job_over_its_budget_starts_on_own_nodes_alone(
     _with(
         site,
         job(21, "PENDING", reason="Resources"),
-        job(22, "PENDING", reason="Resources", partitions=("batch", "aws"), submit=NOW - 5),
-        job(23, "PENDING", reason="Resources", partitions=("batch", "aws"), submit=NOW - 90),
+        job(22, "PENDING", reason="Priority", partitions=("batch", "aws"), submit=NOW - 5),
+        job(23, "PENDING", reason="Priority", partitions=("batch", "aws"), submit=NOW - 90),
     )
     rows = rows_of(site)
     assert rows[23].start is None, "Slurm has looked, and did not start it now"

@@ -12,6 +12,7 @@ from patience import patience
 from status_cases import NOW, busy_ledger, busy_slurm, config
 
 from slurm_elastic.base import bounded_process
+from slurm_elastic.base.hostlist import expand
 from slurm_elastic.base.unixsocket import Peer
 from slurm_elastic.config import Config
 from slurm_elastic.config.copying import Traffic
@@ -76,6 +77,30 @@ def test_the_time_for_which_a_job_was_suspended_is_not_used(site: Config) -> Non
 def test_a_partition_without_enough_nodes_says_so(site: Config) -> None:
     found = one(site, wish=replace(WISH, node_count=3, cpus=6))
     assert (found.start, found.why) == ((), "2 nodes of it are in service")
+
+
+def test_a_job_that_names_nodes_waits_for_these(site: Config) -> None:
+    named = replace(WISH, required=("st1",))
+    assert one(site, running(1, "st1"), wish=named).by_limits == 3000
+    assert one(site, running(1, "st2"), wish=named).start == (0, 0, 0)
+
+
+def test_a_job_that_names_a_node_out_of_service_has_no_forecast(site: Config) -> None:
+    failed = {**NODES, "st1": replace(NODES["st1"], states=frozenset({"IDLE", "FAIL"}))}
+    wish = replace(WISH, required=("st1",))
+    seen = Moment(now=NOW, jobs=(), nodes=failed, habits=Habits())
+    (found,) = prices_of(site, PriceAsk(job=wish), seen)
+    assert (found.start, found.why) == ((), "st1, which the job names, is out of service")
+
+
+def test_only_the_pool_of_a_node_that_the_job_names_has_a_forecast(site: Config) -> None:
+    slurm = busy_slurm()
+    pool = next(pool for pool in site.pools if pool.cloud == "aws")
+    node = next(name for name in expand(pool.nodes) if name in slurm.nodes())
+    seen = Moment(now=NOW, jobs=slurm.jobs(), nodes=slurm.nodes(), habits=Habits())
+    partitions = tuple(cloud.partition_name for cloud in site.clouds)
+    wish = replace(WISH, partitions=partitions, cpus=1, required=(node,))
+    assert {p.pool for p in prices_of(site, PriceAsk(job=wish), seen)} == {pool.name}
 
 
 @pytest.mark.parametrize("asked", ["gres", "job_gres"])
