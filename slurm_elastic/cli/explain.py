@@ -31,7 +31,7 @@ from slurm_elastic.cli.subjects import MAX_EXPLAINED_NODES, is_of_site, subjects
 from slurm_elastic.config import Config, PoolSettings, domain_pools
 from slurm_elastic.config.document import shown
 from slurm_elastic.config.pool_rules import rules_of
-from slurm_elastic.model.causes.pool_failures import BootsCounted
+from slurm_elastic.model.causes.pool_failures import BootsCounted, BootsFailed, ended_by_others
 from slurm_elastic.model.cluster import Pool
 from slurm_elastic.model.finding import try_pool
 from slurm_elastic.model.machine_states import columns_of
@@ -208,15 +208,22 @@ def _with_trial_advice(explanation: Explanation, pool_of: Mapping[str, Pool]) ->
     pools = [pool_of[node].name for node in nodes_of(boots[-1]) if node in pool_of]
     if not pools:
         return explanation
-    text = f"The last machine of pool {pools[0]} did not register; do: {try_pool(pools[0])}"
     cause = boots[-1].cause
-    if isinstance(cause, BootsCounted) and cause.failure.node_reason:
-        # It has registered, and may have run jobs: a trial would show nothing new.
-        text = (
-            f"Slurm took the last machine of pool {pools[0]} out of service: "
-            f"{cause.failure.reason_with_remedy}"
-        )
+    failure = cause.failure if isinstance(cause, BootsCounted) else BootsFailed()
+    text = _about_last_machine(pools[0], failure)
     return structs.replace(explanation, attention=(*explanation.attention, text))
+
+
+def _about_last_machine(pool: str, failure: BootsFailed) -> str:
+    """The sentence about the pool's last machine, with the next step."""
+    if not failure.is_after_registration:
+        return f"The last machine of pool {pool} did not register; do: {try_pool(pool)}"
+    # It has registered, and may have run jobs: a trial would show nothing new.
+    if failure.node_reason:
+        reason = failure.reason_with_remedy
+        return f"Slurm took the last machine of pool {pool} out of service: {reason}"
+    remedy = f"; do: {failure.remedy}" if failure.remedy else ""
+    return f"The last machine of pool {pool} {ended_by_others(1)}{remedy}"
 
 
 def _explain_job(config: Config, slurm: Slurm, number: int) -> Explanation:

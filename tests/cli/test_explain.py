@@ -242,6 +242,14 @@ def test_a_boot_that_failed_has_the_next_step(ledger: Ledger, tmp_path: Path) ->
         "Slurm took the last machine of pool general out of service: Low RealMemory; do: lower the"
         " pool's memory"
     )
+    decided("launched", T0 + 120)
+    lost = BootsFailed(ended_by_others=True, remedy="find out who ends it")
+    decided("boot-failed", T0 + 130, BootsCounted(pool="general", in_a_row=1, failure=lost))
+    (*_, text) = explained(tmp_path, "pub8").attention
+    assert text == (
+        "The last machine of pool general was ended in the cloud by others, minutes after the"
+        " start; do: find out who ends it"
+    )
 
 
 def test_a_sold_out_job_is_told_when_its_cloud_is_asked_again_and_nothing_twice(
@@ -471,7 +479,7 @@ def test_a_jobs_explanation_ends_with_its_cost_and_start(
 ) -> None:
     cloud = next(cloud for cloud in config(tmp_path).clouds if cloud.name == "aws")
     waits = SlurmJob(
-        id=45, states=frozenset({"PENDING"}), user="ann", reason="Resources", cpus=1, limit=3600,
+        id=45, states=frozenset({"PENDING"}), user="ann", reason="Priority", cpus=1, limit=3600,
         partitions=(cloud.partition_name,), submit=T0,
     )  # fmt: skip
     slurm = FakeSlurm(nodes=tuple(busy_slurm().nodes().values()), jobs=(waits,))

@@ -14,6 +14,7 @@ import pytest
 
 from slurm_elastic.model.causes import AnyCause, Cause, Quoted, decoded, encoded
 from slurm_elastic.model.causes.deadline import Deadline
+from slurm_elastic.model.causes.pool_failures import BootsFailed, MachinesFailed
 from slurm_elastic.model.causes.run_starts import RunStart
 
 EARLIER = Path(__file__).parents[1] / "data" / "checkpoints-with-sentences" / "causes.jsonl"
@@ -157,3 +158,10 @@ def test_a_deadline_names_its_day_if_the_decision_is_of_another(
 
 def test_a_start_without_more_to_say_repeats_nothing() -> None:
     assert RunStart() == RunStart(number=None, repeats_s=0.0, doubt=None)
+
+
+def test_machines_that_others_ended_are_not_called_unregistered() -> None:
+    failure = BootsFailed(ended_by_others=True)
+    assert str(MachinesFailed(nodes="pub3", count=1, failure=failure)) == (
+        "the machine of pub3 was ended in the cloud by others, minutes after the start"
+    )

@@ -8,6 +8,12 @@ from slurm_elastic.base.units import brief
 from slurm_elastic.model.causes.cause import Cause
 
 
+def ended_by_others(count: int) -> str:
+    """The end of a sentence about ``count`` machines."""
+    was = "was" if count == 1 else "were"
+    return f"{was} ended in the cloud by others, minutes after the start"
+
+
 class BootsFailed(Cause, frozen=True, kw_only=True):
     """The pool's last machines never registered, or Slurm took them out of service for
     ``node_reason``, or others ended them soon after their start (``ended_by_others``).
@@ -37,10 +43,10 @@ class BootsFailed(Cause, frozen=True, kw_only=True):
             self.in_a_row, f"{self.in_a_row} machines in a row "
         )
         how = "booted but never registered with Slurm"
-        was = "was" if self.in_a_row == 1 else "were"
         if self.ended_by_others:
-            how = f"{was} ended in the cloud by others, minutes after the start"
+            how = ended_by_others(self.in_a_row)
         elif self.node_reason:
+            was = "was" if self.in_a_row == 1 else "were"
             how = f"{was} taken out of service by Slurm: {self.node_reason}"
         return f"{machines}{how}"
 
@@ -137,6 +143,8 @@ class MachinesFailed(Cause, frozen=True, kw_only=True):
         if self.failure.node_reason:
             return f"Slurm took {self.nodes} out of service: {self.failure.reason_with_remedy}"
         machines = "machine" if self.count == 1 else "machines"
+        if self.failure.ended_by_others:
+            return f"the {machines} of {self.nodes} {ended_by_others(self.count)}"
         detail = f"; {self.detail}" if self.detail else ""
         return f"the {machines} of {self.nodes} did not register{detail}"
 
