@@ -18,6 +18,7 @@ from cost_cases import NOW, T, book, config_file, machine
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
+from rich.console import Console
 
 from slurm_elastic.cli import cost
 from slurm_elastic.cli.console import plain
@@ -376,6 +377,11 @@ def test_machines_that_never_became_nodes_are_not_normal(books: CostRows, tmp_pa
     assert costs.micro == report(books, By.ACCOUNT).micro + 360_000
     # The fourth machine waits, too, at the mean price of an hour.
     assert normal_unused(config, costs).micro_dollars == normal.micro_dollars + 60_000
+    console = Console(width=100)
+    with console.capture() as captured:
+        cost.render(costs, console, config)
+    assert "$0.3600 was paid for machines that never registered." in captured.get()
+    assert cost.document(costs, config)["never_registered_micro_dollars"] == 360_000
 
 
 def test_no_name_of_a_job_is_shown_if_slurm_does_not_answer(site: Path) -> None:

@@ -196,6 +196,7 @@ def _unused_advice(costs: Costs, config: Config) -> dict[str, object]:
         return {}
     return {
         "normal_unused_micro_dollars": normal_unused(config, costs).micro_dollars,
+        "never_registered_micro_dollars": sum(costs.never_registered.values()),
         "unused_advice": f"{shares[0].reason}: {shares[0].advice}",
     }
 
@@ -300,8 +301,11 @@ def _print_normal(config: Config, costs: Costs, console: Console, digits: int) -
         f"With these settings {dollars(normal.micro_dollars, digits)} ({share}) is normal: each "
         f"machine boots once{wait}, and ends."
     )
+    sentences = [text]
+    if failed := sum(costs.never_registered.values()):
+        sentences.append(f"{dollars(failed, digits)} was paid for machines that never registered.")
     largest = unused_shares(config, costs)[0]
-    for sentence in (text, f"{largest.reason}: {largest.advice}"):
+    for sentence in (*sentences, f"{largest.reason}: {largest.advice}"):
         console.print(textwrap.fill(sentence, console.width), soft_wrap=True)
 
 
