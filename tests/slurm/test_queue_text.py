@@ -193,6 +193,31 @@ def test_on_real_slurm_it_is_what_the_json_says(cluster: SmallSlurm) -> None:
     assert not any(job.has_ended for job in client.jobs())
 
 
+@pytest.mark.e2e
+@pytest.mark.skipif(os.geteuid() != 0, reason="slurmd and munged need root")
+def test_on_real_slurm_a_requeued_task_of_a_waiting_array_has_a_record(cluster: SmallSlurm) -> None:
+    """squeue joins it with the tasks that have not run; its images would be removed."""
+    client = cluster.client()
+    cluster.command("scancel", "--user=root")
+    cluster.command(
+        "sbatch", "-o", "/dev/null", "--exclusive", "--array=0-5", "--wrap=sleep 300",
+    )  # fmt: skip
+    deadline = time.monotonic() + patience(60)
+
+    def tasks(state: str) -> list[SlurmJob]:
+        return [j for j in client.jobs() if j.array and state in j.states and j.task is not None]
+
+    while not (running := tasks("RUNNING")):
+        assert time.monotonic() < deadline
+    requeued = running[0]
+    client.requeue(requeued.id)
+    while not (found := [job for job in tasks("PENDING") if job.id == requeued.id]):
+        assert time.monotonic() < deadline, client.jobs()
+    assert [(job.task, job.restarts) for job in found] == [(requeued.task, 1)]
+    assert client.job(requeued.id) is not None
+    assert {job.id for job in client.jobs(ended=True)} == by_json(cluster).keys()
+
+
 def by_json(cluster: SmallSlurm) -> dict[int, SlurmJob]:
     done = subprocess.run(
         ["squeue", "--all", "--json"],

@@ -107,7 +107,8 @@ def ask(
     fields = ",".join((*marked, f"{end_field}:0{end_mark(mark)}"))
     command = [
         site.program("squeue"), "--all", "--noheader", "--states=all", f"--jobs={job}",
-        "--Format", fields,
+        # Otherwise a requeued task of an array has no row of its own.
+        "--array-unique", "--Format", fields,
     ]  # fmt: skip
     try:
         with subprocess.Popen(

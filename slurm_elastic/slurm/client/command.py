@@ -29,12 +29,16 @@ def environment(settings: SlurmSettings) -> dict[str, str]:
     Slurm's commands read and write times in the zone of TZ. If TZ is not set, they take the host's
     zone, which may differ from the zone of this process, and which repeats an hour of autumn. So
     every time that we pass or read is UTC.
+
+    squeue otherwise shows all waiting tasks of an array in one row, also a task that has run and
+    was requeued. Such a task has a job number of its own, and would be missing.
     """
     return {
         "SLURM_CONF": settings.conf,
         "PATH": f"{settings.bin_dir}:/usr/sbin:/usr/bin:/sbin:/bin",
         "LC_ALL": "C.UTF-8",
         "SLURM_TIME_FORMAT": "standard",
+        "SQUEUE_ARRAY_UNIQUE": "1",
         "TZ": "UTC0",
     }
 
