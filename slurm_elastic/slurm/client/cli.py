@@ -36,7 +36,11 @@ from slurm_elastic.slurm.client.queue_text import QueueText
 from slurm_elastic.slurm.client.records import Records
 from slurm_elastic.slurm.client.reservation_commands import ReservationCommands
 from slurm_elastic.slurm.client.shared_reading import SharedReading
-from slurm_elastic.slurm.client.update_errors import is_left_over, only_started
+from slurm_elastic.slurm.client.update_errors import (
+    is_left_over,
+    is_made_for_the_rest,
+    only_started,
+)
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -343,6 +347,7 @@ class SlurmCli(CommentCommands, PartitionCommands, ReservationCommands):
     def _run_repeatable(self, *command: str) -> None:
         """Run a command that may be repeated. Retry it for some seconds after a left-over errno.
 
+        Tasks of an array that have started or ended need no change, so they are no refusal.
         Slurm's own refusals are no system errors, and count at once.
         """
         deadline = time.monotonic() + RETRY_FOR_S
@@ -350,6 +355,8 @@ class SlurmCli(CommentCommands, PartitionCommands, ReservationCommands):
             try:
                 self._run(*command)
             except SlurmError as error:
+                if is_made_for_the_rest(error):
+                    return
                 # Now and then 24.11 answers "Resource temporarily unavailable" although nothing
                 # prevents the change, and accepts the same command the next time (measured).
                 if not is_left_over(error) or time.monotonic() > deadline:
