@@ -27,6 +27,7 @@ from slurm_elastic.base.in_time import InTime
 from slurm_elastic.base.report_once import ReportOnce
 from slurm_elastic.config.pool_rules import inert
 from slurm_elastic.controller import holds
+from slurm_elastic.controller.budget import apply_directives
 from slurm_elastic.controller.context import Site
 from slurm_elastic.controller.extensions import Extensions, Part
 from slurm_elastic.controller.periodic import SiteTask
@@ -92,11 +93,10 @@ class Autoscaler(Part):
 
     def __init__(self, site: Site, worker: Executor) -> None:
         self._site = site
-        look, period = (
-            self._clear if inert(site.config) else self.look,
-            site.config.policies.poll_interval,
+        period = site.config.policies.poll_interval
+        self.task = SiteTask(
+            site, worker, self._look_if_needed, "policies", period=period, pace=PAUSE_PER_DURATION
         )
-        self.task = SiteTask(site, worker, look, "policies", period=period, pace=PAUSE_PER_DURATION)
         self._calls = InTime()
         self._guard = PurchaseGuard(site)
         self._waste = WasteMeter(site)
@@ -110,9 +110,20 @@ class Autoscaler(Part):
         self._reasons: defaultdict[str, ReportOnce[int]] = defaultdict(ReportOnce)
         self._weights = slurm_weights(site.config, tuple(site.pools.values()))
 
+    def _look_if_needed(self) -> None:
+        """Look if there are policies or budgets, in the file or by an operator's order. Otherwise
+        Slurm decides alone.
+        """
+        site = self._site
+        # Not once at the start: an operator may set a budget at any time.
+        if inert(apply_directives(site.config, site.ledger, site.now())):
+            self._clear()
+        else:
+            self.look()
+
     def _clear(self) -> None:
-        """Undo the effects of policies that the configuration no longer has: release their holds
-        once, and restore deferred jobs until none is left. Then end the task.
+        """Undo the effects of policies that no longer exist: release their holds, and restore
+        deferred jobs until none is left.
         """
         self._report_health()
         rows = [row.scope for row in self._site.ledger.exclusions.holds() if row.kind == POLICY]
@@ -120,8 +131,6 @@ class Autoscaler(Part):
             holds.release(self._site, rows, NoPoliciesLeft(), POLICY)
         if self._site.ledger.deferred.jobs():
             budget_enforcement.enforce(self._site, self._site.slurm.jobs(), {}, self._site.now())
-        if not self._site.ledger.deferred.jobs():
-            self.task.end()
 
     def look(self) -> None:
         """Measure, decide and act once for all groups of pools, unless nothing has happened."""

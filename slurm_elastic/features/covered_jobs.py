@@ -17,6 +17,8 @@ from slurm_elastic.policies.nodes.node_state import Phase, is_down, phase
 class CoveredJobs:
     """The covered jobs of one group of pools. ``_jobs``: by job, its restart count when it was
     added. ``_started``: by node that is not up yet, the jobs for which it was started.
+    ``_by_size``: those of these nodes that a policy started which covers no jobs, because it
+    compares the number of machines with the queue.
     """
 
     def __init__(
@@ -24,10 +26,12 @@ class CoveredJobs:
     ) -> None:
         self._jobs: dict[int, int | None] = dict.fromkeys(jobs)
         self._started = dict(started)
+        self._by_size: set[str] = set()
 
     def awaiting(self) -> frozenset[int]:
-        """The covered jobs for which a started node is not up yet."""
-        return frozenset().union(*self._started.values()) & self._jobs.keys()
+        """The jobs for which a started node is not up yet."""
+        by_size = frozenset().union(*(self._started[name] for name in self._by_size))
+        return by_size | frozenset().union(*self._started.values()) & self._jobs.keys()
 
     def remaining(
         self, jobs: Sequence[SlurmJob], nodes: Mapping[str, SlurmNode]
@@ -39,9 +43,9 @@ class CoveredJobs:
             if node_phase is Phase.POWERING_UP:
                 continue
             del self._started[name]
-            if (
-                node_phase is not Phase.UP
-            ):  # the machine never came up, so its jobs must count again
+            self._by_size.discard(name)
+            # If the machine never came up, its jobs must count again.
+            if node_phase is not Phase.UP:
                 for job in ids:
                     self._jobs.pop(job, None)
         restarts = {job.id: job.restarts for job in jobs}
@@ -67,3 +71,5 @@ class CoveredJobs:
         new = frozenset(counted) - self._jobs.keys()
         self._jobs = {job: restarts.get(job) for job in ids}
         self._started |= dict.fromkeys(nodes, new)
+        if not self._jobs:
+            self._by_size.update(nodes)

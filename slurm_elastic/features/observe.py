@@ -132,12 +132,12 @@ def pool_groups(
         pool.name: place for place, pool in enumerate(_in_use_order(site, [*site.pools.values()]))
     }
     by_use = sorted(by_growth.items(), key=lambda row: min(place_of[pool.name] for pool in row[1]))
-    return [
-        _pool_group(
-            site, view, growth, pools, counted[pools[0].name].remaining(view.jobs, view.nodes)
-        )
-        for growth, pools in by_use
-    ]
+    groups = []
+    times_left: dict[int, int] = {}
+    for growth, pools in by_use:
+        covered = counted[pools[0].name].remaining(view.jobs, view.nodes)
+        groups.append(_pool_group(site, view, growth, pools, covered, times_left))
+    return groups
 
 
 def _pool_group(
@@ -146,15 +146,25 @@ def _pool_group(
     growth: AnyGrowth,
     pools: Sequence[Pool],
     covered: Sequence[int],
+    times_left: dict[int, int],
 ) -> PoolGroup:
+    """``times_left``: by job, how many of its tasks the idle machines of earlier groups leave
+    waiting. The idle machines of this group are dealt to these alone, and reduce them.
+    """
     name, pools = pools[0].name, _in_use_order(site, pools)
     pool_nodes = [PoolNodes(site, view, pool) for pool in pools]
     # Copy the idle machines first: `waiting` removes machines that slurmctld is about to allocate.
     idle = {group_pool.pool.name: group_pool.idle for group_pool in pool_nodes}
     node_names = {node for pool in pools for node in pool.nodes}
     lasting = LastingMachines(site, view.at)
-    rows = pending(site, view, pool_nodes, view.unhelped, lasting)
+    rows = [
+        job._replace(times=min(job.times, times_left.get(job.id, job.times)))
+        for job in pending(site, view, pool_nodes, view.unhelped, lasting)
+        if times_left.get(job.id) != 0
+    ]
     queue = waiting(rows, pool_nodes, view.at)
+    times_left |= dict.fromkeys((job.id for job in rows), 0)
+    times_left |= {job.id: job.times for job in queue}
     # A new job may get a machine that idles, but growth starts no machine for the job yet.
     untried = untried_jobs(site, view)
     unserved = [job for job in queue if job.id not in untried]

@@ -35,7 +35,7 @@ from slurm_elastic.model.causes import Quoted
 from slurm_elastic.model.causes.composed import GrowthStopped, StoppedPool
 from slurm_elastic.model.causes.growth import GrowthPlanned
 from slurm_elastic.model.cluster import Limits, Location, Market
-from slurm_elastic.model.directive import Departure
+from slurm_elastic.model.directive import Departure, LimitChange
 from slurm_elastic.model.exclusion import POLICY, Exclusion
 from slurm_elastic.model.memory import Deferral
 from slurm_elastic.model.slurm import SlurmJob, SlurmNode
@@ -203,6 +203,8 @@ def two_groups(growths: tuple[str, str], **first: Any) -> World:
         (("on_demand", "group_bursts(group=1)"), {}, (2, 0)),
         (("group_bursts(group=1)", "on_demand"), {}, (2, 0)),
         (("on_demand", "group_bursts(group=1)"), {"max_nodes": 1}, (1, 1)),
+        (("ratio", "on_demand"), {}, (2, 0)),
+        (("semi_elastic(wait_limit=0)", "ratio"), {}, (2, 0)),
     ],
 )
 def test_a_job_that_may_use_pools_of_two_policies_gets_machines_once(
@@ -226,6 +228,21 @@ def test_a_job_that_may_use_pools_of_two_policies_gets_machines_once(
         )
         == bought
     )
+
+
+def test_machines_of_two_policies_that_came_up_together_serve_different_jobs() -> None:
+    """Otherwise both seem to serve the first jobs, and the others get a second machine."""
+    world = two_groups(("on_demand", "on_demand(period=30)"), max_booting=1)
+    for name in NEXT:
+        world.slurm.set_node(name, partitions=("next",))
+    world.advance(30)
+    for id_ in (1, 2):
+        submit(world, id_, partitions=("pub", "next"), limit=600)
+        world.slurm.set_wish(id_, (*PUB, *NEXT))
+    world.advance(180)
+    rows = world.ledger.machines.live(ended_since=0.0)
+    world.close()
+    assert sorted(row.instance.cloud for row in rows) == ["next", "pub"]
 
 
 def test_jobs_count_once_also_after_a_restart(
@@ -682,7 +699,7 @@ def test_policies_that_leave_the_configuration_let_go_of_their_nodes(
     assert world.ledger.exclusions.holds() == ()
 
 
-def test_without_policies_there_is_one_look_or_as_many_as_it_takes(
+def test_without_policies_a_deferral_ends_however_many_looks_it_takes(
     make: Callable[..., World], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     world = make()
@@ -697,8 +714,24 @@ def test_without_policies_there_is_one_look_or_as_many_as_it_takes(
     assert made.task.is_due
     made.task.tick()
     assert world.ledger.deferred.jobs() == ()
-    world.now += 1e9
-    assert not made.task.is_due
+
+
+def test_a_budget_that_an_operator_sets_is_kept_where_the_file_has_no_policies(
+    make: Callable[..., World],
+) -> None:
+    world = make()
+    world.advance(30)
+    change = LimitChange(scope="", key="per_day", value=0.02)
+    carry_out(world.config, DirectAsk(word=change), "alice", world.now)
+    for job in range(1, 30):
+        submit(world, job, limit=240)
+        world.advance(120)
+        for number in running(world):
+            world.slurm.finish(number)
+    world.advance(900)
+    assert world.alive() == []
+    (row,) = world.ledger.machines.live(ended_since=0.0)
+    assert "PENDING" in world.slurm.queue()[29].states
 
 
 def test_a_new_daemon_goes_by_the_last_fifty_decisions(make: Callable[..., World]) -> None:
