@@ -306,8 +306,8 @@ class Books:
     def to_be_started(self, real: Callable[..., Machine | None]) -> Callable[..., Machine | None]:
         """The ledger's ``start``, in the same way."""
 
-        def start(launch: Launch, machine: Machine, now: float) -> Machine | None:
-            begun = real(launch, machine, now)
+        def start(launch: Launch, machine: Machine, *rest: Any) -> Machine | None:
+            begun = real(launch, machine, *rest)
             found = self.rows()
             if begun is not None and found is not None:
                 self._decided[machine.instance.id] = _then(*found)

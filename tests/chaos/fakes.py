@@ -158,14 +158,15 @@ class Cloud(FakeProvider):
             raise
         self._io(f"{call} answered")
 
-    def _switch(self, instance_id: str, state: InstanceState) -> None:
+    def _switch(self, instance_id: str, state: InstanceState) -> bool:
         machine = self.account.machines.get(instance_id)
         before = None if machine is None else machine.instance.state
-        super()._switch(instance_id, state)
+        switched = super()._switch(instance_id, state)
         if machine is not None and machine.instance.state not in (before, InstanceState.TERMINATED):
             runs = state is InstanceState.RUNNING
             self.account.turn(instance_id, runs=runs)
             self.stage.books.turned(machine.instance, runs=runs, strange=self._by_others)
+        return switched
 
     def switch_on(self, instance_id: str) -> None:
         """Somebody else starts it, by the console."""

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -44,6 +45,9 @@ def test_nothing_is_doubled_orphaned_lost_or_unaccounted() -> None:
     done = chaos("--seeds", "200", "--seconds", str(2 * SECONDS), "--jobs", "1")
     assert done.returncode == 0, done.stdout + done.stderr
     assert "failing seeds: none" in done.stdout
+    counts = re.findall(r"^ +(\d+)  times one was (?:stopped|started)$", done.stdout, re.MULTILINE)
+    assert len(counts) == 2
+    assert "0" not in counts, "no machine was stopped or started: the fakes lag behind the product"
 
 
 def test_a_seed_runs_the_same_each_time() -> None:
