@@ -461,7 +461,8 @@ def test_uninstall_asks_for_force_where_slurmctld_does_not_answer(host: Host) ->
     host.install()
     before = host.etc()
     with pytest.raises(
-        ConfigError, match="there may be jobs on cloud nodes that leave; start it, or use --force"
+        ConfigError,
+        match="there may be jobs on cloud nodes that leave or change; start it, or use --force",
     ):
         host.uninstall(force=False)
     assert host.etc() == before

@@ -104,7 +104,10 @@ def test_uninstall_moves_waiting_jobs_and_refuses_what_needs_us(root: Path) -> N
         with pytest.raises(ConfigError) as refused:
             uninstall(config, live.config_path, restart=live.restart_command)
         assert refused.value.problems == (
-            f"job {booting} is on cloud nodes (op1); wait for the end, or use --force",
+            (
+                f"job {booting} is on cloud nodes or in cloud partitions that leave (op1);"
+                " wait for the end, or use --force"
+            ),
             (
                 f"job {only_ours} is waiting in cloud partitions only and would fail;"
                 " cancel or move, or use --force"
@@ -118,6 +121,31 @@ def test_uninstall_moves_waiting_jobs_and_refuses_what_needs_us(root: Path) -> N
         uninstall(config, live.config_path, restart=live.restart_command)
         found = live.job(listed)
         assert (found["JobState"], found["Partition"]) == ("PENDING", "batch")
+    finally:
+        live.stop()
+
+
+def test_an_install_that_would_end_jobs_on_nodes_that_stay_is_refused(root: Path) -> None:
+    """slurmctld ends jobs whose partition has another name, or whose node has other CPUs."""
+    live = LiveSite("small", root)
+    try:
+        live.start()
+        config = live.config()
+        install(config, live.config_path, restart=live.restart_command)
+        job = live.sbatch("-p", "onprem")
+        wait_for("a cloud node to be asked for", lambda: live.job(job).get("NodeList") == "op1")
+        text = live.conf.read_bytes()
+        aws, onprem = config.clouds
+        renamed = replace(config, clouds=(aws, replace(onprem, partition="ours")))
+        *others, hall = config.pools
+        resized = replace(config, pools=(*others, replace(hall, cpus=hall.cpus - 1)))
+        for changed, reason in (
+            (renamed, "on cloud nodes or in cloud partitions that leave (op1)"),
+            (resized, "on cloud nodes (op1) whose number of CPUs changes"),
+        ):
+            with pytest.raises(ConfigError, match=re.escape(f"job {job} is {reason}")):
+                install(changed, live.config_path, restart=live.restart_command)
+            assert live.conf.read_bytes() == text
     finally:
         live.stop()
 

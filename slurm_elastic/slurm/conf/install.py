@@ -18,6 +18,7 @@ from pathlib import Path
 
 import msgspec
 from msgspec import Struct
+from msgspec.structs import replace
 
 from slurm_elastic.base import service_remedies
 from slurm_elastic.base.account import account
@@ -92,7 +93,7 @@ def install(
     changes = planned.changes()
     lines += planned.notices + planned.manual
     departing = _departing(planned)
-    if departing:
+    if departing.nodes or departing.partitions:
         # The check's first slurmctld fails, too, on a partition with nodes that it does not know.
         removal.refuse_mentions(config.slurm, planned.site, planned.version, departing, force=force)
     costs = leaving.find_costs(config, departing, {cloud.name for cloud in config.clouds})
@@ -289,12 +290,15 @@ def _check_state_dir(config: Config) -> None:
 
 
 def _departing(planned: ConfPlan) -> leaving.NodesAndPartitions:
-    """The nodes and partitions of an earlier install that the planned install does not have."""
+    """The nodes and partitions of an earlier install that the planned install does not have, and
+    the nodes that it changes.
+    """
     new = leaving.NodesAndPartitions(
         nodes=frozenset(node for pool in planned.pools for node in pool.nodes),
         partitions=frozenset(cloud.partition_name for cloud in planned.config.clouds),
     )
-    return leaving.installed(planned.site.directory).without(new)
+    departing = leaving.installed(planned.site.directory).without(new)
+    return replace(departing, resized=leaving.resized(planned.site.directory, planned.pools))
 
 
 def _prepare_jobs(

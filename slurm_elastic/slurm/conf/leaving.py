@@ -2,8 +2,10 @@
 
 When slurmctld starts without a partition, it ends every job of that partition with NODE_FAIL, even
 a pending job that has other partitions in its list (measured on 22.05). So we cut these lists
-first, and refuse if a job has no other partition, or runs on a node that leaves. We also refuse
-while clouds have machines: Slurm suspends no node that it does not know, so nothing would end them.
+first, and refuse if a job has no other partition, or runs on a node or in a partition that leaves.
+It also ends each job on a node whose number of CPUs has changed (measured on 22.05), so we refuse
+while such jobs run. We also refuse while clouds have machines: Slurm suspends no node that it does
+not know, so nothing would end them.
 """
 
 from __future__ import annotations
@@ -19,6 +21,7 @@ from msgspec import Struct
 from slurm_elastic.base.errors import ConfigError, SlurmElasticError, SlurmError
 from slurm_elastic.base.hostlist import compress
 from slurm_elastic.config import Config, SlurmSettings
+from slurm_elastic.model.cluster import Pool
 from slurm_elastic.model.exclusion import CAPACITY, POLICY
 from slurm_elastic.model.slurm import ON_NODES, SlurmJob
 from slurm_elastic.policies.nodes.node_state import Phase, phase
@@ -34,10 +37,11 @@ _MAX_SHOWN = 10
 
 
 class NodesAndPartitions(Struct, frozen=True, kw_only=True):
-    """Nodes and partitions by name."""
+    """Nodes and partitions by name. ``resized``: nodes that stay, with another number of CPUs."""
 
     nodes: frozenset[str] = frozenset()
     partitions: frozenset[str] = frozenset()
+    resized: frozenset[str] = frozenset()
 
     def without(self, remaining: NodesAndPartitions) -> NodesAndPartitions:
         """The nodes and partitions missing in ``remaining``."""
@@ -46,7 +50,7 @@ class NodesAndPartitions(Struct, frozen=True, kw_only=True):
         )
 
     def __bool__(self) -> bool:
-        return bool(self.nodes or self.partitions)
+        return bool(self.nodes or self.partitions or self.resized)
 
 
 class LeavingCosts(Struct, frozen=True, kw_only=True):
@@ -157,6 +161,26 @@ def installed(directory: Path) -> NodesAndPartitions:
     return defined_in(read_lines(path) if path.exists() else ())
 
 
+def resized(directory: Path, pools: Sequence[Pool]) -> frozenset[str]:
+    """The nodes of the installed fragment that get another number of CPUs in ``pools``."""
+    path = directory / fragment.FILE_NAME
+    lines = read_lines(path) if path.exists() else ()
+    installed_cpus = {
+        node: entry.value
+        for line in lines
+        if line.entries[0].key == "nodename"
+        for entry in line.entries
+        if entry.key == "cpus"
+        for node in names(line.entries[0])
+    }
+    return frozenset(
+        node
+        for pool in pools
+        for node in pool.nodes
+        if installed_cpus.get(node, str(pool.cpus)) != str(pool.cpus)
+    )
+
+
 def defined_in(lines: Sequence[ConfLine]) -> NodesAndPartitions:
     """The nodes and partitions that these lines define."""
     nodes = [n for li in lines if li.entries[0].key == "nodename" for n in names(li.entries[0])]
@@ -193,8 +217,8 @@ def prepare_jobs(
 
 
 _UNKNOWN_JOBS = (
-    "slurmctld does not answer, so there may be jobs on cloud nodes that leave; start it, or use"
-    " --force"
+    "slurmctld does not answer, so there may be jobs on cloud nodes that leave or change; start it,"
+    " or use --force"
 )
 
 
@@ -215,12 +239,18 @@ def hindrances(
         return (_UNKNOWN_JOBS,)
     slurm = SlurmCli(settings)
     jobs = slurm.jobs()
-    running = [job for job in jobs if departing.nodes & set(job.nodes) and job.states & ON_NODES]
+    on_nodes = [job for job in jobs if job.states & ON_NODES]
+    running = [
+        job
+        for job in on_nodes
+        if departing.nodes & set(job.nodes) or departing.partitions & set(job.partitions)
+    ]
+    on_resized = [job for job in on_nodes if departing.resized & set(job.nodes)]
     stuck = [
         job for job in _waiting(jobs, departing) if departing.partitions >= set(job.partitions)
     ]
     booting = _booting(slurm, departing.nodes) if costs.machines else frozenset[str]()
-    return (*_complaints(running, stuck), *costs.problems(departing.nodes, booting))
+    return (*_complaints(running, stuck, on_resized), *costs.problems(departing.nodes, booting))
 
 
 def _booting(slurm: SlurmCli, names: Set[str]) -> frozenset[str]:
@@ -240,10 +270,21 @@ def _waiting(jobs: Sequence[SlurmJob], departing: NodesAndPartitions) -> list[Sl
     ]
 
 
-def _complaints(running: Sequence[SlurmJob], stuck: Sequence[SlurmJob]) -> Iterator[str]:
+def _complaints(
+    running: Sequence[SlurmJob], stuck: Sequence[SlurmJob], on_resized: Sequence[SlurmJob]
+) -> Iterator[str]:
     if running:
         nodes = compress(node for job in running for node in job.nodes)
-        yield f"{_jobs(running)} on cloud nodes ({nodes}); wait for the end, or use --force"
+        yield (
+            f"{_jobs(running)} on cloud nodes or in cloud partitions that leave ({nodes});"
+            " wait for the end, or use --force"
+        )
+    if on_resized:
+        nodes = compress(node for job in on_resized for node in job.nodes)
+        yield (
+            f"{_jobs(on_resized)} on cloud nodes ({nodes}) whose number of CPUs changes, and"
+            " slurmctld would end each such job; wait for the end, or use --force"
+        )
     if stuck:
         yield (
             f"{_jobs(stuck)} waiting in cloud partitions only and would fail;"
