@@ -168,7 +168,7 @@ def test_a_spent_budget_stops_new_machines_and_says_so(
     finally:
         book.close()
     limit = round(spent + 0.0002, 6)
-    under(budget={"per_day": limit})
+    under(budget={"per_day": limit, "when_spent": "keep"})
     running = site.submit("sleep 600", *FULL)
     running_nodes(site, [running])
     site.wait_for(lambda: len(held(site)) == 5, 60, "no other node may be started")

@@ -76,7 +76,7 @@ def test_the_second_job_starts_the_machine_of_the_first(site: Sandbox, first: Ma
 @pytest.mark.usefixtures("first")
 def test_a_refused_start_gives_the_job_a_fresh_machine(site: Sandbox) -> None:
     old = stopped(site)
-    site.ec2.fail(Fault(kind=FaultKind.AUTH, action="StartInstances", count=1))
+    site.ec2.fail(Fault(kind=FaultKind.CAPACITY, action="StartInstances", count=1))
     run(site)
     new = stopped(site)
     assert new.id != old.id
