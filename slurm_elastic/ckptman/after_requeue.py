@@ -318,4 +318,4 @@ def _hint(job: SlurmJob) -> WaitHint | None:
     """The command that helps a job that does not start by itself; None for other jobs."""
     if job.wait_reason.row.fate is Fate.STARTS:
         return None
-    return CommandHelps(reason=job.reason, description=job.description, job=job.label)
+    return CommandHelps(reason=job.reason, description=job.description, job=job.shell_label)

@@ -210,7 +210,7 @@ def _delay(site: Site, job: SlurmJob, partition: str, cause: NotYetInTime) -> st
     if other_partitions:
         return f"until then the job may start in {other_partitions}"
     site.slurm.change_pending([job.id], begin_in=cause.begins_at - site.now())
-    start = f"scontrol update jobid={job.label} timelimit=MINUTES starttime=now"
+    start = f"scontrol update jobid={job.shell_label} timelimit=MINUTES starttime=now"
     return f"the job begins then; to start a shorter job earlier, do: {start}"
 
 
@@ -243,9 +243,9 @@ def _hold(site: Site, job: SlurmJob, cause: NeverHere | MachinesLost) -> str:
     # user may release.
     if not job.is_held:
         site.slurm.hold(job.id)
-    release = f"scontrol release {job.label}"
+    release = f"scontrol release {job.shell_label}"
     if isinstance(cause, NeverInTime):
-        shorten = f"scontrol update jobid={job.label} timelimit=MINUTES"
+        shorten = f"scontrol update jobid={job.shell_label} timelimit=MINUTES"
         return f"the job is held; do: {shorten} && {release}"
     if isinstance(cause, MachinesLost):
         return f"the job is held; after a look at its output: {release}"

@@ -5,6 +5,8 @@ Units: times are Unix time, memory is in MiB. Values that Slurm does not report 
 
 from __future__ import annotations
 
+import shlex
+
 from msgspec import Struct, field
 
 from slurm_elastic.model.job_key import JobKey
@@ -91,10 +93,10 @@ class SlurmJob(Struct, frozen=True, kw_only=True, gc=False):
     in Slurm's spelling.
 
     Identity: ``array``: the job id of its array, ``task``: its task in the array. ``tasks``: the
-    number of an array's tasks that are pending as one job; the requests below are those of one
-    task. ``max_running_tasks``: how many tasks of the array may run together (``--array=0-99%4``:
-    4), 0 if there is no limit. ``het_job``: the number of the heterogeneous job of which it is a
-    component, 0 if it is none.
+    number of an array's tasks that are pending as one job, ``task_list``: their numbers, as
+    ``3-6,9``; the requests below are those of one task. ``max_running_tasks``: how many tasks of
+    the array may run together (``--array=0-99%4``: 4), 0 if there is no limit. ``het_job``: the
+    number of the heterogeneous job of which it is a component, 0 if it is none.
 
     Times: ``start``: for a pending job it may be an estimate. ``eligible``: the earliest start (its
     BeginTime). ``end``: when it ended. ``preempted``: when Slurm will end the run for a job of
@@ -142,6 +144,7 @@ class SlurmJob(Struct, frozen=True, kw_only=True, gc=False):
     killed_by: int = 0
     exit_code: int = 0
     tasks: int = 1
+    task_list: str = ""
     max_running_tasks: int = 0
     node_count: int = 1
     cpus: int = 1
@@ -250,6 +253,17 @@ class SlurmJob(Struct, frozen=True, kw_only=True, gc=False):
         means all tasks.
         """
         return str(self.id) if self.task is None else f"{self.array}_{self.task}"
+
+    @property
+    def shell_label(self) -> str:
+        """The job's id in a command that a person copies into a shell.
+
+        It is ``'12_[3-6]'`` for the waiting tasks of an array, because scontrol and scancel would
+        also change or end the running tasks of ``12``. Our own updates take ``12``, because
+        an update of ``12_[3-6]`` makes each task a job of its own.
+        """
+        # Quoted, because a shell may take the brackets for a pattern.
+        return shlex.quote(f"{self.array}_[{self.task_list}]") if self.task_list else self.label
 
 
 class JobMail(Struct, frozen=True, kw_only=True):

@@ -182,11 +182,14 @@ def test_another_partition_is_no_advice_for_a_job_that_it_does_not_start(reason:
 
 
 def test_the_rest_of_an_array_that_keeps_no_limit_is_told() -> None:
-    rest = changed(array=7, tasks=4, limit=None)
+    rest = changed(array=7, tasks=4, task_list="3-6", limit=None)
     assert verdict(rest).predicate == "slurm", "no task has started"
     found = verdict(rest, fixed_arrays=frozenset({7}))
     assert found.predicate == "time"
-    assert "first task started without a time limit, which the other tasks keep" in found.reason
+    assert found.reason == (
+        "its first task started without a time limit, which the other tasks keep; the partition's"
+        " is 2h; do: scontrol update jobid='7_[3-6]' timelimit=120"
+    )
 
 
 def test_a_job_that_no_machine_helped_is_told_what_came_up_for_it() -> None:
@@ -489,6 +492,9 @@ FUT = ReservedNodes(
         (changed(limit=480, node_count=2, reservation="fut"), None),
         (changed(limit=None, node_count=2), FUT.text + "; the job has no limit, sbatch -t 4"
          " fits before; do: scontrol update jobid=7 timelimit=4"),
+        (changed(limit=480, node_count=2, array=7, tasks=4, task_list="3-6"),  # others may run
+         FUT.text + "; the job has a limit of 8m, sbatch -t 4"
+         " fits before; do: scontrol update jobid='7_[3-6]' timelimit=4"),
     ],
 )  # fmt: skip
 def test_a_reservation_in_the_way_is_told_with_what_fits_before(

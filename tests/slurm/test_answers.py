@@ -187,6 +187,24 @@ def test_tasks_of_an_array(text: str, tasks: int, at_a_time: int) -> None:
 
 
 @pytest.mark.parametrize(
+    ("text", "label"),
+    [
+        ("", "3"),
+        ("what", "3"),
+        ("7", "'3_[7]'"),
+        ("0-9,20%4", "'3_[0-9,20]'"),
+        ("[1-10:3]", "'3_[1,4,7,10]'"),
+        ("1-3,5-7,44...", "'3_[1-3,5-7]'"),  # it may be 445
+    ],
+)
+def test_the_waiting_tasks_of_an_array_have_a_name_of_their_own_in_commands(
+    text: str, label: str
+) -> None:
+    job = job_of({"job_id": 3, "array_job_id": 3, "array_task_string": text})
+    assert (job.label, job.shell_label) == ("3", label)
+
+
+@pytest.mark.parametrize(
     ("text", "names"),
     [("", ()), ("pub", ("pub",)), ("own,pub", ("own", "pub")), (",pub,", ("pub",))],
 )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import time
 from collections.abc import Callable, Iterator
 
@@ -77,3 +78,29 @@ def test_on_real_slurm_the_waiting_tasks_are_changed(cluster: SmallSlurm) -> Non
     client.set_admin_comment(waiting.id, "why")
     (changed,) = [job for job in client.jobs() if job.id == waiting.id]
     assert changed.partitions == ("cloud",)
+
+
+@pytest.mark.e2e
+@pytest.mark.skipif(os.geteuid() != 0, reason="slurmd and munged need root")
+def test_on_real_slurm_printed_commands_leave_the_running_tasks_alone(cluster: SmallSlurm) -> None:
+    cluster.command("scancel", "--user=root")
+    command = ("sbatch", "-o", "/dev/null", "-t", "60", "--hold", "--wrap=sleep 300")
+    array = int(cluster.command(*command, "--parsable", "--array=0-9:3%1"))
+    other = cluster.command(*command, "--parsable").strip()
+    cluster.command("scontrol", "release", str(array))
+    client = cluster.client()
+    deadline = time.monotonic() + patience(60)
+
+    def tasks(state: str) -> list[SlurmJob]:
+        return [job for job in client.jobs() if job.array == array and state in job.states]
+
+    while not (running := tasks("RUNNING")):
+        assert time.monotonic() < deadline, client.jobs()
+    (rest,) = tasks("PENDING")
+    (name,) = shlex.split(rest.shell_label)
+    cluster.command("scontrol", "update", f"jobid={name},{other}", "timelimit=30")
+    assert {job.limit for job in tasks("PENDING")} == {1800}
+    cluster.command("scancel", name, other)
+    while tasks("PENDING"):
+        assert time.monotonic() < deadline, client.jobs()
+    assert [(job.id, job.limit) for job in tasks("RUNNING")] == [(running[0].id, 3600)]

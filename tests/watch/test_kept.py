@@ -161,6 +161,12 @@ def test_nodes_that_slurm_conf_keeps_up_are_shown_and_not_suspended(site: Config
         (waiting(reason="JobHeldAdmin"), "is held: JobHeldAdmin", "scontrol release 7", False),
         (waiting(reason="JobHeldUser", array=7, tasks=40), "40 tasks of job 7 are held",
          "scontrol release 7", False),
+        # With the array's number the command would also change or end its tasks that run.
+        (waiting(reason="PartitionTimeLimit", array=7, tasks=4, task_list="3-6"),
+         "4 tasks of job 7 can never start", "scontrol update jobid='7_[3-6]' timelimit=", True),
+        (waiting(reason="BadConstraints", array=7, tasks=4, task_list="3-6"),
+         "4 tasks of job 7 can never start",
+         "submit again with a smaller request, after scancel '7_[3-6]'", True),
     ],
 )  # fmt: skip
 def test_a_job_that_does_not_start_by_itself_is_shown(
@@ -170,6 +176,21 @@ def test_a_job_that_does_not_start_by_itself_is_shown(
     assert words in found.text
     assert found.do.startswith(do)
     assert found.stuck is stuck
+
+
+@pytest.mark.parametrize(
+    ("reason", "do"),
+    [
+        ("PartitionTimeLimit", "scontrol update jobid='7_[3,5]',9 timelimit="),
+        # scancel refuses a list with brackets before a comma.
+        ("DeadLine", "scancel '7_[3,5]' 9"),
+    ],
+)
+def test_jobs_with_one_reason_share_a_command_that_slurm_takes(
+    site: Config, reason: str, do: str
+) -> None:
+    jobs = [waiting(array=7, tasks=2, task_list="3,5", reason=reason), waiting(9, reason=reason)]
+    assert only(views(site, jobs=jobs)).do.startswith(do)
 
 
 @pytest.mark.parametrize(

@@ -296,10 +296,7 @@ def _requeue(question: _Question) -> str:
     return "it has spot machines, and the job may not be requeued (sbatch --requeue)"
 
 
-_REST_WITHOUT_LIMIT = (
-    "its first task started without a time limit, which the other tasks keep (scontrol update"
-    " timelimit=); the partition's is"
-)
+_REST_WITHOUT_LIMIT = "its first task started without a time limit, which the other tasks keep"
 
 
 def _time(question: _Question) -> str:
@@ -308,8 +305,10 @@ def _time(question: _Question) -> str:
     if max_time is None or (limit is not None and limit <= max_time):
         return ""
     if limit is None:
-        is_fixed = is_limit_fixed(job, question.asker.fixed_arrays)
-        return f"{_REST_WITHOUT_LIMIT} {brief(max_time)}" if is_fixed and question.listed else ""
+        if not is_limit_fixed(job, question.asker.fixed_arrays) or not question.listed:
+            return ""
+        command = f"scontrol update jobid={job.shell_label} timelimit={int(max_time // 60)}"
+        return f"{_REST_WITHOUT_LIMIT}; the partition's is {brief(max_time)}; do: {command}"
     return f"the job's time limit is {brief(limit)}, the partition's {brief(max_time)} (sbatch -t)"
 
 
@@ -333,14 +332,14 @@ def _unlisted(question: _Question) -> str:
     if not is_counted(question.job, question.asker.now):
         return cause
     partitions = f"{listed},{question.case.partition}"
-    return f"{cause}; do: scontrol update jobid={question.job.label} partition={partitions}"
+    return f"{cause}; do: scontrol update jobid={question.job.shell_label} partition={partitions}"
 
 
 def _kept(question: _Question) -> str:
     job, now = question.job, question.asker.now
     if is_counted(job, now) or job.is_requeue_hold(now):
         return ""
-    command = job.wait_reason.advice(job.label)
+    command = job.wait_reason.advice(job.shell_label)
     return f"{sentence(job)}; do: {command}" if command else sentence(job)
 
 
@@ -372,7 +371,7 @@ def fits_before(job: SlurmJob, start: float, now: float) -> str:
     if minutes < 1:
         return ""
     limit = "no limit" if job.limit is None else f"a limit of {brief(job.limit)}"
-    command = f"scontrol update jobid={job.label} timelimit={minutes}"
+    command = f"scontrol update jobid={job.shell_label} timelimit={minutes}"
     return f"; the job has {limit}, sbatch -t {minutes} fits before; do: {command}"
 
 

@@ -221,6 +221,7 @@ def job(record: RawJob) -> SlurmJob:
         killed_by=_signal(record.exit_code),
         exit_code=_code(record.exit_code),
         tasks=waiting_tasks(record.array_task_string or ""),
+        task_list="" if task is not None else task_list(record.array_task_string or ""),
         max_running_tasks=max_running_tasks(record.array_task_string or ""),
         node_count=max(_whole(record.node_count, 1), 1),
         cpus=max(_whole(record.cpus, 1), 1),
@@ -284,6 +285,19 @@ def waiting_tasks(text: str) -> int:
             low, high, step = (int(match[i] or 0) for i in (1, 2, 3))
             count += (max(high, low) - low) // max(step, 1) + 1
     return max(count, 1)
+
+
+def task_list(text: str) -> str:
+    """The tasks in ``array_task_string`` (``0-9,20-24:2%4``: ``0-9,20,22,24``) for a command."""
+    # Slurm may cut the last number short ("12..."), which would name another task.
+    matches = (_TASKS.fullmatch(item.strip()) for item in _listed_and_limit(text)[0].split(","))
+    return ",".join(_without_step(match) for match in matches if match)
+
+
+def _without_step(tasks: re.Match[str]) -> str:
+    """The tasks, one by one if they are apart: scontrol refuses ``0-8:2`` (22.05, measured)."""
+    low, high, step = (int(tasks[i] or 0) for i in (1, 2, 3))
+    return ",".join(map(str, range(low, high + 1, step))) if step > 1 else tasks[0]
 
 
 def max_running_tasks(text: str) -> int:

@@ -20,6 +20,7 @@ from slurm_elastic.slurm.client.answers import (
     max_running_tasks,
     partitions,
     preempted,
+    task_list,
     waiting_tasks,
 )
 from slurm_elastic.slurm.client.output_names import with_output_names
@@ -123,6 +124,7 @@ def _job(
         killed_by=code & 0x7F,
         exit_code=code >> 8 & 0xFF,
         tasks=1 if task in _NONE else waiting_tasks(task),
+        task_list="" if task in _NONE or task.isdecimal() else task_list(task),
         max_running_tasks=0 if task in _NONE else max_running_tasks(task),
         node_count=max(_whole(node_count, 1), 1),
         cpus=max(_whole(cpus, 1), 1),

@@ -81,7 +81,7 @@ class Waits:
     def of(self, job: SlurmJob) -> Wait:
         """Return why the job waits, with the command for this job."""
         wait = self.of_any(job)
-        return replace(wait, command=wait.command.replace(_JOB, job.label))
+        return replace(wait, command=wait.command.replace(_JOB, job.shell_label))
 
     def of_any(self, job: SlurmJob) -> Wait:
         """Return why the job waits, with JOBID in place of the job in the command."""
@@ -112,9 +112,12 @@ def _jobs_view(wait: Wait, jobs: Sequence[SlurmJob]) -> KeptView:
     subject = f"{tasks}{'job' if len(jobs) == 1 else 'jobs'} "
     held = "is held" if count == 1 else "are held"
     text = f"{subject}{labels} {held if wait.fate is Fate.HELD else 'can never start'}: {wait.text}"
-    # Slurm's commands take several jobs with commas.
-    job_list = ",".join(job.label for job in jobs)
-    command = wait.command.replace(_JOB, job_list) if len(jobs) <= _MAX_NAMES else wait.command
+    command = wait.command
+    if len(jobs) <= _MAX_NAMES:
+        # scancel refuses "12_[3-6],15" (22.05, measured). The other commands need commas.
+        job_names = [job.shell_label for job in jobs]
+        command = command.replace(f"scancel {_JOB}", f"scancel {' '.join(job_names)}")
+        command = command.replace(_JOB, ",".join(job_names))
     return KeptView(
         kind="job", names=labels, count=count, text=text, do=command, stuck=not wait.is_meant
     )
