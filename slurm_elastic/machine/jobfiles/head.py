@@ -5,7 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import stat
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence, Set
 from itertools import chain
 
 from .locks import Locks
@@ -68,14 +68,16 @@ def run(order: Message, channel: Channel, locks: Locks) -> Message:
         else:
             present = [_present(order, output) for output in order["outputs"]]
             channel.send(outputs=outputs, present=present, marks=marks, **header)
-        shared = set(channel.receive()["shared"])
+        answer = channel.receive()
+        shared = set(answer["shared"])
     if directory in shared:
         tree.note(directory, "the machine has the same directory: nothing in it is copied")
     if order["do"] == "out":
         for path in outputs:
             if not is_in(path, shared):
                 _check_output(order, path)
-        result = _send_out(tree, order, channel, is_shared=directory in shared)
+        outputs_there = None if directory in shared else frozenset(answer["outputs"])
+        result = _send_out(tree, order, channel, outputs_there)
         # The output in a shared directory is on the head already, and stays out of later copies.
         result["bases"] = {path: _size_of(path) for path in outputs if not is_in(path, shared)}
     else:
@@ -155,10 +157,13 @@ def _present(order: Message, output: Message) -> tuple[int, str]:
         os.close(descriptor)
 
 
-def _plan(tree: Tree, order: Message, channel: Channel) -> Plan:
-    """The entries to copy. CopyError if they are larger than the order's ``size_limit`` (bytes)."""
+def _plan(tree: Tree, order: Message, channel: Channel, outputs_there: Set[str]) -> Plan:
+    """The entries to copy, without ``outputs_there``. CopyError if they are larger than the
+    order's ``size_limit`` (bytes).
+    """
     directory, limit = os.path.normpath(str(order["directory"])), int(order["size_limit"])
     left_out = {os.path.relpath(output["path"], directory) for output in order["outputs"]}
+    left_out |= outputs_there
     plan, size = [], 0
     for path, status in tree.entries():
         channel.beat()
@@ -176,11 +181,16 @@ def _plan(tree: Tree, order: Message, channel: Channel) -> Plan:
     return plan
 
 
-def _send_out(tree: Tree, order: Message, channel: Channel, *, is_shared: bool) -> Message:
+def _send_out(
+    tree: Tree, order: Message, channel: Channel, outputs_there: Set[str] | None
+) -> Message:
+    """Send the directory. ``outputs_there``: the output files of other jobs that use the machine;
+    None if the machine has the same directory.
+    """
     present: dict[str, Message] = {}
     while "end" not in (message := channel.receive()):
         present[str(message["p"])] = message
-    plan = () if is_shared else _plan(tree, order, channel)
+    plan = () if outputs_there is None else _plan(tree, order, channel, outputs_there)
     count = size = 0
     for path, status in plan:
         try:

@@ -3,7 +3,7 @@
 A directory of root's has a file for each job. The job's user owns the file, and it is not empty
 while files are owed, so no program of root's has to read a text of a user. Root makes the file
 before the copy's process becomes the user, and this process fills and empties it. The file has the
-time of the order.
+time of the order. Its size is 0, or 1 plus the number of the job's output files that were seen.
 """
 
 from __future__ import annotations
@@ -29,7 +29,20 @@ class Owed:
 
     def set(self, *, is_owed: bool) -> None:
         """Note whether files of the job are still to go back."""
-        os.ftruncate(self._file, int(is_owed))
+        self._write(int(is_owed))
+
+    @property
+    def outputs(self) -> int:
+        """The most output files of the job that a copy has found here since its files came."""
+        return max(os.fstat(self._file).st_size - 1, 0)
+
+    def note_outputs(self, count: int) -> None:
+        """Note that a copy has found so many output files."""
+        if count > self.outputs and os.fstat(self._file).st_size:
+            self._write(1 + count)
+
+    def _write(self, size: int) -> None:
+        os.ftruncate(self._file, size)
         os.utime(self._file, ns=(self._made_at, self._made_at))
 
 

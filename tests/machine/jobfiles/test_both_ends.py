@@ -147,6 +147,33 @@ def test_a_result_that_one_end_may_not_copy_stays_on_the_machine(ends: Ends) -> 
     assert names(machine) == ["data", "data/result", "secret"]
 
 
+def test_jobs_that_write_one_output_keep_it_until_the_last_of_them_ends(ends: Ends) -> None:
+    ends.live = [7, 8]
+    ends.do("out", 7)
+    ends.do("out", 8)
+    output = ends.machine / "work" / "out"
+    write(output, "")
+    with output.open("a") as file:
+        file.write("7: done\n")
+        file.flush()
+        assert ends.do("back", 7)["ok"]
+        file.write("8: the result of eight hours\n")
+    ends.live = [8]
+    assert ends.do("back", 8)["ok"]
+    assert (ends.work / "out").read_text() == "7: done\n8: the result of eight hours\n"
+    assert names(ends.machine / "work") == []
+
+
+def test_an_output_that_has_gone_since_the_last_copy_is_named(ends: Ends) -> None:
+    ends.do("out")
+    write(ends.machine / "work" / "out", "begin")
+    ends.do("outputs")
+    (ends.machine / "work" / "out").unlink()
+    assert ends.owed == ["7"]
+    assert ends.do("back")["notes"] == [f"{WORK}/out: this output has gone from the machine"]
+    assert ends.owed == []
+
+
 def test_root_knows_whose_files_are_owed_without_reading_what_users_write(ends: Ends) -> None:
     write(ends.work / "input", "input")
     ends.do("out", 7)

@@ -21,6 +21,7 @@ from typing import Any
 import pytest
 
 from slurm_elastic.machine.jobfiles import (
+    book,
     bundle,
     copier,
     head,
@@ -53,6 +54,8 @@ class Pair:
         self.monkeypatch = monkeypatch
         self.orders = itertools.count(1)
         self.live: list[int] = []
+        self.seen_outputs = 0
+        self.output_of: dict[int, Path] = {}
         (place / "locks").mkdir()
         self.locks = Locks(os.open(place / "locks", os.O_RDONLY))
 
@@ -64,7 +67,7 @@ class Pair:
         return {
             "do": do, "job": job, "uid": 1, "gid": 1, "groups": [], "directory": str(self.head),
             "exclude": self.exclude, "size_limit": self.limit,
-            "outputs": [{"path": str(self.output), "base": self.base}],
+            "outputs": [{"path": str(self.output_of.get(job, self.output)), "base": self.base}],
         }  # fmt: skip
 
     def identity(self, what: str, job: int) -> identity.Identity:
@@ -85,15 +88,16 @@ class Pair:
                 outputs = [str(self.node / Path(path).name) for path in header["outputs"]]
                 marks = {self.there(path): mark for path, mark in header["marks"].items()}
                 header = {**header, "outputs": outputs, "do": what, "job": job, "marks": marks}
+                header["seen_outputs"] = self.seen_outputs
                 header["shared"] = shared_directories(marks_of(header))
                 if what == "outputs":
                     self.begins = send_outputs(header, channel)
                     return
-                with node._Book(
+                with book.Book(
                     str(self.state), str(self.node), channel, self.identity(what, job)
-                ) as book:
+                ) as record:
                     serving = node._take_in if what == "out" else node._give_back
-                    serving(header, book, channel)
+                    serving(header, record, channel)
 
         thread = threading.Thread(target=serve)
         thread.start()
@@ -238,6 +242,64 @@ def test_two_jobs_share_a_directory(pair: Pair) -> None:
     assert pair.do("back", 8)["notes"] == []
     assert (pair.head / "a").read_text() == "changed by 8"
     assert names(pair.node) == []
+
+
+def test_jobs_that_write_one_output_keep_it_until_the_last_of_them_ends(pair: Pair) -> None:
+    """As with --open-mode=append, or an array without %a in the name."""
+    pair.live = [7, 8]
+    pair.do("out", 7)
+    pair.do("out", 8)
+    with (pair.node / "out.txt").open("a") as output:
+        output.write("7: done\n")
+        output.flush()
+        pair.do("back", 7)
+        output.write("8: the result of eight hours\n")
+    pair.live = [8]
+    pair.do("back", 8)
+    assert pair.output.read_text() == "7: done\n8: the result of eight hours\n"
+    assert names(pair.node) == []
+
+
+def test_an_output_elsewhere_stays_for_the_job_of_another_directory(pair: Pair) -> None:
+    pair.do("out", 7)
+    (pair.node / "out.txt").write_text("of both")
+    other = {"directory": "/other", "base": {}, "own": {}}
+    other["runs"] = {"8.0": {"at": 99, "outputs": [str(pair.node / "out.txt")]}}
+    (pair.state / "other.json").write_text(json.dumps(other))
+    pair.do("back", 7)
+    assert names(pair.node) == ["out.txt"]
+
+
+def test_the_output_of_one_job_is_no_file_of_another(pair: Pair) -> None:
+    """The head has a part of it by the copies of running jobs."""
+    pair.live = [7, 8]
+    pair.output_of = {job: pair.head / f"slurm-{job}.out" for job in (7, 8)}
+    pair.do("out", 7)
+    with (pair.node / "slurm-7.out").open("a") as output:
+        output.write("begin\n")
+        output.flush()
+        pair.do("outputs", 7)
+        assert pair.do("out", 8)["files"] == 0
+        output.write("end\n")
+    (pair.node / "slurm-8.out").write_text("begin\n")
+    pair.do("outputs", 8)
+    assert pair.do("back", 7)["files"] == 0
+    pair.live = [8]
+    (pair.node / "slurm-8.out").write_text("begin\nend\n")
+    pair.do("back", 8)
+    assert names(pair.head) == ["slurm-7.out", "slurm-8.out"]
+    assert [path.read_text() for path in pair.head.iterdir()] == ["begin\nend\n"] * 2
+    assert names(pair.node) == []
+
+
+def test_an_output_that_has_gone_is_named(pair: Pair) -> None:
+    pair.do("out")
+    assert pair.do("back")["notes"] == [], "a node on which the job writes no output"
+    pair.do("out")
+    pair.seen_outputs = 1
+    assert pair.do("back")["notes"] == [
+        f"{pair.node / 'out.txt'}: this output has gone from the machine"
+    ]
 
 
 def test_a_directory_that_both_ends_share_keeps_its_files(pair: Pair) -> None:
@@ -863,7 +925,7 @@ def test_a_long_look_at_a_directory_gives_signs_of_life(
     monkeypatch.setattr("time.monotonic", lambda: next(now))
     ours, theirs = socket.socketpair()
     with channel_of(ours) as channel, channel_of(theirs) as other:
-        plan = head._plan(Tree(str(pair.head), []), pair.order("out", JOB), channel)
+        plan = head._plan(Tree(str(pair.head), []), pair.order("out", JOB), channel, frozenset())
         channel.send(t="end")
         ours.shutdown(socket.SHUT_WR)
         lines = list(other._source)
@@ -957,7 +1019,7 @@ def test_the_head_names_no_place_that_it_lacks(pair: Pair, monkeypatch: pytest.M
     with open(os.devnull, "r+b") as nothing:
         channel = Channel(nothing, nothing)
         monkeypatch.setattr(channel, "send", lambda **message: sent.append(message))
-        monkeypatch.setattr(channel, "receive", lambda: {"shared": []})
+        monkeypatch.setattr(channel, "receive", lambda: {"shared": [], "outputs": []})
         head.run(order, channel, pair.locks)
     (header,) = sent
     depth = str(pair.head).count("/")
