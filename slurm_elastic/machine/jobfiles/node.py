@@ -126,6 +126,7 @@ def _take_in(header: Message, book: Book, channel: Channel) -> None:
         return
     _check_different(header, book)
     tree = _tree(header, book.directory)
+    listed: dict[str, os.stat_result] = {}
     # If no other run has changed a file, a run that was given up has: the head's file counts.
     for path, status in book.without(outputs, tree.entries()):
         channel.beat()
@@ -139,6 +140,7 @@ def _take_in(header: Message, book: Book, channel: Channel) -> None:
                 tree.note(
                     path, "a job that was given up has changed it here: the head's file replaces it"
                 )
+            listed[path] = status
             channel.send(p=path, at=stamp(status), keep=keep)
     # If this copy fails, the next one must not take its files for the machine's own.
     book.save()
@@ -146,7 +148,7 @@ def _take_in(header: Message, book: Book, channel: Channel) -> None:
     while (message := channel.receive())["t"] != "end":
         path = str(message["p"])
         try:
-            _take_entry(tree, path, message, book, channel)
+            _take_entry(tree, path, message, book, channel, listed.get(path))
         except OSError as error:
             if error.errno != errno.EXDEV:
                 raise
@@ -156,7 +158,13 @@ def _take_in(header: Message, book: Book, channel: Channel) -> None:
     channel.send(done=True, notes=tree.notes)
 
 
-def _take_entry(tree: Tree, path: str, message: Message, book: Book, channel: Channel) -> None:
+def _take_entry(
+    tree: Tree, path: str, message: Message, book: Book, channel: Channel,
+    listed: os.stat_result | None,
+) -> None:  # fmt: skip
+    """Take an entry of the head's directory. ``listed``: the status that the head knows of our file
+    of this name.
+    """
     if message["t"] == "d":
         tree.make_directory(path, int(message["mode"]))
         return
@@ -164,18 +172,35 @@ def _take_entry(tree: Tree, path: str, message: Message, book: Book, channel: Ch
         tree.write_link(path, message["to"])
         book.base[path] = message["to"]
     else:
-        _take_file(tree, path, message, book, channel)
+        _take_file(tree, path, message, book, channel, listed)
     if path in book.base:
         book.own.pop(path, None)
 
 
-def _take_file(tree: Tree, path: str, message: Message, book: Book, channel: Channel) -> None:
+def _take_file(
+    tree: Tree, path: str, message: Message, book: Book, channel: Channel,
+    listed: os.stat_result | None,
+) -> None:  # fmt: skip
+    if message["keep"]:
+        return
+    # Another job may write the file at any time. A later look would take its text for the head's.
+    status = listed
     if message["content"]:
+
+        def may_replace() -> bool:
+            now = tree.status(path)
+            return not book.has_others or now is None or _is_same(now, listed)
+
         with channel.content() as blocks:
-            tree.write(path, message, blocks, sync=False)
-    status = tree.status(path)
-    if status is not None and not message["keep"]:
+            status = tree.write(path, message, blocks, sync=False, may_replace=may_replace)
+        if status is None:
+            tree.note(path, "another job has changed it during the copy: the machine's file stays")
+    if status is not None:
         book.base[path] = known([message["s"], message["m"]], status)
+
+
+def _is_same(status: os.stat_result, listed: os.stat_result | None) -> bool:
+    return listed is not None and stamp(status) == stamp(listed)
 
 
 def _give_back(header: Message, book: Book, channel: Channel) -> None:
@@ -190,7 +215,8 @@ def _give_back(header: Message, book: Book, channel: Channel) -> None:
         with contextlib.suppress(FileNotFoundError):  # the job may have removed it
             tree = _tree(header, book.directory)
     unread: list[str] = []
-    job_paths = [] if tree is None else _send_changes(tree, header, book, channel, unread)
+    sent: dict[str, os.stat_result] = {}
+    job_paths = [] if tree is None else _send_changes(tree, header, book, channel, unread, sent)
     channel.send(t="end", unread=unread)
     written: Message = {}
     while "done" not in (message := channel.receive()):
@@ -199,10 +225,9 @@ def _give_back(header: Message, book: Book, channel: Channel) -> None:
     if len(header["outputs"]) - len(missing) < header["seen_outputs"]:
         notes += [f"{path}: this output has gone from the machine" for path in missing]
     book.end()
-    for path, head_stamp in written.items():
-        channel.beat()
-        if tree is not None and (status := tree.status(path)) is not None:
-            book.base[path] = known(head_stamp, status)
+    # The status from before the content was sent: another job may have changed the file since, and
+    # a later look would take this change for sent.
+    book.base |= {path: known(written[path], sent[path]) for path in written.keys() & sent.keys()}
     _remove_outputs(header, book.outputs_of_others())
     # Another job may still use these files, in this directory or in one above or below it.
     if book.runs or tree is None or book.has_neighbours():
@@ -213,10 +238,12 @@ def _give_back(header: Message, book: Book, channel: Channel) -> None:
 
 
 def _send_changes(
-    tree: Tree, header: Message, book: Book, channel: Channel, unread: list[str]
-) -> list[tuple[str, bool]]:
+    tree: Tree, header: Message, book: Book, channel: Channel, unread: list[str],
+    sent: dict[str, os.stat_result],
+) -> list[tuple[str, bool]]:  # fmt: skip
     """Send the changed files. Return all paths that came or that a job has made, each with whether
-    it is a directory. ``unread`` gets the changed files that could not be read.
+    it is a directory. ``unread`` gets the changed files that could not be read, ``sent`` the status
+    of each file that was sent.
     """
     outputs = book.outputs_of_others() | set(header["outputs"])
     seen: list[tuple[str, bool]] = []
@@ -225,7 +252,7 @@ def _send_changes(
         if path not in book.own:
             seen.append((path, stat.S_ISDIR(status.st_mode)))
         try:
-            _send_change(tree, path, status, book, channel)
+            _send_change(tree, path, status, book, channel, sent)
         except FileNotFoundError as error:
             tree.note(path, error)
         except PermissionError as error:
@@ -235,8 +262,9 @@ def _send_changes(
 
 
 def _send_change(
-    tree: Tree, path: str, status: os.stat_result, book: Book, channel: Channel
-) -> None:
+    tree: Tree, path: str, status: os.stat_result, book: Book, channel: Channel,
+    sent: dict[str, os.stat_result],
+) -> None:  # fmt: skip
     if stat.S_ISDIR(status.st_mode):
         channel.send(t="d", p=path, mode=status.st_mode)
     elif stat.S_ISLNK(status.st_mode):
@@ -244,18 +272,20 @@ def _send_change(
         if target != book.base.get(path) and path not in book.own:
             channel.send(t="l", p=path, to=target, base=book.base_of(path))
     elif book.changed(path, status):
-        _send_file(tree, path, book, channel)
+        sent[path] = _send_file(tree, path, book, channel)
     elif (entry := book.base.get(path)) and entry["mode"] != status.st_mode & 0o777:
         channel.send(t="m", p=path, mode=status.st_mode, base=entry["head"])
 
 
-def _send_file(tree: Tree, path: str, book: Book, channel: Channel) -> None:
+def _send_file(tree: Tree, path: str, book: Book, channel: Channel) -> os.stat_result:
+    """Send a file, and return its status from before its content was read."""
     descriptor = tree.open(path)
     try:
         status = os.fstat(descriptor)
         channel.send(t="f", p=path, s=status.st_size, m=status.st_mtime_ns, mode=status.st_mode,
                      base=book.base_of(path))  # fmt: skip
         channel.send_content(descriptor)
+        return status
     finally:
         os.close(descriptor)
 
@@ -306,9 +336,19 @@ def _remove_outputs(header: Message, used: Collection[str]) -> None:
 
 def _clean(tree: Tree, seen: Sequence[tuple[str, bool]], book: Book, channel: Channel) -> None:
     """Remove the files, because no other job uses the directory."""
+    is_empty = True
     # Backwards, because a directory comes before its content and can only be removed when empty.
     for path, is_directory in reversed(seen):
         channel.beat()
         with contextlib.suppress(OSError):
+            status = tree.status(path)
+            if status is not None and stat.S_ISREG(status.st_mode) and book.changed(path, status):
+                # A process outside of the job's steps has written it.
+                tree.note(path, "it has changed since it was sent: the machine keeps it")
+                is_empty = False
+                continue
             tree.remove(path, directory=is_directory)
-    book.remove()
+    if is_empty:
+        book.remove()
+    else:
+        book.save()

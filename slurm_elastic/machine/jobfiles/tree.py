@@ -13,7 +13,7 @@ import fnmatch
 import hashlib
 import os
 import stat
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import ClassVar
 
 from .locks import Locks
@@ -150,19 +150,27 @@ class Tree:
         os.symlink(target, temporary, dir_fd=self._here)
         self.place_draft(temporary, path)
 
-    def write(self, path: str, message: Message, blocks: Iterator[bytes], *, sync: bool) -> None:
+    def write(
+        self, path: str, message: Message, blocks: Iterator[bytes], *, sync: bool,
+        may_replace: Callable[[], bool] = lambda: True,
+    ) -> os.stat_result | None:  # fmt: skip
         """Write a file with the mode and time of ``message``. It appears complete or not at all.
-        ``sync``: it is on the disk afterwards.
+        ``sync``: it is on the disk afterwards. Return its status from before others could reach it;
+        None if ``may_replace``, which is asked when the content is there, forbids the file.
         """
         with self.draft(path, message, blocks, sync=sync) as draft:
+            status = os.lstat(draft, dir_fd=self._here)
+            if not may_replace():
+                return None
             self.place_draft(draft, path)
+            return status
 
     @contextlib.contextmanager
     def draft(
         self, path: str, message: Message, blocks: Iterator[bytes], *, sync: bool
     ) -> Iterator[str]:
         """Write the file beside its path, and yield the name for ``place_draft``. The draft goes
-        away if the context fails.
+        away if the context does not place it.
         """
         draft = self._temporary(path)
         if self._directory not in self._cleared:
@@ -175,11 +183,9 @@ class Tree:
                 fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
             self._write_draft(descriptor, message, blocks, sync=sync)
             yield draft
-        except BaseException:
-            with contextlib.suppress(OSError):
-                os.unlink(draft, dir_fd=self._here)
-            raise
         finally:
+            with contextlib.suppress(OSError):  # it has its path
+                os.unlink(draft, dir_fd=self._here)
             os.close(descriptor)
 
     def _write_draft(

@@ -8,6 +8,9 @@ import pwd
 import shutil
 import subprocess
 import sys
+import threading
+import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -162,6 +165,74 @@ def test_jobs_that_write_one_output_keep_it_until_the_last_of_them_ends(ends: En
     assert ends.do("back", 8)["ok"]
     assert (ends.work / "out").read_text() == "7: done\n8: the result of eight hours\n"
     assert names(ends.machine / "work") == []
+
+
+LARGE = 64 << 20
+"""Its copy takes longer than the write of a small file."""
+
+
+def large(path: Path) -> None:
+    with path.open("wb") as file:
+        file.truncate(LARGE)
+    own(path)
+
+
+def soon(work: Callable[[], object], when: Callable[[], bool]) -> threading.Thread:
+    """Start a thread that works as soon as the copy has come so far."""
+
+    def run() -> None:
+        while not when():
+            time.sleep(0.001)
+        work()
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    return thread
+
+
+def test_what_a_job_writes_during_the_copy_back_of_another_comes_back(ends: Ends) -> None:
+    machine = ends.machine / "work"
+    ends.do("out", 7)
+    ends.live = [7, 8]
+    ends.do("out", 8)
+    write(machine / "a-of-8", "half")
+    large(machine / "z-of-7")
+    whole = "the whole result of 8"
+    # The head has the file, and the copy of the large one has begun.
+    job = soon(lambda: write(machine / "a-of-8", whole), (ends.work / "a-of-8").exists)
+    assert ends.do("back", 7)["ok"]
+    job.join()
+    ends.live = [8]
+    assert ends.do("back", 8)["ok"]
+    assert (ends.work / "a-of-8").read_text() == whole
+    assert names(machine) == []
+
+
+def test_what_a_job_writes_during_the_copy_out_of_another_comes_back(ends: Ends) -> None:
+    machine = ends.machine / "work"
+    write(ends.work / "z", "of the head")
+    write(ends.work / "z-changed", "of the head")
+    ends.do("out", 7)
+    write(ends.work / "z-changed", "of the head, later")
+    large(ends.work / "a")
+    ends.live = [7, 8]
+
+    def work() -> None:
+        write(machine / "z", "the results of 7")
+        write(machine / "z-changed", "the results of 7")
+
+    drafts = ".slurm-elastic-*"
+    job = soon(work, lambda: next(machine.glob(drafts), None) is not None)
+    assert ends.do("out", 8)["notes"] == [
+        "z-changed: another job has changed it during the copy: the machine's file stays"
+    ]
+    job.join()
+    assert ends.do("back", 7)["ok"]
+    ends.live = [8]
+    assert ends.do("back", 8)["ok"]
+    assert (ends.work / "z").read_text() == "the results of 7"
+    assert (ends.work / "z-changed.job-7").read_text() == "the results of 7"
+    assert names(machine) == []
 
 
 def test_an_output_that_has_gone_since_the_last_copy_is_named(ends: Ends) -> None:

@@ -889,7 +889,7 @@ def test_a_machine_cannot_send_what_is_excluded(pair: Pair) -> None:
 
 
 def _sends_a_key(
-    tree: Tree, header: object, book: object, channel: Channel, unread: list[str]
+    tree: Tree, header: object, book: object, channel: Channel, unread: list[str], *_: object
 ) -> list[object]:
     channel.send(t="f", p=".ssh/keys", s=3, m=0, mode=0o600, base=None)
     return []
