@@ -386,7 +386,8 @@ class Copies:
         try:
             user = order_of(row.uid)
         except CopierRefusalError as error:
-            return CopyResult(reason=str(error), final=True)
+            # A directory service that restarts knows no user, so this answer is not final.
+            return CopyResult(reason=str(error), final=row.uid <= 0)
         order = user | {
             "do": way, "job": row.job, "restarts": row.restarts, "directory": row.directory,
             # Before the rows are read: a later run must not look like a run that was given up.

@@ -23,6 +23,7 @@ from slurm_elastic.config.joining import Ssh
 from slurm_elastic.features import copy_part, copying
 from slurm_elastic.features.copy_orders import CopyResult
 from slurm_elastic.features.copying import GO, Copies, CopyRequest
+from slurm_elastic.machine.jobfiles.copier import CopierRefusalError, GroupMemory
 from slurm_elastic.model.cluster import Instance
 from slurm_elastic.model.copying import CopyState
 from slurm_elastic.model.slurm import SlurmJob
@@ -301,6 +302,38 @@ def test_what_does_not_come_back_in_time_is_lost_and_said(stage: Stage) -> None:
     assert stage.states == ["lost"]
     assert 570 <= stage.world.now - began <= 600
     assert stage.causes[-1].endswith("did not come back to /home/a/w: Disk quota exceeded")
+
+
+def test_a_directory_service_that_knows_no_user_for_a_moment_costs_no_files(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As while sssd restarts: neither is the job held, nor are its results given up."""
+    account, unanswered = pwd.getpwuid(UID), [True]
+
+    def look_up(uid: int) -> pwd.struct_passwd:
+        if unanswered:
+            unanswered.pop()
+            raise KeyError(uid)
+        return account
+
+    monkeypatch.setattr(pwd, "getpwuid", look_up)
+    assert stage.serve(OUT) == GO
+    unanswered.append(True)
+    assert stage.serve(BACK) == GO
+    assert stage.states == ["back"]
+
+
+def test_groups_that_go_missing_are_doubted_for_a_time() -> None:
+    memory = GroupMemory(doubt_s=3600.0)
+    memory.check(UID, [1])
+    memory.check(UID, [1, 2])
+    with pytest.raises(CopierRefusalError, match=r"fewer groups .* without 2: its directory"):
+        memory.check(UID, [1])
+    memory.check(UID + 1, [1])
+    memory.check(UID, [1, 2, 3])
+    resigned = GroupMemory(doubt_s=0.0)
+    resigned.check(UID, [1, 2])
+    resigned.check(UID, [1])
 
 
 def test_the_bound_goes_on_over_a_restart(stage: Stage) -> None:

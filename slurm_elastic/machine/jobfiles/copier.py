@@ -22,11 +22,12 @@ import socket
 import subprocess
 import sys
 import threading
-from collections.abc import Mapping, Sequence, Set
+import time
+from collections.abc import Collection, Mapping, Sequence, Set
 from pathlib import Path
 from typing import Any, ClassVar
 
-from slurm_elastic.base.guards import GuardedBy
+from slurm_elastic.base.guards import Guarded, GuardedBy
 from slurm_elastic.base.unixsocket import bind_socket, peer_of, remove_socket
 
 log = logging.getLogger(__name__)
@@ -34,6 +35,8 @@ log = logging.getLogger(__name__)
 _MAX_ORDER_BYTES = 256 << 10
 _MAX_CLIENTS = 64
 _REQUEST_TIMEOUT_S = 10.0
+GROUPS_DOUBT_S = 300.0
+"""Shorter than copy.back_within, so that a user who has really left a group loses no files."""
 _PATH = "/usr/local/bin:/usr/bin:/bin"
 
 
@@ -73,9 +76,42 @@ def start_head(order: Mapping[str, Any], descriptors: Sequence[int]) -> subproce
     return process
 
 
+class GroupMemory:
+    """The groups of users. A directory service that does not answer looks like a user with the
+    primary group alone, who may read fewer files. So a group that is missing is doubted for
+    ``doubt_s`` seconds.
+    """
+
+    guarded_by: ClassVar[GuardedBy] = {"_lock": Guarded("_groups", "_doubted_at")}
+
+    def __init__(self, doubt_s: float = GROUPS_DOUBT_S) -> None:
+        self._doubt_s = doubt_s
+        self._lock = threading.Lock()
+        self._groups: dict[int, frozenset[int]] = {}
+        self._doubted_at: dict[int, float] = {}
+
+    def check(self, uid: int, groups: Collection[int]) -> None:
+        """CopierRefusalError if groups of the user have been missing only for a short time."""
+        with self._lock:
+            missing = self._groups.get(uid, frozenset()).difference(groups)
+            now = time.monotonic()
+            if missing and now - self._doubted_at.setdefault(uid, now) < self._doubt_s:
+                raise CopierRefusalError(
+                    f"this host names fewer groups of uid {uid} than before, without"
+                    f" {', '.join(map(str, sorted(missing)))}: its directory service may be away"
+                )
+            self._doubted_at.pop(uid, None)
+            self._groups[uid] = frozenset(groups)
+
+
+_memory = GroupMemory()
+
+
 def groups_of(account: pwd.struct_passwd) -> list[int]:
-    """The groups of a user, without root's."""
-    return [gid for gid in os.getgrouplist(account.pw_name, account.pw_gid) if gid > 0]
+    """The groups of a user, without root's. CopierRefusalError if some may be missing."""
+    groups = [gid for gid in os.getgrouplist(account.pw_name, account.pw_gid) if gid > 0]
+    _memory.check(account.pw_uid, groups)
+    return groups
 
 
 class Copier:
