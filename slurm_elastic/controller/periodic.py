@@ -16,6 +16,7 @@ from slurm_elastic.base.errors import SlurmError
 from slurm_elastic.base.periodic import PeriodicTask
 from slurm_elastic.controller.context import Site
 from slurm_elastic.state.ledger import Health, LedgerState
+from slurm_elastic.state.store.trouble import passes
 
 log = logging.getLogger(__name__)
 
@@ -86,6 +87,11 @@ def run_guarded(site: Site, look: Callable[[], None], task_name: str) -> bool:
         report_slurm_failure(site, error)
     except sqlite3.Error as error:
         log.warning("%s: the ledger cannot be used: %s", task_name, error)
+    except OSError as error:
+        if not passes(error):
+            log.exception("%s: a round failed; the next one starts over", task_name)
+            return False
+        log.warning("%s: the state directory cannot be used: %s", task_name, error)
     # A bug in one look must not end the task: the next look may find another state.
     except Exception:
         log.exception("%s: a round failed; the next one starts over", task_name)

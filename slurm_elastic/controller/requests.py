@@ -29,6 +29,7 @@ from slurm_elastic.controller.context import Site
 from slurm_elastic.model.causes.repairs import NotConfigured
 from slurm_elastic.model.slurm import Request
 from slurm_elastic.state.spool import Spool
+from slurm_elastic.state.store.trouble import passes
 
 log = logging.getLogger(__name__)
 
@@ -148,15 +149,17 @@ class Requests:
 
     def _failed(self, cloud: str, cloud_part: _CloudPart, error: Exception) -> None:
         """Schedule a retry, or drop the request after MAX_ATTEMPTS errors that do not pass by
-        themselves. Errors in PASSING_ERRORS are retried without a limit.
+        themselves. Errors in PASSING_ERRORS are retried without a limit, and so are errors of the
+        state directory, which may be on a server that is away for a while.
         """
         key = cloud_part.request.id
-        is_expected = isinstance(error, SlurmElasticError | sqlite3.Error)
+        is_of_disk = isinstance(error, OSError) and passes(error)
+        is_expected = is_of_disk or isinstance(error, SlurmElasticError | sqlite3.Error)
         log.error(
             "request fails id=%s error=%s", key, error, exc_info=None if is_expected else error
         )
         cloud_part.attempts += 1
-        cloud_part.permanent_failures += not isinstance(error, PASSING_ERRORS)
+        cloud_part.permanent_failures += not (is_of_disk or isinstance(error, PASSING_ERRORS))
         cloud_part.retry_at = self._site.monotonic() + RETRY_PAUSES.after(cloud_part.attempts)
         if cloud_part.permanent_failures >= MAX_ATTEMPTS:
             log.error("request given up id=%s; reconcile takes care of its nodes", key)

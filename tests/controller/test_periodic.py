@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import sqlite3
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -100,11 +101,15 @@ def test_one_that_ends_while_it_looks_does_so_for_the_last_time(
         (BROKEN, "slurm cannot be read or changed: "),
         (sqlite3.OperationalError("database is locked"), "looking: the ledger cannot be used: "),
         (
+            OSError(errno.ESTALE, "Stale file handle"),
+            "looking: the state directory cannot be used: ",
+        ),
+        (
             RuntimeError("nobody thought of that"),
             "looking: a round failed; the next one starts over",
         ),
     ],
-    ids=["slurm", "ledger", "unknown"],
+    ids=["slurm", "ledger", "disk", "unknown"],
 )
 def test_a_failure_is_told_and_ends_neither_the_task_nor_its_neighbours(
     bed: Bed, caplog: pytest.LogCaptureFixture, wrong: Exception, told: str

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+
 import pytest
 
 from slurm_elastic.base.errors import SlurmError
@@ -75,6 +77,19 @@ def test_hours_without_slurmctld_keep_the_pause_and_the_requests_behind(
         assert len(acted) == len(set(acted)) == 9, "each of them is tried"
         assert not requests.due("pub"), "none is tried again at once"
         world.now += RETRY_PAUSES.longest_s
+
+
+def test_a_state_directory_that_is_away_costs_no_request(
+    world: World, requests: Requests, caplog: pytest.LogCaptureFixture
+) -> None:
+    def act(request: Request, again: bool) -> bool:
+        raise OSError(errno.ESTALE, "Stale file handle", "/state/requests")
+
+    for _ in range(10):
+        assert len(requests.due("pub")) == 9
+        requests.serve("pub", act)
+        world.now += RETRY_PAUSES.longest_s
+    assert not any(record.exc_info for record in caplog.records), "it is no defect of ours"
 
 
 @pytest.mark.usefixtures("guarded")
