@@ -93,6 +93,9 @@ class Books:
         self._decided: dict[str, Then] = {}  # by generation; of a start, by machine
         self._strange: set[str] = set()  # somebody else has started these
         self._images: dict[tuple[int, int], int] = {}  # by job and attempt
+        self._submitted: dict[int, float] = {}  # s of the run
+        self.by_persons: set[str] = set()  # machines that nobody of ours has launched
+        self.ever_unheard: set[str] = set()
         self.spared = 0
         self.counts: Counter[str] = Counter()
         self.dollars: Counter[str] = Counter()
@@ -106,6 +109,19 @@ class Books:
     def _misses(self) -> int:
         """Lists in a row after which a machine that they lack has ended."""
         return Thresholds().max_missed_listings
+
+    # jobs
+
+    def submitted(self, job: int) -> None:
+        """Under a number that another job may have had."""
+        self.jobs.add(job)
+        self._submitted[job] = self._stage.sched.now
+
+    def forget_job(self, job: int) -> None:
+        """slurmctld has lost it, and may give its number to another one."""
+        for some in (self.jobs, self.completed, self.fallen):
+            some.discard(job)
+        self._images = {run: image for run, image in self._images.items() if run[0] != job}
 
     # the ledger, read beside the services
 
@@ -183,6 +199,12 @@ class Books:
             self.wrong("started without an intent", f"{one.id} for {one.node}")
         self._beside(one, self._decided.get(one.id), rows, opened)
 
+    def runs_on(self, ids: Sequence[str]) -> None:
+        """Their cloud has said that they are stopped, and they are not: as if somebody had started
+        them.
+        """
+        self._strange.update(ids)
+
     def _beside(
         self, new: Instance, then: Then | None, rows: dict[str, Row], opened: set[str]
     ) -> None:
@@ -195,6 +217,8 @@ class Books:
             known = other.generation in opened if row is None else row.ended is None
             if known:
                 (kept if row is not None and row.off else counted).append(other)
+            elif other.id in self.by_persons:
+                continue
             elif runs(other) and not self._is_hidden(other, row):
                 self.wrong("orphan", f"{other.id} of {other.node} is in no book at a purchase")
             if other.node == new.node and self._may_serve(other, row, known=known):
@@ -345,6 +369,8 @@ class Books:
             return
         self._images[run.job, run.attempt] = image.number
         now = self._stage.sched.now
+        if self._stage.saver.taken[image.job, image.number] < self._submitted.get(run.job, 0.0):
+            self.wrong("image of another job", f"job {run.job}: save {image.number} is older")
         if now - self._stage.saver.since.get((image.job, image.number), now) > LOOKED:
             self.wrong("spoilt image", f"job {run.job} is to go on from save {image.number}")
 
@@ -410,7 +436,7 @@ class Books:
         works = {n for j in stage.slurm.queue().values() if "RUNNING" in j.states for n in j.nodes}
         for one in stage.machines_of(node.name):
             hidden = stage.clouds[one.cloud].omitted[one.id] >= self._misses
-            excused = hidden or self._came_up_unseen(node.name)
+            excused = hidden or self._came_up_unseen(node.name) or one.id in self.ever_unheard
             if one.address == node.address and not excused and node.name in works:
                 self.wrong("node given up", f"{node.name} is {state} while {one.id} serves it")
 
@@ -423,6 +449,7 @@ class Books:
             i.node
             for i in stage.running()
             if i.address == stage.slurm.node(i.node).address
+            and i.id not in self.ever_unheard
             and stage.clouds[i.cloud].omitted[i.id] < self._misses
         }
         if set(job.nodes) <= names and all(is_up(stage.slurm.node(n)) for n in job.nodes):

@@ -39,9 +39,14 @@ class HeadDisk:
         self.trouble = trouble
         self._library.disk_fails(TROUBLES.get(trouble, 0), ctypes.c_long(after))
 
+    def goes(self, path: Path | None, error: int = 0) -> None:
+        """The directory is away, with that error; None brings it back."""
+        self._library.directory_goes(str(path or self.root).encode(), error if path else 0)
+
     def cut(self, rng: random.Random) -> None:
         """The power fails: what is left is in another directory."""
         self.fail("")
+        self.goes(None)
         self._cuts += 1
         old = self.root
         new = self._place / str(self._cuts)
@@ -52,5 +57,6 @@ class HeadDisk:
 
     def close(self) -> None:
         self.fail("")
+        self.goes(None)
         del os.environ["POWER_CUT_DISK"], os.environ["POWER_CUT_ROOT"]
         shutil.rmtree(self._place)

@@ -37,6 +37,25 @@ COMMANDS = (
     "version", "nodes", "jobs", "update_nodes", "set_weights", "set_addresses", "requeue",
     "start_now", "change_pending", "set_requeue", "any_nodes", "hold", "release",
 )  # fmt: skip
+ONLY_LIES = (
+    "job", "owners", "batch_script", "excluded_nodes", "reservations", "excluded_by_job",
+    "default_times", "max_times", "free_licenses", "partition_states", "default_partition",
+    "slurmctld_started", "suspend_exclusions", "finished", "accounted_comment", "admin_comments",
+    "mail_of", "signal", "exclude_nodes", "suspend", "resume", "reserve", "reserve_other_nodes",
+    "unreserve", "tell", "set_accounted_comment", "set_admin_comment",
+)  # fmt: skip
+"""Commands that fail, take their time and are places of a kill only in runs of a world that lies, so
+that the other runs stay what they were.
+"""
+CHANGES = frozenset((
+    "update_nodes", "set_weights", "set_addresses", "requeue", "start_now", "change_pending",
+    "set_requeue", "any_nodes", "hold", "release", "signal", "exclude_nodes", "suspend", "resume",
+    "reserve", "reserve_other_nodes", "unreserve", "tell", "set_accounted_comment",
+    "set_admin_comment",
+))  # fmt: skip
+"""Slurm's commands that have an effect. The others only read."""
+CLOUD_CHANGES = frozenset(("launch", "terminate", "stop", "start"))
+"""The calls of a cloud that have an effect."""
 
 
 class Turn(NamedTuple):
@@ -61,13 +80,37 @@ class Account(FakeAccount):
         self.images: dict[str, str] = {}
         self.image = ""
         self.strange: set[str] = set()
+        self.repeats_addresses = False
+        self.by_hand: set[str] = set()
 
     def start(self, spec: LaunchSpec, offer: Offer, node: str, *rest: Any) -> str:
         id_ = super().start(spec, offer, node, *rest)
+        if self.repeats_addresses:
+            self._repeat_address(id_)
         self.turns[id_] = [Turn(self._now(), runs=True)]
         self.images[id_] = self.image
         self._made(self.machines[id_].instance)
         return id_
+
+    def _repeat_address(self, id_: str) -> None:
+        """The machine gets the address of the one that ended last."""
+        if self.ended:
+            last = max(self.ended, key=lambda one: self.ended[one])
+            machine, address = self.machines[id_], self.machines[last].instance.address
+            machine.instance = replace(machine.instance, address=address)
+
+    def launch_by_hand(self, like: Instance, number: int) -> Instance:
+        """A person has the cloud launch one more like that, with the same tags."""
+        id_ = f"{like.cloud}-by-hand-{number}"
+        new = replace(
+            like, id=id_, launched=T0 + self._now(), state=InstanceState.RUNNING,
+            address=f"10.250.0.{number}",
+        )  # fmt: skip
+        self.add_foreign(new, owner=self.machines[like.id].owner)
+        self.turns[id_] = [Turn(self._now(), runs=True)]
+        self.images[id_] = self.images[like.id]
+        self.by_hand.add(id_)
+        return new
 
     def turn(self, id_: str, *, runs: bool) -> None:
         """It has been stopped, or started."""
@@ -83,7 +126,9 @@ class Cloud(FakeProvider):
     """``omitted`` counts the daemon's answered lists in a row that lacked a machine of ours, ``before``
     is that as of the list before; ``listed`` counts those that had one since a ledger was lost; ``lies`` are the lists to come that lack some, each with the share
     that it lacks. ``lag``: lists have machines stopped, or running, as they were so many seconds ago.
-    ``unanswered`` stops and starts to come take effect without an answer.
+    ``unanswered`` stops and starts to come take effect without an answer. ``unkept`` stops and ends
+    to come are accepted, and nothing is done. ``repeats`` lists to come have a page twice; ``lacked``
+    are machines that so many lists to come lack. The cloud's clock is ``ahead`` (s).
     """
 
     stage: Stage
@@ -100,6 +145,10 @@ class Cloud(FakeProvider):
         self.account.image = self.image
         self._by_others = False
         self.unanswered = 0
+        self.unkept: Counter[str] = Counter()
+        self.repeats = 0
+        self.lacked: Counter[str] = Counter()
+        self.ahead = 0.0
 
     def offers(self, pool: Pool) -> Sequence[Offer]:
         self._io("offers")
@@ -109,7 +158,12 @@ class Cloud(FakeProvider):
         self._io("launch")
         answer = super().launch(spec)
         self._io("launch answered")
-        return answer
+        return self._by_its_clock(answer)
+
+    def _by_its_clock(self, answer: Sequence[Instance]) -> Sequence[Instance]:
+        if not self.ahead:
+            return answer
+        return tuple(replace(one, launched=one.launched + self.ahead) for one in answer)
 
     @contextmanager
     def _called(self, *args: Any, **more: Any) -> Iterator[None]:
@@ -124,9 +178,20 @@ class Cloud(FakeProvider):
             [self.account.machines[i].instance for i in ids if i in self.account.alive()]
         )
         self._io("terminate")
-        answers = super().terminate(ids)
+        if self._breaks_its_word("terminate"):
+            answers: Mapping[str, EndAnswer] = {i: self._answer_to_end(i) for i in ids}
+        else:
+            answers = super().terminate(ids)
         self._io("terminate answered")
         return answers
+
+    def _breaks_its_word(self, call: str) -> bool:
+        """The call is accepted, and nothing comes of it."""
+        if not self.unkept[call]:
+            return False
+        self.unkept[call] -= 1
+        self.stage.struck[f"lies: {call} accepted and not done"] += 1
+        return True
 
     def recipe(self, pool: Pool) -> str:
         self._io("recipe")
@@ -134,6 +199,9 @@ class Cloud(FakeProvider):
 
     def stop(self, ids: Sequence[str]) -> Sequence[str]:
         with self._told("stop"):
+            if self._breaks_its_word("stop"):
+                self.stage.books.runs_on(ids)
+                return ()
             return super().stop(ids)
 
     def start(self, instance: str) -> None:
@@ -182,7 +250,10 @@ class Cloud(FakeProvider):
 
     def notices(self) -> Sequence[Notice]:
         self._io("notices")
-        return super().notices()
+        return tuple(
+            replace(n, seen=n.seen + self.ahead, deadline=(n.deadline or 0.0) + self.ahead)
+            for n in super().notices()
+        )
 
     def instances(self) -> Sequence[Instance]:
         self._io("list")
@@ -193,6 +264,7 @@ class Cloud(FakeProvider):
             self.stage.struck["a list that lies"] += 1
         if self.lag:
             answer = tuple(self._as_it_was(i) for i in answer)
+        answer = self._by_its_clock(self._paged(answer))
         there = {i.id for i in answer}
         if self.stage.sched.current.owner.startswith("elasticd"):
             self.listed.update(there)
@@ -200,6 +272,18 @@ class Cloud(FakeProvider):
             self.before = self.omitted
             self.omitted = Counter({i: self.omitted[i] + 1 for i in mine if i not in there})
         self._io("list answered")
+        return answer
+
+    def _paged(self, answer: Sequence[Instance]) -> Sequence[Instance]:
+        """The list as its pages come: one of them twice, or a machine between two of them lacked."""
+        lacked = {i.id for i in answer if self.lacked[i.id]}
+        self.lacked -= Counter(dict.fromkeys(lacked, 1))
+        answer = tuple(i for i in answer if i.id not in lacked)
+        self.stage.struck["lies: a list lacks a machine"] += bool(lacked)
+        if self.repeats:
+            self.repeats -= 1
+            self.stage.struck["lies: a list repeats a page"] += 1
+            answer = (*answer, *answer[len(answer) // 2 :])
         return answer
 
     def _as_it_was(self, one: Instance) -> Instance:
@@ -213,6 +297,9 @@ class Cloud(FakeProvider):
         self.stage.note(f"{self.name} {call}")
         if not call.endswith("answered"):
             self.stage.sent(self.name, call)
+        name, _, answered = call.partition(" ")
+        if self.stage.lies is not None:
+            self.stage.lies.called(self, name, answered=bool(answered))
         self.stage.linger(self.slow)
 
     def _stop(self, instance_id: str) -> None:
@@ -224,7 +311,8 @@ class Cloud(FakeProvider):
 
 class Saver(FakeCheckpointer):
     """``spoils`` more saves come out spoilt; ``since`` has when (s of the run) each image was, before
-    any look at it or later.
+    any look at it or later. ``taken``: when (s of the run) each was. The machines' clocks are
+    ``ahead`` (s).
     """
 
     stage: Stage
@@ -233,13 +321,24 @@ class Saver(FakeCheckpointer):
     def __init__(self, *args: Any, **more: Any) -> None:
         super().__init__(*args, **more)
         self.since: dict[tuple[int, int], float] = {}
+        self.taken: dict[tuple[int, int], float] = {}
+        self.ahead = 0.0
 
     def checkpoint(self, run: JobRun, *, deadline: float, stop: bool) -> Image:
         image = super().checkpoint(run, deadline=deadline, stop=stop)
+        self.taken[image.job, image.number] = self.stage.sched.now
+        if self.ahead:
+            image = self._by_its_clock(image)
         if self.spoils:
             self.spoils -= 1
             self.spoil(image, since=float("-inf"))
         return image
+
+    def _by_its_clock(self, image: Image) -> Image:
+        kept = self._images[image.job]
+        later = replace(image, taken=image.taken + self.ahead)
+        kept[kept.index(image)] = later
+        return later
 
     def spoil(self, image: Image, since: float) -> None:
         """It is whole no more."""
@@ -297,6 +396,18 @@ class Controller(TimedSlurm):
                 else:
                     self._free(name)
 
+    def begin_anew(self) -> Sequence[int]:
+        """Its StateSaveLocation is lost: no job is left, and the nodes are as slurm.conf has them."""
+        gone = tuple(self._jobs)
+        self._jobs.clear()
+        self._wishes.clear()
+        self._allocated.clear()
+        for name in self._nodes:
+            off = frozenset({"IDLE", "CLOUD", "POWERED_DOWN"})
+            self._become(name, states=off, address=name, reason="")
+        self.started = self.clock()
+        return gone
+
     def update_nodes(self, names: Sequence[str], **changes: Any) -> None:
         for name in names:
             self.stage.judge_update(self.node(name), changes.get("state") or "")
@@ -342,13 +453,17 @@ def _asked(name: str) -> Callable[..., Any]:
 
     def command(self: Controller, *args: Any, **kwargs: Any) -> Any:
         stage = self.stage
-        if stage.sched.current.owner == "world":
+        if stage.sched.current.owner == "world" or (name in ONLY_LIES and stage.lies is None):
             return real(self, *args, **kwargs)
         stage.note(f"slurm {name}")
         stage.tells_slurm(name)
         stage.linger(0.0)
         self.fails(stage.rng, name)
+        if stage.lies is not None:
+            stage.lies.commanded(name, answered=False)
         answer = real(self, *args, **kwargs)
+        if stage.lies is not None:
+            stage.lies.commanded(name, answered=True)
         if name == "nodes":
             stage.sched.current.read_nodes.update(dict.fromkeys(answer, stage.sched.now))
         stage.linger(0.0)
@@ -365,7 +480,7 @@ class Slurm(Controller):
     """As the services reach it."""
 
 
-for _name in COMMANDS:
+for _name in (*COMMANDS, *ONLY_LIES):
     setattr(Slurm, _name, _asked(_name))
 
 

@@ -122,6 +122,8 @@ class EpochBooks:
             return
         if phase(stage.slurm.node(one.node)) is Phase.POWERING_DOWN:
             return  # it has just begun to, whoever told it: nothing of that was forgotten
+        if one.launched - T0 < stage.anew_at:
+            return  # no slurmctld knows that node's machine any more
         if runs(one) and self._asked.get(one.node, -1.0) < one.launched - T0:
             text = f"{one.id} of {one.node} ends {stage.sched.now - at:.0f} s after a takeover"
             stage.books.wrong("ended in a takeover", text)

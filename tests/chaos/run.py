@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from tests.chaos.lie_weather import lying
 from tests.chaos.sites import two_heads
 
 HOUR = 3600.0
@@ -46,7 +47,9 @@ def run(seed: int, *, keep: bool = False) -> Outcome:
     from tests.chaos.weather import Weather
 
     stage = Stage(seed, keep=keep)
-    kind = stage.kind if stage.pair is None else f"{stage.kind}, two heads"
+    kind = ", ".join(name for name, has in (
+        (stage.kind, True), ("two heads", stage.pair is not None), ("lies", lying(seed)),
+    ) if has)  # fmt: skip
     try:
         weather = Weather(stage)
         stage.note(f"seed {seed}: {kind}, {weather.families}")
@@ -122,8 +125,8 @@ def _outcome(stage, kind: str) -> Outcome:
     )  # fmt: skip
 
 
-_two_heads = False
-"""Whether only sites of two heads are run."""
+_wanted: list[Callable[[int], bool]] = []
+"""Only seeds of which all of these hold are run."""
 PART = 20
 """Seeds that a process runs at a time."""
 _FORK = multiprocessing.get_context("fork")
@@ -152,8 +155,9 @@ def _next(place: Any) -> int:
 
 def _alone(number: Callable[[], int], given: argparse.Namespace) -> None:
     """On one processor, as one thread runs at a time."""
-    global _two_heads
-    _two_heads, sabotage = given.two_heads, given.sabotage
+    sabotage = given.sabotage
+    kinds = ((given.two_heads, two_heads), (given.lies, lying))
+    _wanted[:] = [is_so for asked, is_so in kinds if asked]
     processors = sorted(os.sched_getaffinity(0))
     os.sched_setaffinity(0, {processors[number() % len(processors)]})
     gc.disable()  # it takes a tenth of the time
@@ -172,7 +176,7 @@ def _runs(part: range, until: float) -> Iterator[Outcome]:
     for seed in part:
         if time.monotonic() > until:
             return
-        if not _two_heads or two_heads(seed):
+        if all(is_so(seed) for is_so in _wanted):
             yield run(seed)
     gc.collect()
 
@@ -190,7 +194,7 @@ WRONGS = {
     "calls and lines of a head that acts no more, or in doubt": ("fence",),
     "machines that a takeover ended": ("ended in a takeover",),
     "lost jobs": ("job lost", "node given up", "ended in use"),
-    "spoilt images gone on from": ("spoilt image",),
+    "spoilt images gone on from": ("spoilt image", "image of another job"),
     "limits passed": ("limit",),
     "machines of others ended": ("somebody else's",),
     "not accounted for": ("cents",),
@@ -277,6 +281,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument(
         "--two-heads", action="store_true", help="only the seeds whose site has two"
     )
+    parser.add_argument("--lies", action="store_true", help="only the seeds whose world lies")
     parser.add_argument("--sabotage", help=argparse.SUPPRESS)
     parser.add_argument("--trace", action="store_true", help="print all that happens in the one")
     return parser.parse_args()

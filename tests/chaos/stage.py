@@ -52,8 +52,9 @@ from slurm_elastic.state.store import journal as store_journal
 from tests.chaos import scheduler
 from tests.chaos.books import Books
 from tests.chaos.disk import HeadDisk
-from tests.chaos.fakes import Account, Cloud, Saver, Slurm, is_up, runs
+from tests.chaos.fakes import CHANGES, Account, Cloud, Saver, Slurm, is_up, runs
 from tests.chaos.head_books import HOSTS, host_of
+from tests.chaos.lie_weather import RECORD, LieWeather
 from tests.chaos.pair import Pair, owner_on
 from tests.chaos.scheduler import Event, Lock, Scheduler, Threading, Worker
 from tests.chaos.sites import keeping, site_of, two_heads
@@ -70,7 +71,8 @@ SHORT = 60.0
 class Stage:
     """``note`` keeps the trace, ``struck`` counts what went wrong by kind, ``skew`` (s) is how
     wrong the head's clock is, ``losing`` how many of slurmctld's requests to come are lost, by
-    kind, ``kept`` whether its pools kept stopped machines at first. Everything else is as in
+    kind, ``kept`` whether its pools kept stopped machines at first, ``unheard`` has the machines whose
+    slurmd slurmctld does not hear, ``lies`` is set where the world lies. Everything else is as in
     tests.controller.world.
     """
 
@@ -116,6 +118,9 @@ class Stage:
         self.since: dict[str, float] = {}
         self._silent: dict[str, float] = {}
         self.unlucky: set[str] = set()
+        self.unheard: set[str] = set()
+        self.lies: LieWeather | None = None
+        self.anew_at = float("-inf")
         self.lengths: dict[int, float] = {}
         self._running: dict[tuple[int, int], float] = {}
         self.ledger: Ledger | None = None
@@ -467,7 +472,7 @@ class Stage:
     ) -> None:
         self.note(f"job {job} {count} of {among} for {length:.0f} s")
         self.lengths[job] = length
-        self.books.jobs.add(job)
+        self.books.submitted(job)
         cloud = self.nodes[among[0]]
         self.slurm.submit(job, among, count, partitions=(cloud,), node_count=count, **fields)
 
@@ -510,12 +515,12 @@ class Stage:
         if phase(node) is Phase.POWERING_UP and slurm.trouble not in ("stopped", "hung"):
             for i in machines:
                 launched = i.launched - T0
-                lucky = i.id not in self.unlucky
+                lucky = i.id not in self.unlucky | self.unheard
                 if launched >= self.asked(name) and now - launched >= BOOT and lucky:
                     slurm.register(name, i.address or "")
                     self.note(f"{i.id} registers as {name}")
         node = slurm.node(name)
-        served = any(i.address == node.address for i in machines)
+        served = any(i.address == node.address and i.id not in self.unheard for i in machines)
         if not is_up(node) or served:
             self._silent.pop(name, None)
             slurm.hear(name)
@@ -538,6 +543,12 @@ class Stage:
                 self.note(f"job {job.id} completes")
                 self.books.completed.add(job.id)
                 self.slurm.finish(job.id)
+
+    def forget_runs(self) -> None:
+        """What ran is gone with slurmctld's state."""
+        self.anew_at = self.sched.now
+        self._running.clear()
+        self.requests.clear()
 
     # what is there
 
@@ -589,8 +600,11 @@ class Stage:
                 self.pair.books.ends(one)
 
     def tells_slurm(self, command: str) -> None:
-        changes = command not in ("version", "nodes", "jobs")
-        if self.pair is not None and changes and not self.pair.books.acts(self.sched.current.owner):
+        if (
+            self.pair is not None
+            and command in CHANGES
+            and not self.pair.books.acts(self.sched.current.owner)
+        ):
             text = f"{self.sched.current.owner} acts no more, and has Slurm do {command}"
             self.books.wrong("fence", text)
 
@@ -684,19 +698,27 @@ class _Modules:
             self.sqlite.own(journal)
 
         store_journal.Journal.__init__ = begun  # type: ignore[method-assign]
+        self._have_lines_noted()
+        provision.reach = lambda point: self.stage.linger_undecided(point)
+        # A busy head; and fewer turns for a run.
+        ckptman_service.MOVING_PAUSE_S, ckptman_service.HEARTBEAT_EVERY_S = 5.0, 15.0
+        daemon.BEAT_EVERY_S = 15.0
+
+    def _have_lines_noted(self) -> None:
+        """Each line of a journal is a place where its service may die, and two heads are judged."""
         append = store_journal.Journal.append
 
         def appended(journal: store_journal.Journal, *of: Any) -> store_journal.Position:
+            if self.stage.lies is not None:
+                self.stage.lies.at(RECORD, answered=False)
             end = append(journal, *of)
+            if self.stage.lies is not None:
+                self.stage.lies.at(RECORD, answered=True)
             if self.stage.pair is not None:
                 self.stage.pair.books.written(journal.name)
             return end
 
         store_journal.Journal.append = appended  # type: ignore[method-assign]
-        provision.reach = lambda point: self.stage.linger_undecided(point)
-        # A busy head; and fewer turns for a run.
-        ckptman_service.MOVING_PAUSE_S, ckptman_service.HEARTBEAT_EVERY_S = 5.0, 15.0
-        daemon.BEAT_EVERY_S = 15.0
 
 
 modules = _Modules()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import random
 from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING
@@ -17,6 +18,7 @@ from slurm_elastic.base.errors import (
 from slurm_elastic.base.faults import POINTS
 from slurm_elastic.policies.nodes.node_state import Phase, phase
 from tests.chaos.head_weather import HeadWeather
+from tests.chaos.lie_weather import LieWeather, lying
 from tests.chaos.stage import CKPTMAN, DAEMON
 
 if TYPE_CHECKING:
@@ -53,6 +55,11 @@ class Weather:
         if stage.pair is not None:
             self._heads = HeadWeather(stage.pair, self._rng, self._later, self._burst)
             self.families += self._heads.families
+        if lying(stage.seed):
+            # Of a chance of its own: what else befalls the site is what it was, as far as it can be.
+            chance = random.Random(f"{stage.seed} lie weather")
+            stage.lies = LieWeather(stage, chance, self._later, self._count_anew)
+            self.families += stage.lies.families
         if self._rng.random() < 0.3:  # a new ledger, and no cloud can be read
             self._unreadable()
             self._later(self._rng.uniform(5.0, 40.0), self._burst)
@@ -63,10 +70,7 @@ class Weather:
     def blow(self) -> None:
         """One step: what users do, what is due, and perhaps another fault."""
         stage, rng = self._stage, self._rng
-        for when, act in list(self._due):
-            if when <= stage.sched.now:
-                self._due.remove((when, act))
-                act()
+        self._do_what_is_due()
         one, many = (0.1, 0.006) if self._keeps else (0.06, 0.02)
         away = stage.pair is not None and stage.sched.now < stage.pair.lull
         if rng.random() < one and not away:
@@ -77,12 +81,24 @@ class Weather:
             (FAMILIES | STOPPED)[rng.choice(self._usual)](self)
         if self._heads is not None:
             self._heads.blow()
+        if stage.lies is not None:
+            stage.lies.blow()
         for owner in stage.owners:
-            if owner in self._coming or not stage.may_start(owner):
-                continue
-            if not stage.sched.lives(owner):
-                self._coming.add(owner)
-                self._later(rng.choice((2.0, 8.0, 40.0, 200.0)), partial(self._start, owner))
+            self._have_started(owner)
+
+    def _do_what_is_due(self) -> None:
+        for when, act in list(self._due):
+            if when <= self._stage.sched.now:
+                self._due.remove((when, act))
+                act()
+
+    def _have_started(self, owner: str) -> None:
+        """systemd starts a service that has died, after a while."""
+        stage = self._stage
+        if owner in self._coming or not stage.may_start(owner) or stage.sched.lives(owner):
+            return
+        self._coming.add(owner)
+        self._later(self._rng.choice((2.0, 8.0, 40.0, 200.0)), partial(self._start, owner))
 
     def _runs(self, owner: str) -> bool:
         return self._stage.sched.lives(owner) and self._stage.may_start(owner)
@@ -106,6 +122,9 @@ class Weather:
             self._job, among, rng.choice((1, 1, 2)), rng.choice(SHORT if self._keeps else LONG),
             requeue=rng.random() < 0.8,
         )  # fmt: skip
+
+    def _count_anew(self) -> None:
+        self._job = 0
 
     def come_back(self) -> None:
         """Whoever had a machine that is stopped by now wants it again; any of its cloud's where
@@ -365,6 +384,8 @@ class Weather:
         stage.saver.spoils = 0
         if stage.pair is not None:
             stage.pair.heal()
+        if stage.lies is not None:
+            stage.lies.heal()
         for owner in stage.owners:
             stage.start(owner)
 
