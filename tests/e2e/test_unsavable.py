@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import os
+import tempfile
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -17,14 +19,24 @@ SCRIPT = "#!/bin/bash\n#SBATCH --partition=aws --cpus-per-task=2 --open-mode=app
 
 
 @pytest.fixture(scope="module")
-def site(sandbox: Callable[..., Sandbox], tmp_path_factory: pytest.TempPathFactory) -> Sandbox:
+def images() -> Iterator[str]:
+    """A directory that SlurmUser may read, with the cluster's part, which the root part of any node
+    makes. pytest's own directories are root's alone.
+    """
+    with tempfile.TemporaryDirectory(prefix="se-images-") as directory:
+        os.chmod(directory, 0o755)
+        Path(directory, "sandbox").mkdir()
+        yield directory
+
+
+@pytest.fixture(scope="module")
+def site(images: str, sandbox: Callable[..., Sandbox]) -> Sandbox:
     """Its nodes have no root part: none of their jobs is under the launcher."""
-    images: Path = tmp_path_factory.mktemp("images")
     return sandbox(
         static_nodes=1,
         elastic={
             "checkpoint": {
-                "directory": str(images),
+                "directory": images,
                 "policy": "on_notice",
                 "probe_after": "3s",
                 "unsavable": "on_demand",

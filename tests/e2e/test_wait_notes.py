@@ -58,7 +58,7 @@ def test_a_job_says_why_it_waits_until_it_starts(site: Sandbox) -> None:
 
 def test_the_tasks_of_an_array_lose_their_notes_when_they_start(site: Sandbox) -> None:
     elastic(site, "pause", "aws", "--reason", "quota")
-    job = site.submit("sleep 120", "--partition=aws", "--array=1-3", "--exclusive")
+    job = site.submit("sleep 900", "--partition=aws", "--array=1-3", "--exclusive")
     site.wait_for(
         lambda: any(site.slurm.admin_comments([job]).values()), PATIENCE, "it says why it waits"
     )
