@@ -37,7 +37,7 @@ PROGRAM = "/var/lib/slurm-elastic-node/jobfiles.pyz"
 _KEY, _IMAGE_HOSTS = "copy_key", "image_known_hosts"
 _POLL_S = 0.5
 _MAX_RESULT_BYTES = 1 << 20
-_FOR_ROOT = ("do", "job", "restarts", "uid", "gid", "groups", "made_at", "live")
+_FOR_ROOT = ("do", "job", "restarts", "uid", "gid", "groups", "made_at", "live", "end_wait")
 """The part of an order that root on the machine must be able to believe."""
 # Each file appears complete or not at all. Other lines of our key must go, because sshd takes the
 # first line of a key.

@@ -30,6 +30,7 @@ from slurm_elastic.controller.context import Site
 from slurm_elastic.features.copy_ages import CopyAges
 from slurm_elastic.features.copy_orders import CopyResult, CopyRun, order_of
 from slurm_elastic.machine.jobfiles.copier import CopierRefusalError
+from slurm_elastic.machine.jobfiles.identity import END_WAIT_S
 from slurm_elastic.model import admin_comment
 from slurm_elastic.model.admin_comment import NoteKind
 from slurm_elastic.model.causes import AnyCause
@@ -388,7 +389,11 @@ class Copies:
         except CopierRefusalError as error:
             # A directory service that restarts knows no user, so this answer is not final.
             return CopyResult(reason=str(error), final=row.uid <= 0)
+        remaining_s = until - time.monotonic()
+        has_time = remaining_s >= END_WAIT_S + MIN_TRY_S
         order = user | {
+            # In the last try better a copy without the last words of the job than none.
+            "end_wait": END_WAIT_S if has_time else int(remaining_s / 2),
             "do": way, "job": row.job, "restarts": row.restarts, "directory": row.directory,
             # Before the rows are read: a later run must not look like a run that was given up.
             "made_at": int(self._site.now() * 1e9),

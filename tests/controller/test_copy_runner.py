@@ -34,7 +34,7 @@ def test_the_key_runs_the_program_and_nothing_else(tmp_path: Path) -> None:
         done = subprocess.run(
             [*command, f"touch {evil}"], input=b"", capture_output=True, check=False, timeout=60
         )
-        order = {"do": "out", "job": 7, "restarts": 0, "made_at": 1, "live": [], "uid": 0,
+        order = {"do": "out", "job": 7, "restarts": 0, "made_at": 1, "live": [], "end_wait": 0, "uid": 0,
                  "gid": 8, "groups": [8], "directory": "/"}  # fmt: skip
         for_root = subprocess.run(
             [*command, ssh_text(f"$(touch {evil})", order)], input=b'{"uid": 7, "gid": 8}\n',
@@ -55,7 +55,7 @@ def test_the_user_comes_from_the_ssh_command_alone(tmp_path: Path) -> None:
     secret = tmp_path / "munge.key"
     secret.write_text("secret")
     secret.chmod(0o400)
-    order = {"do": "outputs", "job": 7, "restarts": 0, "made_at": 1, "live": [], "uid": 65534,
+    order = {"do": "outputs", "job": 7, "restarts": 0, "made_at": 1, "live": [], "end_wait": 0, "uid": 65534,
              "gid": 65534, "groups": [65534]}  # fmt: skip
     forged = {"do": "outputs", "uid": 1, "gid": 1, "groups": [0], "outputs": [str(secret)],
               "present": [[0, ""]], "marks": {}, "directory": "/", "exclude": []}  # fmt: skip

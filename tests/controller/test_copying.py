@@ -323,6 +323,17 @@ def test_a_directory_service_that_knows_no_user_for_a_moment_costs_no_files(
     assert stage.states == ["back"]
 
 
+def test_the_last_try_waits_for_no_end_of_the_job(stage: Stage) -> None:
+    """Its results so far are worth more than none."""
+    stage.copies.pause = 100.0
+    stage.serve(OUT)
+    stage.results = [CopyResult(reason="no answer")]
+    stage.bring_back(stage.copies)
+    waits = [order["end_wait"] for order in stage.orders[1:]]
+    assert waits[0] == 240
+    assert waits[-1] < 240
+
+
 def test_groups_that_go_missing_are_doubted_for_a_time() -> None:
     memory = GroupMemory(doubt_s=3600.0)
     memory.check(UID, [1])

@@ -11,6 +11,8 @@ from .wire import CopyError
 
 COMMAND = "jobfiles"
 """The first word of the command that slurm-elasticd gives to ssh. The node and an order follow."""
+END_WAIT_S = 240
+"""How long a copy back waits for the end of a job's processes if there is time for another try."""
 _ORDER_WORD = 2
 
 
@@ -18,7 +20,8 @@ class Identity(NamedTuple):
     """The user and the job of a copy, and its kind (``do``: out, back or outputs).
 
     ``restarts``: the run of the job. ``made_at``: when slurm-elasticd made the order (ns).
-    ``live``: the runs (job, restarts) whose copies counted on the machine then.
+    ``live``: the runs (job, restarts) whose copies counted on the machine then. ``end_wait``: how
+    many seconds a copy back waits for the end of the job's processes.
     """
 
     do: str
@@ -29,6 +32,7 @@ class Identity(NamedTuple):
     restarts: int
     made_at: int
     live: list[tuple[int, int]]
+    end_wait: int
 
     @property
     def run(self) -> str:
@@ -64,8 +68,11 @@ def of(order: Any) -> Identity:  # noqa: ANN401 - JSON
     groups = list(order["groups"])
     live = [(job, restarts) for job, restarts in order["live"]]
     identity = Identity(str(order["do"]), order["job"], order["uid"], order["gid"], groups,
-                        order["restarts"], order["made_at"], live)  # fmt: skip
-    numbers = (*identity[1:4], identity.restarts, identity.made_at, *groups)
+                        order["restarts"], order["made_at"], live,
+                        order["end_wait"])  # fmt: skip
+    numbers = (
+        *identity[1:4], identity.restarts, identity.made_at, identity.end_wait, *groups
+    )  # fmt: skip
     if any(type(number) is not int for number in (*numbers, *chain(*live))):
         raise TypeError
     if min(identity.uid, identity.gid, *groups) <= 0:

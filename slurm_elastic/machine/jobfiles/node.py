@@ -9,25 +9,22 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
-import re
 import stat
 from collections.abc import Collection, Sequence
-from pathlib import Path
 
 from .book import Book, known, wait
-from .identity import Identity, become
+from .identity import END_WAIT_S, Identity, become
 from .marks import check_different, is_in, marks_of, shared_directories, unmarked_directories
 from .owed import Owed
 from .places import make_place
+from .steps import has_steps
 from .tree import Tree, sample, stamp
-from .wire import Channel, Message
+from .wire import Channel, CopyError, Message
 
 STATE = "/var/lib/slurm-elastic-node/files"
 """A directory for each uid, with a file for each copied directory."""
 _UNREAD_NAMED = 50
 """Files in one message, which is a line of bounded length."""
-END_WAIT_S = 240.0
-"""How long the copy back waits for the end of a job's processes."""
 
 
 def run(identity: Identity, channel: Channel) -> None:
@@ -37,7 +34,7 @@ def run(identity: Identity, channel: Channel) -> None:
     os.umask(0o022)  # what root makes above a user's directory must let the user through
     header = {**channel.receive(), "do": identity.do}
     if header["do"] == "back":
-        wait(lambda: not has_steps(identity.job), END_WAIT_S, channel)
+        _wait_for_end(identity, channel)
     if header["do"] == "out":
         for path, owned in header["places"]:
             make_place(str(path), owned, identity.uid, identity.gid)
@@ -65,38 +62,17 @@ def run(identity: Identity, channel: Channel) -> None:
             owed.set(is_owed=False)
 
 
+def _wait_for_end(identity: Identity, channel: Channel) -> None:
+    """Wait for the end of the job's processes. CopyError if they go on, unless no later try has the
+    time to wait for them.
+    """
+    has_ended = wait(lambda: not has_steps(identity.job), identity.end_wait, channel)
+    if not has_ended and identity.end_wait >= END_WAIT_S:
+        raise CopyError(f"processes of job {identity.job} still run on the machine")
+
+
 def _tree(header: Message, directory: str) -> Tree:
     return Tree(directory, header["exclude"], one_file_system=True)
-
-
-def has_steps(job: int) -> bool:
-    """Whether a slurmstepd of the job runs on this machine."""
-    title, host = f"slurmstepd: [{job}.".encode(), _host_of("self")
-    for entry in Path("/proc").iterdir():
-        with contextlib.suppress(OSError):
-            # The host, because containers on this machine may be nodes of their own.
-            if (
-                entry.name.isdecimal()
-                and (entry / "cmdline").read_bytes().startswith(title)
-                and _is_slurmstepd(entry)
-                and _host_of(entry.name) == host
-            ):
-                return True
-    return False
-
-
-def _is_slurmstepd(process: Path) -> bool:
-    """Whether root has started the program: everybody may give a process its title."""
-    # Debian's program is slurmstepd-wlm. The real user counts, because slurmstepd sometimes sets
-    # its effective uid to the job's user.
-    return (
-        "slurmstepd" in os.path.basename(os.readlink(process / "exe"))
-        and re.search(rb"^Uid:\t0\t", (process / "status").read_bytes(), re.MULTILINE) is not None
-    )
-
-
-def _host_of(pid: str) -> str:
-    return os.readlink(f"/proc/{pid}/ns/uts")
 
 
 def _state_directory(uid: int, gid: int) -> str:

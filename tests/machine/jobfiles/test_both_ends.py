@@ -18,7 +18,7 @@ import pytest
 from needs import ROOT, unless
 
 import slurm_elastic
-from slurm_elastic.machine.jobfiles import node
+from slurm_elastic.machine.jobfiles import steps
 
 pytestmark = [ROOT, unless("unshare", "mount")]
 USER = pwd.getpwnam("nobody")
@@ -62,6 +62,7 @@ class Ends:
         self.made_at += 1
         order = {"do": what, "job": job, "restarts": 0, **user}
         order |= {"made_at": self.made_at, "live": [(number, 0) for number in (*self.live, job)]}
+        order["end_wait"] = 0
         command = f"jobfiles n1 {json.dumps(order)}"
         order |= {
             "directory": str(WORK), "exclude": [], "size_limit": 1 << 30,
@@ -316,6 +317,6 @@ def test_a_slurmstepd_that_acts_as_the_jobs_user_is_a_step(
     ) as process:  # fmt: skip
         assert process.stdout is not None
         assert process.stdout.readline() == b"\n"
-        assert node.has_steps(job) is is_step
+        assert steps.has_steps(job) is is_step
         process.communicate(b"\n")
-    assert not node.has_steps(job)
+    assert not steps.has_steps(job)

@@ -20,6 +20,7 @@ from typing import Any
 
 import pytest
 
+from slurm_elastic.machine.ckptroot import steps as ckptroot_steps
 from slurm_elastic.machine.jobfiles import (
     book,
     bundle,
@@ -30,6 +31,7 @@ from slurm_elastic.machine.jobfiles import (
     node,
     owed,
     places,
+    steps,
     wire,
 )
 from slurm_elastic.machine.jobfiles.locks import Locks
@@ -73,7 +75,7 @@ class Pair:
     def identity(self, what: str, job: int) -> identity.Identity:
         """Each order is newer than the one before it. The jobs of ``live`` still count."""
         live = [(number, 0) for number in (*self.live, job)]
-        return identity.Identity(what, job, 1, 1, [], 0, next(self.orders), live)
+        return identity.Identity(what, job, 1, 1, [], 0, next(self.orders), live, 0)
 
     def there(self, path: str) -> str:
         """The directory on the machine."""
@@ -1027,15 +1029,50 @@ def test_the_head_names_no_place_that_it_lacks(pair: Pair, monkeypatch: pytest.M
     assert not {"uid", "gid", "groups", "job", "do"} & set(header)
 
 
+@pytest.mark.parametrize(
+    ("title", "jobs"),
+    [
+        ("[12.batch]", {12}),
+        ("[12.4294967291]", {12}),
+        ("[StepId=12.batch]", {12}),
+        ("[StepId=12.0]", {12}),
+        ("[12+1.0]", {13}),
+        ("[12+0.batch]", {12}),
+        ("[StepId=12+2.0]", {14}),
+        ("[12.0+1]", {12, 13}),
+        ("/usr/sbin/slurmd", set()),
+    ],
+)
+def test_the_job_of_a_slurmstepd(title: str, jobs: set[int]) -> None:
+    command = f"slurmstepd: {title}".encode()
+    assert steps.jobs_of(command) == jobs
+    # The saves know the same titles. They read the leader's number.
+    assert (ckptroot_steps._TITLE.match(command) is not None) == bool(jobs)
+
+
+def test_a_job_that_still_runs_is_copied_at_once_only_in_the_last_try(
+    pair: Pair, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(node, "has_steps", lambda _: True)
+    monkeypatch.setattr(node, "END_WAIT_S", 0)
+    ours, theirs = socket.socketpair()
+    with theirs, channel_of(ours) as channel:
+        with pytest.raises(CopyError, match="processes of job 7 still run") as error:
+            node._wait_for_end(pair.identity("back", JOB), channel)
+        assert not error.value.final
+        monkeypatch.setattr(node, "END_WAIT_S", 1)
+        node._wait_for_end(pair.identity("back", JOB), channel)
+
+
 def ssh_command(**changes: object) -> str:
     order = {"do": "out", "job": JOB, "uid": 7, "gid": 8, "groups": [8], "restarts": 2,
-             "made_at": 10, "live": [(JOB, 2), (3, 0)]} | changes  # fmt: skip
+             "made_at": 10, "live": [(JOB, 2), (3, 0)], "end_wait": 9} | changes  # fmt: skip
     return f"jobfiles n1 {json.dumps(order)}"
 
 
 def test_the_ssh_command_names_the_user() -> None:
     read = identity.read(ssh_command())
-    assert read == ("out", JOB, 7, 8, [8], 2, 10, [(JOB, 2), (3, 0)])
+    assert read == ("out", JOB, 7, 8, [8], 2, 10, [(JOB, 2), (3, 0)], 9)
     assert [read.counts(run, 9) for run in ("7.2", "3.0", "7.1", "4.0")] == [
         True,
         True,
@@ -1062,6 +1099,7 @@ def test_the_ssh_command_names_the_user() -> None:
         (ssh_command(live=[[1]]), "names no user and job"),
         (ssh_command(live=[[1, "0"]]), "names no user and job"),
         (ssh_command(restarts=None), "names no user and job"),
+        (ssh_command(end_wait=None), "names no user and job"),
     ],
 )
 def test_what_names_no_user_is_refused(command: str, reason: str) -> None:
@@ -1108,7 +1146,7 @@ def test_no_process_of_the_user_can_reach_the_heads_end(tmp_path: Path) -> None:
     ours, theirs = socket.socketpair()
     result, sink = os.pipe()
     account = pwd.getpwnam("nobody")
-    order = {"do": "outputs", "job": JOB, "restarts": 0, "made_at": 1, "live": [],
+    order = {"do": "outputs", "job": JOB, "restarts": 0, "made_at": 1, "live": [], "end_wait": 0,
              "uid": account.pw_uid, "directory": "/tmp", "exclude": [], "outputs": []}  # fmt: skip
     with ours, theirs:
         process = copier.start_head(order, [theirs.fileno(), theirs.fileno(), sink])
