@@ -183,8 +183,8 @@ def test_without_lua_plain_jobs_get_the_clouds_that_are_open_to_them(
     config = small_sites.config(conf)
     config = replace(config, allow=replace(config.allow, partitions=partitions))
     lines = plan.make(config, version=(24, 11)).manual
-    exported = [line for line in lines if " SBATCH_PARTITION" in line]
-    assert exported == ([f"    export SBATCH_PARTITION={expected}"] if expected else [])
+    listed = [line for line in lines if "sbatch --partition" in line]
+    assert listed == ([f"    sbatch --partition={expected} SCRIPT"] if expected else [])
     assert bool(lines) == bool(expected)
 
 

@@ -342,7 +342,9 @@ def test_a_slurm_without_lua_gets_the_documented_alternative(root: Path) -> None
     host = Host("small", root)
     host.conf.write_text(f"PluginDir={root}\n{host.conf.read_text()}")
     done = host.install()
-    assert "    export SBATCH_PARTITION=batch,aws,onprem" in done.lines
+    assert "    sbatch --partition=batch,aws,onprem SCRIPT" in done.lines
+    # A variable for all users would take jobs away from the partition that their scripts name.
+    assert not any("export " in line for line in done.lines)
     assert not (host.conf.parent / "slurm_elastic.lua").exists()
 
 

@@ -1,6 +1,6 @@
 """A job as sbatch itself understands it, without submitting it: ``sbatch --verbose --test-only``.
 
-sbatch reads its command line, the script's ``#SBATCH`` lines and its ``SBATCH_`` variables, in this
+sbatch reads its command line, its ``SBATCH_`` variables and the script's ``#SBATCH`` lines, in this
 order of priority (sbatch(1)). It prints the resulting options, and asks slurmctld when such a job
 would start. So we guess nothing of this in any release. Measured on 22.05.
 """

@@ -132,7 +132,7 @@ def make(config: Config, *, version: tuple[int, int] | None = None) -> ConfPlan:
             _slurm_conf(config),
         ),
         notices=tuple(_notices(config, pools, site, version)),
-        manual=tuple(_manual_lua(site) if lua else _manual_profile(config, site)),
+        manual=tuple(_manual_lua(site) if lua else _manual_partitions(config, site)),
     )
 
 
@@ -376,8 +376,8 @@ def _manual_lua(site: SiteConf) -> Iterator[str]:
         yield from submissions.manual_lua(site, text)
 
 
-def _manual_profile(config: Config, site: SiteConf) -> Iterator[str]:
-    """The environment by which plain jobs burst if Slurm has no Lua (sbatch(1))."""
+def _manual_partitions(config: Config, site: SiteConf) -> Iterator[str]:
+    """The partitions that users have to name if Slurm has no Lua."""
     # If the site has no default partition, jobs that name none can still use the clouds.
     names = site.default_partition.names[:1] if site.default_partition else ()
     clouds = [
@@ -388,6 +388,10 @@ def _manual_profile(config: Config, site: SiteConf) -> Iterator[str]:
     if not clouds:
         return
     listed = ",".join([*names, *clouds])
-    yield "this Slurm has no job_submit/lua; to let plain jobs burst, put into /etc/profile.d:"
-    for name in ("SBATCH_PARTITION", "SLURM_PARTITION", "SALLOC_PARTITION"):
-        yield f"    export {name}={listed}"
+    yield "this Slurm has no job_submit/lua, so only jobs that name our partitions burst:"
+    yield f"    sbatch --partition={listed} SCRIPT"
+    # sbatch(1): variables override the #SBATCH lines of a script (measured on 22.05).
+    yield (
+        "tell your users; do not set SBATCH_PARTITION for all of them: it also overrides the"
+        " #SBATCH --partition of scripts that need other nodes"
+    )
