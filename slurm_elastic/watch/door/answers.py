@@ -69,6 +69,7 @@ from slurm_elastic.watch.door.visibility import (
     Viewer,
     day_seen,
     own_ask,
+    public_facts,
     refusal,
     seen_chain,
     seen_facts,
@@ -124,6 +125,10 @@ class DoorAnswers:
         self._facts: Refreshed[Facts] = Refreshed(lambda: read_facts(config, now()), FACTS_TTL_S)
         self._whole: Refreshed[bytes] = Refreshed(
             lambda: msgspec.json.encode(DoorAnswer(facts=self._facts.get())), FACTS_TTL_S
+        )
+        self._public: Refreshed[bytes] = Refreshed(
+            lambda: msgspec.json.encode(DoorAnswer(facts=public_facts(self._facts.get()))),
+            FACTS_TTL_S,
         )
         self._hidden: Refreshed[frozenset[str]] = Refreshed(self._read_hidden, SETTINGS_FRESH)
         self._day = Refreshed(lambda: (now(), read_day(config, now())), DAY_FRESH)
@@ -183,8 +188,13 @@ class DoorAnswers:
             return self._own_jobs(ask, peer, viewer)
         if isinstance(ask, TermsAsk):
             return msgspec.json.encode(DoorAnswer(terms=self._terms(viewer)))
-        if viewer is None or not viewer.hidden:
+        return self._seen_facts(viewer)
+
+    def _seen_facts(self, viewer: Viewer | None) -> bytes:
+        if viewer is None:
             return self._whole.get()
+        if not viewer.hidden:
+            return self._public.get()
         return msgspec.json.encode(DoorAnswer(facts=seen_facts(self._facts.get(), viewer)))
 
     def _seen_day(self, span: DaySpan, viewer: Viewer | None) -> DayView:
@@ -242,6 +252,7 @@ class DoorAnswers:
         # the old facts.
         self._facts.forget()
         self._whole.forget()
+        self._public.forget()
         return msgspec.json.encode(DoorAnswer(lines=lines))
 
     def _saved(self, peer: Peer, ask: SaveAsk) -> bytes:

@@ -62,10 +62,14 @@ class Viewer(Struct, frozen=True, kw_only=True):
         return tuple(sorted(self.hidden))
 
 
+def public_facts(facts: Facts) -> Facts:
+    """The facts for a user from whom Slurm hides nothing. Consoles are for operators alone."""
+    return replace(facts, consoles={}) if facts.consoles else facts
+
+
 def seen_facts(facts: Facts, viewer: Viewer) -> Facts:
     """The part of the facts that ``viewer`` may see, never with consoles."""
-    if facts.consoles:
-        facts = replace(facts, consoles={})
+    facts = public_facts(facts)
     if not viewer.hidden:
         return facts
     checkpoints = facts.checkpoints

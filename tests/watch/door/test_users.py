@@ -31,13 +31,17 @@ from slurm_elastic.base.unixsocket import Peer
 from slurm_elastic.cli.main import GROUPS
 from slurm_elastic.config import Config, configfile
 from slurm_elastic.model.causes import Quoted
+from slurm_elastic.model.causes.pool_failures import ConsoleRead
 from slurm_elastic.model.directive import Directive, LimitChange
+from slurm_elastic.model.exclusion import BREAKER, Exclusion
 from slurm_elastic.model.memory import ChargedRun
 from slurm_elastic.model.slurm import SlurmJob
 from slurm_elastic.policies.launch.pool_order import PoolTerms
 from slurm_elastic.slurm.client.fake import FakeSlurm
 from slurm_elastic.slurm.hooks import order_file
 from slurm_elastic.state import statedir
+from slurm_elastic.state.audit_trail import pool_subject
+from slurm_elastic.state.ledger import Decision
 from slurm_elastic.watch.door import client
 from slurm_elastic.watch.door.answers import USERS_SPAN, DoorAnswers
 from slurm_elastic.watch.door.questions import Chain, ChainAsk, DoorAnswer
@@ -308,6 +312,26 @@ def test_root_and_operators_see_all(host: Host, monkeypatch: pytest.MonkeyPatch)
         assert told.facts is not None
         assert told.facts.private == ()
         assert len(told.facts.machines) == len(read_facts(host.config, NOW).machines)
+
+
+@pytest.mark.parametrize("private", [(), ("jobs",)])
+def test_only_operators_see_the_consoles_of_machines(
+    host: Host, monkeypatch: pytest.MonkeyPatch, private: tuple[str, ...]
+) -> None:
+    host.private(*private)
+    host.ledger.exclusions.add(Exclusion(kind=BREAKER, scope="rack", count=10, until=NOW + 900))
+    console = ConsoleRead(machine="i-1", lines=("cloud-init: curl -u admin:secret failed",))
+    host.ledger.decisions.record(
+        Decision(
+            at=NOW, correlation="c", kind="console", subjects=(pool_subject("rack"),), cause=console
+        )
+    )
+    seen = {
+        "operator": operator(host, monkeypatch).facts,
+        "user": host.told({"ask": "facts"}).facts,
+    }
+    consoles = {who: facts.consoles for who, facts in seen.items() if facts is not None}
+    assert consoles == {"operator": {"rack": console.last_line}, "user": {}}
 
 
 def operator(host: Host, monkeypatch: pytest.MonkeyPatch) -> DoorAnswer:
