@@ -13,8 +13,9 @@ import pytest
 from patience import patience
 
 from benchmarks.small_slurm import SmallSlurm
+from slurm_elastic.config import SlurmSettings
 from slurm_elastic.model.slurm import SlurmJob
-from slurm_elastic.slurm.client import answers, queue_text
+from slurm_elastic.slurm.client import answers, command
 from slurm_elastic.slurm.client.queue_text import FIELDS, QueueText, end_mark
 
 MARK = "<0123456789abcdef>"
@@ -218,10 +219,24 @@ def test_on_real_slurm_a_requeued_task_of_a_waiting_array_has_a_record(cluster: 
     assert {job.id for job in client.jobs(ended=True)} == by_json(cluster).keys()
 
 
+@pytest.mark.e2e
+@pytest.mark.skipif(os.geteuid() != 0, reason="slurmd and munged need root")
+def test_on_real_slurm_all_tasks_of_a_long_list_count(cluster: SmallSlurm) -> None:
+    """squeue shows the first 64 characters of the list, also in JSON."""
+    listed = [task for task in range(120) if task % 5 in (1, 2, 4)]
+    cluster.command(
+        "sbatch", "-o", "/dev/null", "--hold", "-J", "scattered", "--wrap=exit",
+        f"--array={','.join(map(str, listed))}",
+    )  # fmt: skip
+    for jobs in (by_json(cluster).values(), cluster.client().jobs()):
+        assert [job.tasks for job in jobs if job.name == "scattered"] == [len(listed)]
+
+
 def by_json(cluster: SmallSlurm) -> dict[int, SlurmJob]:
+    variables = command.environment(SlurmSettings(conf=str(cluster.conf)))
     done = subprocess.run(
         ["squeue", "--all", "--json"],
-        env=cluster.environment() | queue_text.ENVIRONMENT, capture_output=True, check=True,
+        env=cluster.environment() | variables, capture_output=True, check=True,
     )  # fmt: skip
     raw = msgspec.convert(json.loads(done.stdout)["jobs"], list[answers.RawJob])
     return {job.id: job for job in map(answers.job, raw)}

@@ -31,12 +31,15 @@ def environment(settings: SlurmSettings) -> dict[str, str]:
     every time that we pass or read is UTC.
 
     squeue otherwise shows all waiting tasks of an array in one row, also a task that has run and
-    was requeued. Such a task has a job number of its own, and would be missing.
+    was requeued. Such a task has a job number of its own, and would be missing. It also cuts the
+    list of an array's tasks after 64 characters, in JSON as well, so that hundreds of scattered
+    tasks would count as twenty.
     """
     return {
         "SLURM_CONF": settings.conf,
         "PATH": f"{settings.bin_dir}:/usr/sbin:/usr/bin:/sbin:/bin",
         "LC_ALL": "C.UTF-8",
+        "SLURM_BITSTR_LEN": "0",
         "SLURM_TIME_FORMAT": "standard",
         "SQUEUE_ARRAY_UNIQUE": "1",
         "TZ": "UTC0",

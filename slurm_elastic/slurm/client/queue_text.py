@@ -34,8 +34,8 @@ FIELDS = (
     "tres-per-job", "tres-per-node", "tres-per-socket", "tres-per-task", "Licenses",
     "cpus-per-tres", "mem-per-tres", "HetJobID",
 )  # fmt: skip
-ENVIRONMENT = {"SLURM_TIME_FORMAT": "%s", "SLURM_BITSTR_LEN": "0"}
-"""Variables of squeue: it shows times as Unix time, and does not cut lists of array tasks short."""
+ENVIRONMENT = {"SLURM_TIME_FORMAT": "%s"}
+"""Variables of squeue, by which it shows times as Unix time."""
 _NONE = frozenset({"", "(null)", "N/A", "n/a", "NONE", "Unknown"})
 _LIMIT = re.compile(r"(?:(\d+)-)?(?:(\d+):)?(\d+):(\d+)", re.ASCII)
 
