@@ -126,7 +126,9 @@ def test_uninstall_moves_waiting_jobs_and_refuses_what_needs_us(root: Path) -> N
 
 
 def test_an_install_that_would_end_jobs_on_nodes_that_stay_is_refused(root: Path) -> None:
-    """slurmctld ends jobs whose partition has another name, or whose node has other CPUs."""
+    """slurmctld ends jobs whose partition has another name, whose node has other CPUs, or which
+    require a node that is gone.
+    """
     live = LiveSite("small", root)
     try:
         live.start()
@@ -139,11 +141,14 @@ def test_an_install_that_would_end_jobs_on_nodes_that_stay_is_refused(root: Path
         renamed = replace(config, clouds=(aws, replace(onprem, partition="ours")))
         *others, hall = config.pools
         resized = replace(config, pools=(*others, replace(hall, cpus=hall.cpus - 1)))
-        for changed, reason in (
-            (renamed, "on cloud nodes or in cloud partitions that leave (op1)"),
-            (resized, "on cloud nodes (op1) whose number of CPUs changes"),
+        requires = live.sbatch("--hold", "-p", "onprem", "-w", "op2")
+        smaller = replace(config, pools=(*others, replace(hall, nodes="op1")))
+        for changed, number, reason in (
+            (renamed, job, "on cloud nodes or in cloud partitions that leave (op1)"),
+            (resized, job, "on cloud nodes (op1) whose number of CPUs changes"),
+            (smaller, requires, "waiting for cloud nodes that leave (--nodelist)"),
         ):
-            with pytest.raises(ConfigError, match=re.escape(f"job {job} is {reason}")):
+            with pytest.raises(ConfigError, match=re.escape(f"job {number} is {reason}")):
                 install(changed, live.config_path, restart=live.restart_command)
             assert live.conf.read_bytes() == text
     finally:

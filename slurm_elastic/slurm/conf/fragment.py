@@ -211,7 +211,12 @@ def _hostlist(nodes: Sequence[str]) -> str:
 
 def _gres(pool: Pool) -> Iterator[str]:
     if pool.gres:
-        yield "Gres=" + ",".join(f"{name}:{count}" for name, count in pool.gres.items())
+        yield f"Gres={gres_value(pool)}"
+
+
+def gres_value(pool: Pool) -> str:
+    """The gres of each node of the pool, as slurm.conf has them."""
+    return ",".join(f"{name}:{count}" for name, count in pool.gres.items())
 
 
 def _address(

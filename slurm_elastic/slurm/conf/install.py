@@ -298,7 +298,12 @@ def _departing(planned: ConfPlan) -> leaving.NodesAndPartitions:
         partitions=frozenset(cloud.partition_name for cloud in planned.config.clouds),
     )
     departing = leaving.installed(planned.site.directory).without(new)
-    return replace(departing, resized=leaving.resized(planned.site.directory, planned.pools))
+    directory, pools = planned.site.directory, planned.pools
+    return replace(
+        departing,
+        resized=leaving.resized(directory, pools),
+        other_gres=leaving.with_other_gres(directory, pools),
+    )
 
 
 def _prepare_jobs(

@@ -3,9 +3,10 @@
 When slurmctld starts without a partition, it ends every job of that partition with NODE_FAIL, even
 a pending job that has other partitions in its list (measured on 22.05). So we cut these lists
 first, and refuse if a job has no other partition, or runs on a node or in a partition that leaves.
-It also ends each job on a node whose number of CPUs has changed (measured on 22.05), so we refuse
-while such jobs run. We also refuse while clouds have machines: Slurm suspends no node that it does
-not know, so nothing would end them.
+It also ends a waiting job that requires a node which leaves, each job on a node whose number of
+CPUs has changed, and each job that uses gres on a node whose gres have changed (all measured on
+22.05), so we refuse while there are such jobs. We also refuse while clouds have machines: Slurm
+suspends no node that it does not know, so nothing would end them.
 """
 
 from __future__ import annotations
@@ -37,11 +38,14 @@ _MAX_SHOWN = 10
 
 
 class NodesAndPartitions(Struct, frozen=True, kw_only=True):
-    """Nodes and partitions by name. ``resized``: nodes that stay, with another number of CPUs."""
+    """Nodes and partitions by name. ``resized``: nodes that stay, with another number of CPUs.
+    ``other_gres``: nodes that stay, with other gres.
+    """
 
     nodes: frozenset[str] = frozenset()
     partitions: frozenset[str] = frozenset()
     resized: frozenset[str] = frozenset()
+    other_gres: frozenset[str] = frozenset()
 
     def without(self, remaining: NodesAndPartitions) -> NodesAndPartitions:
         """The nodes and partitions missing in ``remaining``."""
@@ -50,7 +54,7 @@ class NodesAndPartitions(Struct, frozen=True, kw_only=True):
         )
 
     def __bool__(self) -> bool:
-        return bool(self.nodes or self.partitions or self.resized)
+        return bool(self.nodes or self.partitions or self.resized or self.other_gres)
 
 
 class LeavingCosts(Struct, frozen=True, kw_only=True):
@@ -163,22 +167,39 @@ def installed(directory: Path) -> NodesAndPartitions:
 
 def resized(directory: Path, pools: Sequence[Pool]) -> frozenset[str]:
     """The nodes of the installed fragment that get another number of CPUs in ``pools``."""
-    path = directory / fragment.FILE_NAME
-    lines = read_lines(path) if path.exists() else ()
-    installed_cpus = {
-        node: entry.value
-        for line in lines
-        if line.entries[0].key == "nodename"
-        for entry in line.entries
-        if entry.key == "cpus"
-        for node in names(line.entries[0])
-    }
+    installed_cpus = _installed_values(directory, "cpus")
     return frozenset(
         node
         for pool in pools
         for node in pool.nodes
         if installed_cpus.get(node, str(pool.cpus)) != str(pool.cpus)
     )
+
+
+def with_other_gres(directory: Path, pools: Sequence[Pool]) -> frozenset[str]:
+    """The nodes of the installed fragment that get other gres in ``pools``."""
+    installed_gres = _installed_values(directory, "gres")
+    return frozenset(
+        node
+        for pool in pools
+        for node in pool.nodes
+        if node in installed_gres
+        and set(installed_gres[node].split(",")) != set(fragment.gres_value(pool).split(","))
+    )
+
+
+def _installed_values(directory: Path, key: str) -> dict[str, str]:
+    """The value of an option by node in the installed fragment, "" if its line lacks the option."""
+    path = directory / fragment.FILE_NAME
+    lines = read_lines(path) if path.exists() else ()
+    values: dict[str, str] = {}
+    for line in lines:
+        if line.entries[0].key != "nodename":
+            continue
+        value = next((entry.value for entry in line.entries if entry.key == key), "")
+        # NodeName=DEFAULT of the site may have made us write Gres="".
+        values |= dict.fromkeys(names(line.entries[0]), value.strip('"'))
+    return values
 
 
 def defined_in(lines: Sequence[ConfLine]) -> NodesAndPartitions:
@@ -245,12 +266,28 @@ def hindrances(
         for job in on_nodes
         if departing.nodes & set(job.nodes) or departing.partitions & set(job.partitions)
     ]
-    on_resized = [job for job in on_nodes if departing.resized & set(job.nodes)]
-    stuck = [
-        job for job in _waiting(jobs, departing) if departing.partitions >= set(job.partitions)
-    ]
+    complaints = (
+        _about_running(running),
+        _about_resized([job for job in on_nodes if departing.resized & set(job.nodes)]),
+        _about_gres(
+            [job for job in on_nodes if _uses_gres(job) and departing.other_gres & set(job.nodes)]
+        ),
+        _about_stuck(
+            [j for j in _waiting(jobs, departing) if departing.partitions >= set(j.partitions)]
+        ),
+        _about_required([job for job in jobs if _requires(job, departing)]),
+    )
     booting = _booting(slurm, departing.nodes) if costs.machines else frozenset[str]()
-    return (*_complaints(running, stuck, on_resized), *costs.problems(departing.nodes, booting))
+    return (*filter(None, complaints), *costs.problems(departing.nodes, booting))
+
+
+def _uses_gres(job: SlurmJob) -> bool:
+    return bool(job.gres or job.job_gres or "gres/" in job.allocated)
+
+
+def _requires(job: SlurmJob, departing: NodesAndPartitions) -> bool:
+    """Whether the job waits for a node that leaves (``sbatch --nodelist``)."""
+    return "PENDING" in job.states and not departing.nodes.isdisjoint(job.required)
 
 
 def _booting(slurm: SlurmCli, names: Set[str]) -> frozenset[str]:
@@ -270,26 +307,53 @@ def _waiting(jobs: Sequence[SlurmJob], departing: NodesAndPartitions) -> list[Sl
     ]
 
 
-def _complaints(
-    running: Sequence[SlurmJob], stuck: Sequence[SlurmJob], on_resized: Sequence[SlurmJob]
-) -> Iterator[str]:
-    if running:
-        nodes = compress(node for job in running for node in job.nodes)
-        yield (
-            f"{_jobs(running)} on cloud nodes or in cloud partitions that leave ({nodes});"
-            " wait for the end, or use --force"
-        )
-    if on_resized:
-        nodes = compress(node for job in on_resized for node in job.nodes)
-        yield (
-            f"{_jobs(on_resized)} on cloud nodes ({nodes}) whose number of CPUs changes, and"
-            " slurmctld would end each such job; wait for the end, or use --force"
-        )
-    if stuck:
-        yield (
-            f"{_jobs(stuck)} waiting in cloud partitions only and would fail;"
-            " cancel or move, or use --force"
-        )
+def _about_running(jobs: Sequence[SlurmJob]) -> str:
+    if not jobs:
+        return ""
+    return (
+        f"{_jobs(jobs)} on cloud nodes or in cloud partitions that leave ({_nodes(jobs)});"
+        " wait for the end, or use --force"
+    )
+
+
+def _about_resized(jobs: Sequence[SlurmJob]) -> str:
+    if not jobs:
+        return ""
+    return (
+        f"{_jobs(jobs)} on cloud nodes ({_nodes(jobs)}) whose number of CPUs changes, and"
+        " slurmctld would end each such job; wait for the end, or use --force"
+    )
+
+
+def _about_gres(jobs: Sequence[SlurmJob]) -> str:
+    if not jobs:
+        return ""
+    return (
+        f"{_jobs(jobs)} using gres of cloud nodes ({_nodes(jobs)}) whose gres change, and"
+        " slurmctld would end each such job; wait for the end, or use --force"
+    )
+
+
+def _about_stuck(jobs: Sequence[SlurmJob]) -> str:
+    if not jobs:
+        return ""
+    return (
+        f"{_jobs(jobs)} waiting in cloud partitions only and would fail;"
+        " cancel or move, or use --force"
+    )
+
+
+def _about_required(jobs: Sequence[SlurmJob]) -> str:
+    if not jobs:
+        return ""
+    return (
+        f"{_jobs(jobs)} waiting for cloud nodes that leave (--nodelist) and would fail; cancel, or"
+        " let any node serve: scontrol update jobid=JOBID reqnodelist=; or use --force"
+    )
+
+
+def _nodes(jobs: Sequence[SlurmJob]) -> str:
+    return compress(node for job in jobs for node in job.nodes)
 
 
 def _jobs(jobs: Sequence[SlurmJob]) -> str:
