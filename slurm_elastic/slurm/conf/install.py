@@ -290,17 +290,21 @@ def _check_state_dir(config: Config) -> None:
 
 
 def _departing(planned: ConfPlan) -> leaving.NodesAndPartitions:
-    """The nodes and partitions of an earlier install that the planned install does not have, and
-    the nodes that it changes.
+    """The nodes and partitions of earlier installs that the planned install does not have, and the
+    nodes that it changes.
     """
     new = leaving.NodesAndPartitions(
         nodes=frozenset(node for pool in planned.pools for node in pool.nodes),
         partitions=frozenset(cloud.partition_name for cloud in planned.config.clouds),
     )
-    departing = leaving.installed(planned.site.directory).without(new)
-    directory, pools = planned.site.directory, planned.pools
+    site, directory, pools = planned.site, planned.site.directory, planned.pools
+    of_site = leaving.NodesAndPartitions(
+        nodes=frozenset(site.node_names),
+        partitions=frozenset(name for record in site.partitions for name in record.names),
+    )
+    departing = leaving.installed(directory).without(new)
     return replace(
-        departing,
+        departing.joined(leaving.running(planned.config.slurm).without(new.joined(of_site))),
         resized=leaving.resized(directory, pools),
         other_gres=leaving.with_other_gres(directory, pools),
     )

@@ -26,6 +26,7 @@ from slurm_elastic.model.cluster import Pool
 from slurm_elastic.model.exclusion import CAPACITY, POLICY
 from slurm_elastic.model.slurm import ON_NODES, SlurmJob
 from slurm_elastic.policies.nodes.node_state import Phase, phase
+from slurm_elastic.slurm.client import controller
 from slurm_elastic.slurm.client.cli import SlurmCli
 from slurm_elastic.slurm.client.siteconf import ConfLine, names, read_lines
 from slurm_elastic.slurm.conf import fragment
@@ -35,6 +36,7 @@ from slurm_elastic.state.store.shared_journal import is_there
 log = logging.getLogger(__name__)
 
 _MAX_SHOWN = 10
+_DYNAMIC = frozenset({"DYNAMIC_NORM", "DYNAMIC_FUTURE"})
 
 
 class NodesAndPartitions(Struct, frozen=True, kw_only=True):
@@ -51,6 +53,15 @@ class NodesAndPartitions(Struct, frozen=True, kw_only=True):
         """The nodes and partitions missing in ``remaining``."""
         return NodesAndPartitions(
             nodes=self.nodes - remaining.nodes, partitions=self.partitions - remaining.partitions
+        )
+
+    def joined(self, other: NodesAndPartitions) -> NodesAndPartitions:
+        """The nodes and partitions of both."""
+        return NodesAndPartitions(
+            nodes=self.nodes | other.nodes,
+            partitions=self.partitions | other.partitions,
+            resized=self.resized | other.resized,
+            other_gres=self.other_gres | other.other_gres,
         )
 
     def __bool__(self) -> bool:
@@ -157,6 +168,26 @@ def _readmit_all(path: Path) -> None:
         for kind in (POLICY, CAPACITY):
             nodes = [row.scope for row in ledger.exclusions.holds() if row.kind == kind]
             ledger.exclusions.readmit(kind, *nodes)
+
+
+def running(settings: SlurmSettings) -> NodesAndPartitions:
+    """The cloud nodes of the running slurmctld with their partitions; none if it does not answer.
+
+    slurmctld may still have nodes that an earlier install without a restart has taken out of the
+    fragment, and start jobs on them.
+    """
+    if not controller.is_up(settings):
+        return NodesAndPartitions()
+    try:
+        nodes = SlurmCli(settings).nodes().values()
+    except SlurmError:  # a controller that stands by answers pings and nothing else
+        return NodesAndPartitions()
+    # Dynamic nodes are in no file, and stay.
+    cloud_nodes = [node for node in nodes if "CLOUD" in node.states and not node.states & _DYNAMIC]
+    return NodesAndPartitions(
+        nodes=frozenset(node.name for node in cloud_nodes),
+        partitions=frozenset(name for node in cloud_nodes for name in node.partitions),
+    )
 
 
 def installed(directory: Path) -> NodesAndPartitions:
