@@ -88,6 +88,7 @@ def install(
     """
     planned = plan.make(config, version=version)
     lines = _proven_lines(planned, force=force) if verify else []
+    plan.refuse_edited(planned)
     _check_state_dir(config)
     controller.require_own_conf(config.slurm)
     changes = planned.changes()

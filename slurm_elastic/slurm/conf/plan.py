@@ -62,6 +62,12 @@ _ANY_INCLUDE = re.compile(
 )
 
 
+EDITED = (
+    "slurm.conf, or a file beside it, was edited during the check; nothing was changed; repeat the"
+    " command"
+)
+
+
 class PlannedFile(Struct, frozen=True, kw_only=True):
     """A file as it must become. With ``mode`` None it keeps its mode and owner."""
 
@@ -134,6 +140,19 @@ def make(config: Config, *, version: tuple[int, int] | None = None) -> ConfPlan:
         notices=tuple(_notices(config, pools, site, version)),
         manual=tuple(_manual_lua(site) if lua else _manual_partitions(config, site)),
     )
+
+
+def refuse_edited(planned: ConfPlan) -> None:
+    """ConfigError if slurm.conf, or a file that it includes, was edited since the plan was made.
+
+    The checks take up to minutes, and the planned slurm.conf would overwrite the edit.
+    """
+    try:
+        current = make(planned.config, version=planned.version)
+    except ConfigError as error:
+        raise ConfigError(EDITED, *error.problems) from error
+    if (current.site, current.files) != (planned.site, planned.files):
+        raise ConfigError(EDITED)
 
 
 def pools_of(config: Config) -> tuple[Pool, ...]:

@@ -78,6 +78,10 @@ def uninstall(
     if our_lines.has_include(text) and verify:
         site = read_site(config.slurm, ignore=fragment.FILE_NAME)
         proven = tuple(removal.prove(config.slurm, site, force=force))
+        # The check takes up to minutes, and the text from before would overwrite an edit.
+        read_again = read_site(config.slurm, ignore=fragment.FILE_NAME)
+        if (plan.bytes_of(slurm_conf), read_again) != (text, site):
+            raise ConfigError(plan.EDITED)
     if dry_run:
         return InstallResult(changed=(), lines=(*proven, *_preview(config, text, manifest)))
     if our_lines.has_include(text):
