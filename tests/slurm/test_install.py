@@ -20,9 +20,9 @@ from slurm_elastic.config import Config, HaSettings, configfile
 from slurm_elastic.config.copying import Data
 from slurm_elastic.model.causes import Quoted
 from slurm_elastic.model.exclusion import CAPACITY, Exclusion
-from slurm_elastic.model.slurm import SlurmNode
+from slurm_elastic.model.slurm import SlurmJob, SlurmNode
 from slurm_elastic.slurm.client.cli import SlurmCli
-from slurm_elastic.slurm.conf import conf_diff, our_lines, plan
+from slurm_elastic.slurm.conf import check, conf_diff, our_lines, plan, removal
 from slurm_elastic.slurm.conf.install import InstallResult, install, read_manifest
 from slurm_elastic.slurm.conf.uninstall import uninstall
 from slurm_elastic.state.ledger import Ledger
@@ -554,6 +554,109 @@ esac"""
     assert not done.restart_needed
     assert "does not say whether it serves what is installed" in done.lines[-1]
     assert "Unable to contact slurm controller" in done.lines[-1]
+
+
+def test_a_second_install_looks_at_jobs_on_nodes_that_slurmctld_still_has(
+    host: Host, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first install has taken a cloud out of the files, and slurmctld was not restarted."""
+    host.install()
+    host.command("scontrol", SERVING.format(boot="2020-01-01T00:00:00", nodes=NODES, partitions=""))
+    host.command("restart", f"touch {host.root}/restarted")
+    shown = [
+        SlurmNode(name="op1", states=frozenset({"CLOUD"}), partitions=("onprem",)),
+        SlurmNode(name="old1", states=frozenset({"CLOUD"}), partitions=("old", "batch")),
+        SlurmNode(name="dyn1", states=frozenset({"CLOUD", "DYNAMIC_NORM"}), partitions=("dyn",)),
+        SlurmNode(name="n1", states=frozenset({"IDLE"}), partitions=("batch",)),
+    ]
+    jobs = [
+        SlurmJob(
+            id=number, states=frozenset({"RUNNING"}), nodes=(node.name,),
+            partitions=node.partitions[:1],
+        )
+        for number, node in enumerate(shown, 1)
+    ]  # fmt: skip
+    monkeypatch.setattr(SlurmCli, "nodes", lambda *_: {node.name: node for node in shown})
+    monkeypatch.setattr(SlurmCli, "jobs", lambda *_: jobs)
+    restart = f"{host.root}/bin/restart"
+    with pytest.raises(ConfigError) as refused:
+        host.install(restart=restart)
+    assert refused.value.problems == (
+        (
+            "job 2 is on cloud nodes or in cloud partitions that leave (old1); wait for the end,"
+            " or use --force"
+        ),
+    )
+    assert not (host.root / "restarted").exists()
+    host.install(restart=restart, force=True)
+    assert (host.root / "restarted").exists()
+
+
+def edit(host: Host) -> None:
+    with host.conf.open("a") as file:
+        file.write("\nNodeName=n[90-99]\n")
+
+
+def test_an_edit_of_slurm_conf_during_the_check_is_kept(
+    host: Host, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def checked(_: object) -> check.Report:
+        edit(host)
+        return check.Report(full=False, lines=())
+
+    monkeypatch.setattr(check, "check", checked)
+    with pytest.raises(ConfigError, match="was edited during the check; nothing was changed"):
+        install(host.config, host.config_path, version=VERSION)
+    assert "NodeName=n[90-99]" in host.conf.read_text()
+    assert not our_lines.has_include(host.conf.read_bytes())
+
+
+def test_an_edit_of_slurm_conf_during_the_check_of_an_uninstall_is_kept(
+    host: Host, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    host.install()
+
+    def proven(*_: object, **_options: object) -> list[str]:
+        edit(host)
+        return []
+
+    monkeypatch.setattr(removal, "prove", proven)
+    with pytest.raises(ConfigError, match="was edited during the check; nothing was changed"):
+        host.uninstall(verify=True)
+    assert "NodeName=n[90-99]" in host.conf.read_text()
+    assert our_lines.has_include(host.conf.read_bytes())
+
+
+LATE = """case "$*" in
+  ping) echo "Slurmctld(primary) at head is UP";;
+  --version) echo "slurm-wlm 24.11.0";;
+  reconfigure) {read}; exit 1;;
+  "show config") cat {loaded};;
+esac"""
+READ = (
+    'if grep -q "^include.*elastic" {conf}; then echo "Prolog={programs}/x" >{loaded};'
+    " else : >{loaded}; fi"
+)
+
+
+@pytest.mark.parametrize("reads_again", [True, False])
+def test_the_programs_stay_while_slurmctld_may_call_them(host: Host, reads_again: bool) -> None:
+    """`scontrol reconfigure` takes effect, but does not answer in time."""
+    before, loaded = host.etc(), host.root / "loaded"
+    loaded.touch()
+    programs = Path(host.config.slurm.programs_dir)
+    read = READ.format(conf=host.conf, programs=programs, loaded=loaded)
+    if not reads_again:
+        read = f"[ -s {loaded} ] || {{ {read}; }}"
+    host.command("scontrol", LATE.format(read=read, loaded=loaded))
+    host.command("sinfo", "true")
+    with pytest.raises(SlurmElasticError) as failed:
+        install(host.config, host.config_path, version=(24, 11), verify=False)
+    assert host.etc().keys() == before.keys()
+    assert host.conf.read_bytes() == before[host.conf.name][0]
+    assert programs.exists() is not reads_again
+    assert (f"{programs} stays" in str(failed.value)) is not reads_again
+    assert programs.exists() is bool(loaded.read_text())
 
 
 UP = (

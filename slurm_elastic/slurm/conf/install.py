@@ -347,22 +347,49 @@ def _apply(
     try:
         return tell_slurmctld(planned.config, planned.version, restart)
     except SlurmElasticError as error:
-        raise taken_back(error, files, planned.config.slurm, restart) from error
+        raise taken_back(error, files, planned.config, planned.version, restart) from error
 
 
 def taken_back(
-    error: SlurmElasticError, files: Transaction, settings: SlurmSettings, restart: str | None
+    error: SlurmElasticError,
+    files: Transaction,
+    config: Config,
+    version: tuple[int, int],
+    restart: str | None,
 ) -> SlurmElasticError:
-    """Take every change back and let slurmctld run on the old files. Return the error to raise."""
-    files.roll_back()
+    """Take every change back and let slurmctld run on the old files. Return the error to raise.
+
+    The programs stay if slurmctld may still call them: without its PrologSlurmctld it requeues
+    every job.
+    """
+    settings, programs = config.slurm, Path(config.slurm.programs_dir)
+    files.roll_back(except_in=programs)
     # slurmctld may have read the new filter already, so it must read the old one again.
     touch_lua(Path(settings.conf).parent)
+    # `scontrol reconfigure` may have failed after slurmctld had read the new files.
+    is_read = False
     # The first error is the one to report; the last words say whether slurmctld answers.
     with contextlib.suppress(SlurmElasticError):
-        if restart is not None:
-            controller.restart(settings, restart)
+        _, restart_needed = tell_slurmctld(config, version, restart)
+        is_read = not restart_needed and controller.is_up(settings)
     answers = "answers" if controller.is_up(settings) else "does not answer"
+    if files.has_changes and not is_read and _may_use(settings):
+        files.keep_changes()
+        return SlurmElasticError(
+            f"{error}; slurmctld {answers}; all files are as before, but {programs} stays, because"
+            " slurmctld may still call its programs; restart slurmctld, then install again or"
+            " remove the directory"
+        )
+    files.roll_back()
     return SlurmElasticError(f"{error}; all files are as before, and slurmctld {answers}")
+
+
+def _may_use(settings: SlurmSettings) -> bool:
+    """Whether the running slurmctld calls our programs, or does not say whether it does."""
+    try:
+        return controller.uses(settings, settings.programs_dir)
+    except SlurmError:
+        return True
 
 
 def tell_slurmctld(

@@ -16,7 +16,7 @@ class Transaction:
     """A ``with`` block whose file changes are all taken back if it ends by an exception."""
 
     def __init__(self) -> None:
-        self._undo: list[Callable[[], None]] = []
+        self._undo: list[tuple[Path, Callable[[], None]]] = []
 
     def __enter__(self) -> Transaction:
         return self
@@ -30,12 +30,29 @@ class Transaction:
         if error is not None:
             self.roll_back()
 
-    def roll_back(self) -> None:
-        """Take back every change so far, the last one first."""
+    def roll_back(self, *, except_in: Path | None = None) -> None:
+        """Take back every change so far, the last one first. Changes in the directory ``except_in``
+        stay until the next call.
+        """
+        remaining = []
         while self._undo:
+            path, undo = self._undo.pop()
+            if except_in is not None and _is_part_of(path, except_in):
+                remaining.append((path, undo))
+                continue
             # A change that cannot be taken back must not keep us from taking back the others.
             with contextlib.suppress(OSError):
-                self._undo.pop()()
+                undo()
+        self._undo = remaining[::-1]
+
+    @property
+    def has_changes(self) -> bool:
+        """Whether there are changes that ``roll_back`` would take back."""
+        return bool(self._undo)
+
+    def keep_changes(self) -> None:
+        """Let all changes that were not taken back stay for good."""
+        self._undo.clear()
 
     def write(self, file: PlannedFile) -> None:
         """Make the file as planned. If it keeps its mode and owner, as the site's slurm.conf does,
@@ -46,7 +63,7 @@ class Transaction:
         self.make_directory(path.parent)
         before = _Before.of(path)
         # Before the change, so that a change that fails half-way is taken back, too.
-        self._undo.append(lambda: before.restore(path))
+        self._undo.append((path, lambda: before.restore(path)))
         if file.mode is None:
             writing.replace(path, file.content, before.mode, before.owner)
         else:
@@ -55,7 +72,7 @@ class Transaction:
     def remove(self, path: Path) -> None:
         """Remove a file if it is there."""
         before = _Before.of(path)
-        self._undo.append(lambda: before.restore(path))
+        self._undo.append((path, lambda: before.restore(path)))
         path.unlink(missing_ok=True)
 
     def make_directory(
@@ -66,7 +83,7 @@ class Transaction:
             return
         self.make_directory(path.parent)
         path.mkdir()
-        self._undo.append(path.rmdir)
+        self._undo.append((path, path.rmdir))
         with _opened(path) as directory:
             _set_owner_and_mode(directory, owner, mode)
 
@@ -85,10 +102,15 @@ class Transaction:
                 with contextlib.suppress(FileExistsError), _name_path_in_errors(path):
                     os.mkdir(name_part, mode, dir_fd=inside)
                     is_new = True
-                    self._undo.append(path.rmdir)
+                    self._undo.append((path, path.rmdir))
                 inside = stack.enter_context(_opened(path, name_part, inside))
                 if is_new:
                     _set_owner_and_mode(inside, owner, mode)
+
+
+def _is_part_of(path: Path, directory: Path) -> bool:
+    """Whether the path is in the directory, is the directory, or has the directory below it."""
+    return path.is_relative_to(directory) or directory.is_relative_to(path)
 
 
 @contextlib.contextmanager

@@ -209,7 +209,7 @@ def _remove_lines(
         try:
             return tell_slurmctld(config, version, restart)
         except SlurmElasticError as error:
-            raise taken_back(error, files, settings, restart) from error
+            raise taken_back(error, files, config, version, restart) from error
 
 
 def _disarm(directory: Path, files: Transaction) -> None:
