@@ -53,6 +53,13 @@ def test_the_index_lists_every_page() -> None:
     assert sorted({*listed} - {"../README.md", "../CONTRIBUTING.md"}) == sorted(expected)
 
 
+def test_lines_that_return_a_node_name_the_state_of_a_node_that_is_off() -> None:
+    """After state=resume a powered-down node gets no jobs once slurmctld has restarted."""
+    for page in PAGES:
+        for line in page.read_text().splitlines():
+            assert "state=resume" not in line or "state=idle" in line, f"{page}: {line}"
+
+
 @pytest.mark.parametrize("page", sorted(set(DOCS.glob("*.md")) - {INDEX}), ids=lambda p: p.name)
 def test_a_page_is_short_and_has_a_title(page: Path) -> None:
     lines = page.read_text().splitlines()
