@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import json
 import os
 import stat
@@ -50,6 +51,21 @@ def test_images_are_those_that_are_whole_the_newest_first(store: JobStore) -> No
     assert [path.name for path in store.images()] == ["10", "9", "2"]
     files.remove(store.path)
     assert store.images() == []
+
+
+def test_images_that_cannot_be_listed_are_not_none(
+    store: JobStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    image(store, "2")
+
+    def stale(path: Path) -> list[str]:
+        raise OSError(errno.ESTALE, "Stale file handle", str(path))
+
+    with monkeypatch.context() as broken:
+        broken.setattr(stores.os, "listdir", stale)
+        with pytest.raises(OSError, match="Stale"):
+            store.images()
+    assert [path.name for path in store.images()] == ["2"]
 
 
 def test_a_new_one_has_the_next_number_and_what_was_half_done_is_gone(store: JobStore) -> None:
