@@ -616,8 +616,18 @@ class Node:
         program.chmod(0o755)
 
     def says(self, jobs: str, code: int = 0) -> None:
+        """As the real one, it shows jobs in exactly these states if it is asked for some states."""
         squeue = self.place / "squeue"
-        squeue.write_text(f"#!/bin/sh\n: >{self.place}/asked\nprintf '{jobs}'\nexit {code}\n")
+        squeue.write_text(
+            f"""#!/bin/sh
+: >{self.place}/asked
+states=$(printf '%s\\n' "$@" | sed -n 's/^--states=//p')
+printf '{jobs}' | while read -r number state; do
+  case ",$states," in ,,|*,"$state",*) echo "$number $state" ;; esac
+done
+exit {code}
+"""
+        )
         squeue.chmod(0o755)
 
     def leave(self, name: str, uid: int) -> Path:
