@@ -30,7 +30,11 @@ from slurm_elastic.state.store.shared_journal import SharedJournal
 
 def spending_unlocked(_stage: Any) -> None:
     """Clouds decide at once, each by what is free for itself."""
-    Site.spending = lambda *_: contextlib.nullcontext()  # type: ignore[method-assign,assignment]
+    Site.spending = _spending  # type: ignore[method-assign,assignment]
+
+
+def _spending(site: Site, pool: Any) -> Any:
+    return contextlib.nullcontext(site.scope(pool))
 
 
 def synced_now_and_then(_stage: Any) -> None:
@@ -47,18 +51,18 @@ def intents_unwritten(_stage: Any) -> None:
     """The cloud is called first."""
     real, write = Machines.record_launch, Launches.record_intent
 
-    def launched(self: Any, generation: str, instances: Any, now: float) -> None:
-        spec, request = _specs.pop(generation)
-        write(self._launches, spec, request, now)
-        real(self, generation, instances, now)
+    def launched(self: Any, generation: str, instances: Any, now: float, *more: Any) -> None:
+        spec, request, *rest = _specs.pop(generation)
+        write(self._launches, spec, request, now, *rest)
+        real(self, generation, instances, now, *more)
 
-    def intend(self: Any, spec: Any, request: str, now: float) -> None:
-        _specs[spec.generation] = (spec, request)
+    def intend(self: Any, spec: Any, request: str, _now: float, *rest: Any) -> None:
+        _specs[spec.generation] = (spec, request, *rest)
 
     Launches.record_intent, Machines.record_launch = intend, launched  # type: ignore[method-assign]
 
 
-_specs: dict[str, tuple[Any, str]] = {}
+_specs: dict[str, tuple[Any, ...]] = {}
 
 
 def one_missing_answer_is_an_end(_stage: Any) -> None:
@@ -126,7 +130,7 @@ def more_are_stopped_than_a_pool_keeps(_stage: Any) -> None:
     """All that are idle are, and none of them ends."""
     stopped_machines_stay(_stage)
     real = stopping.to_stop
-    stopping.to_stop = lambda doomed, there, *rest: real(doomed, (), *rest)
+    stopping.to_stop = lambda doomed, _there, *rest, **more: real(doomed, (), *rest, **more)
 
 
 def started_beyond_the_limits(_stage: Any) -> None:
@@ -145,17 +149,18 @@ def started_before_it_is_written_down(_stage: Any) -> None:
     """The cloud is called first."""
     real = starting._intend
 
-    def intend(site: Any, request: Any, machine: Any, *rest: Any) -> Any:
+    def intend(site: Any, request: Any, startable: Any, *rest: Any) -> Any:
+        instance = startable.machine.instance
         with contextlib.suppress(ProviderError):
-            site.providers[machine.instance.cloud].start(machine.instance.id)
-        return real(site, request, machine, *rest)
+            site.providers[instance.cloud].start(instance.id)
+        return real(site, request, startable, *rest)
 
     starting._intend = intend
 
 
 def any_image_is_whole(_stage: Any) -> None:
     """Nobody looks at what a save has left."""
-    migration._is_whole = lambda *_: True
+    migration._is_whole = lambda *_, **__: True
 
 
 def a_fence_that_always_passes(_stage: Any) -> None:
@@ -186,7 +191,7 @@ def lines_without_a_fence(_stage: Any) -> None:
 
 def orders_without_a_fence(_stage: Any) -> None:
     """Slurm is not kept from it."""
-    Head.fenced_slurm = lambda _, slurm: slurm  # type: ignore[method-assign]
+    Head.fenced_slurm = lambda _, client: client  # type: ignore[method-assign]
 
 
 def a_new_head_that_knows_nothing(_stage: Any) -> None:
