@@ -219,6 +219,11 @@ COUNTED = {
 def main() -> int:
     """Exit 1 where a seed failed."""
     given = _arguments()
+    if given.sabotages:
+        from tests.chaos.sabotage_table import lines
+
+        print(*lines(), sep="\n")
+        return 0
     if given.trace:
         _alone(os.getpid, given)
         found = run(given.start, keep=True)
@@ -282,6 +287,9 @@ def _arguments() -> argparse.Namespace:
         "--two-heads", action="store_true", help="only the seeds whose site has two"
     )
     parser.add_argument("--lies", action="store_true", help="only the seeds whose world lies")
+    parser.add_argument(
+        "--sabotages", action="store_true", help="print which defects are found, and by what"
+    )
     parser.add_argument("--sabotage", help=argparse.SUPPRESS)
     parser.add_argument("--trace", action="store_true", help="print all that happens in the one")
     return parser.parse_args()

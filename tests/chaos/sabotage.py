@@ -26,6 +26,7 @@ from slurm_elastic.state.ledger.machines import Machines
 from slurm_elastic.state.ledger.stops import StopRows
 from slurm_elastic.state.store import journal
 from slurm_elastic.state.store.shared_journal import SharedJournal
+from tests.chaos.defects.all_rooms import PUT_IN
 
 
 def spending_unlocked(_stage: Any) -> None:
@@ -235,4 +236,4 @@ ALL: dict[str, Callable[[Any], None]] = {
         orphans_stay, launched_again, stopped_machines_cost_nothing, stopped_machines_stay, more_are_stopped_than_a_pool_keeps,
         started_beyond_the_limits, started_before_it_is_written_down, any_image_is_whole,
     )
-} | OF_TWO_HEADS  # fmt: skip
+} | OF_TWO_HEADS | PUT_IN  # fmt: skip
