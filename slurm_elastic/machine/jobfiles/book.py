@@ -13,6 +13,7 @@ import json
 import os
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -23,6 +24,8 @@ from .wire import Channel, CopyError, Message
 LOCK_WAIT_S = 240.0
 """How long a copy waits for another copy of the same directory."""
 _ENDING = ".json"
+State = list[int] | str | None
+"""The stamp of a file, the target of a link, or None for a directory."""
 
 
 class Book:
@@ -38,6 +41,7 @@ class Book:
     guarded_by: ClassVar[dict[str, str]] = {"_lock": "to copy the files of one directory"}
 
     def __init__(self, place: str, directory: str, channel: Channel, identity: Identity) -> None:
+        directory = os.path.normpath(directory)
         name = hashlib.sha256(os.fsencode(directory)).hexdigest()[:32]
         self._path = Path(place, name + _ENDING)
         self._channel, self.directory = channel, directory
@@ -46,6 +50,7 @@ class Book:
         self.runs: dict[str, Message] = {}
         self._identity = identity
         self.is_new = True
+        self._nested: list[Message] = []
 
     def __enter__(self) -> Book:
         self._lock = os.open(self._path.with_suffix(".lock"), os.O_RDWR | os.O_CREAT, 0o600)
@@ -56,6 +61,8 @@ class Book:
             self.base, self.own = content["base"], content["own"]
             self.runs = self._counting(content["runs"])
             self.is_new = False
+        is_nested = partial(_is_nested, self.directory)
+        self._nested = [entry for entry in self._elsewhere() if is_nested(entry["directory"])]
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -144,6 +151,37 @@ class Book:
         left_out = self.below(outputs)
         return (entry for entry in entries if entry[0] not in left_out)
 
+    def has_others_at(self, path: str) -> bool:
+        """Whether another run uses the path, by a directory above or below this one, too."""
+        return self.has_others or next(self._records_of(path), None) is not None
+
+    def _records_of(self, path: str) -> Iterator[tuple[Message, str]]:
+        """Yield the records of directories above and below this one that the path is in, each with
+        the path there.
+        """
+        whole = f"{self.directory}/{path}"
+        for record in self._nested:
+            above = f"{record['directory']}/"
+            if whole.startswith(above):
+                yield record, whole.removeprefix(above)
+
+    def add(self, path: str, here: State) -> None:
+        """Note an entry that the machine has before the first copy of this directory. It may have
+        come with a directory above or below this one.
+        """
+        record, there = next(self._records_of(path), (None, ""))
+        if record is None:
+            self.own[path] = here if isinstance(here, list) else None
+            return
+        for source, entries in ((record["base"], self.base), (record["own"], self.own)):
+            if there in source:
+                entries[path] = source[there]
+
+    def has_come(self, path: str, here: State) -> bool:
+        """Whether a file or link is still as it has come, or as the machine had it."""
+        records = [({"base": self.base, "own": self.own}, path), *self._records_of(path)]
+        return here is not None and any(here == _here_of(*entry) for entry in records)
+
     def base_of(self, path: str) -> list[int] | str | None:
         """The head's state of the path: the stamp of a file, the target of a link, or None."""
         entry = self.base.get(path)
@@ -155,6 +193,14 @@ class Book:
         known = self.base.get(path)
         here = known["here"] if isinstance(known, dict) else self.own.get(path)
         return bool(here != stamp(status))
+
+
+def _here_of(record: Message, path: str) -> State:
+    entry = record["base"].get(path)
+    if entry is None:
+        entry = record["own"].get(path)
+    here: State = entry["here"] if isinstance(entry, dict) else entry
+    return here
 
 
 def _is_nested(one: str, other: str) -> bool:

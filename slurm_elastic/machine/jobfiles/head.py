@@ -192,12 +192,20 @@ def _send_out(
         present[str(message["p"])] = message
     plan = () if outputs_there is None else _plan(tree, order, channel, outputs_there)
     count = size = 0
+    kept: list[str] = []
     for path, status in plan:
+        if any(path.startswith(f"{directory}/") for directory in kept):
+            continue
         try:
             if stat.S_ISDIR(status.st_mode):
-                channel.send(t="d", p=path, mode=status.st_mode)
+                if _is_kept(tree, path, present.get(path), None):
+                    kept.append(path)  # nothing can be below it
+                else:
+                    channel.send(t="d", p=path, mode=status.st_mode)
             elif stat.S_ISLNK(status.st_mode):
-                channel.send(t="l", p=path, to=tree.link_target(path))
+                target = tree.link_target(path)
+                if not _is_kept(tree, path, present.get(path), target):
+                    channel.send(t="l", p=path, to=target)
             else:
                 sent = _send_file(tree, path, present.get(path), channel)
                 count, size = count + (sent >= 0), size + max(sent, 0)
@@ -214,18 +222,27 @@ def _send_file(tree: Tree, path: str, present: Message | None, channel: Channel)
     descriptor = tree.open(path)
     try:
         status = os.fstat(descriptor)
-        is_kept = present is not None and bool(present["keep"])
-        if is_kept:
-            tree.note(path, "another job has changed it on the machine: the machine's file stays")
-        is_wanted = present is None or (not is_kept and present["at"] != stamp(status))
+        if _is_kept(tree, path, present, stamp(status)):
+            return -1
+        is_wanted = present is None or present["at"] != stamp(status)
         channel.send(t="f", p=path, s=status.st_size, m=status.st_mtime_ns, mode=status.st_mode,
-                     content=is_wanted, keep=is_kept)  # fmt: skip
+                     content=is_wanted)  # fmt: skip
         if not is_wanted:
             return -1
         channel.send_content(descriptor)
         return status.st_size
     finally:
         os.close(descriptor)
+
+
+def _is_kept(tree: Tree, path: str, present: Message | None, state: list[int] | str | None) -> bool:
+    """Whether the machine's entry stays, because another job has changed it. ``state``: the stamp
+    of our file, the target of our link, or None for a directory.
+    """
+    if present is None or not present["keep"] or present["at"] == state:
+        return False
+    tree.note(path, "another job has changed it on the machine: the machine's file stays")
+    return True
 
 
 def _take_back(tree: Tree, order: Message, channel: Channel, bases: dict[str, int]) -> Message:

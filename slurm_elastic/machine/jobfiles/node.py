@@ -10,9 +10,9 @@ import contextlib
 import errno
 import os
 import stat
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
-from .book import Book, known, wait
+from .book import Book, State, known, wait
 from .identity import END_WAIT_S, Identity, become
 from .marks import check_different, is_in, marks_of, shared_directories, unmarked_directories
 from .owed import Owed
@@ -103,24 +103,34 @@ def _take_in(header: Message, book: Book, channel: Channel) -> None:
     _check_different(header, book)
     tree = _tree(header, book.directory)
     listed: dict[str, os.stat_result] = {}
-    # If no other run has changed a file, a run that was given up has: the head's file counts.
     for path, status in book.without(outputs, tree.entries()):
         channel.beat()
-        is_file = stat.S_ISREG(status.st_mode)
+        here = state_of(tree, path, status)
         if book.is_new:
-            book.own[path] = stamp(status) if is_file else None
-        if is_file:
-            is_changed = path in book.base and book.changed(path, status)
-            keep = is_changed and book.has_others
-            if is_changed and not keep:
-                tree.note(
-                    path, "a job that was given up has changed it here: the head's file replaces it"
-                )
-            listed[path] = status
-            channel.send(p=path, at=stamp(status), keep=keep)
-    # If this copy fails, the next one must not take its files for the machine's own.
+            book.add(path, here)
+        keep = book.has_others_at(path) and not book.has_come(path, here)
+        # If no other run has changed a file, a run that was given up has: the head's file counts.
+        if not keep and path in book.base and not book.has_come(path, here):
+            tree.note(
+                path, "a job that was given up has changed it here: the head's file replaces it"
+            )
+        listed[path] = status
+        channel.send(p=path, at=here, keep=keep)
+    # Before the files come: the end of a job in a directory above must not remove them.
+    book.begin(header["outputs"])
     book.save()
     channel.send(end=True)
+    try:
+        _take_entries(tree, book, channel, listed)
+    finally:
+        # If this copy fails, its files must look neither like the machine's own nor like a job's.
+        book.save()
+    channel.send(done=True, notes=tree.notes)
+
+
+def _take_entries(
+    tree: Tree, book: Book, channel: Channel, listed: Mapping[str, os.stat_result]
+) -> None:
     while (message := channel.receive())["t"] != "end":
         path = str(message["p"])
         try:
@@ -129,24 +139,26 @@ def _take_in(header: Message, book: Book, channel: Channel) -> None:
             if error.errno != errno.EXDEV:
                 raise
             tree.note_mount(error)
-    book.begin(header["outputs"])
-    book.save()
-    channel.send(done=True, notes=tree.notes)
 
 
 def _take_entry(
     tree: Tree, path: str, message: Message, book: Book, channel: Channel,
     listed: os.stat_result | None,
 ) -> None:  # fmt: skip
-    """Take an entry of the head's directory. ``listed``: the status that the head knows of our file
-    of this name.
+    """Take an entry of the head's directory. ``listed``: the status that the head knows of our
+    entry of this name.
     """
-    if message["t"] == "d":
+    is_directory = message["t"] == "d"
+    is_other_kind = listed is not None and stat.S_ISDIR(listed.st_mode) != is_directory
+    if is_other_kind and _may_replace(tree, path, book, listed):
+        with contextlib.suppress(OSError):  # if it is not empty, its use says so
+            tree.remove(path, directory=not is_directory)
+    if is_directory:
         tree.make_directory(path, int(message["mode"]))
-        return
-    if message["t"] == "l":
-        tree.write_link(path, message["to"])
-        book.base[path] = message["to"]
+    elif message["t"] == "l":
+        if _may_replace(tree, path, book, listed):
+            tree.write_link(path, message["to"])
+            book.base[path] = message["to"]
     else:
         _take_file(tree, path, message, book, channel, listed)
     if path in book.base:
@@ -157,26 +169,27 @@ def _take_file(
     tree: Tree, path: str, message: Message, book: Book, channel: Channel,
     listed: os.stat_result | None,
 ) -> None:  # fmt: skip
-    if message["keep"]:
-        return
     # Another job may write the file at any time. A later look would take its text for the head's.
     status = listed
     if message["content"]:
-
-        def may_replace() -> bool:
-            now = tree.status(path)
-            return not book.has_others or now is None or _is_same(now, listed)
-
         with channel.content() as blocks:
-            status = tree.write(path, message, blocks, sync=False, may_replace=may_replace)
-        if status is None:
-            tree.note(path, "another job has changed it during the copy: the machine's file stays")
+            status = tree.write(
+                path, message, blocks, sync=False,
+                may_replace=lambda: _may_replace(tree, path, book, listed),
+            )  # fmt: skip
     if status is not None:
         book.base[path] = known([message["s"], message["m"]], status)
 
 
-def _is_same(status: os.stat_result, listed: os.stat_result | None) -> bool:
-    return listed is not None and stamp(status) == stamp(listed)
+def _may_replace(tree: Tree, path: str, book: Book, listed: os.stat_result | None) -> bool:
+    """Whether no other job has changed the entry since the head has heard of it."""
+    status = tree.status(path)
+    if status is None or not book.has_others_at(path):
+        return True
+    if listed is not None and stamp(status) == stamp(listed) and status.st_ino == listed.st_ino:
+        return True
+    tree.note(path, "another job has changed it during the copy: the machine's file stays")
+    return False
 
 
 def _give_back(header: Message, book: Book, channel: Channel) -> None:
@@ -191,7 +204,7 @@ def _give_back(header: Message, book: Book, channel: Channel) -> None:
         with contextlib.suppress(FileNotFoundError):  # the job may have removed it
             tree = _tree(header, book.directory)
     unread: list[str] = []
-    sent: dict[str, os.stat_result] = {}
+    sent: dict[str, os.stat_result | str] = {}
     job_paths = [] if tree is None else _send_changes(tree, header, book, channel, unread, sent)
     channel.send(t="end", unread=unread)
     written: Message = {}
@@ -203,7 +216,11 @@ def _give_back(header: Message, book: Book, channel: Channel) -> None:
     book.end()
     # The status from before the content was sent: another job may have changed the file since, and
     # a later look would take this change for sent.
-    book.base |= {path: known(written[path], sent[path]) for path in written.keys() & sent.keys()}
+    for path, state in sent.items():
+        if isinstance(state, str):
+            book.base[path] = state
+        elif path in written:
+            book.base[path] = known(written[path], state)
     _remove_outputs(header, book.outputs_of_others())
     # Another job may still use these files, in this directory or in one above or below it.
     if book.runs or tree is None or book.has_neighbours():
@@ -215,11 +232,11 @@ def _give_back(header: Message, book: Book, channel: Channel) -> None:
 
 def _send_changes(
     tree: Tree, header: Message, book: Book, channel: Channel, unread: list[str],
-    sent: dict[str, os.stat_result],
+    sent: dict[str, os.stat_result | str],
 ) -> list[tuple[str, bool]]:  # fmt: skip
     """Send the changed files. Return all paths that came or that a job has made, each with whether
     it is a directory. ``unread`` gets the changed files that could not be read, ``sent`` the status
-    of each file that was sent.
+    of each file that was sent, and the target of each link.
     """
     outputs = book.outputs_of_others() | set(header["outputs"])
     seen: list[tuple[str, bool]] = []
@@ -239,7 +256,7 @@ def _send_changes(
 
 def _send_change(
     tree: Tree, path: str, status: os.stat_result, book: Book, channel: Channel,
-    sent: dict[str, os.stat_result],
+    sent: dict[str, os.stat_result | str],
 ) -> None:  # fmt: skip
     if stat.S_ISDIR(status.st_mode):
         channel.send(t="d", p=path, mode=status.st_mode)
@@ -247,6 +264,7 @@ def _send_change(
         target = tree.link_target(path)
         if target != book.base.get(path) and path not in book.own:
             channel.send(t="l", p=path, to=target, base=book.base_of(path))
+            sent[path] = target
     elif book.changed(path, status):
         sent[path] = _send_file(tree, path, book, channel)
     elif (entry := book.base.get(path)) and entry["mode"] != status.st_mode & 0o777:
@@ -264,6 +282,13 @@ def _send_file(tree: Tree, path: str, book: Book, channel: Channel) -> os.stat_r
         return status
     finally:
         os.close(descriptor)
+
+
+def state_of(tree: Tree, path: str, status: os.stat_result) -> State:
+    """The state of an entry, as the record has it."""
+    if stat.S_ISLNK(status.st_mode):
+        return tree.link_target(path)
+    return stamp(status) if stat.S_ISREG(status.st_mode) else None
 
 
 def _send_outputs(header: Message, channel: Channel) -> list[str]:
@@ -318,7 +343,9 @@ def _clean(tree: Tree, seen: Sequence[tuple[str, bool]], book: Book, channel: Ch
         channel.beat()
         with contextlib.suppress(OSError):
             status = tree.status(path)
-            if status is not None and stat.S_ISREG(status.st_mode) and book.changed(path, status):
+            if status is None:
+                continue
+            if not is_directory and not book.has_come(path, state_of(tree, path, status)):
                 # A process outside of the job's steps has written it.
                 tree.note(path, "it has changed since it was sent: the machine keeps it")
                 is_empty = False

@@ -41,6 +41,7 @@ class Ends:
         NODE_DIR.mkdir(exist_ok=True)
         self.mounts: dict[str, Path] = {}
         self.made_at = 0
+        self.directory = WORK
         self.live: list[int] = []
         for top in (self.head, self.machine):
             (top / "work").mkdir()
@@ -65,8 +66,8 @@ class Ends:
         order["end_wait"] = 0
         command = f"jobfiles n1 {json.dumps(order)}"
         order |= {
-            "directory": str(WORK), "exclude": [], "size_limit": 1 << 30,
-            "outputs": [{"path": f"{WORK}/out", "base": 0}],
+            "directory": str(self.directory), "exclude": [], "size_limit": 1 << 30,
+            "outputs": [{"path": f"{self.directory}/out", "base": 0}],
         }  # fmt: skip
         mounts = "".join(
             f"mount --bind {place} /mnt/{path} && " for path, place in self.mounts.items()
@@ -234,6 +235,124 @@ def test_what_a_job_writes_during_the_copy_out_of_another_comes_back(ends: Ends)
     assert (ends.work / "z").read_text() == "the results of 7"
     assert (ends.work / "z-changed.job-7").read_text() == "the results of 7"
     assert names(machine) == []
+
+
+KEPT = "another job has changed it on the machine: the machine's file stays"
+
+
+def two_jobs(ends: Ends, change: Callable[[Path], object]) -> list[str]:
+    """Job 7 changes the directory on the machine, and job 8 starts there. Return the notes."""
+    ends.do("out", 7)
+    change(ends.machine / "work")
+    ends.live = [7, 8]
+    result = ends.do("out", 8)
+    assert result["ok"], result
+    notes: list[str] = result["notes"]
+    return notes
+
+
+def end_both(ends: Ends) -> None:
+    assert ends.do("back", 7)["ok"]
+    ends.live = [8]
+    assert ends.do("back", 8)["ok"]
+    assert names(ends.machine / "work") == []
+
+
+def link(path: Path, target: str) -> None:
+    path.unlink(missing_ok=True)
+    path.symlink_to(target)
+    os.lchown(path, USER.pw_uid, USER.pw_gid)
+
+
+def test_a_file_that_a_job_has_made_of_a_link_stays(ends: Ends) -> None:
+    write(ends.work / "old", "old")
+    link(ends.work / "result", "old")
+
+    def work(machine: Path) -> None:
+        (machine / "result").unlink()
+        write(machine / "result", "hours of work")
+
+    assert two_jobs(ends, work) == [f"result: {KEPT}"]
+    end_both(ends)
+    assert (ends.work / "result").read_text() == "hours of work"
+
+
+def test_a_link_that_a_job_has_set_stays(ends: Ends) -> None:
+    link(ends.work / "latest", "state.1")
+    assert two_jobs(ends, lambda machine: link(machine / "latest", "state.2")) == [
+        f"latest: {KEPT}"
+    ]
+    end_both(ends)
+    assert os.readlink(ends.work / "latest") == "state.2"
+
+
+def test_a_file_and_a_directory_of_one_name_hold_up_no_job(ends: Ends) -> None:
+    write(ends.work / "cache", "a file on the head")
+    (ends.work / "data").mkdir()
+    own(ends.work / "data")
+    write(ends.work / "data" / "input", "input")
+
+    def work(machine: Path) -> None:
+        (machine / "cache").unlink()
+        (machine / "cache").mkdir()
+        own(machine / "cache")
+        shutil.rmtree(machine / "data")
+        write(machine / "data", "a file of the job")
+
+    assert sorted(two_jobs(ends, work)) == [f"cache: {KEPT}", f"data: {KEPT}"]
+
+
+def test_a_file_of_the_head_that_has_become_a_directory_comes(ends: Ends) -> None:
+    write(ends.work / "data", "a file")
+
+    def work(_: Path) -> None:
+        (ends.work / "data").unlink()
+        (ends.work / "data").mkdir()
+        own(ends.work / "data")
+        write(ends.work / "data" / "input", "input")
+
+    assert two_jobs(ends, work) == []
+    assert (ends.machine / "work" / "data" / "input").read_text() == "input"
+    end_both(ends)
+
+
+def test_a_file_that_a_job_has_made_is_not_replaced_by_the_heads(ends: Ends) -> None:
+    def work(machine: Path) -> None:
+        write(machine / "made", "hours of work")
+        write(ends.work / "made", "on the head")
+
+    assert two_jobs(ends, work) == [f"made: {KEPT}"]
+    end_both(ends)
+    assert (ends.work / "made.job-7").read_text() == "hours of work"
+
+
+@pytest.mark.parametrize("is_above", [True, False])
+def test_a_job_in_a_directory_below_or_above_overwrites_nothing(
+    ends: Ends, *, is_above: bool
+) -> None:
+    (ends.work / "sub").mkdir()
+    own(ends.work / "sub")
+    write(ends.work / "sub" / "state", "of the head")
+    write(ends.work / "sub" / "input", "of the head")
+    first, second = (WORK, WORK / "sub") if is_above else (WORK / "sub", WORK)
+    ends.directory = first
+    ends.do("out", 7)
+    state = ends.machine / "work" / "sub" / "state"
+    write(state, "eight hours of job 7")
+    ends.live = [7, 8]
+    ends.directory = second
+    result = ends.do("out", 8)
+    path = "state" if is_above else "sub/state"
+    assert result["notes"] == [f"{path}: {KEPT}"]
+    assert state.read_text() == "eight hours of job 7"
+    ends.directory = first
+    assert ends.do("back", 7)["ok"]
+    ends.live = [8]
+    ends.directory = second
+    assert ends.do("back", 8)["ok"]
+    assert (ends.work / "sub" / "state").read_text() == "eight hours of job 7"
+    assert names(ends.work) == ["sub", "sub/input", "sub/state"]
+    assert not state.exists()
 
 
 def test_an_output_that_has_gone_since_the_last_copy_is_named(ends: Ends) -> None:
