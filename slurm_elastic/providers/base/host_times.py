@@ -51,7 +51,7 @@ class HostTimes:
             self._standing_since[host] = state, since
         return now - since if state else 0.0
 
-    def rename(self, host: str, state: str) -> None:
+    def set_state(self, host: str, state: str) -> None:
         """Give the host's state another name, and continue to count."""
         with self._lock:
             before, since = self._standing_since.get(host, ("", 0.0))

@@ -345,7 +345,7 @@ class SwitchedHosts:
         is_over = (claim.seen or is_boot_overdue) if claim.ending else claim.seen
         if is_over and off_s >= OFF_PROVEN_S:
             self._claims.release(host, claim)
-            self._times.rename(host, _FREE)
+            self._times.set_state(host, _FREE)
             return InstanceState.TERMINATED
         if is_boot_overdue and not claim.seen:
             # It may still come on, so an order to stay off is needed.
