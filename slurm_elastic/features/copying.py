@@ -193,15 +193,34 @@ class Copies:
         return pool is not None and self._site.clouds[pool.cloud].data is Data.COPY
 
     def _machine_of(self, node: str) -> Machine | None:
-        machines = self._site.ledger.machines.live()
-        return next((m for m in machines if m.instance.node == node and m.is_wanted), None)
+        """The machine that serves the node; None if none does, or if it is not clear which."""
+        machines = [
+            machine for machine in self._site.ledger.machines.live()
+            if machine.instance.node == node and machine.is_wanted
+        ]  # fmt: skip
+        if len(machines) > 1:
+            # A double, late or adopted machine may stand beside the one that slurmctld talks to.
+            slurm_node = self._site.slurm.nodes([node]).get(node)
+            address = slurm_node.address if slurm_node is not None else None
+            machines = [m for m in machines if m.instance.address == address]
+        return machines[0] if len(machines) == 1 else None
+
+    def _serves(self, machine: Machine) -> bool:
+        """Whether the node still has this machine. A copy may take an hour."""
+        with contextlib.suppress(SlurmError):
+            serving = self._machine_of(machine.instance.node)
+            return serving is not None and serving.instance.id == machine.instance.id
+        return False
 
     def _out_to(
         self, node: str, files: JobFiles, until: float, cancelled: threading.Event
     ) -> CopyResult:
-        machine = self._machine_of(node)
+        try:
+            machine = self._machine_of(node)
+        except SlurmError as error:
+            return CopyResult(reason=str(error))
         if machine is None:
-            return CopyResult(reason=f"{node} has no machine")
+            return CopyResult(reason=f"{node} has no machine at the address that Slurm has")
         row = JobCopy(
             job=files.job, restarts=files.restarts, node=node, machine=machine.instance.id,
             uid=files.uid, directory=files.directory, outputs=dict.fromkeys(files.outputs, 0),
@@ -216,6 +235,8 @@ class Copies:
             return CopyResult()
         self._site.ledger.copies.put(row)
         result = self._copy(machine, row, "out", until, cancelled)
+        if not result.reason and not self._serves(machine):
+            return CopyResult(reason=f"another machine serves {node} now")
         if not result.reason:
             cause = FilesSent(machine=row.machine, files=result.files, bytes=result.bytes,
                               notes=result.notes)  # fmt: skip

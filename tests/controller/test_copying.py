@@ -323,6 +323,35 @@ def test_a_directory_service_that_knows_no_user_for_a_moment_costs_no_files(
     assert stage.states == ["back"]
 
 
+def test_the_files_go_to_the_machine_that_slurm_has(stage: Stage) -> None:
+    """A double, a late or an adopted machine may stand beside it."""
+    world = stage.world
+    (machine,) = world.ledger.machines.live()
+    instance = replace(machine.instance, id="i-other", generation="zz9", address="10.9.9.9")
+    world.ledger.machines.adopt(instance, machine.pool, world.now)
+    world.slurm.update_nodes(["pub1"], address="10.9.9.8")
+    assert stage.copies.attempt(OUT, threading.Event()) is None
+    assert stage.causes[-1].endswith("pub1 has no machine at the address that Slurm has")
+    world.slurm.update_nodes(["pub1"], address="10.9.9.9")
+    assert stage.serve(OUT) == GO
+    assert [row.machine for row in world.ledger.copies.of(1)] == ["i-other"]
+
+
+def test_a_machine_that_was_replaced_during_the_copy_starts_no_job(stage: Stage) -> None:
+    world, run = stage.world, stage.run
+    (machine,) = world.ledger.machines.live()
+    instance = replace(machine.instance, id="i-other", generation="zz9", address="10.9.9.9")
+
+    def replaced(*arguments: Any) -> CopyResult:
+        world.ledger.machines.adopt(instance, machine.pool, world.now)
+        world.slurm.update_nodes(["pub1"], address="10.9.9.9")
+        return run(*arguments)
+
+    copies = Copies(world.site, replaced, stage.read, pause=0.01)
+    assert copies.attempt(OUT, threading.Event()) is None
+    assert stage.causes[-1].endswith("another machine serves pub1 now")
+
+
 def test_the_last_try_waits_for_no_end_of_the_job(stage: Stage) -> None:
     """Its results so far are worth more than none."""
     stage.copies.pause = 100.0
