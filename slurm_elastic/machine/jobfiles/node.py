@@ -23,8 +23,6 @@ from .wire import Channel, CopyError, Message
 
 STATE = "/var/lib/slurm-elastic-node/files"
 """A directory for each uid, with a file for each copied directory."""
-_UNREAD_NAMED = 50
-"""Files in one message, which is a line of bounded length."""
 
 
 def run(identity: Identity, channel: Channel) -> None:
@@ -203,9 +201,10 @@ def _give_back(header: Message, book: Book, channel: Channel) -> None:
         _check_different(header, book)
         with contextlib.suppress(FileNotFoundError):  # the job may have removed it
             tree = _tree(header, book.directory)
-    unread: list[str] = []
     sent: dict[str, os.stat_result | str] = {}
-    job_paths = [] if tree is None else _send_changes(tree, header, book, channel, unread, sent)
+    job_paths = [] if tree is None else _send_changes(tree, header, book, channel, sent)
+    missed = [] if tree is None else tree.unread
+    unread = [f"{path}: {reason}" for path, reason in missed if path not in book.own]
     channel.send(t="end", unread=unread)
     written: Message = {}
     while "done" not in (message := channel.receive()):
@@ -231,12 +230,12 @@ def _give_back(header: Message, book: Book, channel: Channel) -> None:
 
 
 def _send_changes(
-    tree: Tree, header: Message, book: Book, channel: Channel, unread: list[str],
+    tree: Tree, header: Message, book: Book, channel: Channel,
     sent: dict[str, os.stat_result | str],
 ) -> list[tuple[str, bool]]:  # fmt: skip
     """Send the changed files. Return all paths that came or that a job has made, each with whether
-    it is a directory. ``unread`` gets the changed files that could not be read, ``sent`` the status
-    of each file that was sent, and the target of each link.
+    it is a directory. ``sent`` gets the status of each file that was sent, and the target of each
+    link.
     """
     outputs = book.outputs_of_others() | set(header["outputs"])
     seen: list[tuple[str, bool]] = []
@@ -249,8 +248,7 @@ def _send_changes(
         except FileNotFoundError as error:
             tree.note(path, error)
         except PermissionError as error:
-            if len(unread) < _UNREAD_NAMED:
-                unread.append(f"{path}: {error.strerror}")
+            tree.miss(path, error)
     return seen
 
 

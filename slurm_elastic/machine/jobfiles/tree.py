@@ -23,6 +23,8 @@ TEMPORARY = ".slurm-elastic-"
 """The beginning of the names of unfinished files, which are never copied."""
 _DRAFT = ".tmp"
 _MAX_NOTES = 20
+_MAX_UNREAD = 50
+"""Files in one message, which is a line of bounded length."""
 _SYNC_EVERY_BYTES = 64 << 20
 _SAMPLE_BYTES = 64 << 10
 _LOCK_WAIT_S = 5.0
@@ -34,7 +36,8 @@ _NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 class Tree:
     """The directory ``path``. ``exclude``: patterns of files to leave out. ``one_file_system``:
     leave out file systems that are mounted below it, because another user may own them. ``notes``:
-    the files that were left out, each with the reason.
+    the files that were left out, each with the reason. ``unread``: those of them that their user
+    may not read.
     """
 
     guarded_by: ClassVar[dict[str, str]] = {"descriptor": "to write one unfinished file"}
@@ -52,11 +55,18 @@ class Tree:
         self._temporaries = 0
         self.locks = locks or Locks(None)
         self.notes: list[str] = []
+        self.unread: list[tuple[str, str]] = []
 
     def note(self, path: str, reason: object) -> None:
         """Record that a file is left out, or has another name."""
         if len(self.notes) < _MAX_NOTES:
             self.notes.append(f"{path}: {getattr(reason, 'strerror', None) or reason}")
+
+    def miss(self, path: str, error: OSError) -> None:
+        """Record that a file or directory cannot be read."""
+        self.note(path, error)
+        if isinstance(error, PermissionError) and len(self.unread) < _MAX_UNREAD:
+            self.unread.append((path, error.strerror or str(error)))
 
     def note_mount(self, error: OSError) -> None:
         """Record once that a file system mounted below the directory is left out."""
@@ -79,13 +89,16 @@ class Tree:
                 try:
                     status = os.lstat(name, dir_fd=here)
                 except OSError as error:
-                    self.note(path, error)
+                    self.miss(path, error)
                     continue
                 if stat.S_ISDIR(status.st_mode):
                     if self._device not in (None, status.st_dev):
                         self.note_mount(_mounted(path))
                         continue
-                    entered.append(name)
+                    if os.access(name, os.R_OK | os.X_OK, dir_fd=here, effective_ids=True):
+                        entered.append(name)
+                    else:
+                        self.miss(path, PermissionError(errno.EACCES, os.strerror(errno.EACCES)))
                 elif not stat.S_ISREG(status.st_mode) and not stat.S_ISLNK(status.st_mode):
                     self.note(path, "a special file, which is not copied")
                     continue

@@ -365,6 +365,19 @@ def test_an_output_that_has_gone_since_the_last_copy_is_named(ends: Ends) -> Non
     assert ends.owed == []
 
 
+def test_a_directory_that_cannot_be_read_stays_on_the_machine(ends: Ends) -> None:
+    ends.do("out")
+    closed = ends.machine / "work" / "closed"
+    closed.mkdir()
+    write(closed / "result", "the job's result")
+    own(closed)
+    closed.chmod(0o200)
+    result = ends.do("back")
+    assert (result["ok"], result["final"]) == (False, True)
+    assert result["reason"] == "all came back but closed: Permission denied"
+    assert (closed / "result").exists()
+
+
 def test_root_knows_whose_files_are_owed_without_reading_what_users_write(ends: Ends) -> None:
     write(ends.work / "input", "input")
     ends.do("out", 7)
