@@ -52,9 +52,8 @@ def run(order: Message, channel: Channel, locks: Locks) -> Message:
     try:
         tree = Tree(directory, order["exclude"], locks=locks)
     except OSError as error:
-        # On the way back its user may still make it again, in time.
-        is_final = order["do"] == "out"
-        raise CopyError(f"{directory}: {error.strerror}", final=is_final) from None
+        # Not final: its user may make it again, and a file system may be away for a moment.
+        raise CopyError(f"{directory}: {error.strerror}") from None
     # The machine takes the user and the job from slurm-elasticd's ssh command, not from us.
     header = {name: order[name] for name in _PASSED_ON}
     of_outputs = [os.path.normpath(os.path.dirname(path)) for path in outputs]
@@ -415,7 +414,7 @@ def _take_output(
             base = _write_output(
                 order, path, base, begin, blocks, locks=tree.locks, wait=channel.beat
             )
-        except (FileNotFoundError, *_ONE_FILE) as error:
+        except _ONE_FILE as error:
             tree.note(path, error)
             lost.append(f"{path}: {error.strerror or error}")
             return {}

@@ -294,6 +294,31 @@ def test_the_output_of_one_job_is_no_file_of_another(pair: Pair) -> None:
     assert names(pair.node) == []
 
 
+def test_a_place_that_is_away_on_the_head_is_tried_again(pair: Pair) -> None:
+    """As with autofs, or while a server restarts."""
+    away = pair.head.with_name("away")
+    logs = pair.head.with_name("logs")
+    pair.output_of = {JOB: logs / "out.txt"}
+    logs.mkdir()
+    pair.head.rename(away)
+    with (
+        open(os.devnull, "r+b") as nothing,
+        pytest.raises(CopyError, match="No such file") as error,
+    ):
+        head.run(pair.order("out", JOB), Channel(nothing, nothing), pair.locks)
+    assert not error.value.final
+    away.rename(pair.head)
+    pair.do("out")
+    (pair.node / "out.txt").write_text("the only output")
+    logs.rmdir()
+    with pytest.raises(CopyError, match=r"out\.txt: No such file") as error:
+        pair.do("back")
+    assert not error.value.final
+    logs.mkdir()
+    pair.do("back")
+    assert (logs / "out.txt").read_text() == "the only output"
+
+
 def test_an_output_that_has_gone_is_named(pair: Pair) -> None:
     pair.do("out")
     assert pair.do("back")["notes"] == [], "a node on which the job writes no output"
@@ -891,7 +916,7 @@ def test_a_machine_cannot_send_what_is_excluded(pair: Pair) -> None:
 
 
 def _sends_a_key(
-    tree: Tree, header: object, book: object, channel: Channel, unread: list[str], *_: object
+    tree: Tree, header: object, book: object, channel: Channel, *_: object
 ) -> list[object]:
     channel.send(t="f", p=".ssh/keys", s=3, m=0, mode=0o600, base=None)
     return []
