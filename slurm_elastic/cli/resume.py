@@ -6,6 +6,7 @@ import argparse
 from collections.abc import Sequence
 
 from slurm_elastic.base.errors import ConfigError
+from slurm_elastic.base.hostlist import HostlistError, expand
 from slurm_elastic.cli.giving_orders import (
     PlannedOrder,
     Subparsers,
@@ -84,8 +85,20 @@ def _no_order_error(config: Config, subject: str, directives: Sequence[Directive
     if not directives:
         return ConfigError("nothing is paused or drained")
     choices = ", ".join(d.word.argument for d in directives)
-    try:
-        scope_named(config, subject, nodes=True)
-    except ConfigError as error:
-        return ConfigError(f"{error}; paused or drained: {choices}")
+    if not _names_nodes(config, subject):
+        try:
+            scope_named(config, subject, nodes=True)
+        except ConfigError as error:
+            return ConfigError(f"{error}; paused or drained: {choices}")
     return ConfigError(f"{subject!r} is not paused or drained; choose from: {choices}")
+
+
+def _names_nodes(config: Config, text: str) -> bool:
+    """Whether the text is a list of nodes that pools have."""
+    try:
+        nodes = expand(text)
+    except HostlistError:
+        return False
+    return bool(nodes) and {*nodes} <= {
+        node for pool in config.pools for node in expand(pool.nodes)
+    }

@@ -114,6 +114,8 @@ def test_resume_ends_it_and_says_what_there_is_where_there_is_none(
     told(capsys)
     assert main(["resume", "onprem", "--config", file]) == 2
     assert "'onprem' is not paused or drained; choose from: pool:rack" in capsys.readouterr().err
+    assert main(["resume", "op1", "--config", file]) == 2  # such as after its replacement
+    assert "'op1' is not paused or drained; choose from" in capsys.readouterr().err
     assert main(["resume", "rack", "--config", file]) == 0
     assert told(capsys) == "order ended: pool rack is paused by root\n"
     assert ledger.directives.all() == ()
