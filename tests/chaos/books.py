@@ -164,6 +164,8 @@ class Books:
     def lose(self) -> None:
         """From now on the ledger may lack what was."""
         self.lost_at = self._stage.sched.now
+        if self._stage.orders is not None:
+            self._stage.orders.books.lose()
         for cloud in self._stage.clouds.values():
             cloud.listed.clear()
 
@@ -296,17 +298,36 @@ class Books:
         config = self._stage.config
         public = {c.name for c in config.clouds if c.location is Location.PUBLIC}
         counts = Counter(m.cloud for m in machines)
-        if config.limits.nodes is not None and len(machines) > config.limits.nodes:
-            self.wrong("limit", f"{len(machines)} machines, {config.limits.nodes} may be")
+        most = self._most("", "nodes", config.limits.nodes)
+        if most is not None and len(machines) > most:
+            self.wrong("limit", f"{len(machines)} machines, {most} may be")
+        self._pool_limits(machines)
         dollars = {name: counts[name] * 0.10 + off[name] * DISK for name in public}
         new = machines[0].cloud  # one that was found again may have passed a bound before this
-        bounds = [(new, config.cloud(new).limits.dollars_per_hour, dollars.get(new, 0.0))]
+        key = "dollars_per_hour"
+        own = self._most(f"cloud:{new}", key, config.cloud(new).limits.dollars_per_hour)
+        bounds = [(new, own, dollars.get(new, 0.0))]
         if new in public:
-            bounds.append(("", config.limits.dollars_per_hour, sum(dollars.values())))
+            bound = self._most("", key, config.limits.dollars_per_hour)
+            bounds.append(("", bound, sum(dollars.values())))
         for name, bound, spent in bounds:
             # Of an adopted machine the worst price is not known for sure.
             if bound is not None and spent > bound + 1e-9 and self.lost_at < 0:
                 self.wrong("limit", f"${spent:.2f}/h of {name or 'all'}, {bound} may be")
+
+    def _most(self, scope: str, key: str, configured: float | None) -> float | None:
+        """By the configuration, or by what an operator has ordered."""
+        orders = self._stage.orders
+        return configured if orders is None else orders.books.most(scope, key, configured)
+
+    def _pool_limits(self, machines: Sequence[Instance]) -> None:
+        """Of the pool in which a machine is made or started."""
+        new = machines[0].node
+        pool = next(p for p in self._stage.config.pools if new in expand(p.nodes))
+        mine = [m for m in machines if m.node in expand(pool.nodes)]
+        most = self._most(f"pool:{pool.name}", "max_nodes", pool.max_nodes)
+        if most is not None and len(mine) > most:
+            self.wrong("limit", f"{len(mine)} machines of {pool.name}, {most} may be")
 
     # when a purchase is decided
 
@@ -321,6 +342,8 @@ class Books:
                 return
             if (cloud := spec.pool.cloud) not in self._learnt():
                 self.wrong("bought unread", f"{spec.nodes}: the ledger never had what {cloud} has")
+            if self._stage.orders is not None:
+                self._stage.orders.books.intends(spec.nodes)
             found = self.rows()
             if found is not None:
                 self._decided[spec.generation] = _then(*found)
@@ -332,6 +355,8 @@ class Books:
 
         def start(launch: Launch, machine: Machine, *rest: Any) -> Machine | None:
             begun = real(launch, machine, *rest)
+            if begun is not None and self._stage.orders is not None:
+                self._stage.orders.books.intends((machine.instance.node,))
             found = self.rows()
             if begun is not None and found is not None:
                 self._decided[machine.instance.id] = _then(*found)

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from tests.chaos.lie_weather import lying
+from tests.chaos.order_weather import ordered
 from tests.chaos.sites import two_heads
 
 HOUR = 3600.0
@@ -49,6 +50,7 @@ def run(seed: int, *, keep: bool = False) -> Outcome:
     stage = Stage(seed, keep=keep)
     kind = ", ".join(name for name, has in (
         (stage.kind, True), ("two heads", stage.pair is not None), ("lies", lying(seed)),
+        ("orders", ordered(seed)),
     ) if has)  # fmt: skip
     try:
         weather = Weather(stage)
@@ -79,6 +81,8 @@ def rest(stage, weather) -> None:
     weather.heal()
     healed = stage.sched.now
     stage.be_calm()
+    if stage.orders is not None:
+        _take_orders_back(stage)
     _settle_down(stage)
     if stage.keeps:
         weather.come_back()
@@ -87,6 +91,25 @@ def rest(stage, weather) -> None:
         _settle_down(stage)
     if not stage.books.wrongs:
         stage.books.settle(healed)
+
+
+def _take_orders_back(stage) -> None:
+    """First they come true, then nothing is ordered any more."""
+    orders, deadline = stage.orders, stage.sched.now + HOUR
+    while stage.sched.lives("operator"):
+        stage.advance(5.0)
+    orders.reload_plain()
+    while (trouble := orders.books.outstanding()) and not stage.books.wrongs:
+        stage.advance(60.0, step=30.0)
+        for owner in stage.owners:
+            stage.start(owner)
+        if stage.sched.now > deadline:
+            stage.books.wrong("order", trouble)
+    while not stage.books.wrongs and not orders.take_all_back():
+        stage.advance(60.0, step=30.0)
+        if stage.sched.now > deadline + HOUR:
+            stage.books.wrong("order", "orders cannot be taken back")
+    stage.release_held()
 
 
 def _settle_down(stage) -> None:
@@ -156,7 +179,7 @@ def _next(place: Any) -> int:
 def _alone(number: Callable[[], int], given: argparse.Namespace) -> None:
     """On one processor, as one thread runs at a time."""
     sabotage = given.sabotage
-    kinds = ((given.two_heads, two_heads), (given.lies, lying))
+    kinds = ((given.two_heads, two_heads), (given.lies, lying), (given.orders, ordered))
     _wanted[:] = [is_so for asked, is_so in kinds if asked]
     processors = sorted(os.sched_getaffinity(0))
     os.sched_setaffinity(0, {processors[number() % len(processors)]})
@@ -196,6 +219,7 @@ WRONGS = {
     "lost jobs": ("job lost", "node given up", "ended in use"),
     "spoilt images gone on from": ("spoilt image", "image of another job"),
     "limits passed": ("limit",),
+    "orders that did not come true, or refused without need": ("order",),
     "machines of others ended": ("somebody else's",),
     "not accounted for": ("cents",),
     "threads that died, stuck, unforeseen": ("thread died", "stuck", "unforeseen"),
@@ -290,6 +314,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument(
         "--sabotages", action="store_true", help="print which defects are found, and by what"
     )
+    parser.add_argument("--orders", action="store_true", help="only the seeds with orders")
     parser.add_argument("--sabotage", help=argparse.SUPPRESS)
     parser.add_argument("--trace", action="store_true", help="print all that happens in the one")
     return parser.parse_args()

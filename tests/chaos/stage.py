@@ -55,6 +55,7 @@ from tests.chaos.disk import HeadDisk
 from tests.chaos.fakes import CHANGES, Account, Cloud, Saver, Slurm, is_up, runs
 from tests.chaos.head_books import HOSTS, host_of
 from tests.chaos.lie_weather import RECORD, LieWeather
+from tests.chaos.order_weather import OPERATOR, OrderWeather
 from tests.chaos.pair import Pair, owner_on
 from tests.chaos.scheduler import Event, Lock, Scheduler, Threading, Worker
 from tests.chaos.sites import keeping, site_of, two_heads
@@ -121,6 +122,8 @@ class Stage:
         self.unheard: set[str] = set()
         self.lies: LieWeather | None = None
         self.anew_at = float("-inf")
+        self.orders: OrderWeather | None = None
+        self._stops: dict[str, Event] = {}
         self.lengths: dict[int, float] = {}
         self._running: dict[tuple[int, int], float] = {}
         self.ledger: Ledger | None = None
@@ -265,6 +268,7 @@ class Stage:
 
     def _daemon_as(self, config: Config, head: Head | None, closing: contextlib.ExitStack) -> bool:
         sched, stop = self.sched, Event()
+        self._stops[sched.current.owner] = stop
         clouds: Mapping[str, Any] = self.clouds
         slurm: Any = self.slurm
         spool = Spool(config.state)
@@ -335,6 +339,7 @@ class Stage:
             monotonic=lambda: sched.now, stop=Event(),
         )  # fmt: skip
         service = Service(site, KeyedExecutor(2))
+        self._stops[sched.current.owner] = site.stop  # type: ignore[assignment]
         if self.pair is None or self.pair.books.acts(sched.current.owner):
             self.service = service
         watch = service.reader.machines
@@ -384,6 +389,23 @@ class Stage:
                 self.kill(owner)
                 self.start(owner)
 
+    def restart_with(self, config: Config) -> None:
+        """All services are restarted with that configuration."""
+        self.note("another configuration")
+        self.config = config
+        for owner in self.owners:
+            if self.sched.lives(owner) and self.may_start(owner):
+                self.kill(owner)
+                self.start(owner)
+
+    def end_gently(self, owner: str) -> bool:
+        """As SIGTERM does. Whether the service is there; of two heads they stand by afterwards."""
+        if self.pair is not None or not self.sched.lives(owner) or owner not in self._stops:
+            return False
+        self.note(f"SIGTERM {owner}")
+        self._stops[owner].set()
+        return True
+
     def die_at(self, owner: str, point: str) -> None:
         self._armed[owner] = point
 
@@ -413,7 +435,7 @@ class Stage:
     def power_cut(self) -> None:
         """The head node loses its power."""
         self.struck["power cut of the head"] += 1
-        for owner in (DAEMON, CKPTMAN):
+        for owner in (DAEMON, CKPTMAN, OPERATOR):
             self._armed.pop(owner, None)
             self.sched.kill(owner)
             self.sched.reap(owner)
@@ -425,11 +447,11 @@ class Stage:
 
     def close(self) -> None:
         """Whatever the run came to."""
-        for owner in self.owners:
+        for owner in (*self.owners, OPERATOR):
             self.sched.go_on(owner)
             self.sched.kill(owner)
         self.sched.turns = 0
-        for owner in self.owners:
+        for owner in (*self.owners, OPERATOR):
             self.sched.reap(owner)
             self.files.close(owner)
         if self.pair is not None:
@@ -474,7 +496,16 @@ class Stage:
         self.lengths[job] = length
         self.books.submitted(job)
         cloud = self.nodes[among[0]]
+        if self.orders is not None:  # it may be sent to the partition of another cloud
+            among = tuple(self.nodes)
         self.slurm.submit(job, among, count, partitions=(cloud,), node_count=count, **fields)
+
+    def release_held(self) -> None:
+        """Somebody releases the jobs that had too little room by an earlier configuration."""
+        for job in self.slurm.queue().values():
+            if job.reason in ("JobHeldUser", "JobHeldAdmin"):
+                self.struck["orders: a held job is released"] += 1
+                self.slurm.release(job.id)
 
     def died(self, job: SlurmJob) -> None:
         """A job that must not be requeued ends with its node."""

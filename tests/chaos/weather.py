@@ -19,6 +19,7 @@ from slurm_elastic.base.faults import POINTS
 from slurm_elastic.policies.nodes.node_state import Phase, phase
 from tests.chaos.head_weather import HeadWeather
 from tests.chaos.lie_weather import LieWeather, lying
+from tests.chaos.order_weather import OrderWeather, ordered
 from tests.chaos.stage import CKPTMAN, DAEMON
 
 if TYPE_CHECKING:
@@ -60,6 +61,10 @@ class Weather:
             chance = random.Random(f"{stage.seed} lie weather")
             stage.lies = LieWeather(stage, chance, self._later, self._count_anew)
             self.families += stage.lies.families
+        if ordered(stage.seed):
+            chance = random.Random(f"{stage.seed} order weather")
+            stage.orders = OrderWeather(stage, chance, self._later)
+            self.families += stage.orders.families
         if self._rng.random() < 0.3:  # a new ledger, and no cloud can be read
             self._unreadable()
             self._later(self._rng.uniform(5.0, 40.0), self._burst)
@@ -81,8 +86,9 @@ class Weather:
             (FAMILIES | STOPPED)[rng.choice(self._usual)](self)
         if self._heads is not None:
             self._heads.blow()
-        if stage.lies is not None:
-            stage.lies.blow()
+        for more in (stage.lies, stage.orders):
+            if more is not None:
+                more.blow()
         for owner in stage.owners:
             self._have_started(owner)
 
