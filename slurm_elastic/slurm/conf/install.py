@@ -373,7 +373,7 @@ def taken_back(
         _, restart_needed = tell_slurmctld(config, version, restart)
         is_read = not restart_needed and controller.is_up(settings)
     answers = "answers" if controller.is_up(settings) else "does not answer"
-    if files.has_changes and not is_read and _may_use(settings):
+    if files.has_changes and not is_read and _may_use(settings, restart):
         files.keep_changes()
         return SlurmElasticError(
             f"{error}; slurmctld {answers}; all files are as before, but {programs} stays, because"
@@ -384,12 +384,13 @@ def taken_back(
     return SlurmElasticError(f"{error}; all files are as before, and slurmctld {answers}")
 
 
-def _may_use(settings: SlurmSettings) -> bool:
-    """Whether the running slurmctld calls our programs, or does not say whether it does."""
+def _may_use(settings: SlurmSettings, restart: str | None) -> bool:
+    """Whether the running slurmctld calls our programs, or may call them without an answer."""
     try:
         return controller.uses(settings, settings.programs_dir)
     except SlurmError:
-        return True
+        # A slurmctld that does not answer after a restart has started on the old files, if at all.
+        return restart is None
 
 
 def tell_slurmctld(
