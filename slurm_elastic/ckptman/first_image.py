@@ -20,6 +20,9 @@ from slurm_elastic.slurm.client import requeue_setting
 
 log = logging.getLogger(__name__)
 
+VERIFICATION_S = 1800.0
+"""Seconds for which slurm-elasticd leaves the lift alone: more than the largest image takes."""
+
 
 def verify_new(site: CheckpointSite, method: Checkpointer, image: Image) -> bool:
     """Verify an image that the method made just now. Returns whether ``--no-requeue`` was lifted.
@@ -64,7 +67,9 @@ def _is_lifted_by_another(site: CheckpointSite, job: SlurmJob) -> bool:
 
 def _lift(site: CheckpointSite, job: SlurmJob) -> bool:
     try:
-        requeue_setting.lift_until_it_runs(site.slurm, site.ledger, job, site.now())
+        # slurm-elasticd puts back what was lifted a while ago and is not needed, as the job runs.
+        lifted_at = site.now() + VERIFICATION_S
+        requeue_setting.lift_until_it_runs(site.slurm, site.ledger, job, lifted_at)
     except (SlurmError, sqlite3.Error) as error:
         log.info("--no-requeue is not lifted yet job=%s error=%s", job.label, error)
         return False

@@ -17,6 +17,7 @@ from slurm_elastic.ckptman import migration, service
 from slurm_elastic.ckptman.after_requeue import MAX_HOLD_RELEASES
 from slurm_elastic.ckptman.decide import NO_DEADLINE
 from slurm_elastic.ckptman.executor import KeyedExecutor, Urgency, WorkKind
+from slurm_elastic.ckptman.first_image import VERIFICATION_S
 from slurm_elastic.ckptman.nodes import MARK, apply_threats
 from slurm_elastic.ckptman.origins import ORIGIN_TIMEOUT_S
 from slurm_elastic.ckptman.recorder import lost_node_seconds
@@ -568,6 +569,8 @@ def test_no_requeue_is_lifted_before_a_long_verification(
     def verify(_: Image) -> None:
         rows = dict(world.ledger.requeues.lifted())
         seen.append((world.job(7).requeue, 7 in rows))
+        # slurm-elasticd would put back an older lift of a job that runs.
+        assert world.ledger.requeues.lifted(world.now + VERIFICATION_S - 1) == ()
         if not is_whole:
             raise CheckpointError("it is not whole")
 
