@@ -381,10 +381,10 @@ class SavesInPlace:
         """
         now = self._site.now()
         for number in snapshot.unsavable:
-            if number not in moving_jobs and self._is_over(number, snapshot.jobs, now):
+            if number not in moving_jobs and self._is_over(number, snapshot.jobs):
                 verdicts.forget(self._site, number)
         for number, (image, *_) in snapshot.images.items():
-            if number in moving_jobs or not self._is_over(number, snapshot.jobs, now):
+            if number in moving_jobs or not self._is_over(number, snapshot.jobs):
                 continue
             if now >= self._failed_removals.get(image.job, _FailedRemoval()).until:
                 crew.submit(
@@ -395,7 +395,7 @@ class SavesInPlace:
         """Remove the images, unless the job was requeued since."""
         site = self._site
         try:
-            if not self._is_over(image.job, site.jobs.read(), site.now()):
+            if not self._is_over(image.job, site.jobs.read()):
                 return
             method = site.checkpointers.get(image.method)
             if method is None:
@@ -425,13 +425,15 @@ class SavesInPlace:
                 error_text,
             )
 
-    def _is_over(self, number: int, jobs: Mapping[int, SlurmJob], now: float) -> bool:
+    def _is_over(self, number: int, jobs: Mapping[int, SlurmJob]) -> bool:
         job = jobs.get(number)
         if job is None:
+            # Not by the head's clock: a step of an hour would remove all images at once.
+            clock = self._site.monotonic()
             # A slurmctld that lost its state gives the first numbers again to new jobs.
             has_later_job = any(other > number for other in jobs)
             timeout_s = MISSING_JOB_TIMEOUT_S if has_later_job else LOST_STATE_TIMEOUT_S
-            return now - self._missing_since.setdefault(number, now) > timeout_s
+            return clock - self._missing_since.setdefault(number, clock) > timeout_s
         self._missing_since.pop(number)
         live_states = job.states & {"RUNNING", "PENDING", "COMPLETING", "STOPPED", "SUSPENDED"}
         return bool(job.states & ENDED) and not live_states

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -11,7 +12,11 @@ from msgspec.structs import asdict
 from slurm_elastic.base.errors import CheckpointError, SlurmError
 from slurm_elastic.base.report_once import ReportOnce
 from slurm_elastic.base.shared_dict import SharedDict
-from slurm_elastic.ckptman.saves import LOST_STATE_TIMEOUT_S, MISSING_JOB_TIMEOUT_S
+from slurm_elastic.ckptman.saves import (
+    LOST_STATE_TIMEOUT_S,
+    MISSING_JOB_TIMEOUT_S,
+    SavesInPlace,
+)
 from tests.ckptman.world import CkptWorld
 from tests.controller.world import PUB
 
@@ -51,6 +56,17 @@ def test_jobs_that_came_and_went_are_forgotten(world: CkptWorld) -> None:
     world.runs(7)
     world.advance(MISSING_JOB_TIMEOUT_S + 60)
     assert remembered(world) == {7}
+
+
+def test_a_step_of_the_heads_clock_ends_no_job(world: CkptWorld) -> None:
+    """Otherwise all images would be removed at once while slurmctld lacks its state."""
+    clock = world.now
+    saves = SavesInPlace(replace(world.ckpt, monotonic=lambda: clock), world.service.orders)
+    assert not saves._is_over(7, {})
+    world.now += 10 * LOST_STATE_TIMEOUT_S
+    assert not saves._is_over(7, {})
+    clock += 2 * LOST_STATE_TIMEOUT_S
+    assert saves._is_over(7, {})
 
 
 def test_of_a_job_with_images_it_is_known_since_when_it_is_missing(world: CkptWorld) -> None:
