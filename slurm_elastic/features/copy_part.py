@@ -167,7 +167,9 @@ class CopyServer(Server):
                 reason = await self._serve_epilog(client, hello.job)
             else:
                 reason = await self._serve_prolog(client, hello, nodes)
-        client.push(b"go\n" if reason == GO else f"no {reason}\n".encode())
+        # A line feed, as in the name of a directory, would begin another answer.
+        text = " ".join(reason.split())
+        client.push(b"go\n" if reason == GO else f"no {text}\n".encode())
 
     async def _serve_epilog(self, client: ServerClient, job: int) -> str:
         request = CopyRequest(job=job, nodes=(), back=True)

@@ -221,6 +221,7 @@ class CopyRunner:
             reason = ssh_error
         return CopyResult(
             reason=_readable(reason) or "no answer", final=bool(result.get("final")),
+            busy=bool(result.get("busy")),
             bases=result.get("bases", {}),
         )  # fmt: skip
 

@@ -377,7 +377,11 @@ class Copies:
             self._record(row.job, (row.node,), "copied-back", cause)
             return
         log.info("copy back failed job=%d node=%s reason=%s", row.job, row.node, result.reason)
-        if result.final or remaining_s <= self.pause:
+        if result.busy:
+            # Large files of another job are on their way into the directory. That may take
+            # out_within, and machine and network are well: the time for our files begins anew.
+            self._put(row, CopyState.OWED)
+        elif result.final or remaining_s <= self.pause:
             self._lose(row, result.reason)
 
     def _find_machine(self, row: JobCopy) -> Machine | None:

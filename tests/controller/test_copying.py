@@ -352,6 +352,15 @@ def test_a_machine_that_was_replaced_during_the_copy_starts_no_job(stage: Stage)
     assert stage.causes[-1].endswith("another machine serves pub1 now")
 
 
+def test_the_time_in_which_another_copy_is_in_the_way_does_not_count(stage: Stage) -> None:
+    stage.serve(OUT)
+    busy = CopyResult(reason="another copy has used it for too long", busy=True)
+    stage.results = [*[busy] * 40, DONE]
+    copies = Copies(stage.world.site, stage.run, stage.read, pause=30.0)
+    stage.bring_back(copies)
+    assert stage.states == ["back"]
+
+
 def test_the_last_try_waits_for_no_end_of_the_job(stage: Stage) -> None:
     """Its results so far are worth more than none."""
     stage.copies.pause = 100.0

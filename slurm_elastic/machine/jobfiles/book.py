@@ -21,8 +21,10 @@ from .identity import Identity
 from .tree import stamp
 from .wire import Channel, CopyError, Message
 
-LOCK_WAIT_S = 240.0
-"""How long a copy waits for another copy of the same directory."""
+LOCK_WAIT_S = {"out": 240.0, "back": 20.0}
+"""How long a copy waits for another copy of the same directory. A copy back reports soon that it
+waits, because this time does not count for it.
+"""
 _ENDING = ".json"
 State = list[int] | str | None
 """The stamp of a file, the target of a link, or None for a directory."""
@@ -54,8 +56,8 @@ class Book:
 
     def __enter__(self) -> Book:
         self._lock = os.open(self._path.with_suffix(".lock"), os.O_RDWR | os.O_CREAT, 0o600)
-        if not wait(self._locked, LOCK_WAIT_S, self._channel):
-            raise CopyError(f"{self.directory}: another copy has used it for too long")
+        if not wait(self._locked, LOCK_WAIT_S[self._identity.do], self._channel):
+            raise CopyError(f"{self.directory}: another copy has used it for too long", busy=True)
         with contextlib.suppress(FileNotFoundError, ValueError):
             content = json.loads(self._path.read_text())
             self.base, self.own = content["base"], content["own"]

@@ -45,20 +45,20 @@ def _head(order: Message, channel: Channel) -> Message:
             identity.become(user)
         return {"ok": True, **head.run(order, channel, Locks(place))}
     except CopyError as error:
-        reason, final = str(error), error.final
+        reason, final, busy = str(error), error.final, error.busy
     except OSError as error:
-        reason, final = _text(error), False
+        reason, final, busy = _text(error), False, False
     # The other end learns why, so that it keeps its files.
     _say(channel, reason, final=final)
     bases = order.get("bases", {})
-    return {"ok": False, "reason": reason, "final": final, "bases": bases}
+    return {"ok": False, "reason": reason, "final": final, "busy": busy, "bases": bases}
 
 
 def _node(command: str, channel: Channel) -> int:
     try:
         node.run(identity.read(command), channel)
     except CopyError as error:
-        _say(channel, str(error), final=error.final)
+        _say(channel, str(error), final=error.final, busy=error.busy)
     except OSError as error:
         _say(channel, f"on the machine: {_text(error)}", final=False)
     else:
@@ -66,9 +66,9 @@ def _node(command: str, channel: Channel) -> int:
     return 1
 
 
-def _say(channel: Channel, reason: str, *, final: bool) -> None:
+def _say(channel: Channel, reason: str, *, final: bool, busy: bool = False) -> None:
     with contextlib.suppress(OSError, CopyError):  # the other end has gone
-        channel.send(error=reason, final=final)
+        channel.send(error=reason, final=final, busy=busy)
 
 
 def _text(error: OSError) -> str:

@@ -27,11 +27,13 @@ _MAX_LINE = 4 << 20
 
 
 class CopyError(Exception):
-    """The copy has failed. ``final``: another try would fail, too."""
+    """The copy has failed. ``final``: another try would fail, too. ``busy``: it only waited for
+    another copy.
+    """
 
-    def __init__(self, reason: str, *, final: bool = False) -> None:
+    def __init__(self, reason: str, *, final: bool = False, busy: bool = False) -> None:
         super().__init__(reason)
-        self.final = final
+        self.final, self.busy = final, busy
 
 
 class UnreadableError(OSError):
@@ -66,7 +68,10 @@ class Channel:
             except ValueError:
                 raise CopyError("the other end does not keep to the protocol") from None
             if "error" in message:
-                raise CopyError(str(message["error"]), final=bool(message.get("final")))
+                raise CopyError(
+                    str(message["error"]), final=bool(message.get("final")),
+                    busy=bool(message.get("busy")),
+                )  # fmt: skip
             if "beat" not in message:
                 return message
 

@@ -118,7 +118,7 @@ def told(channel: Channel) -> Iterator[None]:
         yield
     except CopyError as error:
         with suppress(CopyError, OSError):
-            channel.send(error=str(error), final=error.final)
+            channel.send(error=str(error), final=error.final, busy=error.busy)
         raise
 
 
@@ -317,6 +317,17 @@ def test_a_place_that_is_away_on_the_head_is_tried_again(pair: Pair) -> None:
     logs.mkdir()
     pair.do("back")
     assert (logs / "out.txt").read_text() == "the only output"
+
+
+def test_a_copy_back_that_waits_for_a_copy_out_says_so(pair: Pair) -> None:
+    pair.do("out")
+    pair.monkeypatch.setitem(book.LOCK_WAIT_S, "back", 0.0)
+    lock = next(pair.state.glob("*.lock"))
+    with lock.open() as other:
+        fcntl.flock(other, fcntl.LOCK_EX)
+        with pytest.raises(CopyError, match="another copy has used it") as error:
+            pair.do("back")
+    assert (error.value.busy, error.value.final) == (True, False)
 
 
 def test_an_output_that_has_gone_is_named(pair: Pair) -> None:
@@ -1160,7 +1171,7 @@ def test_the_bundle_is_the_program(tmp_path: Path) -> None:
         capture_output=True, check=False, timeout=60,
     )  # fmt: skip
     assert json.loads(done.stdout) == {
-        "error": "files are copied for users, not for root", "final": True
+        "error": "files are copied for users, not for root", "final": True, "busy": False
     }  # fmt: skip
     assert done.returncode == 1
 

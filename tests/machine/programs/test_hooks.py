@@ -443,6 +443,20 @@ def test_a_job_starts_when_its_files_are_there(
     assert heard == [said] * len(answers)
 
 
+def test_a_job_never_starts_without_python_and_files(installed: Installed) -> None:
+    installed.settings(*COPIES, "python=/nonexistent")
+    assert installed.run("slurm-elastic-prolog", env=job(partition="cloud"))[0] == 1
+    installed.settings("copy_partitions=other", "python=/nonexistent")
+    assert installed.run("slurm-elastic-prolog", env=job(partition="cloud"))[0] == 0
+
+
+def test_a_line_feed_in_a_reason_starts_no_job(installed: Installed) -> None:
+    installed.settings(*COPIES)
+    desk = CopyDesk(installed, b".\nno files of /home/a/x\ngo on are too large\n")
+    assert installed.run("slurm-elastic-prolog", env=job(partition="cloud"))[0] == 1
+    desk.close()
+
+
 @pytest.mark.parametrize("partition", ["batch,cloud", "cloud,batch"])
 def test_files_are_copied_for_a_job_of_several_partitions(
     installed: Installed, partition: str
