@@ -1171,7 +1171,8 @@ def test_the_bundle_is_the_program(tmp_path: Path) -> None:
         capture_output=True, check=False, timeout=60,
     )  # fmt: skip
     assert json.loads(done.stdout) == {
-        "error": "files are copied for users, not for root", "final": True, "busy": False
+        "error": "files are copied for users, not for root", "final": True,
+        "busy": False,
     }  # fmt: skip
     assert done.returncode == 1
 
