@@ -61,8 +61,9 @@ def run(order: Message, channel: Channel, locks: Locks) -> Message:
     # While the job runs, nothing is removed, and a mark each minute would touch its directories.
     with marked(used if order["do"] != "outputs" else ()) as marks:
         if order["do"] == "out":
-            uid = int(order["uid"])
-            places = [_owned(place, uid) for place in used if place != "/" and os.path.isdir(place)]
+            places = [
+                _owned_place(place) for place in used if place != "/" and os.path.isdir(place)
+            ]
             channel.send(outputs=outputs, places=places, marks=marks, **header)
         else:
             present = [_present(order, output) for output in order["outputs"]]
@@ -85,11 +86,11 @@ def run(order: Message, channel: Channel, locks: Locks) -> Message:
     return {**result, "notes": [*tree.notes, *result["notes"]]}
 
 
-def _owned(path: str, uid: int) -> list[str | list[bool]]:
-    """The path of a directory, and for each directory on the way whether the user owns it."""
+def _owned_place(path: str) -> list[str | list[int]]:
+    """The path of a directory, and the owner of each directory on the way."""
     names = path.strip("/").split("/")
     ups = ["/" + "/".join(names[: i + 1]) for i in range(len(names))]
-    return [path, [os.stat(up).st_uid == uid for up in ups]]
+    return [path, [os.stat(up).st_uid for up in ups]]
 
 
 def _size_of(path: str) -> int:

@@ -34,8 +34,8 @@ def run(identity: Identity, channel: Channel) -> None:
     if header["do"] == "back":
         _wait_for_end(identity, channel)
     if header["do"] == "out":
-        for path, owned in header["places"]:
-            make_place(str(path), owned, identity.uid, identity.gid)
+        for path, owners in header["places"]:
+            make_place(str(path), owners, identity.uid, identity.gid)
     # The last steps that need root. After ``become`` nothing that the head sends can reach the
     # files of other users.
     place = _state_directory(identity.uid, identity.gid)

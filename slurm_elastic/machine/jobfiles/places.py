@@ -19,10 +19,10 @@ _SYSTEM = frozenset(
 """Top directories of the system, with those that begin with "lib"."""
 
 
-def make_place(path: str, owned: Sequence[bool], uid: int, gid: int) -> None:
-    """Make a directory for the user, as root, and the missing directories above it. ``owned``: for
-    each directory on the way, whether the user owns it on the head; root owns the other
-    directories.
+def make_place(path: str, owners: Sequence[int], uid: int, gid: int) -> None:
+    """Make a directory for the user, as root, and the missing directories above it. ``owners``: for
+    each directory on the way, the uid of its owner on the head. A directory of another user gets
+    this owner in the end, or it would stay closed to them for as long as the machine lives.
 
     Root enters only directories that no user can change. From the first other directory on, the
     user's rights make the rest.
@@ -32,32 +32,44 @@ def make_place(path: str, owned: Sequence[bool], uid: int, gid: int) -> None:
         raise CopyError(f"{path!r} is no plain path", final=True)
     is_of_system = names[0] in _SYSTEM or names[0].startswith("lib")
     here = os.open("/", os.O_RDONLY | os.O_DIRECTORY)
+    of_others: list[tuple[int, int]] = []
     try:
         for number, name in enumerate(names):
             try:
-                if not is_of_system:
-                    _make(name, here, (uid, gid) if owned[number] else None)
+                owner = owners[number]
+                is_made = not is_of_system and _make(
+                    name, here, (uid, gid) if owner == uid else None
+                )
                 below = _enter(name, here)
             except (FileNotFoundError, NotADirectoryError, IndexError):
                 return  # its use says so
             os.close(here)
             here = below
+            if is_made and owner not in (0, uid):
+                of_others.append((os.dup(here), owner))
             status = os.fstat(here)
             if status.st_uid != 0 or status.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
                 _as_user(uid, gid, here, names[number + 1 :])
                 return
     finally:
         os.close(here)
+        # Last: root enters no directory that its owner could change meanwhile.
+        for descriptor, owner in of_others:
+            os.fchown(descriptor, owner, -1)
+            os.fchmod(descriptor, 0o711)
+            os.close(descriptor)
 
 
-def _make(name: str, here: int, owner: tuple[int, int] | None) -> None:
+def _make(name: str, here: int, owner: tuple[int, int] | None) -> bool:
+    """Make a directory. False if it exists."""
     try:
         # Users of one machine need not see each other's files: the mode is 0700.
         os.mkdir(name, 0o755 if owner is None else 0o700, dir_fd=here)
     except FileExistsError:
-        return
+        return False
     if owner is not None:
         os.chown(name, *owner, dir_fd=here, follow_symlinks=False)
+    return True
 
 
 def _enter(name: str, here: int) -> int:

@@ -1009,23 +1009,34 @@ def test_root_makes_what_is_missing_for_the_user(
     top: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir("/")
-    places.make_place(f"{top}/project/mine", [False, False, True], 7, 8)
+    places.make_place(f"{top}/project/mine", [0, 0, 7], 7, 8)
     assert [p.stat().st_uid for p in (top, top / "project")] == [0, 0]
     mine = top / "project" / "mine"
     assert (mine.stat().st_uid, mine.stat().st_gid) == (7, 8)
-    places.make_place(f"{mine}/more", [False] * 4, 7, 8)
+    places.make_place(f"{mine}/more", [0] * 4, 7, 8)
     assert (mine / "more").stat().st_uid == 7
     assert [p.stat().st_mode & 0o777 for p in (top, mine, mine / "more")] == [0o755, 0o700, 0o700]
     (mine / "trap").symlink_to("/etc")
-    places.make_place(f"{mine}/trap/evil", [False] * 5, 7, 8)
+    places.make_place(f"{mine}/trap/evil", [0] * 5, 7, 8)
     assert not Path("/etc/evil").exists()
 
 
 @as_root
+def test_a_directory_of_another_user_is_made_for_its_owner(top: Path) -> None:
+    """As for a job with its output in a colleague's home: the colleague's next job needs it."""
+    places.make_place(f"{top}/colleague/of-mine", [0, 9, 7], 7, 8)
+    home = top / "colleague"
+    assert (home.stat().st_uid, home.stat().st_mode & 0o777) == (9, 0o711)
+    assert (home / "of-mine").stat().st_uid == 7
+    places.make_place(str(home), [0, 9], 9, 9)
+    assert home.stat().st_uid == 9
+
+
+@as_root
 def test_a_directory_of_root_stays_roots(top: Path) -> None:
-    places.make_place(f"{top}/shared", [False, False], 7, 8)
+    places.make_place(f"{top}/shared", [0, 0], 7, 8)
     assert (top / "shared").stat().st_uid == 0
-    places.make_place(f"{top}/shared", [True, True], 7, 8)
+    places.make_place(f"{top}/shared", [7, 7], 7, 8)
     assert (top / "shared").stat().st_uid == 0, "what is there is never given away"
 
 
@@ -1034,7 +1045,7 @@ def test_a_directory_of_root_stays_roots(top: Path) -> None:
 def test_root_makes_nothing_below_the_systems_directories(place: str) -> None:
     made = Path(place) / "slurm-elastic-test.d" / "x"
     try:
-        places.make_place(str(made), [True] * 5, 7, 8)
+        places.make_place(str(made), [7] * 5, 7, 8)
         assert not made.parent.exists()
     finally:
         subprocess.run(["rm", "-rf", str(made.parent)], check=True)
@@ -1044,7 +1055,7 @@ def test_root_makes_nothing_below_the_systems_directories(place: str) -> None:
 @pytest.mark.parametrize("path", ["/home/../etc/x", "/home//x", "/", "home/x", "/home/./x"])
 def test_a_place_is_a_plain_path(path: str) -> None:
     with pytest.raises(CopyError, match="no plain path"):
-        places.make_place(path, [True] * 5, 7, 8)
+        places.make_place(path, [7] * 5, 7, 8)
 
 
 def test_the_head_names_no_place_that_it_lacks(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -1060,8 +1071,8 @@ def test_the_head_names_no_place_that_it_lacks(pair: Pair, monkeypatch: pytest.M
         monkeypatch.setattr(channel, "receive", lambda: {"shared": [], "outputs": []})
         head.run(order, channel, pair.locks)
     (header,) = sent
-    depth = str(pair.head).count("/")
-    assert header["places"] == [[str(pair.head), [False] * depth]]
+    owners = [path.stat().st_uid for path in (pair.head, *pair.head.parents)][-2::-1]
+    assert header["places"] == [[str(pair.head), owners]]
     assert not {"uid", "gid", "groups", "job", "do"} & set(header)
 
 
