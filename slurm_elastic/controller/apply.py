@@ -40,7 +40,6 @@ from slurm_elastic.controller.launch import assign_addresses, hide_names
 from slurm_elastic.controller.lost_nodes import group_by_cause, set_lost_down, set_unused_down
 from slurm_elastic.controller.open_launches import (
     confirm_launches,
-    find_jobs_of_nodes,
     retry_launches,
     waits_for,
 )
@@ -54,6 +53,7 @@ from slurm_elastic.controller.snapshot import (
     read_all_nodes,
 )
 from slurm_elastic.controller.stale_machines import find_stale_machines
+from slurm_elastic.controller.whole_jobs import find_jobs_of_nodes
 from slurm_elastic.model.causes.machine_ends import PoweredUpAgain
 from slurm_elastic.model.causes.refusals import CloudUnlisted
 from slurm_elastic.model.causes.repairs import AlreadyServed

@@ -8,11 +8,11 @@ from collections.abc import Mapping, Sequence
 
 from msgspec.structs import replace
 
-from slurm_elastic.base.errors import SlurmError
 from slurm_elastic.controller.context import Site
 from slurm_elastic.controller.launch import Launched, LaunchOutcome, launch, rebuild_spec
 from slurm_elastic.controller.provision import provision
 from slurm_elastic.controller.snapshot import CORRELATION
+from slurm_elastic.controller.whole_jobs import find_jobs_of_nodes
 from slurm_elastic.model.causes import AnyCause
 from slurm_elastic.model.causes.composed import RepetitionFailed
 from slurm_elastic.model.cluster import Instance, NodeRequest
@@ -133,15 +133,3 @@ def _is_suspended(site: Site, row: Launch) -> bool:
 def waits_for(view: Mapping[str, SlurmNode], node: str) -> bool:
     """Whether Slurm waits for the node to come up."""
     return node in view and phase(view[node]) is Phase.POWERING_UP
-
-
-def find_jobs_of_nodes(site: Site, nodes: Sequence[str]) -> Mapping[int, Sequence[str]]:
-    """Return the jobs that hold or wait for any of these nodes, with all their nodes. If Slurm does
-    not answer, return none; each node is then served by itself.
-    """
-    try:
-        queue = site.slurm.jobs()
-    except SlurmError:
-        return {}
-    asked_nodes = set(nodes)
-    return {j.id: j.nodes for j in queue if not asked_nodes.isdisjoint(j.nodes)}

@@ -2,7 +2,8 @@
 then on the next, and gives the nodes back to Slurm for which no offer is left.
 
 A multi-node job gets machines for all its nodes or for none (``policies.launch.gang``). If the
-known bounds leave too little room for all, its launch is not begun (``shortfall``).
+known bounds leave too little room for all, in whichever pools and requests its nodes are, its
+launch is not begun (``whole_jobs``, ``shortfall``).
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from msgspec.structs import replace
 
 from slurm_elastic.base.errors import AuthError, ProviderError, bounded
 from slurm_elastic.base.faults import reach
+from slurm_elastic.base.grouping import group_by
 from slurm_elastic.base.hostlist import compress
 from slurm_elastic.controller.awaited_nodes import AwaitedNodes
 from slurm_elastic.controller.boots import record_registrations
@@ -34,6 +36,7 @@ from slurm_elastic.controller.launch_decisions import (
     record_ranking,
 )
 from slurm_elastic.controller.shortfall import Shortfall, refuse_jobs
+from slurm_elastic.controller.whole_jobs import WholeJobs, judge_whole_jobs
 from slurm_elastic.model.causes import AnyCause, Quoted
 from slurm_elastic.model.causes.limits import (
     BootCap,
@@ -92,24 +95,20 @@ def provision(
     owners: Owners = {}
     for find in site.extensions.find_owners if not trouble else ():
         owners = {**owners, **find(nodes, jobs)}
-    by_pool: dict[str, list[str]] = {}
-    for node in nodes:
-        by_pool.setdefault(site.pool_of[node].name, []).append(node)
+    requests = _make_requests(site, correlation, nodes, jobs, owners)
     shortfalls: list[Shortfall] = []
     waiting: list[str] = []
     given_up: set[int] = set()
     cloud_cap = site.clouds[cloud].max_booting
-    if cloud_cap is not None or any(site.pools[name].max_booting is not None for name in by_pool):
+    if cloud_cap is not None or any(r.pool.max_booting is not None for r in requests):
         # Only ``max_booting`` needs this reading of Slurm. Without it a machine that has registered
         # since the last round would still count as booting and keep the next one waiting.
         record_registrations(site, cloud)
-    requests = (
-        part
-        for name, pool_nodes in by_pool.items()
-        for part in _split(
-            site, request_for(correlation, site.pools[name], pool_nodes, jobs, owners)
-        )
-    )
+    # Before the first launch: each part counts only its own nodes.
+    whole_jobs = WholeJobs()
+    if requests and trouble is None:
+        whole_jobs = judge_whole_jobs(site, cloud, requests, jobs, ask_for_offers)
+    given_up.update(whole_jobs.causes)
     for request in requests:
         name, pool_cap = request.pool.name, request.pool.max_booting
         scopes = ((f"cloud:{cloud}", cloud_cap), (f"pool:{name}", pool_cap))
@@ -117,7 +116,7 @@ def provision(
         shortfall, pool_waiting = _provision_pool(site, request, given_up, awaited, trouble, caps)
         waiting += pool_waiting
         if shortfall is not None:
-            shortfalls.append(shortfall)
+            shortfalls.append(whole_jobs.explain(shortfall))
         # Jobs that lack these nodes cannot start. Do not buy for their nodes in other pools.
         missing = awaited.gone.union(shortfall.nodes if shortfall is not None else ())
         of_job = request.job_nodes.items()
@@ -125,8 +124,22 @@ def provision(
     _record_gone(site, correlation, awaited)
     if shortfalls:
         still_off = [n for n in nodes if n not in awaited.gone and n not in awaited.up]
-        refuse_jobs(site, cloud, shortfalls, still_off, jobs)
+        # Slurm has not requested the later nodes yet. It would request them without their job.
+        refused = (*still_off, *whole_jobs.later_nodes)
+        refuse_jobs(site, cloud, shortfalls, refused, {**jobs, **whole_jobs.nodes_of})
     return tuple(waiting)
+
+
+def _make_requests(
+    site: Site, correlation: str, nodes: Sequence[str], jobs: Jobs, owners: Owners
+) -> Sequence[NodeRequest]:
+    """Return the parts of the request in the order in which they are served, pool by pool."""
+    by_pool = group_by(nodes, lambda node: site.pool_of[node].name)
+    requests = (
+        request_for(correlation, site.pools[name], pool_nodes, jobs, owners)
+        for name, pool_nodes in by_pool.items()
+    )
+    return [part for request in requests for part in _split(site, request)]
 
 
 def _record_gone(site: Site, correlation: str, awaited: AwaitedNodes) -> None:

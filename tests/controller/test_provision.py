@@ -122,6 +122,65 @@ def test_a_job_that_is_known_not_to_fit_buys_nothing(tmp_path: Path) -> None:
     world.close()
 
 
+def build_two_pools(directory: Path, **pool_b: Any) -> World:
+    cloud = FakeCloud(
+        name="pub", location=Location.PUBLIC, types=SHAPE,
+        limits=Limits(dollars_per_hour=9.0, nodes=5),
+    )  # fmt: skip
+    fields: dict[str, Any] = {
+        "cloud": "pub", "cpus": 2, "memory": 4096, "markets": (Market.SPOT,),
+    }  # fmt: skip
+    pools = (
+        PoolSettings(name="pa", nodes="a[1-4]", **fields),
+        PoolSettings(name="pb", nodes="b[1-4]", **fields | pool_b),
+    )
+    world = World(directory, clouds=(cloud,), pools=pools, limits=Limits())
+    mute(world)
+    return world
+
+
+@pytest.mark.parametrize("pool_b", [{}, {"max_nodes": 1}])
+def test_a_job_of_two_pools_buys_nothing_if_one_pool_lacks_room(
+    tmp_path: Path, pool_b: dict[str, int]
+) -> None:
+    world = build_two_pools(tmp_path, **pool_b)
+    wide = ["a1", "a2", "a3", "a4", "b2"]
+    together(world, ["b1"], wide)
+    world.tick()
+    bought = [m.instance.node for m in world.ledger.machines.live(ended_since=0)]
+    assert bought == ["b1"], "the other job is served"
+    assert "PENDING" in world.slurm.queue()[2].states
+    (refused,) = [d for d in world.ledger.decisions.about("a1") if d.kind == "refused"]
+    assert "limited to" in str(refused.reason)
+    held = {row.scope for row in world.ledger.exclusions.holds()}
+    free = {*wide, "b3", "b4"} - held
+    assert len(free) < len(wide), "Slurm cannot allocate as many nodes again"
+    world.close()
+
+
+def test_a_job_of_two_pools_with_room_gets_all_its_machines(tmp_path: Path) -> None:
+    world = build_two_pools(tmp_path)
+    together(world, ["a1", "a2", "a3", "b1"], ["b2", "a4"])
+    world.tick()
+    assert nodes_of(world.alive()) == ["a1", "a2", "a3", "b1"]
+    assert "PENDING" in world.slurm.queue()[2].states
+    world.close()
+
+
+def test_a_job_that_slurm_requests_in_two_calls_is_judged_as_a_whole(tmp_path: Path) -> None:
+    world = build(tmp_path, max_nodes=5)
+    world.slurm.submit(1, MANY[:6], 6)
+    for file in (world.dir / "requests").glob("*.json"):
+        file.unlink()
+    world.program("resume", MANY[:3], {1: MANY[:3]})
+    world.tick()
+    world.program("resume", MANY[3:6], {1: MANY[3:6]})
+    world.tick()
+    assert world.ledger.machines.live(ended_since=0) == ()
+    assert all(phase(world.slurm.node(n)) is Phase.POWERING_DOWN for n in MANY[:6])
+    world.close()
+
+
 def test_what_could_be_had_is_not_held_for_the_job_that_is_too_large(tmp_path: Path) -> None:
     world = build(tmp_path)
     world.clouds["pub"].limit(SPOT, 2)
