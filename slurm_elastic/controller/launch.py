@@ -38,6 +38,7 @@ from slurm_elastic.model.protocols import Chooser
 from slurm_elastic.model.slurm import NOWHERE
 from slurm_elastic.policies.launch.exclusions import (
     AUTH_COOLDOWN,
+    PARTIAL,
     after_partial,
     after_refusal,
     cool_down_after_refusal,
@@ -351,20 +352,41 @@ def list_refusals(site: Site, spec: LaunchSpec) -> list[tuple[Offer, ProviderErr
     ]
 
 
-def cool_down_partial(site: Site, spec: LaunchSpec, started: int) -> None:
+def cool_down_partial(site: Site, spec: LaunchSpec, started: int) -> Mapping[str, int]:
     """Cool down the offer of a launch that gave fewer machines than requested. The offer is empty
     for now, but it refused no call, so its next cool-down does not grow. If the cloud names the
     offers that refused, these cool down as after a refusal.
+
+    Returns the earlier refusals by offer for ``count_as_refused``.
     """
+    earlier_refusals: dict[str, int] = {}
     with _log_cool_down_errors(spec):
         refused = list_refusals(site, spec)
         for offer, error in refused:
             site.ledger.exclusions.add(make_cool_down(site, offer, error))
         seconds = site.config.timings.capacity_cooldown
         for offer in () if refused else spec.offers:
+            rows = site.ledger.exclusions.all()
+            earlier_refusals[offer.key] = strikes_of(rows, offer.key, site.now())
             site.ledger.exclusions.add(
                 after_partial(offer.key, started, len(spec.nodes), site.now(), seconds)
             )
+    return earlier_refusals
+
+
+def count_as_refused(site: Site, earlier_refusals: Mapping[str, int]) -> None:
+    """Count the partial answers of these offers as refusals, because the machines were too few for
+    their job and ended. Otherwise the same machines would be bought and ended after each cool-down.
+    """
+    now, timings = site.now(), site.config.timings
+    rows = {row.scope: row for row in site.ledger.exclusions.all() if row.kind == COOL_DOWN}
+    for key, count in earlier_refusals.items():
+        if key in rows and rows[key].code == PARTIAL:
+            grown = after_refusal(
+                key, count, now, timings.capacity_cooldown, timings.max_cooldown,
+                PARTIAL, rows[key].cause,
+            )  # fmt: skip
+            site.ledger.exclusions.add(grown)
 
 
 def forget_refusals(site: Site, spec: LaunchSpec, instances: Sequence[Instance]) -> None:

@@ -31,12 +31,13 @@ MAX_CAUSES = 20
 
 class Refusals(Struct):
     """Collects the refused launches of one request, to record them in one decision: there may be
-    one for each offer.
+    one for each offer. ``of_partial``: earlier refusals by offer that gave too few machines.
     """
 
     site: Site
     request: NodeRequest
     refused: list[tuple[LaunchSpec, AnyCause]] = []
+    of_partial: dict[str, int] = {}
 
     def add(self, spec: LaunchSpec, cause: AnyCause) -> None:
         """Add a refused launch."""

@@ -218,7 +218,11 @@ def _provision_pool(
         return None, waiting
     cause = trouble or _find_cause(request, missing, decided, late, awaited.gone)
     spare = decided.spare_nodes if decided else 0
-    return Shortfall(request=request, nodes=missing, cause=cause, spare_nodes=spare), waiting
+    shortfall = Shortfall(
+        request=request, nodes=missing, cause=cause, spare_nodes=spare,
+        partial_offers=refusals.of_partial,
+    )  # fmt: skip
+    return shortfall, waiting
 
 
 def _find_cause(
@@ -334,7 +338,7 @@ def _launch_and_record(
     if result.outcome is LaunchOutcome.REFUSED:
         refusals.add(spec, Quoted(text=result.reason))
     elif len(started) < len(spec.nodes):
-        cool_down_partial(site, spec, len(started))
+        refusals.of_partial |= cool_down_partial(site, spec, len(started))
     else:
         forget_refusals(site, spec, result.instances)
     return started

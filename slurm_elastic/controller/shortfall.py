@@ -15,6 +15,7 @@ from slurm_elastic.controller.context import Site
 from slurm_elastic.controller.ending import find_unfinished, terminate
 from slurm_elastic.controller.extensions import Jobs
 from slurm_elastic.controller.giving_back import power_down_and_requeue, reject_nodes
+from slurm_elastic.controller.launch import count_as_refused
 from slurm_elastic.controller.oversized import find_too_large, find_too_long, keep_job_out
 from slurm_elastic.model.causes import AnyCause
 from slurm_elastic.model.causes.composed import (
@@ -34,12 +35,14 @@ from slurm_elastic.state.audit_trail import job_subject
 class Shortfall(Struct, frozen=True, kw_only=True):
     """The nodes of a request that get no machine, and the ``cause``. ``spare_nodes``: nodes that we
     could still buy; they are too few for this job, which needs all its nodes at once.
+    ``partial_offers``: the offers that gave too few machines, with their earlier refusals.
     """
 
     request: NodeRequest
     nodes: tuple[str, ...]
     cause: AnyCause
     spare_nodes: int
+    partial_offers: Mapping[str, int] = {}
 
 
 def refuse_jobs(
@@ -99,6 +102,10 @@ def refuse_jobs(
     # Only machines whose node was powered down: a node that came up in the meantime was not, and
     # its machine may run a job.
     doomed = [m for m in machines if m.instance.node in forced]
+    useless_offers = {m.instance.offer_key for m in doomed}
+    for shortfall in shortfalls:
+        partial = shortfall.partial_offers
+        count_as_refused(site, {k: n for k, n in partial.items() if k in useless_offers})
     _end(site, cloud, doomed, view, correlation)
 
 

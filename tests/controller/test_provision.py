@@ -83,6 +83,18 @@ def test_a_job_that_cannot_be_had_whole_keeps_no_machine(many: World) -> None:
     assert many.alive() == []
 
 
+def test_an_offer_that_gives_too_few_machines_again_rests_longer_each_time(many: World) -> None:
+    many.clouds["pub"].limit(SPOT, 3)
+    many.slurm.submit(1, MANY, 4)
+    many.advance(3600)
+    (cool_down,) = [c for c in many.ledger.exclusions.all() if c.scope == f"pub/{SPOT}"]
+    assert cool_down.code == "Partial"
+    assert cool_down.count > 2
+    bought = many.ledger.machines.live(ended_since=0)
+    assert len(bought) == 3 * cool_down.count, "three machines each time"
+    assert cool_down.count < 6, "an hour has room for 20 cool-downs of the first length"
+
+
 @pytest.mark.parametrize("strikes", [1000, 1023, 1024, 5000])
 def test_spot_that_was_sold_out_for_weeks_leaves_on_demand(tmp_path: Path, strikes: int) -> None:
     world = build(tmp_path, markets=(Market.SPOT, Market.ON_DEMAND))

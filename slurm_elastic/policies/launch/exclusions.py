@@ -43,6 +43,8 @@ AUTH_COOLDOWN = 60.0
 """Seconds before we ask a cloud again that refused our credentials."""
 DENIED = "Denied"
 """The code of the cool-down of an offer for which we lack a right: a person must grant it."""
+PARTIAL = "Partial"
+"""The code of the cool-down of an offer that gave fewer machines than wanted."""
 
 
 _NEVER_REGISTERED = BootsFailed()
@@ -173,13 +175,14 @@ def after_partial(
     key: str, given_count: int, wanted_count: int, now: float, seconds: float
 ) -> Exclusion:
     """Return the cool-down of an offer that gave fewer machines than wanted. It is empty for now,
-    but refused nothing, so its next cool-down does not grow.
+    but refused nothing, so its next cool-down does not grow unless the machines were useless
+    (``controller/launch.py``, ``count_as_refused``).
     """
     return Exclusion(
         kind=COOL_DOWN,
         scope=key,
         until=now + seconds,
-        code="Partial",
+        code=PARTIAL,
         cause=PartlyGiven(given=given_count, wanted=wanted_count),
         count=0,
     )
