@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import math
 import os
 import select
 import shlex
@@ -36,6 +37,8 @@ PROGRAM = "/var/lib/slurm-elastic-node/jobfiles.pyz"
 """The program on a machine."""
 _KEY, _IMAGE_HOSTS = "copy_key", "image_known_hosts"
 _POLL_S = 0.5
+_AFTER_LINK_S = 30.0
+"""How long the head's end may work on after the connection has ended."""
 _MAX_RESULT_BYTES = 1 << 20
 _FOR_ROOT = ("do", "job", "restarts", "uid", "gid", "groups", "made_at", "live", "end_wait")
 """The part of an order that root on the machine must be able to believe."""
@@ -154,8 +157,10 @@ class CopyRunner:
                 # the other one's end.
                 link.stdin.close()
                 link.stdout.close()
-            text = _read(result.fileno(), until, cancelled)
+            text = _read(result.fileno(), until, cancelled, link)
             end_head()
+            if text is None and _has_ended(link) and not cancelled.is_set():
+                return CopyResult(reason="a directory of the job on the head does not answer")
             if text is None:
                 return CopyResult(reason="it took too long" if not cancelled.is_set() else "ended")
             return self._result(text, link)
@@ -249,13 +254,22 @@ def _readable(text: str) -> str:
     return "".join(c if c.isprintable() else ascii(c)[1:-1] for c in text)
 
 
-def _read(descriptor: int, until: float, cancelled: threading.Event) -> bytes | None:
-    """Read to the end. None if that takes too long, or the copy is no longer wanted."""
+def _read(
+    descriptor: int, until: float, cancelled: threading.Event, link: subprocess.Popen[bytes]
+) -> bytes | None:
+    """Read to the end. None if that takes too long, or the copy is no longer wanted.
+
+    The head's end is a process of the user, who may stop it, and its file system may not answer.
+    The machine gives such an end up, and ssh ends. So we wait only _AFTER_LINK_S after ``link``.
+    """
     text = b""
     # Not select(2): slurm-elasticd may have more than 1024 descriptors.
     poll = select.poll()
     poll.register(descriptor, select.POLLIN)
-    while time.monotonic() < until and not cancelled.is_set():
+    ended_at = math.inf
+    while time.monotonic() < min(until, ended_at + _AFTER_LINK_S) and not cancelled.is_set():
+        if ended_at == math.inf and _has_ended(link):
+            ended_at = time.monotonic()
         if not poll.poll(_POLL_S * 1000):
             continue
         block = os.read(descriptor, 65536)
@@ -263,6 +277,11 @@ def _read(descriptor: int, until: float, cancelled: threading.Event) -> bytes | 
             return text
         text += block
     return None
+
+
+def _has_ended(process: subprocess.Popen[bytes]) -> bool:
+    """Whether the process has ended. It stays for ``_end``, which reads its reason."""
+    return os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
 
 
 def _end(process: subprocess.Popen[bytes]) -> bytes:

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import shlex
 import subprocess
+import threading
 from pathlib import Path
 
 import pytest
 
+from slurm_elastic.features import copy_runner
 from slurm_elastic.features.copy_orders import order_of
 from slurm_elastic.features.copy_runner import _INSTALL, authorized_line, ssh_text
 from slurm_elastic.machine.jobfiles import bundle
@@ -69,6 +72,21 @@ def test_the_user_comes_from_the_ssh_command_alone(tmp_path: Path) -> None:
         )  # fmt: skip
     assert b'"t": "end"' in done.stdout, done.stderr
     assert b"secret" not in done.stdout
+
+
+def test_a_head_that_stands_still_is_left_after_the_connection(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Its user may have stopped it. It must not keep a thread until out_within is over."""
+    monkeypatch.setattr(copy_runner, "_AFTER_LINK_S", 0.0)
+    result, head = os.pipe()
+    link = subprocess.Popen(["sh", "-c", "echo no route >&2"], stderr=subprocess.PIPE)
+    try:
+        assert copy_runner._read(result, math.inf, threading.Event(), link) is None
+    finally:
+        os.close(head)
+        os.close(result)
+    assert copy_runner._end(link) == b"no route\n", "why it has ended can still be read"
 
 
 def install(home: Path, line: str, key: str) -> None:
