@@ -33,11 +33,11 @@ def verify_new(site: CheckpointSite, method: Checkpointer, image: Image) -> bool
     if job is None or job.requeue or _is_lifted_by_another(site, job):
         method.verify(image)
         return False
-    site.verified.add(job.id)
+    site.verified[job.id] = True
     try:
         return _verify_lifted(site, method, image, job)
     finally:
-        site.verified.discard(job.id)
+        site.verified.pop(job.id)
 
 
 def _verify_lifted(site: CheckpointSite, method: Checkpointer, image: Image, job: SlurmJob) -> bool:

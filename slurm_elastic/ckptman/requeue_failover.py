@@ -80,7 +80,7 @@ class RequeueFailover:
                     self._lifted_jobs.add(job.id)
                     _lift(site, job, danger[job.id])
         # If slurm-elasticd is alive, it restores its own lifts itself.
-        lifted_jobs = (lifted if is_stale else self._lifted_jobs) - site.verified
+        lifted_jobs = (lifted if is_stale else self._lifted_jobs) - site.verified.snapshot().keys()
         self._restore(
             [
                 number

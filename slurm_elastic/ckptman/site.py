@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 
 from slurm_elastic.base.errors import SlurmError
 from slurm_elastic.base.hostlist import expand
+from slurm_elastic.base.shared_dict import SharedDict
 from slurm_elastic.base.ttl_cache import TtlCache
 from slurm_elastic.ckptman.executor import KeyedExecutor
 from slurm_elastic.ckptman.job_refusals import JobRefusals
@@ -113,7 +114,7 @@ class CheckpointSite:
     refused_starts: JobRefusals = field(default_factory=JobRefusals)
     refused_exclusions: JobRefusals = field(default_factory=JobRefusals)
     refused_suspensions: JobRefusals = field(default_factory=JobRefusals)
-    verified: set[int] = field(default_factory=set)
+    verified: SharedDict[int, bool] = field(default_factory=SharedDict)
     # Threads of their own: a line to a user may take seconds, for which no save may wait.
     output_writers: KeyedExecutor = field(default_factory=lambda: KeyedExecutor(0))
 
