@@ -108,6 +108,7 @@ SEEN_BY = {
     "base/background.py": "in_background logs the exception under the name of its work",
     "base/lasting.py": "LastingThread logs a failure, and starts over or ends what depends on it",
     "base/server.py": "a server that fails tells its service; Hands give errors to who waits",
+    "base/signals.py": "it only calls the function of a signal; the timer in C ends the process all the same",
     "base/in_time.py": "the error is raised where the result is waited for",
     "providers/base/aside.py": "the error is raised where the result is waited for",
     "providers/docker/client.py": "the error is raised where the result is waited for",
