@@ -9,9 +9,10 @@ from tests.chaos.sabotage import ALL, OF_TWO_HEADS
 
 DRAWINGS = {
     "a_fence_that_always_passes": 3, "a_fence_that_passes_in_doubt": 3,
-    "a_new_head_that_knows_nothing": 1, "an_old_suspend_ends_a_new_machine": 4,
+    "a_new_head_that_does_not_wait": 6, "a_new_head_that_knows_nothing": 1,
+    "an_old_suspend_ends_a_new_machine": 4,
     "any_image_is_whole": 2, "bought_from_an_unread_cloud": 5, "ended_without_an_end": 1,
-    "intents_unwritten": 1, "more_are_stopped_than_a_pool_keeps": 4,
+    "intents_unwritten": 1, "launched_again": 49, "more_are_stopped_than_a_pool_keeps": 4,
     "one_missing_answer_is_an_end": 3, "orders_without_a_fence": 21, "orphans_stay": 22,
     "spending_unlocked": 4, "started_before_it_is_written_down": 4, "started_beyond_the_limits": 4,
     "stopped_machines_cost_nothing": 4, "stopped_machines_stay": 4, "synced_now_and_then": 5,

@@ -7,6 +7,7 @@ from typing import Any
 from slurm_elastic.cli import key, key_machines
 from slurm_elastic.features import key_rotation, tunnel_keys
 from slurm_elastic.features.tunnels import TunnelsPart
+from slurm_elastic.machine.hub.link import Link
 from slurm_elastic.policies.repair import peers
 from slurm_elastic.providers.base import host_rows, switched
 from slurm_elastic.providers.base.host_rows import Removals
@@ -187,3 +188,9 @@ def a_snapshot_keeps_a_machine_for_ever(_stage: Any) -> None:
     """Backup programs make one of every domain."""
     flag = "flags |= libvirt.VIR_DOMAIN_UNDEFINE_SNAPSHOTS_METADATA"
     rewrite(domains.remove, (flag, "pass"))
+
+
+@found_by("tests/machine/hub/test_calling.py::test_a_peer_that_wg_refuses_keeps_no_other_out")
+def one_refused_peer_keeps_all_machines_out(_stage: Any) -> None:
+    """wg refuses all peers of a command."""
+    rewrite(Link._add, ("return self._add_one_by_one(additions)", "raise"))

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from slurm_elastic.checkpointers.node_helper_client import LaunchedCheckpointer
 from slurm_elastic.checkpointers.signal_book import Book
-from slurm_elastic.machine.ckptroot import caller, job_init, proc, restoring, starting
+from slurm_elastic.machine.ckptroot import caller, job_init, kernel, proc, restoring, starting
 from slurm_elastic.machine.ckptroot.hold import JobHold
 from slurm_elastic.machine.ckptroot.saving import RunSaves
 from slurm_elastic.machine.ckptroot.session import Session
@@ -189,7 +189,8 @@ def a_replaced_run_saves_over_the_next_one(_stage: Any) -> None:
 )
 def a_job_computes_with_a_file_of_a_dead_job(_stage: Any) -> None:
     """Its user's newer file does not come."""
-    rewrite(node._take_in, ("keep = is_changed and book.has_others", "keep = is_changed"))
+    others = "book.has_others_at(path) and not book.has_come"
+    rewrite(node._take_in, (f"keep = {others}", "keep = path in book.base and not book.has_come"))
 
 
 @found_by(
@@ -265,3 +266,14 @@ def an_unreadable_list_of_images_starts_the_job_over(_stage: Any) -> None:
     """An error of the file server counts as a fault of the images."""
     waiting = "        self._wait_elsewhere()\n        return\n    may_go"
     rewrite(Session._continue_or_start, (waiting, "        images = []\n    may_go"))
+
+
+@found_by(
+    "tests/machine/ckptroot/test_payload.py::"
+    "test_a_users_small_file_system_runs_nothing_and_has_few_files"
+)
+def jobs_of_many_nodes_have_no_room_for_their_commands(_stage: Any) -> None:
+    """mpirun ends the job, because it cannot start a program on each node."""
+    rewrite(
+        kernel.mount_small, ("(16 << 20) + nodes * (256 << 10), 256 + 8 * nodes", "16 << 20, 256")
+    )

@@ -140,3 +140,13 @@ def a_default_memory_keeps_all_jobs_from_a_cloud(_stage: Any) -> None:
 def jobs_of_users_with_large_numbers_are_left_out(_stage: Any) -> None:
     """All jobs of a history count as implausible."""
     jobs._NUMBERS = frozenset()
+
+
+@found_by(
+    "tests/playbook/test_installed_again.py::"
+    "test_pip_runs_if_another_release_or_other_extras_are_there"
+)
+def the_playbook_installs_no_other_extras(_stage: Any) -> None:
+    """A cloud's SDK never comes, and the playbook says ok."""
+    sources = "{{ slurm_elastic_sources.checksum }}"
+    rewrite_file("main.yml", f"{sources} {{{{ slurm_elastic_extras }}}}", sources)
