@@ -48,6 +48,7 @@ STATE_FILES = (
     StateFile("policy-choice.json", _SHARED, "the policy that was chosen stays in a takeover"),
     StateFile("ledger.db*", _DERIVED, "the view of the journal"),
     StateFile("checkpoints.db*", _DERIVED, "the view of the journal"),
+    StateFile("*.applied", _DERIVED, "the last line of the shared journal that this view has"),
     StateFile("pool-order", _DERIVED, "the acting head publishes it every round"),
     StateFile("image_known_hosts", _DERIVED, "from join.ssh.host_key"),
     StateFile("copy_key*", _OWN, "each head brings its own key to a machine before it copies"),

@@ -19,6 +19,7 @@ from slurm_elastic.providers.base.claims import Claim, claims_of
 from slurm_elastic.providers.base.host_settings import HostsCloud
 from slurm_elastic.state import heads
 from slurm_elastic.state.state_files import STATE_FILES, Keeper, declared, shared_names
+from slurm_elastic.state.store.shared_journal import SharedJournal
 from tests.controller.world import World, make_config
 
 PACKAGE = Path(slurm_elastic.__file__).parent
@@ -55,6 +56,12 @@ def test_a_site_leaves_nothing_that_is_not_declared(tmp_path: Path) -> None:
     world.advance(120)
     world.close()
     assert {path.name for path in tmp_path.iterdir() if declared(path.name) is None} == set()
+
+
+def test_a_head_of_two_leaves_nothing_that_is_not_declared(pair: tuple[Config, Config]) -> None:
+    directory = pair[0].state / "journal"
+    journal = SharedJournal(directory, "ledger", heads.fence_at(directory))
+    assert declared(journal.turn.relative_to(pair[0].state).name) is not None
 
 
 def test_each_declaration_has_a_reason_and_shared_names_are_no_patterns() -> None:
