@@ -18,6 +18,7 @@ from slurm_elastic.base.units import money
 from slurm_elastic.cli.status_tables import render
 from slurm_elastic.config.policies import Budget, CloudPolicies, SitePolicies
 from slurm_elastic.model.causes import Quoted
+from slurm_elastic.model.causes.pool_failures import BootsFailed
 from slurm_elastic.model.causes.refusals import CloudSilent
 from slurm_elastic.model.cluster import InstanceState, Limits, Market
 from slurm_elastic.model.directive import Directive, LimitChange, Pause, stop_reason
@@ -259,6 +260,16 @@ def test_machines_that_do_not_register_have_their_price_and_the_next_step(
     paid = sum(machine.lease.cost(NOW) for machine in machines[:2])
     assert f"booted but never registered ({money(paid)} paid); " in paused.text
     assert paused.do.startswith("slurm-elastic clear general; slurm-elastic try general (it starts")
+
+
+def test_a_pool_whose_machines_others_end_has_the_remedy_once(tmp_path: Path) -> None:
+    cause = BootsFailed(ended_by_others=True, remedy="ask who ends them")
+    breakers = [Exclusion(kind=BREAKER, scope="general", count=1, until=0.0, cause=cause)]
+    view = status_view(config(tmp_path), Facts(now=NOW, nodes={}, breakers=breakers))
+    (paused,) = (one for one in view.attention if one.cause == "pool:general")
+    text = "Pool general: 1 machine was ended in the cloud by others, minutes after the start; "
+    assert paused.text.startswith(f"{text}it is paused at ")
+    assert paused.do == "ask who ends them"
 
 
 def test_costs_are_billed_in_the_unit_of_the_purchase_as_in_cost(tmp_path: Path) -> None:

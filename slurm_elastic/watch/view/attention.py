@@ -235,14 +235,10 @@ def _problem(cloud: CloudRow, now: float) -> StatusNotice:
 
 def paused(breaker: BreakerView) -> StatusNotice:
     """Report a pool whose machines fail."""
-    how = breaker.how
-    if breaker.node_reason:
-        verb = "was" if breaker.failures == 1 else "were"
-        how = f"{verb} taken out of service by Slurm: {breaker.node_reason}"
     in_a_row = "" if breaker.failures == 1 else " in a row"
     paid = f" ({money(breaker.paid)} paid)" if breaker.paid else ""
     console = f"; its console ended with: {breaker.console}" if breaker.console else ""
-    failed = f"{counted(breaker.failures, 'machine')}{in_a_row} {how}{paid}{console}"
+    failed = f"{counted(breaker.failures, 'machine')}{in_a_row} {breaker.how}{paid}{console}"
     cause = scope_of_pool(breaker.pool)
     if breaker.left is None:
         text = f"Pool {breaker.pool}: {failed}; it is paused at {breaker.limit} in a row"

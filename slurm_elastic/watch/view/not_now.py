@@ -5,13 +5,11 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
 
-from msgspec.structs import replace
-
 from slurm_elastic.base.hostlist import compress
 from slurm_elastic.config import Config
 from slurm_elastic.model.causes import AnyCause
 from slurm_elastic.model.causes.holds import GrowthStartsIt
-from slurm_elastic.model.causes.pool_failures import BootsFailed
+from slurm_elastic.model.causes.pool_failures import BootsFailed, ended_by_others
 from slurm_elastic.model.cluster import Pool
 from slurm_elastic.model.exclusion import CAPACITY, OPERATOR, POLICY, Exclusion
 from slurm_elastic.watch import causes
@@ -108,12 +106,19 @@ def breaker(exclusion: Exclusion, config: Config, facts: Facts) -> BreakerView:
         limit=config.timings.max_boot_failures,
         until=exclusion.until or None,
         left=max(0.0, exclusion.until - now) if exclusion.until else None,
-        how=str(replace(failure, in_a_row=0)) if taken_out else "booted but never registered",
+        how=_how(failure, exclusion.count) if taken_out else "booted but never registered",
         node_reason=failure.node_reason,
         remedy=failure.remedy,
         paid=0.0 if taken_out else _paid(exclusion, facts),
         console="" if taken_out else facts.consoles.get(exclusion.scope, ""),
     )
+
+
+def _how(failure: BootsFailed, count: int) -> str:
+    """Return the end of a sentence about ``count`` machines. The remedy has a field of its own."""
+    if failure.ended_by_others:
+        return ended_by_others(count)
+    return f"{'was' if count == 1 else 'were'} taken out of service by Slurm: {failure.node_reason}"
 
 
 def _paid(exclusion: Exclusion, facts: Facts) -> float:
