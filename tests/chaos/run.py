@@ -46,8 +46,10 @@ def run(seed: int, *, keep: bool = False) -> Outcome:
     from tests.chaos.scheduler import StuckError
     from tests.chaos.stage import Stage
     from tests.chaos.weather import Weather
+    from tests.oracle.oracle import Oracle
 
     stage = Stage(seed, keep=keep)
+    oracle = Oracle(stage)
     kind = ", ".join(name for name, has in (
         (stage.kind, True), ("two heads", stage.pair is not None), ("lies", lying(seed)),
         ("orders", ordered(seed)),
@@ -56,25 +58,27 @@ def run(seed: int, *, keep: bool = False) -> Outcome:
         weather = Weather(stage)
         stage.note(f"seed {seed}: {kind}, {weather.families}")
         try:
-            storm(stage, weather)
-            rest(stage, weather)
+            storm(stage, weather, oracle)
+            rest(stage, weather, oracle)
         except StuckError as error:
             stage.books.wrong("stuck", str(error))
         for task, error in stage.sched.errors:
             stage.books.wrong("thread died", f"{task.name}: {error!r}")
         return _outcome(stage, kind)
     finally:
+        oracle.close()
         stage.close()
 
 
-def storm(stage, weather) -> None:
+def storm(stage, weather, oracle) -> None:
     until = 1.5 * STORMY if stage.kept else STORMY
     while stage.sched.now < until and not stage.books.wrongs:
         stage.advance(5.0)
         weather.blow()
+        oracle.look()
 
 
-def rest(stage, weather) -> None:
+def rest(stage, weather, oracle) -> None:
     """All ends well, whatever was before."""
     if stage.books.wrongs:
         return
@@ -83,14 +87,15 @@ def rest(stage, weather) -> None:
     stage.be_calm()
     if stage.orders is not None:
         _take_orders_back(stage)
-    _settle_down(stage)
+    _settle_down(stage, oracle)
     if stage.keeps:
         weather.come_back()
-        _settle_down(stage)
+        _settle_down(stage, oracle)
         stage.keep_stopped([0 for _ in stage.config.pools])
-        _settle_down(stage)
+        _settle_down(stage, oracle)
     if not stage.books.wrongs:
         stage.books.settle(healed)
+        oracle.settle(healed)
 
 
 def _take_orders_back(stage) -> None:
@@ -112,7 +117,7 @@ def _take_orders_back(stage) -> None:
     stage.release_held()
 
 
-def _settle_down(stage) -> None:
+def _settle_down(stage, oracle) -> None:
     """Until nothing is left to be done."""
     from tests.chaos.books import KEPT
 
@@ -123,6 +128,7 @@ def _settle_down(stage) -> None:
         stage.advance(60.0, step=30.0)
         for owner in stage.owners:
             stage.start(owner)
+        oracle.rest()
         waiting = sorted(stage.slurm.queue())
         before = trouble
         trouble = f"jobs wait: {waiting}" if waiting else stage.books.trouble(held=held)
@@ -217,11 +223,15 @@ WRONGS = {
     "calls and lines of a head that acts no more, or in doubt": ("fence",),
     "machines that a takeover ended": ("ended in a takeover",),
     "lost jobs": ("job lost", "node given up", "ended in use"),
+    "jobs not started, or begun anew": ("not started", "progress lost"),
+    "machines that their job cannot use": ("paid for nobody",),
     "spoilt images gone on from": ("spoilt image", "image of another job"),
     "limits passed": ("limit",),
     "orders that did not come true, or refused without need": ("order",),
     "machines of others ended": ("somebody else's",),
-    "not accounted for": ("cents",),
+    "not accounted for": ("cents", "money"),
+    "screens that say what is not so": ("screens",),
+    "left after a calm hour": ("not calm",),
     "threads that died, stuck, unforeseen": ("thread died", "stuck", "unforeseen"),
 }
 
@@ -237,6 +247,9 @@ COUNTED = {
     "completed": "jobs completed",
     "fallen": "jobs that may not be requeued ended with their machine",
     "saved": "saves of jobs",
+    "moments": "moments at which all screens were read",
+    "unread": "moments at which the records could not be read",
+    "calm": "calm hours after the last fault",
 }
 
 

@@ -1,0 +1,132 @@
+"""Jobs by what users are promised: they start when they can, what they have done stays done, and
+no machine is paid for a job that cannot use it.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+from tests.controller.world import BOOT
+
+if TYPE_CHECKING:
+    from tests.chaos.stage import Stage
+
+LOOKS = 240.0
+"""Seconds for all rounds between a job and its machine in a calm run: slurmctld's, those of the
+daemon's threads and of the policies, each half a minute at most, and the refusal of an offer.
+"""
+
+
+class Starts:
+    """Finds jobs of a calm run that could have started long ago."""
+
+    def __init__(self, stage: Stage) -> None:
+        self._stage = stage
+        self._since: dict[tuple[int, int], float] = {}
+
+    @property
+    def bound(self) -> float:
+        """Seconds from when nothing keeps a job until it runs, by the settings of the site."""
+        timings, policies = self._stage.config.timings, self._stage.config.policies
+        return float(LOOKS + timings.suspend_timeout + BOOT + policies.poll_interval)
+
+    def look(self) -> Iterator[str]:
+        """The jobs that could start for longer than ``bound`` and do not run."""
+        stage = self._stage
+        waiting = [job for job in stage.slurm.queue().values() if "RUNNING" not in job.states]
+        able = [] if _is_kept(stage) else [job for job in waiting[:1] if self._could_start(job)]
+        now, before = stage.sched.now, self._since
+        self._since = {
+            key: before.get(key, now) for job in able for key in [(job.id, job.restarts)]
+        }
+        for job in able:
+            if (lasts := now - self._since[job.id, job.restarts]) > self.bound:
+                states = " ".join(sorted(job.states))
+                yield f"job {job.id} ({states} {job.reason}) could start for {lasts:.0f} s"
+
+    def _could_start(self, job: Any) -> bool:
+        """Whether its nodes are free, or already its own, and the limits have room for machines."""
+        stage = self._stage
+        if job.is_held or (not job.nodes and job.start > stage.now()):
+            return False
+        there = {machine.node for machine in stage.alive()}
+        names = job.nodes or [name for name in stage.slurm.wish(job.id) if self._is_free(name)]
+        missing = sorted(names, key=lambda name: name not in there)[: job.node_count]
+        if len(missing) < job.node_count:
+            return False
+        return self._has_room([name for name in missing if name not in there])
+
+    def _is_free(self, name: str) -> bool:
+        node = self._stage.slurm.node(name)
+        if "DOWN" in node.states or node.states & {"ALLOCATED", "POWERING_DOWN", "POWER_DOWN"}:
+            return False
+        # A growth policy holds the nodes that nobody needs, and releases them for the job.
+        return "DRAIN" not in node.states or node.reason.startswith("slurm-elastic:hold:")
+
+    def _has_room(self, missing: Sequence[str]) -> bool:
+        """Whether so many machines more pass no limit, at whichever offer they are bought."""
+        stage = self._stage
+        if not missing:
+            return True
+        cloud = stage.config.cloud(stage.nodes[missing[0]])
+        dearest = max(shape.price for shape in cloud.types.values())
+        machines = stage.alive()
+        mine = [machine for machine in machines if machine.cloud == cloud.name]
+        for limits, counted in ((stage.config.limits, machines), (cloud.limits, mine)):
+            count = len(counted) + len(missing)
+            dollars = sum(max(machine.price, dearest) for machine in counted)
+            dollars += dearest * len(missing)
+            if limits.nodes is not None and count > limits.nodes:
+                return False
+            if limits.dollars_per_hour is not None and dollars > limits.dollars_per_hour:
+                return False
+        return True
+
+
+def _is_kept(stage: Stage) -> bool:
+    """Whether something on record keeps machines from being bought, for any offer or node."""
+    if stage.ledger is None or stage.service is None or stage.ledger.end_only:
+        return True
+    select = "select count(*) from exclusions where kind != 'policy' and until > ?"
+    found = sqlite3.Connection.execute(stage.ledger.store._db, select, (stage.now(),))
+    return bool(found.fetchone()[0])
+
+
+def paid_for_nobody(stage: Stage, node: str, jobs: Sequence[int]) -> str:
+    """Why a machine for ``node``, bought for these jobs, serves none of them; "" if it may."""
+    wishes = [stage.slurm.wish(job) for job in jobs if job in stage.lengths]
+    if not wishes or any(node in wish for wish in wishes):
+        return ""
+    return f"a machine for {node} is bought for jobs {[*jobs]}, which may use {wishes}"
+
+
+def lost_progress(stage: Stage, job: Any, misses: int) -> str:
+    """Why a job begins anew without a fault of its machines; "" if it does not.
+
+    ``misses``: lists in a row without a machine after which it counts as gone.
+    """
+    has_save = any(images for images in stage.saver._images.values() if _is_of(images, job.id))
+    if "RUNNING" not in job.states or has_save:
+        return ""
+    if not all(_is_sound(stage, name, misses) for name in job.nodes):
+        return ""
+    return f"job {job.id} on {', '.join(job.nodes)} begins anew, and its machines live"
+
+
+def _is_of(images: Sequence[Any], job: int) -> bool:
+    return any(image.job == job for image in images)
+
+
+def _is_sound(stage: Stage, name: str, misses: int) -> bool:
+    """Whether the node serves, and its machine is neither warned nor hidden by its cloud."""
+    node = stage.slurm.node(name)
+    if "DOWN" in node.states:
+        return False
+    machines = [one for one in stage.machines_of(name) if one.address == node.address]
+    return any(
+        one.id not in stage.accounts[one.cloud].notices
+        and stage.clouds[one.cloud].omitted[one.id] < misses
+        for one in machines
+    )
