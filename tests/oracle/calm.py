@@ -43,13 +43,12 @@ class ErrorLines(logging.Handler):
 
 def wrongs(stage: Stage, now: float, errors: Counter[str]) -> Iterator[str]:
     """What is left at that time, although nothing is wrong and no job is there."""
-    view = status_view(stage.config, gather(stage.config, stage.slurm, now))
-    yield from _rows(view)
     for name, node in stage.slurm.nodes().items():
         is_held = node.reason.startswith(HELD)  # by a growth policy, until a job needs it
         out = node.states & ({"DOWN"} if is_held else {"DRAIN", "DOWN"})
         if "POWERED_DOWN" not in node.states or out:
             yield f"node {name} is {sorted(node.states)}: {node.reason}"
+    yield from _rows(status_view(stage.config, gather(stage.config, stage.slurm, now)))
     for job, comment in stage.slurm.admin_comments().items():
         if "[slurm-elastic" in comment:
             yield f"job {job} has {comment}"

@@ -96,7 +96,8 @@ def _is_kept(stage: Stage) -> bool:
 
 def paid_for_nobody(stage: Stage, node: str, jobs: Sequence[int]) -> str:
     """Why a machine for ``node``, bought for these jobs, serves none of them; "" if it may."""
-    wishes = [stage.slurm.wish(job) for job in jobs if job in stage.lengths]
+    # A job may be cancelled, or its number forgotten, after its machine was decided.
+    wishes = [stage.slurm.wish(job) for job in jobs if job in stage.slurm.queue()]
     if not wishes or any(node in wish for wish in wishes):
         return ""
     return f"a machine for {node} is bought for jobs {[*jobs]}, which may use {wishes}"
