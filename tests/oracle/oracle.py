@@ -9,6 +9,8 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from slurm_elastic.base.errors import SlurmElasticError
+from tests.chaos.lie_weather import lying
+from tests.chaos.order_weather import ordered
 from tests.oracle import calm, jobs, money, screens
 from tests.oracle.moment import MovedError, still
 
@@ -34,7 +36,11 @@ class Oracle:
     def __init__(self, stage: Stage) -> None:
         self._stage = stage
         chance = random.Random(f"{stage.seed} oracle")
+        # A world that lies gives each reader another answer, and orders requeue jobs on purpose:
+        # what screens say and what becomes of jobs is judged in the other runs alone.
+        self._is_plain = not (lying(stage.seed) or ordered(stage.seed))
         self._reads, self._has_calm_hour = chance.random() < READ, chance.random() < CALM
+        self._reads = self._reads and self._is_plain
         self._moments = [at + chance.uniform(0.0, 120.0) for at in MOMENTS]
         self._starts = jobs.Starts(stage)
         self._errors = calm.ErrorLines()
@@ -63,7 +69,8 @@ class Oracle:
     def _requeued(self, real: Callable[[Any], None]) -> Callable[[Any], None]:
         def requeue(job: Any) -> None:
             stage = self._stage
-            if job.requeue and (words := jobs.lost_progress(stage, job, stage.books._misses)):
+            is_judged = job.requeue and self._is_plain
+            if is_judged and (words := jobs.lost_progress(stage, job, stage.books._misses)):
                 stage.books.wrong("progress lost", words)
             real(job)
 
