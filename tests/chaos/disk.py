@@ -24,6 +24,7 @@ class HeadDisk:
         self._cuts = 0
         self._library = ctypes.CDLL(None)
         self.trouble = ""
+        self.is_away = False
         self.root = place / "0" / "state"
         self.root.mkdir(parents=True)
         self._watch()
@@ -41,6 +42,7 @@ class HeadDisk:
 
     def goes(self, path: Path | None, error: int = 0) -> None:
         """The directory is away, with that error; None brings it back."""
+        self.is_away = path is not None
         self._library.directory_goes(str(path or self.root).encode(), error if path else 0)
 
     def cut(self, rng: random.Random) -> None:

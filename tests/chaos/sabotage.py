@@ -12,9 +12,9 @@ from msgspec.structs import replace
 from slurm_elastic.base.errors import ProviderError
 from slurm_elastic.ckptman import migration
 from slurm_elastic.cli.standby import Head
-from slurm_elastic.controller import provision
+from slurm_elastic.controller import budget, provision
 from slurm_elastic.controller.context import Site
-from slurm_elastic.features import starting, stopping
+from slurm_elastic.features import directives, starting, stopping
 from slurm_elastic.model.causes import Quoted
 from slurm_elastic.model.cluster import Usage
 from slurm_elastic.policies.actions import Suspend
@@ -164,6 +164,17 @@ def any_image_is_whole(_stage: Any) -> None:
     migration._is_whole = lambda *_, **__: True
 
 
+def pauses_unheard(_stage: Any) -> None:
+    """Machines start where an operator has ordered that none does."""
+    budget.stopped_pools = directives.stopped_pools = lambda *_: {}
+    directives.stopped_nodes = lambda *_: {}
+
+
+def limits_of_operators_unheard(_stage: Any) -> None:
+    """The configuration alone counts."""
+    budget.limit_changes = lambda *_: ()
+
+
 def a_fence_that_always_passes(_stage: Any) -> None:
     """A head that stood still goes on where it was."""
     Fence.require = lambda _: None  # type: ignore[method-assign]
@@ -235,5 +246,6 @@ ALL: dict[str, Callable[[Any], None]] = {
         bought_from_an_unread_cloud, an_old_suspend_ends_a_new_machine, ended_without_an_end,
         orphans_stay, launched_again, stopped_machines_cost_nothing, stopped_machines_stay, more_are_stopped_than_a_pool_keeps,
         started_beyond_the_limits, started_before_it_is_written_down, any_image_is_whole,
+        pauses_unheard, limits_of_operators_unheard,
     )
 } | OF_TWO_HEADS | PUT_IN  # fmt: skip

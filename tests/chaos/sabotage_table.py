@@ -8,6 +8,7 @@ from tests.chaos.defects.all_rooms import ATTACKS
 from tests.chaos.sabotage import ALL, OF_TWO_HEADS
 
 DRAWINGS = {
+    "limits_of_operators_unheard": 186, "pauses_unheard": 27,
     "a_fence_that_always_passes": 3, "a_fence_that_passes_in_doubt": 3,
     "a_new_head_that_does_not_wait": 6, "a_new_head_that_knows_nothing": 1,
     "an_old_suspend_ends_a_new_machine": 4,

@@ -211,7 +211,7 @@ class Weather:
         stage, rng = self._stage, self._rng
         path = stage.config.state / "ledger.db"
         kind = rng.choice(("damaged", "removed"))
-        if stage.disk.trouble or not path.exists():
+        if stage.disk.trouble or stage.disk.is_away or not path.exists():
             return
         if kind == "removed":
             for one in path.parent.glob("ledger.db*"):
