@@ -135,7 +135,10 @@ def _of_clouds(answer: Any, paid: Sequence[tuple[Any, Paid]]) -> Iterator[str]:
 
 def _spans(config: Config, now: float, whole: int) -> Iterator[str]:
     """Two spans of time that meet cost as much as both together, wherever a month ends."""
-    begun = min((m.instance.launched for m in record_of(config, now).machines), default=now)
+    machines = record_of(config, now).machines
+    if any(m.ended_at is not None and m.ended_at < m.instance.launched for m in machines):
+        return  # a clock that was set back has them end before they begin
+    begun = min((m.instance.launched for m in machines), default=now)
     hour = now - now % HOUR
     for cut in (begun + (now - begun) / 3, begun + (now - begun) * 0.9, hour):
         for by in ("user", "cloud"):

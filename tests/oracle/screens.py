@@ -153,7 +153,10 @@ def _of_nodes(config: Config, said: Answers) -> Iterator[str]:
 
 
 def _of_jobs_on_machines(said: Answers) -> Iterator[str]:
+    wanted = {m.instance.id for m in said.facts.machines if m.is_wanted}
     for row in said.status.instances:
+        if row.id not in wanted:
+            continue  # it ends, and another one may serve its node
         here = sorted(job.id for job in row.jobs)
         there = sorted(job.id for job in said.jobs.values() if row.node in job.nodes)
         if here != there:
