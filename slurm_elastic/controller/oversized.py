@@ -16,10 +16,12 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Mapping, Sequence
+from typing import TypeVar
 
 from msgspec.structs import replace
 
 from slurm_elastic.base.errors import SlurmError
+from slurm_elastic.controller.budget import apply_known_directives
 from slurm_elastic.controller.context import KeptOutJob, Site
 from slurm_elastic.model.causes import AnyCause
 from slurm_elastic.model.causes.composed import (
@@ -29,7 +31,7 @@ from slurm_elastic.model.causes.composed import (
     NotYetInTime,
 )
 from slurm_elastic.model.causes.requeues import MachinesLost
-from slurm_elastic.model.cluster import NodeRequest, Offer
+from slurm_elastic.model.cluster import Limits, NodeRequest, Offer
 from slurm_elastic.model.job_holds import MACHINES_LOST, NEVER
 from slurm_elastic.model.slurm import SlurmJob
 from slurm_elastic.policies.launch.lasting import Asked, early_end, next_begin, sum_ceilings
@@ -38,6 +40,8 @@ from slurm_elastic.policies.launch.verdict import could_run
 from slurm_elastic.state.audit_trail import job_subject
 
 log = logging.getLogger(__name__)
+
+Bound = TypeVar("Bound", int | None, float | None)
 
 REQUEUE_TIMEOUT_S = 300.0
 """Seconds in which a requeued job must be pending again."""
@@ -159,12 +163,37 @@ def _read_offers(site: Site, cloud: str) -> Asked | None:
 
 
 def lasting_scope(site: Site, boot_s: float = 0.0) -> Scope:
-    """Return the configured limits: a temporary change by an operator does not make a job
-    impossible.
+    """Return the looser of each configured limit and the limit that operators have set for a time.
+    A lowered limit does not make a job impossible, and a raised one may let the job run.
     """
-    config = site.config
-    limits = {cloud_settings.name: cloud_settings.limits for cloud_settings in config.clouds}
-    return Scope(limits=config.limits, cloud_limits=limits, boot_s=boot_s)
+    config, now = site.config, site.now()
+    changed = apply_known_directives(config, site.ledger.directives.all(), now)
+    return Scope(
+        limits=_loosen(config.limits, changed.limits),
+        cloud_limits={
+            cloud.name: _loosen(cloud.limits, changed_cloud.limits)
+            for cloud, changed_cloud in zip(config.clouds, changed.clouds, strict=True)
+        },
+        pool_nodes={
+            pool.name: _larger(pool.max_nodes, changed_pool.max_nodes)
+            for pool, changed_pool in zip(config.pools, changed.pools, strict=True)
+        },
+        boot_s=boot_s,
+    )
+
+
+def _loosen(limits: Limits, changed: Limits) -> Limits:
+    return Limits(
+        nodes=_larger(limits.nodes, changed.nodes),
+        spot=_larger(limits.spot, changed.spot),
+        on_demand=_larger(limits.on_demand, changed.on_demand),
+        dollars_per_hour=_larger(limits.dollars_per_hour, changed.dollars_per_hour),
+    )
+
+
+def _larger(limit: Bound, changed: Bound) -> Bound:
+    """Return the larger of two limits; None, which is unlimited, if one of them is None."""
+    return None if limit is None or changed is None else max(limit, changed)
 
 
 def _move_or_hold(site: Site, job: SlurmJob, barred: KeptOutJob) -> None:

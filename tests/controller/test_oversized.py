@@ -20,7 +20,9 @@ from slurm_elastic.controller.oversized import (
 )
 from slurm_elastic.model.causes.composed import NeverTogether
 from slurm_elastic.model.cluster import Limits, Location, Market, Offer, Pool
+from slurm_elastic.model.directive import LimitChange
 from slurm_elastic.providers.fake.settings import FakeCloud
+from tests.controller.test_directives import say
 from tests.controller.test_provision import MANY, build, mute
 from tests.controller.world import SHAPE, World
 
@@ -251,6 +253,27 @@ def test_what_is_only_in_use_or_out_of_stock_now_is_not_never(tmp_path: Path) ->
     world.advance(300)
     assert world.slurm.queue()[1].reason != "JobHeldUser"
     assert "never" not in world.kinds("job:1")
+    world.close()
+
+
+@pytest.mark.parametrize(("scope", "key"), [("cloud:pub", "nodes"), ("pool:many", "max_nodes")])
+def test_a_limit_that_an_operator_raised_makes_no_job_too_large(
+    tmp_path: Path, scope: str, key: str
+) -> None:
+    is_of_cloud = scope == "cloud:pub"
+    cloud = FakeCloud(
+        name="pub", location=Location.PUBLIC, types=SHAPE,
+        limits=Limits(dollars_per_hour=9.0, nodes=2 if is_of_cloud else None),
+    )  # fmt: skip
+    pool = PoolSettings(
+        name="many", cloud="pub", nodes="m[1-8]", cpus=2, memory=4096, markets=(Market.SPOT,),
+        max_nodes=None if is_of_cloud else 2,
+    )  # fmt: skip
+    world = World(tmp_path, clouds=(cloud,), pools=(pool,), limits=Limits())
+    jobs = {1: MANY[:4]}
+    assert find_too_large(world.site, "pub", [1], jobs)[1].max_nodes == 2
+    say(world, LimitChange(scope=scope, key=key, value=8))
+    assert find_too_large(world.site, "pub", [1], jobs) == {}
     world.close()
 
 

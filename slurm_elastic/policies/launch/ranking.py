@@ -236,7 +236,10 @@ def ceiling(
     nodes, usage, no_exclusions = request.nodes, Usage(), Excluded(request.pool, (), 0.0)
     # Count the cheapest offers first, because the site's own order might skip any other.
     for offer in sorted(map(_at_best, offers), key=lambda o: (o.worst_price, o.key)):
-        calm = Scope(limits=scope.limits, cloud_limits=scope.cloud_limits, usage=usage)
+        calm = Scope(
+            limits=scope.limits, cloud_limits=scope.cloud_limits, pool_nodes=scope.pool_nodes,
+            usage=usage,
+        )  # fmt: skip
         cause = _rejection(request.pool, offer, calm, no_exclusions)
         if cause is not None:
             misfits.append(cause)
