@@ -266,7 +266,8 @@ class Autoscaler(Part):
             outlook = outlook_of(now, plan)
             nodes = _chosen(group, plan, {*started_nodes, *placed})
             started_nodes += nodes
-            self.charge(now, nodes, payer_of)
+            # No job waits for warm machines, so no account pays for them.
+            self.charge(now, nodes[: growth_stays.count_for_jobs(plan)], payer_of)
             self._guard.bought(nodes, now.queue, view)
             if outlook is None:
                 continue

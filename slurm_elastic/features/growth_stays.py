@@ -32,10 +32,15 @@ def detail_of(
     held = (row for cloud in site.clouds.values() for row in cloud.held)
     if not any(row.machines_end_at is not None and now.now < row.ends_at for row in held):
         return {}
-    for_jobs = sum(start.machines for start in plan.starts if not start.is_warm)
-    needs = stays(for_jobs, now.growth, demand_of(now))
-    # The machines that keep a pool warm come last, and are for no job.
+    needs = stays(count_for_jobs(plan), now.growth, demand_of(now))
     return {DETAIL: dict(zip(nodes, needs, strict=False))}
+
+
+def count_for_jobs(plan: ScalingPlan) -> int:
+    """Return how many of the nodes that the plan starts are for jobs. The machines that keep a pool
+    warm come last, and are for no job.
+    """
+    return sum(start.machines for start in plan.starts if not start.is_warm)
 
 
 def recorded(site: Site, request: NodeRequest) -> Mapping[str, float]:

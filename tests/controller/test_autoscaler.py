@@ -853,6 +853,20 @@ def test_those_who_wait_for_them_anew_pay_machines_that_are_started_ahead(
     assert wanted == [({"pub1": paid}, world.now)]
 
 
+def test_no_account_pays_for_warm_machines_that_start_with_a_jobs_machine(
+    make: Callable[..., World],
+) -> None:
+    world = make(
+        pool={"min_idle_machines": 2},
+        growth="on_demand",
+        account_budgets={"physics": Budget(per_day=9)},
+    )
+    submit(world, 1)
+    world.advance(60)
+    accounts = [m.accounts for m in world.ledger.machines.live()]
+    assert sorted(map(len, accounts)) == [0, 0, 1]
+
+
 def test_what_is_decided_is_in_the_log(
     make: Callable[..., World], caplog: pytest.LogCaptureFixture
 ) -> None:
