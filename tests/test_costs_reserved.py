@@ -123,3 +123,16 @@ def test_exports_and_counters_have_it_too(site: tuple[Path, Path]) -> None:
         ledger.close()
     dollars = sum(n for name, n in counts.items() if name.startswith("dollars"))
     assert dollars == pytest.approx(0.4 + 0.36 + 0.1)
+
+
+def test_the_unused_part_of_a_reservation_has_the_label_of_all_unused_dollars(
+    site: tuple[Path, Path],
+) -> None:
+    ledger = Ledger(site[1])
+    try:
+        counts = counted(configfile.load(site[0]), ledger, T + HOUR, T + 2 * HOUR, T + 2 * HOUR)
+    finally:
+        ledger.close()
+    unused = [name for name in counts if name.startswith("unused_dollars")]
+    assert any("(reservation year)" in name for name in unused)
+    assert all("reason=" in name for name in unused)

@@ -166,7 +166,7 @@ def _count_dollars(counts: Counts, config: Config, books: CostRows) -> None:
         cloud, pool = idle.held.cloud, f"(reservation {idle.held.name})"
         market, reason = str(Market.RESERVED), str(Unused.RESERVED)
         dollars = series("dollars", cloud=cloud, pool=pool, market=market)
-        unused = series("unused_dollars", cloud=cloud, pool=pool, why=reason)
+        unused = series("unused_dollars", cloud=cloud, pool=pool, reason=reason)
         for name in (dollars, unused):
             counts[name] += idle.micro / 1e6
 
