@@ -82,6 +82,8 @@ class ReplacementStarts:
         nodes of the machines that leave by the order now.
         """
         site, now = self._site, self._site.now()
+        others = self._replaced_by_others(directive)
+        leaving = [node for node in leaving if node not in others]
         started = departure.replacements
         if started is None:
             # An order with ``--at`` begins later, and its machines are kept from that time on.
@@ -118,6 +120,18 @@ class ReplacementStarts:
         kept = [m.node for m in started.machines if not m.is_over]
         self._power_up(directive, kept, view, chosen)
         self._keep(kept, view)
+
+    def _replaced_by_others(self, directive: Directive) -> set[str]:
+        """Return the nodes that have a replacement by another order. Orders may name the same
+        machines in different words: their cloud, their pool, or their nodes.
+        """
+        words = (
+            other.word for other in self._site.ledger.directives.all()
+            if other.number != directive.number
+        )  # fmt: skip
+        orders = (word.replacements for word in words if isinstance(word, Departure))
+        machines = (machine for order in orders if order is not None for machine in order.machines)
+        return {machine.instead_of for machine in machines if not machine.is_over}
 
     def _choose(
         self,

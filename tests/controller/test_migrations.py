@@ -78,6 +78,18 @@ def up(world: World) -> list[str]:
     return sorted(i.node for i in world.alive("pub"))
 
 
+def test_a_machine_gets_one_replacement_if_several_orders_name_it(world: World) -> None:
+    busy(world)
+    migrate(world, *ONP, scope="cloud:onp", start_replacements=True)
+    world.advance(60)
+    first = up(world)
+    assert first
+    migrate(world, *ONP, start_replacements=True)
+    migrate(world, *ONP, scope="pool:rack", start_replacements=True)
+    world.advance(120)
+    assert up(world) == first
+
+
 def test_nodes_leave_after_their_jobs_and_waiting_jobs_may_start_in_the_other_cloud(
     world: World,
 ) -> None:
