@@ -92,23 +92,24 @@ def require_ours(path: Path) -> None:
 def parse(text: str, source: str, *, whole: bool = True) -> Config:
     """The configuration in ``text``. Complaints call it ``source``. ``whole`` as for ``read``."""
     keys = "cluster, clouds and pools"
-    return settled(_converted(text, source, Config, keys, check, whole=whole))
+    document = yaml_document.read(text, source)
+    return settled(_converted(document, text, Config, keys, check, whole=whole))
 
 
 def load_as(path: Path, kind: type[T], keys: str) -> T:
     """Read another YAML file as a Struct of the type ``kind``. ``keys``: the keys that an empty
     file lacks, for the error. ConfigError with all complaints at once, in the form above.
     """
-    return _converted(text(path), str(path), kind, keys)
+    content = text(path)
+    return _converted(yaml_document.read(content, str(path)), content, kind, keys)
 
 
 def _converted(
-    text: str, source: str, kind: type[T], keys: str,
+    document: yaml_document.YamlDocument, text: str, kind: type[T], keys: str,
     check_draft: Callable[[Draft], None] | None = None, *, whole: bool = True,
 ) -> T:  # fmt: skip
-    document = yaml_document.read(text, source)
     if document.value is None:
-        raise ConfigError(f"{source}: found an empty file, expected {keys}")
+        raise ConfigError(f"{document.source}: found an empty file, expected {keys}")
     if kind is Config:
         _require_new_keys(document)
     problems = Problems(document)
