@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from msgspec.structs import replace
+
 from slurm_elastic.slurm.client.fake_timed import TimedSlurm
 
 
@@ -27,7 +29,8 @@ class Slurmctld(TimedSlurm):
 
     def set_suspend_time(self, seconds: float) -> None:
         """As by another slurm.conf."""
-        self._suspend_time = seconds
+        for name in list(self._nodes):
+            self.set_times([name], replace(self._times[name], suspend_time=seconds))
 
     def set_wish(self, job: int, among: Sequence[str], count: int = 1) -> None:
         """The job, which is there, wants ``count`` of these nodes."""

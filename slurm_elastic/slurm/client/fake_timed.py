@@ -7,9 +7,11 @@ start time 121 s ahead. After ResumeTimeout a node that is powering up becomes D
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar
 
+from msgspec import Struct
 from msgspec.structs import replace
 
 from slurm_elastic.base.errors import SlurmError
@@ -27,6 +29,15 @@ from slurm_elastic.slurm.client.fake_states import (
 REQUEUE_HOLD_S = 121.0
 POWER_DOWN_LAG_S = 1.0
 
+
+class PartitionTimes(Struct, frozen=True):
+    """What slurm.conf says of a partition (s)."""
+
+    suspend_time: float = 300.0
+    suspend_timeout: float = 30.0
+    resume_timeout: float = 600.0
+
+
 Program = Callable[[str, Sequence[str], Mapping[int, Sequence[str]]], None]
 """A call of a program of slurmctld: kind (``resume``, ``suspend``, ``resume-fail``), nodes, and the
 nodes of each job.
@@ -36,7 +47,7 @@ nodes of each job.
 class TimedSlurm(FakeSlurm):
     """Nodes start powered down. ``step`` brings everything up to the clock. Times in seconds."""
 
-    guarded_by: ClassVar[GuardedBy] = {"_lock": Guarded("_since", "_wishes")}
+    guarded_by: ClassVar[GuardedBy] = {"_lock": Guarded("_since", "_times", "_wishes")}
 
     def __init__(
         self,
@@ -52,11 +63,15 @@ class TimedSlurm(FakeSlurm):
         super().__init__([SlurmNode(name=name, states=off) for name in names])
         self.clock = clock
         self._program = program
-        self._suspend_time = suspend_time
-        self._suspend_timeout = suspend_timeout
-        self._resume_timeout = resume_timeout
+        times = PartitionTimes(suspend_time, suspend_timeout, resume_timeout)
+        self._times: defaultdict[str, PartitionTimes] = defaultdict(lambda: times)
         self._since = dict.fromkeys(names, clock())
         self._wishes: dict[int, tuple[Sequence[str], int]] = {}
+
+    def set_times(self, names: Sequence[str], times: PartitionTimes) -> None:
+        """Give the nodes the times of their partition."""
+        with self._lock:
+            self._times.update(dict.fromkeys(names, times))
 
     # Events of the cluster.
 
@@ -211,16 +226,17 @@ class TimedSlurm(FakeSlurm):
 
     def _step_node(self, name: str) -> None:
         node, age = self._nodes[name], self.clock() - self._since[name]
+        times = self._times[name]
         match phase(node):
             case Phase.POWERING_DOWN if "POWER_DOWN" in node.states and age >= POWER_DOWN_LAG_S:
                 self._suspend(name)
-            case Phase.POWERING_DOWN if age >= self._suspend_timeout:
+            case Phase.POWERING_DOWN if age >= times.suspend_timeout:
                 states = (node.states - {"POWERING_DOWN", "NOT_RESPONDING"}) | {"POWERED_DOWN"}
                 self._become(name, states=states, address=name)  # as slurmctld resets it
-            case Phase.POWERING_UP if age >= self._resume_timeout:
+            case Phase.POWERING_UP if age >= times.resume_timeout:
                 self._fail(name, "ResumeTimeout reached", {"POWERED_DOWN"})
                 self._program("resume-fail", [name], {})
-            case Phase.UP if "IDLE" in node.states and age >= self._suspend_time:
+            case Phase.UP if "IDLE" in node.states and age >= times.suspend_time:
                 self._suspend(name)
 
     def _suspend(self, name: str) -> None:
@@ -273,14 +289,27 @@ class TimedSlurm(FakeSlurm):
     def _schedule(self) -> None:
         now = self.clock()
         for job in sorted(self._jobs.values(), key=lambda j: j.id):
-            waits = "PENDING" in job.states and job.reason not in ("JobHeldUser", "JobHeldAdmin")
-            if waits and job.start <= now and job.id in self._wishes:
-                allowed_names, count = self._wishes[job.id]
-                nodes = [self._nodes[n] for n in allowed_names]
-                free = [n.name for n in nodes if _usable(n) and _may_run(job, n)]
-                if len(free) >= count:
-                    self._allocate(job, sorted(free, key=self._is_off)[:count])
+            if job.id in self._wishes and job.start <= now and self._may_start(job):
+                nodes = self._nodes_for(job)
+                if nodes:
+                    self._allocate(job, nodes)
         self._configure()
+
+    def _may_start(self, job: SlurmJob) -> bool:
+        """Whether nothing but nodes is missing."""
+        return "PENDING" in job.states and job.reason not in ("JobHeldUser", "JobHeldAdmin")
+
+    def _nodes_for(self, job: SlurmJob) -> Sequence[str]:
+        """Free nodes for the job, powered-up nodes first. All are in the first of its partitions
+        that has enough. Empty if no partition has.
+        """
+        allowed_names, count = self._wishes[job.id]
+        usable = [n for n in map(self._nodes.__getitem__, allowed_names) if _usable(n)]
+        for partition in job.partitions or ("",):
+            free = [n.name for n in usable if _may_run(job, n, partition)]
+            if len(free) >= count:
+                return sorted(free, key=self._is_off)[:count]
+        return ()
 
     def _is_off(self, name: str) -> bool:
         return "POWERED_DOWN" in self._nodes[name].states
@@ -321,9 +350,11 @@ def _can_resume(node: SlurmNode) -> bool:
     return bool(node.states & {"DRAIN", "DOWN", "FAIL", "POWERING_UP"})
 
 
-def _may_run(job: SlurmJob, node: SlurmNode) -> bool:
-    """Whether the partitions match. A node that names no partition is in all."""
-    return not node.partitions or not set(node.partitions).isdisjoint(job.partitions)
+def _may_run(job: SlurmJob, node: SlurmNode, partition: str) -> bool:
+    """Whether the node is in the partition, and the job does not avoid it. A node that names no
+    partition is in all.
+    """
+    return (not node.partitions or partition in node.partitions) and node.name not in job.excluded
 
 
 def _usable(node: SlurmNode) -> bool:
