@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from slurm_elastic.base.hostlist import expand
+from slurm_elastic.config import PoolSettings
 from slurm_elastic.model.cluster import OFF, Instance, LaunchSpec, Location, Market
 from slurm_elastic.model.memory import PART, Launch, Machine
 from slurm_elastic.model.slurm import SlurmJob, SlurmNode
@@ -19,8 +20,8 @@ from slurm_elastic.policies.nodes.node_state import Phase, is_drained, phase
 from slurm_elastic.policies.repair.cloud_view import Thresholds
 from slurm_elastic.state.ckptstate.facts import Migration
 from slurm_elastic.state.ledger import Ledger
+from tests.chaos.drawn_site import is_sold
 from tests.chaos.fakes import is_up, runs
-from tests.chaos.sites import DISK
 from tests.controller.world import T0
 
 if TYPE_CHECKING:
@@ -233,7 +234,7 @@ class Books:
                 if m is new or (m.id not in then.stopped and {m.id, m.generation} & then.running)
             ]
             kept = [m for m in there if m.id in then.stopped and m is not new]
-        self._limits(counted, len(kept), Counter(m.cloud for m in kept))
+        self._limits(counted, kept)
 
     def _may_serve(self, one: Instance, row: Row | None, *, known: bool) -> bool:
         """Whether it runs, or is to be started. One that the ledger has stopped runs only where
@@ -293,16 +294,19 @@ class Books:
         """By the last list of its cloud there was none."""
         return self._stage.clouds[one.cloud].omitted[one.id] > 0
 
-    def _limits(self, machines: Sequence[Instance], kept: int, off: Counter[str]) -> None:
-        """``kept`` more are stopped, ``off`` of each cloud."""
+    def _limits(self, machines: Sequence[Instance], off: Sequence[Instance]) -> None:
+        """The machines that run, with the ``off`` ones that are stopped, keep all bounds."""
         config = self._stage.config
         public = {c.name for c in config.clouds if c.location is Location.PUBLIC}
-        counts = Counter(m.cloud for m in machines)
         most = self._most("", "nodes", config.limits.nodes)
         if most is not None and len(machines) > most:
             self.wrong("limit", f"{len(machines)} machines, {most} may be")
-        self._pool_limits(machines)
-        dollars = {name: counts[name] * 0.10 + off[name] * DISK for name in public}
+        self._limits_of_scopes(machines)
+        dollars = {
+            name: sum(self._per_hour(m) for m in machines if m.cloud == name)
+            + sum(self._disk_of(m) for m in off if m.cloud == name)
+            for name in public
+        }
         new = machines[0].cloud  # one that was found again may have passed a bound before this
         key = "dollars_per_hour"
         own = self._most(f"cloud:{new}", key, config.cloud(new).limits.dollars_per_hour)
@@ -320,14 +324,50 @@ class Books:
         orders = self._stage.orders
         return configured if orders is None else orders.books.most(scope, key, configured)
 
-    def _pool_limits(self, machines: Sequence[Instance]) -> None:
-        """Of the pool in which a machine is made or started."""
-        new = machines[0].node
-        pool = next(p for p in self._stage.config.pools if new in expand(p.nodes))
-        mine = [m for m in machines if m.node in expand(pool.nodes)]
-        most = self._most(f"pool:{pool.name}", "max_nodes", pool.max_nodes)
-        if most is not None and len(mine) > most:
-            self.wrong("limit", f"{len(mine)} machines of {pool.name}, {most} may be")
+    def _limits_of_scopes(self, machines: Sequence[Instance]) -> None:
+        """Clouds and pools keep their own bounds. The machine that is new is the first of these: an
+        adopted machine may have passed a bound before.
+        """
+        new, config = machines[0], self._stage.config
+        pool, limits = self._pool_of(new.node), config.cloud(new.cloud).limits
+        in_cloud = [m for m in machines if m.cloud == new.cloud]
+        on_market = sum(m.market is new.market for m in in_cloud)
+        in_pool = sum(self._pool_of(m.node).name == pool.name for m in machines)
+        key = "spot" if new.market is Market.SPOT else "on_demand"
+        market_bound = {Market.SPOT: limits.spot, Market.ON_DEMAND: limits.on_demand}
+        cloud = f"cloud:{new.cloud}"
+        for count, bound, what in (
+            (len(in_cloud), self._most(cloud, "nodes", limits.nodes), f"machines in {new.cloud}"),
+            (
+                on_market,
+                self._most(cloud, key, market_bound.get(new.market)),
+                f"{new.market} machines in {new.cloud}",
+            ),
+            (
+                in_pool,
+                self._most(f"pool:{pool.name}", "max_nodes", pool.max_nodes),
+                f"machines of {pool.name}",
+            ),
+        ):
+            if bound is not None and count > bound and self.lost_at < 0:
+                self.wrong("limit", f"{count} {what}, {bound} may be")
+
+    def _pool_of(self, node: str) -> PoolSettings:
+        return next(p for p in self._stage.config.pools if node in expand(p.nodes))
+
+    def _per_hour(self, one: Instance) -> float:
+        """What it counts for in a cap: its price on demand, as spot prices rise. A machine on a
+        reservation counts with what it adds to that, which is not known here.
+        """
+        if one.reservation:
+            return 0.0
+        shape = self._stage.config.cloud(one.cloud).shapes[one.instance_type]
+        is_bounded = self._pool_of(one.node).max_price is not None
+        return one.price if is_bounded else max(one.price, shape.price)
+
+    def _disk_of(self, one: Instance) -> float:
+        """$/h of that machine while it is stopped."""
+        return self._pool_of(one.node).stopped_price
 
     # when a purchase is decided
 
@@ -508,7 +548,8 @@ class Books:
             node, machines = stage.slurm.node(name), stage.machines_of(name)
             where = phase(node)
             ours = node.reason.startswith("slurm-elastic:hold:")
-            if "DOWN" in node.states or (is_drained(node) and not (held and ours)):
+            may_hold = held or (ours and not is_sold(stage.config, self._pool_of(name)))
+            if "DOWN" in node.states or (is_drained(node) and not (may_hold and ours)):
                 return f"{name} is out: {sorted(node.states)} {node.reason}"
             if where is not Phase.POWERED_DOWN or machines:
                 return f"{name} is {where} with {[m.id for m in machines]}"
@@ -583,7 +624,8 @@ class Books:
         turns = self._stage.accounts[one.cloud].turns[one.id]
         ends = [*(turn.at for turn in turns[1:]), ended]
         bill = [
-            Spell(t.at, e, one.price if t.runs else DISK) for t, e in zip(turns, ends, strict=True)
+            Spell(t.at, e, one.price if t.runs else self._disk_of(one))
+            for t, e in zip(turns, ends, strict=True)
         ]
         book = [Spell(r.launched - T0, (r.ended or r.launched) - T0, r.price) for r in parts]
         self.dollars["billed"] += sum(s.price * (s.end - s.begin) for s in bill) / 3600

@@ -350,7 +350,8 @@ class Saver(FakeCheckpointer):
 
 class Controller(TimedSlurm):
     """slurmctld. ``trouble`` is "", "stopped", "hung" or "errors"; ``lost_answers`` more commands
-    take effect and say that they did not.
+    take effect and say that they did not. ``after`` has the job that each waits for, ``by_users``
+    those that users have held, suspended or put off.
     """
 
     stage: Stage
@@ -361,6 +362,8 @@ class Controller(TimedSlurm):
     def __init__(self, *args: Any, **more: Any) -> None:
         super().__init__(*args, **more)
         self._allocated: dict[int, float] = {}
+        self.after: dict[int, int] = {}
+        self.by_users: set[int] = set()
 
     def _schedule(self) -> None:
         if self.stage.sched.now < self.quiet:
@@ -368,7 +371,24 @@ class Controller(TimedSlurm):
         else:
             super()._schedule()
 
+    def _may_start(self, job: SlurmJob) -> bool:
+        if not super()._may_start(job) or self.after.get(job.id) in self._jobs:
+            return False
+        started = sum(j.array == job.array and bool(j.nodes) for j in self._jobs.values())
+        return not job.array or not job.max_running_tasks or started < job.max_running_tasks
+
+    def _split(self, job: SlurmJob) -> SlurmJob:
+        """The next task of an array, which gets a number of its own; the last one keeps the array's."""
+        left = job.tasks - 1
+        self._jobs[job.id] = replace(job, tasks=left, task=0 if left == 1 else None)
+        task = replace(job, id=job.id + left, tasks=1, task=left)
+        self._wishes[task.id] = self._wishes[job.id]
+        self.stage.books.submitted(task.id)
+        return task
+
     def _allocate(self, job: SlurmJob, names: Sequence[str]) -> None:
+        if job.tasks > 1:
+            job = self._split(job)
         self._allocated[job.id] = self.stage.sched.now
         super()._allocate(job, names)
 
@@ -402,6 +422,8 @@ class Controller(TimedSlurm):
         self._jobs.clear()
         self._wishes.clear()
         self._allocated.clear()
+        self.after.clear()
+        self.by_users.clear()
         for name in self._nodes:
             off = frozenset({"IDLE", "CLOUD", "POWERED_DOWN"})
             self._become(name, states=off, address=name, reason="")
@@ -433,6 +455,23 @@ class Controller(TimedSlurm):
                 self.stage.struck["heads: a waiting job is cancelled"] += 1
                 self.stage.books.jobs.discard(job.id)
                 del self._jobs[job.id]
+
+    def change(self, job: int, **fields: Any) -> None:
+        """As scontrol update of its user."""
+        self._jobs[job] = replace(self._jobs[job], **fields)
+
+    def let_go(self) -> None:
+        """Users release what they have held, suspended or put off. A job that moved while it was
+        suspended is suspended again later, or held by Slurm.
+        """
+        for number in sorted(self.by_users & self._jobs.keys()):
+            job = self._jobs[number]
+            if job.is_suspended:
+                self.resume(number)
+            elif "PENDING" in job.states and job.is_held:
+                self.release(number)
+            elif "PENDING" in job.states and not job.restarts:
+                self.start_now(number)
 
     def fails(self, rng: random.Random, name: str) -> None:
         stage = self.stage

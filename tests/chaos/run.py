@@ -6,6 +6,7 @@ import argparse
 import functools
 import gc
 import itertools
+import json
 import multiprocessing
 import os
 import sys
@@ -17,9 +18,12 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from tests.chaos.coverage import Coverage
+from tests.chaos.drawn_site import driven_keys, is_optional
+from tests.chaos.kept import ALL, Kept, shrink
 from tests.chaos.lie_weather import lying
 from tests.chaos.order_weather import ordered
-from tests.chaos.sites import two_heads
+from tests.chaos.sites import DRAWN, is_drawn, two_heads
 
 HOUR = 3600.0
 SOON = 900.0
@@ -39,16 +43,17 @@ class Outcome(NamedTuple):
     counts: Counter[str]
     dollars: Counter[str]
     trace: Sequence[str]
+    features: frozenset[str]
 
 
-def run(seed: int, *, keep: bool = False) -> Outcome:
-    """Chaos, then peace, then the books."""
+def run(seed: int, *, keep: bool = False, kept: Kept = ALL) -> Outcome:
+    """Chaos, then peace, then the books. ``kept``: only with these parts."""
     from tests.chaos.scheduler import StuckError
     from tests.chaos.stage import Stage
     from tests.chaos.weather import Weather
     from tests.oracle.oracle import Oracle
 
-    stage = Stage(seed, keep=keep)
+    stage = Stage(seed, keep=keep, kept=kept)
     oracle = Oracle(stage)
     kind = ", ".join(name for name, has in (
         (stage.kind, True), ("two heads", stage.pair is not None), ("lies", lying(seed)),
@@ -121,13 +126,14 @@ def _settle_down(stage, oracle) -> None:
     """Until nothing is left to be done."""
     from tests.chaos.books import KEPT
 
-    held = stage.kind == "policies"
+    held = stage.kind == "policies"  # a drawn site has no policy any more that holds nodes
     deadline = stage.sched.now + 6 * HOUR
     trouble, since = "it has just begun", stage.sched.now
     while trouble and not stage.books.wrongs and not stage.sched.errors:
         stage.advance(60.0, step=30.0)
         for owner in stage.owners:
             stage.start(owner)
+        stage.slurm.let_go()
         oracle.rest()
         waiting = sorted(stage.slurm.queue())
         before = trouble
@@ -146,11 +152,12 @@ def _outcome(stage, kind: str) -> Outcome:
         fallen=len(books.fallen), spared=books.spared, turns=stage.sched.turns,
         seconds=int(stage.sched.now), saved=sum(c[0] == "checkpoint" for c in stage.saver.calls),
         requeues=sum(j.restarts for j in stage.slurm.queue().values()),
-        keeping=stage.kept, two_heads=stage.pair is not None, **books.counts,
+        keeping=stage.kept, two_heads=stage.pair is not None, drawn=stage.kind == DRAWN,
+        **books.counts,
     )  # fmt: skip
     return Outcome(
         stage.seed, kind, stage.digest, tuple(books.wrongs), stage.struck, counts,
-        books.dollars, stage.trace or (),
+        books.dollars, stage.trace or (), stage.features,
     )  # fmt: skip
 
 
@@ -185,7 +192,10 @@ def _next(place: Any) -> int:
 def _alone(number: Callable[[], int], given: argparse.Namespace) -> None:
     """On one processor, as one thread runs at a time."""
     sabotage = given.sabotage
-    kinds = ((given.two_heads, two_heads), (given.lies, lying), (given.orders, ordered))
+    kinds = (
+        (given.two_heads, two_heads), (given.lies, lying), (given.orders, ordered),
+        (given.drawn, is_drawn),
+    )  # fmt: skip
     _wanted[:] = [is_so for asked, is_so in kinds if asked]
     processors = sorted(os.sched_getaffinity(0))
     os.sched_setaffinity(0, {processors[number() % len(processors)]})
@@ -243,6 +253,7 @@ WRONGS = {
 COUNTED = {
     "keeping": "sites that keep stopped machines",
     "two_heads": "sites of two heads",
+    "drawn": "sites drawn from the schema",
     "machines": "machines made",
     "stopped": "times one was stopped",
     "started": "times one was started",
@@ -265,13 +276,18 @@ def main() -> int:
 
         print(*lines(), sep="\n")
         return 0
-    if given.trace:
+    if given.trace or given.kept:
         _alone(os.getpid, given)
-        found = run(given.start, keep=True)
+        kept = Kept(*json.loads(given.kept)) if given.kept else ALL
+        found = run(given.start, keep=given.trace, kept=kept)
         print("\n".join(found.trace))
         print(found.digest, *found.wrongs, sep="\n")
         return bool(found.wrongs)
+    if given.shrink is not None:
+        _alone(os.getpid, given)
+        return shrink(given.shrink, lambda kept: run(given.shrink, kept=kept))
     began = time.monotonic()
+    coverage = Coverage()
     struck: Counter[str] = Counter()
     counts: Counter[str] = Counter()
     dollars: Counter[str] = Counter()
@@ -279,6 +295,7 @@ def main() -> int:
     done = 0
     for outcome in seeds(given):
         done += 1
+        coverage.add(outcome.features, outcome.struck)
         struck += outcome.struck
         counts += outcome.counts
         dollars += outcome.dollars
@@ -290,6 +307,10 @@ def main() -> int:
                 print(f"seed {outcome.seed} ({outcome.kind}): {kind}: {words}", flush=True)
             if given.sabotage:
                 break
+    if given.coverage:
+        print(
+            *coverage.lines(f"{k.of}.{k.name}" for k in driven_keys() if is_optional(k)), sep="\n"
+        )
     _tell(done, struck, counts, dollars, failed)
     spent = os.times()
     spent = spent.user + spent.system + spent.children_user + spent.children_system
@@ -329,11 +350,21 @@ def _arguments() -> argparse.Namespace:
     )
     parser.add_argument("--lies", action="store_true", help="only the seeds whose world lies")
     parser.add_argument(
+        "--drawn", action="store_true", help="only the seeds whose site is drawn from the schema"
+    )
+    parser.add_argument(
         "--sabotages", action="store_true", help="print which defects are found, and by what"
     )
     parser.add_argument("--orders", action="store_true", help="only the seeds with orders")
     parser.add_argument(
         "--oracle", action="store_true", help="judge screens and a calm hour in each run"
+    )
+    parser.add_argument("--coverage", action="store_true", help="print what met how often")
+    parser.add_argument(
+        "--shrink", type=int, metavar="SEED", help="find a small form of a drawn seed that fails"
+    )
+    parser.add_argument(
+        "--kept", metavar="JSON", help="run the one with these steps, jobs and faults of --shrink"
     )
     parser.add_argument("--sabotage", help=argparse.SUPPRESS)
     parser.add_argument("--trace", action="store_true", help="print all that happens in the one")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 
 from msgspec.structs import replace
@@ -14,6 +14,7 @@ from slurm_elastic.config.checkpoint import CheckpointSettings
 from slurm_elastic.config.policies import SitePolicies
 from slurm_elastic.model.cluster import Limits, Location, Market
 from slurm_elastic.providers.fake.settings import FakeCloud
+from tests.chaos.drawn_site import drawn_config
 from tests.controller.world import SHAPE, make_config
 
 DISK = 0.02
@@ -25,11 +26,16 @@ TIMINGS = {
 }  # fmt: skip
 
 
+DRAWN = "drawn"
+"""The kind of a site whose configuration is drawn from the schema (``drawn_site``)."""
+DRAWN_SHARE = 0.2
+
+
 def site_of(
     rng: random.Random, state: Path, kind: str | None = None
 ) -> tuple[str, Config, Mapping[str, str]]:
-    """Its kind, its configuration, and the cloud of each node. Half of those that are drawn have
-    pools that keep stopped machines.
+    """Its kind, its configuration, and the cloud of each node. Half of those of a kind that chance
+    decides have pools that keep stopped machines.
     """
     keeps = kind is None and rng.random() < 0.5
     kind = kind or rng.choice(KINDS)
@@ -49,7 +55,26 @@ def site_of(
         config = _one_cap(config)
     if keeps:
         config = _keeping(rng, config)
-    return kind, config, {n: p.cloud for p in config.pools for n in expand(p.nodes)}
+    return kind, config, cloud_of_nodes(config)
+
+
+def drawn_site(
+    seed: int, state: Path, kept: Collection[int] | None
+) -> tuple[str, Config, Mapping[str, str]]:
+    """As ``site_of``, by the steps of that seed's drawing, or only those that are ``kept``."""
+    config = replace(drawn_config(seed, kept), state_dir=str(state))
+    return DRAWN, config, cloud_of_nodes(config)
+
+
+def cloud_of_nodes(config: Config) -> Mapping[str, str]:
+    return {n: p.cloud for p in config.pools for n in expand(p.nodes)}
+
+
+def is_drawn(seed: int) -> bool:
+    """Whether that seed's site is drawn from the schema. By a chance of its own: the others are what
+    they were.
+    """
+    return random.Random(f"{seed} drawn").random() < DRAWN_SHARE
 
 
 def two_heads(seed: int) -> bool:
@@ -75,8 +100,11 @@ def _keeping(rng: random.Random, config: Config) -> Config:
 
 
 def keeping(config: Config, most: Sequence[int]) -> Config:
-    """The same where each pool keeps so many stopped machines."""
-    pools = tuple(replace(p, max_stopped=n) for p, n in zip(config.pools, most, strict=True))
+    """The same where each pool keeps so many stopped machines, and no more than it has nodes."""
+    pools = tuple(
+        replace(p, max_stopped=min(n, len(expand(p.nodes))))
+        for p, n in zip(config.pools, most, strict=True)
+    )
     return replace(config, pools=pools)
 
 

@@ -36,7 +36,9 @@ from slurm_elastic.ckptman.site import JobList, pools_by_node
 from slurm_elastic.ckptman.sources import CloudNotices, DropDirectory
 from slurm_elastic.cli.ckptman import JOIN_TIMEOUT_S
 from slurm_elastic.cli.standby import Head
-from slurm_elastic.config import Config
+from slurm_elastic.config import Config, Timings
+from slurm_elastic.config.checkpoint import LAUNCHED
+from slurm_elastic.config.pool_rules import fail_safe
 from slurm_elastic.controller import daemon, provision
 from slurm_elastic.controller.context import Site
 from slurm_elastic.controller.daemon import Daemon
@@ -45,20 +47,32 @@ from slurm_elastic.machine.programs import power
 from slurm_elastic.model.cluster import Instance, InstanceState, Market
 from slurm_elastic.model.slurm import SlurmJob, SlurmNode
 from slurm_elastic.policies.nodes.node_state import Phase, phase
+from slurm_elastic.slurm.client.fake_timed import PartitionTimes
 from slurm_elastic.state.ckptstate import CheckpointState
 from slurm_elastic.state.ledger import Ledger
 from slurm_elastic.state.spool import Spool
 from slurm_elastic.state.store import journal as store_journal
 from tests.chaos import scheduler
 from tests.chaos.books import Books
+from tests.chaos.coverage import keys_set
 from tests.chaos.disk import HeadDisk
+from tests.chaos.drawn_site import calm
 from tests.chaos.fakes import CHANGES, Account, Cloud, Saver, Slurm, is_up, runs
 from tests.chaos.head_books import HOSTS, host_of
+from tests.chaos.kept import ALL, Kept
 from tests.chaos.lie_weather import RECORD, LieWeather
 from tests.chaos.order_weather import OPERATOR, OrderWeather
 from tests.chaos.pair import Pair, owner_on
 from tests.chaos.scheduler import Event, Lock, Scheduler, Threading, Worker
-from tests.chaos.sites import keeping, site_of, two_heads
+from tests.chaos.sites import (
+    DRAWN,
+    TIMINGS,
+    drawn_site,
+    is_drawn,
+    keeping,
+    site_of,
+    two_heads,
+)
 from tests.chaos.sqlite import Sqlite
 from tests.controller.world import BOOT, PING, SLURMD_TIMEOUT, T0, Killed
 
@@ -78,9 +92,10 @@ class Stage:
     """
 
     def __init__(
-        self, seed: int, *, keep: bool = False, kind: str | None = None, heads: bool | None = None
-    ) -> None:
-        self.seed = seed
+        self, seed: int, *, keep: bool = False, kind: str | None = None, heads: bool | None = None,
+        kept: Kept = ALL,
+    ) -> None:  # fmt: skip
+        self.seed, self.kept_parts = seed, kept
         self.rng = random.Random(seed)
         self.trace: list[str] | None = [] if keep else None
         self._hash = hashlib.sha256()
@@ -93,7 +108,13 @@ class Stage:
         self.skews = [0.0]
         fast = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
         self.disk = HeadDisk(Path(tempfile.mkdtemp(prefix="se-chaos-", dir=fast)))
-        self.kind, self.config, self.nodes = site_of(self.rng, self.disk.root, kind)
+        kind = kind or (DRAWN if is_drawn(seed) else None)
+        if kind == DRAWN:
+            site = drawn_site(seed, self.disk.root, kept.steps)
+        else:
+            site = site_of(self.rng, self.disk.root, kind)
+        self.kind, self.config, self.nodes = site
+        self.features = keys_set(self.config)
         self.pair = None
         # Of a chance of its own: sites of one head are what they were.
         if two_heads(seed) if heads is None else heads:
@@ -140,7 +161,8 @@ class Stage:
         self.slurm.timeout = SLURMD_TIMEOUT
         for name, cloud in self.nodes.items():
             self.since[name] = 0.0
-            self.slurm.set_node(name, partitions=(cloud,))
+            self.slurm.set_node(name, partitions=(self.config.cloud(cloud).partition_name,))
+        self._set_times()
         sched = self.sched
         self.accounts = {
             c.name: Account(self.books.made, lambda: sched.now) for c in self.config.clouds
@@ -169,6 +191,18 @@ class Stage:
             Spool(self.disk.root).create()
         for owner in self.owners:
             self.start(owner)
+
+    def _set_times(self) -> None:
+        """As the partitions' lines in slurm.conf."""
+        if self.kind != DRAWN:
+            return
+        for cloud in self.config.clouds:
+            names = [name for name, of in self.nodes.items() if of == cloud.name]
+            times = PartitionTimes(
+                fail_safe(self.config, cloud), self.config.suspend_timeout(cloud),
+                self.config.resume_timeout(cloud),
+            )  # fmt: skip
+            self.slurm.set_times(names, times)
 
     # clocks, the trace, and where threads give way
 
@@ -208,6 +242,9 @@ class Stage:
         """Nothing new comes: all that takes time and no turns of others may be done in fewer."""
         self.calm, self.wakes = True, (25.0, 35.0)
         self.lengths = {job: min(length, SHORT) for job, length in self.lengths.items()}
+        if self.kind == DRAWN:
+            self.note("the calm configuration")
+            self._reconfigure(calm(self.config, Timings(**TIMINGS)), (DAEMON, CKPTMAN))  # type: ignore[arg-type]
 
     # the services
 
@@ -334,7 +371,8 @@ class Stage:
         site = CkptSite(
             config=config, slurm=slurm, ledger=ledger, state=state,
             recorder=BufferedRecorder(ledger, state, self.now),
-            jobs=JobList(slurm, lambda: sched.now), checkpointers={"fake": self.saver},
+            jobs=JobList(slurm, lambda: sched.now),
+            checkpointers=dict.fromkeys((*LAUNCHED, "signal", "fake"), self.saver),
             providers=clouds, pool_of=pools_by_node(config), now=self.now,
             monotonic=lambda: sched.now, stop=Event(),
         )  # fmt: skip
@@ -383,9 +421,13 @@ class Stage:
     def keep_stopped(self, most: Sequence[int]) -> None:
         """Each pool keeps so many stopped machines from now on: elasticd is restarted for it."""
         self.note(f"stopped: {most}")
-        self.config = keeping(self.config, most)
+        self._reconfigure(keeping(self.config, most), (DAEMON,))
+
+    def _reconfigure(self, config: Config, programs: tuple[str, ...]) -> None:
+        self.config = config
+        self._set_times()
         for owner in self.owners:
-            if owner.startswith(DAEMON) and self.sched.lives(owner) and self.may_start(owner):
+            if owner.startswith(programs) and self.sched.lives(owner) and self.may_start(owner):
                 self.kill(owner)
                 self.start(owner)
 
@@ -495,10 +537,11 @@ class Stage:
         self.note(f"job {job} {count} of {among} for {length:.0f} s")
         self.lengths[job] = length
         self.books.submitted(job)
-        cloud = self.nodes[among[0]]
-        if self.orders is not None:  # it may be sent to the partition of another cloud
-            among = tuple(self.nodes)
-        self.slurm.submit(job, among, count, partitions=(cloud,), node_count=count, **fields)
+        partition = self.config.cloud(self.nodes[among[0]]).partition_name
+        if self.orders is not None and self.kind != DRAWN:
+            among = tuple(self.nodes)  # it may be sent to the partition of another cloud
+        asked = {"partitions": (partition,), "node_count": count, **fields}
+        self.slurm.submit(job, among, count, **asked)
 
     def release_held(self) -> None:
         """Somebody releases the jobs that had too little room by an earlier configuration."""
@@ -570,8 +613,10 @@ class Stage:
             if "RUNNING" not in job.states:
                 continue
             begun = self._running.setdefault((job.id, job.restarts), self.sched.now)
-            if self.sched.now - begun >= self.lengths[job.id]:
-                self.note(f"job {job.id} completes")
+            length = self.lengths[job.array or job.id]
+            late = job.ends_at_latest is not None and self.now() >= job.ends_at_latest
+            if late or self.sched.now - begun >= length:
+                self.note(f"job {job.id} {'times out' if late else 'completes'}")
                 self.books.completed.add(job.id)
                 self.slurm.finish(job.id)
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -17,9 +18,11 @@ from slurm_elastic.base.errors import (
 )
 from slurm_elastic.base.faults import POINTS
 from slurm_elastic.policies.nodes.node_state import Phase, phase
+from tests.chaos.drawn_jobs import NUMBERS, change_job, draw_job
 from tests.chaos.head_weather import HeadWeather
 from tests.chaos.lie_weather import LieWeather, lying
 from tests.chaos.order_weather import OrderWeather, ordered
+from tests.chaos.sites import DRAWN
 from tests.chaos.stage import CKPTMAN, DAEMON
 
 if TYPE_CHECKING:
@@ -42,6 +45,9 @@ class Weather:
 
     def __init__(self, stage: Stage) -> None:
         self._stage, self._rng = stage, stage.rng
+        if stage.kind == DRAWN:
+            self._rng = random.Random(f"{stage.seed} weather")
+        self._faults = 0
         self._keeps = stage.keeps
         self.families = sorted(self._rng.sample(tuple(FAMILIES), self._rng.randint(1, 6)))
         if self._keeps:
@@ -51,7 +57,7 @@ class Weather:
         self._due: list[tuple[float, Callable[[], None]]] = []
         self._job = 0
         self._coming: set[str] = set()
-        self._clouds = sorted(stage.clouds)
+        self._clouds = sorted(set(stage.nodes.values()))
         self._heads = None
         if stage.pair is not None:
             self._heads = HeadWeather(stage.pair, self._rng, self._later, self._burst)
@@ -76,14 +82,9 @@ class Weather:
         """One step: what users do, what is due, and perhaps another fault."""
         stage, rng = self._stage, self._rng
         self._do_what_is_due()
-        one, many = (0.1, 0.006) if self._keeps else (0.06, 0.02)
-        away = stage.pair is not None and stage.sched.now < stage.pair.lull
-        if rng.random() < one and not away:
-            self._submit(rng.choice(self._clouds))
-        if rng.random() < many and not away:
-            self._burst()
+        self._users_act()
         if rng.random() < self.often:
-            (FAMILIES | STOPPED)[rng.choice(self._usual)](self)
+            self._strike((FAMILIES | STOPPED)[rng.choice(self._usual)])
         if self._heads is not None:
             self._heads.blow()
         for more in (stage.lies, stage.orders):
@@ -106,6 +107,35 @@ class Weather:
         self._coming.add(owner)
         self._later(self._rng.choice((2.0, 8.0, 40.0, 200.0)), partial(self._start, owner))
 
+    def _users_act(self) -> None:
+        stage, rng = self._stage, self._rng
+        one, many = (0.1, 0.006) if self._keeps else (0.06, 0.02)
+        away = stage.pair is not None and stage.sched.now < stage.pair.lull
+        if rng.random() < one and not away:
+            self._submit(rng.choice(self._clouds))
+        if rng.random() < many and not away:
+            self._burst()
+        if stage.kind == DRAWN and rng.random() < 0.1:
+            self._strike(Weather._change_job)
+
+    def _strike(self, family: Callable[[Weather], None]) -> None:
+        self._faults += 1
+        kept = self._stage.kept_parts.faults
+        if kept is None or self._faults in kept:
+            with self._chance_of(f"fault {self._faults}"):
+                family(self)
+
+    @contextlib.contextmanager
+    def _chance_of(self, part: str) -> Iterator[random.Random]:
+        """The chance that decides that part of a run. At a drawn site it is the part's own, so that
+        one part may be left out and the others come as before.
+        """
+        usual = self._rng
+        if self._stage.kind == DRAWN:
+            self._rng = random.Random(f"{self._stage.seed} {part}")
+        yield self._rng
+        self._rng = usual
+
     def _runs(self, owner: str) -> bool:
         return self._stage.sched.lives(owner) and self._stage.may_start(owner)
 
@@ -121,9 +151,13 @@ class Weather:
         self._stage.note(f"fault {kind}")
 
     def _submit(self, cloud: str) -> None:
-        stage, rng = self._stage, self._rng
-        among = tuple(n for n, of in stage.nodes.items() if of == cloud)
+        stage = self._stage
         self._job += 1
+        if stage.kind == DRAWN:
+            self._submit_drawn(cloud)
+            return
+        among = tuple(n for n, of in stage.nodes.items() if of == cloud)
+        rng = self._rng
         stage.submit(
             self._job, among, rng.choice((1, 1, 2)), rng.choice(SHORT if self._keeps else LONG),
             requeue=rng.random() < 0.8,
@@ -131,6 +165,20 @@ class Weather:
 
     def _count_anew(self) -> None:
         self._job = 0
+
+    def _submit_drawn(self, cloud: str) -> None:
+        stage, kept = self._stage, self._stage.kept_parts.jobs
+        if (kept is not None and self._job not in kept) or stage.slurm.trouble:
+            return
+        number = self._job * NUMBERS
+        with self._chance_of(f"job {self._job}") as rng:
+            job = draw_job(rng, stage, number, cloud)
+        if job is not None:
+            stage.submit(number, job.among, job.count, job.length, **job.fields)
+
+    def _change_job(self) -> None:
+        if change := change_job(self._rng, self._stage):
+            self._struck(f"job: {change}")
 
     def come_back(self) -> None:
         """Whoever had a machine that is stopped by now wants it again; any of its cloud's where
@@ -141,7 +189,8 @@ class Weather:
             self._job += 1
             all_of = tuple(n for n, of in stage.nodes.items() if of == one.cloud)
             among = all_of if stage.kind == "policies" else (one.node,)
-            stage.submit(self._job, among, 1, 60.0, requeue=True)
+            number = self._job * NUMBERS if stage.kind == DRAWN else self._job
+            stage.submit(number, among, 1, 60.0, requeue=True)
 
     def _burst(self) -> None:
         """Users of all clouds come at once."""
@@ -380,6 +429,7 @@ class Weather:
         stage._armed.clear()
         stage.disk.fail("")
         stage.slurm.trouble, stage.slurm.lost_answers = "", 0
+        stage.slurm.let_go()
         for cloud in stage.clouds.values():
             cloud.heal()
             cloud.limit("*", None)

@@ -11,20 +11,20 @@ import functools
 import itertools
 import random
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import yaml
-
 from slurm_elastic.base.errors import ConfigError
-from slurm_elastic.config import Config, configfile
-from slurm_elastic.config.document import write
+from slurm_elastic.config import Config, configfile, settled
+from slurm_elastic.config.check import check
+from slurm_elastic.config.document import YamlDocument, write
+from slurm_elastic.config.document import read as document_of
 from slurm_elastic.config.schema import schema
 
 ROOT = Path(__file__).parents[2]
 FILES = (
-    "tests/drawn/rich.yaml",
+    "tests/drawn/*.yaml",
     "etc/*.yaml", "tests/data/config/*.yaml", "tests/data/sites/*.yaml", "tests/golden/init/*.yaml",
     "examples/**/*.yaml",
 )  # fmt: skip
@@ -48,6 +48,7 @@ _NUMBERS = (0, 1, 2, 3, 8, 60, 90, 3600, 0.5)
 _DURATIONS = ("1s", "45s", "3m", "20m", "2h", "10d")
 _SIZES = ("1G", "2048M", "2T")
 _DATES = ("2026-01-01", "2026-11-30T12:00:00Z", "2027-06-01")
+VALUES_TRIED = 4
 _STRANGE = (-1, "", "none", "no", [], {}, None, "a b", 10**13, "zwei\u00e9", [None], True)
 
 
@@ -101,9 +102,47 @@ def draw(base: int, steps: Sequence[Step]) -> Drawn:
     return Drawn(document, config, refused)
 
 
+def draw_keys(
+    document: dict[str, Any], steps: Sequence[Step], keys: Sequence[Key],
+    may: Callable[[dict[str, Any]], bool],
+) -> dict[str, Any]:  # fmt: skip
+    """The valid file after steps that each set one of these keys. Of a few values the first is taken
+    that the reader accepts, perhaps after its complaints were followed, and after which the file
+    ``may`` be so. A step without such a value changes nothing.
+    """
+    for step in steps:
+        document = _with_step(document, step, keys[step.key % len(keys)], may) or document
+    return document
+
+
+def _with_step(
+    document: dict[str, Any], step: Step, key: Key, may: Callable[[dict[str, Any]], bool]
+) -> dict[str, Any] | None:
+    places = [n for n, (of, _) in enumerate(objects(document)) if of == key.of]
+    if not places:  # an object for it comes first
+        parents = list(_parents(key.of))
+        return _with_step(document, step, parents[step.place % len(parents)], may)
+    place = places[step.place % len(places)]
+    values = _values(key, list(objects(document))[place][1].get(key.name), document)
+    for n in range(VALUES_TRIED):
+        changed = copy.deepcopy(document)
+        value = values[(step.value + 7 * n) % len(values)]
+        list(objects(changed))[place][1][key.name] = copy.deepcopy(value)
+        followed = follow(changed, rounds=2) if value is not None and may(changed) else None
+        if followed is not None and may(followed):
+            return followed
+    return None
+
+
 def read(document: dict[str, Any]) -> Config:
     """The configuration of the file with these values."""
     return configfile.parse(write(document), SOURCE)
+
+
+def read_values(document: dict[str, Any]) -> Config:
+    """As ``read``, of the values without their text: six times as fast."""
+    values = YamlDocument(source=SOURCE, value=document, lines={})
+    return settled(configfile._converted(values, "", Config, "keys", check))
 
 
 def keys_in(document: dict[str, Any]) -> Iterator[Key]:
@@ -179,7 +218,7 @@ def follow(document: dict[str, Any], rounds: int = 4) -> dict[str, Any] | None:
     """
     for _ in range(rounds):
         try:
-            read(document)
+            read_values(document)
         except ConfigError as error:
             followed = [_followed(document, line) for line in str(error).splitlines()]
             if not any(followed):
@@ -229,8 +268,8 @@ def _named(expected: str) -> Any:
     """The value that the complaint names."""
     if words := re.search(r"one of ([^:;()]+)", expected):
         return re.split(r", (?:or )?| or ", words[1])[0].strip("'")
-    if example := re.search(r"such as (\[[^]]*\]|\S+?)(?=[,;:]?(?: |$))", expected):
-        return yaml.safe_load(example[1])
+    if example := re.search(r"such as (\[[^]]*\]|'[^']*'|\S+?)(?=[,;:]?(?: |$))", expected):
+        return _plain(example[1])
     return "/srv/drawn" if "an absolute path" in expected else None
 
 
@@ -291,8 +330,30 @@ def _values(key: Key, now: object, document: dict[str, Any]) -> list[Any]:
     allows, with the names of the file.
     """
     rule = _properties(key.of)[key.name]
-    found = [*_examples().get(key, ()), *_Allowed(_names(document)).values(rule, now)]
+    found = [*_examples().get(key, ()), *_listed(key)]
+    found += _Allowed(_names(document)).values(rule, now)
     return found or list(_STRANGE)
+
+
+@functools.cache
+def _listed(key: Key) -> Sequence[str]:
+    """The words for a key of text that the reader lists when it refuses another one."""
+    if "'$ref': '#/$defs/Text'" not in str(_properties(key.of)[key.name]):
+        return ()
+    for base in bases():
+        document = copy.deepcopy(base)
+        here = next((here for of, here in objects(document) if of == key.of), None)
+        if here is None:
+            continue
+        here[key.name] = "a"
+        try:
+            read(document)
+        except ConfigError as error:
+            lists = re.findall(r"one of ([^:;()\n]+)", str(error))
+            words = [w.strip(" '") for text in lists for w in re.split(r", (?:or )?| or ", text)]
+            return [word for word in dict.fromkeys(words) if re.fullmatch(r"[\w.-]+", word)]
+        return ()
+    return ()
 
 
 def _names(document: dict[str, Any]) -> tuple[str, ...]:
@@ -379,14 +440,19 @@ class _Allowed:
 @functools.cache
 def bases() -> Sequence[dict[str, Any]]:
     """``SITE``, and each file of the repository that the reader accepts as it is."""
-    found = [yaml.safe_load(SITE)]
+    found = [_plain(SITE)]
     for path in sorted(p for pattern in FILES for p in ROOT.glob(pattern)):
-        plain = yaml.safe_load(path.read_text())
+        plain = _plain(path.read_text())
         if isinstance(plain, dict) and "clouds" in plain:
             with contextlib.suppress(ConfigError):
                 read(plain)
                 found.append(plain)
     return found
+
+
+def _plain(text: str) -> Any:
+    """The values of YAML as the reader sees them: a date is text."""
+    return document_of(text, SOURCE).value
 
 
 @functools.cache
@@ -403,8 +469,8 @@ def _sections() -> Iterator[dict[str, Any]]:
     example = (ROOT / "etc" / "slurm-elastic.yaml").read_text()
     top = set(_properties("Config"))
     for text in (*blocks, *_COMMENTED.split(_UNCOMMENT.sub(r"\1", example))):
-        with contextlib.suppress(yaml.YAMLError):
-            plain = yaml.safe_load(text)
+        with contextlib.suppress(ConfigError):
+            plain = _plain(text)
             if isinstance(plain, dict) and plain.keys() & top:
                 yield {name: value for name, value in plain.items() if name in top}
 

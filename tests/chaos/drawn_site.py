@@ -1,0 +1,216 @@
+"""Sites drawn from the whole configuration, as far as fakes on a virtual clock can drive it."""
+
+from __future__ import annotations
+
+import copy
+import functools
+import random
+from collections.abc import Collection, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import yaml
+from msgspec.structs import replace
+
+from slurm_elastic.base.hostlist import expand
+from slurm_elastic.base.units import parse_duration
+from slurm_elastic.config import Config, PoolSettings, Timings
+from slurm_elastic.config.access import Who
+from slurm_elastic.config.clouds import CloudSettings, typed
+from slurm_elastic.config.policies import CloudPolicies, PoolPolicies, SitePolicies
+from slurm_elastic.config.requirements import Requirements, Shape, lacks
+from slurm_elastic.model.boot_image import Replacement
+from slurm_elastic.model.cluster import Limits, Market
+from tests.drawn.site_document import (
+    DEFINITIONS,
+    Key,
+    Step,
+    draw_keys,
+    keys_in,
+    objects,
+    read_values,
+)
+
+BASE = Path(__file__).parents[1] / "drawn" / "two_clouds.yaml"
+MOST_STEPS = 30
+MOST_NODES, MOST_OF_POOL = 12, 4
+LEFT_OUT = {
+    "CopySettings": "rsync and ssh copy the files of jobs",
+    "HaSettings": "the run itself makes two heads",
+    "Join": "machines join over networks, ssh and user data",
+    "Notify": "programs and web servers are told",
+    "OtherCluster": "other heads are asked",
+}
+"""Definitions whose objects a run on the virtual clock cannot drive, with the reason."""
+NOT_DRIVEN = {
+    Key("Cluster", "name"): "the run's clouds have it",
+    Key("Cluster", "uuid"): "the run's clouds have it",
+    Key("Config", "state_dir"): "the run's own disk, which fails",
+    Key("FakeCloud", "data"): "rsync and ssh copy the files of jobs",
+    Key("PriceSettings", "source"): "prices of EC2, or of a file",
+    Key("SlurmSettings", "client"): "the run's own Slurm answers",
+    Key("SlurmSettings", "user"): "a Unix account",
+    Key("Users", "socket"): "a socket of real threads",
+}
+"""Keys of other definitions that it cannot drive, with the reason."""
+SHORTEST = {
+    "resume_timeout": 60.0, "suspend_timeout": 5.0, "suspend_time": 20.0, "orphan_timeout": 20.0,
+    "reconcile_interval": 10.0, "daemon_timeout": 60.0, "poll_interval": 5.0,
+    "max_poll_interval": 5.0, "api_timeout": 10.0, "max_age": 120.0,
+}  # fmt: skip
+"""Seconds: with less no machine boots within its time, or a run looks far more often than the clock
+of a run moves.
+"""
+LONGEST = 7200.0
+"""Seconds: a longer wait than this would not end within a run."""
+PATIENT = ("max_age", "interruption_loss", "history", "interval")
+"""Times that nobody waits for."""
+
+
+def drawn_config(seed: int, kept: Collection[int] | None = None) -> Config:
+    """The configuration of that seed. ``kept``: apply only these steps of its drawing."""
+    return read_values(drawn_document(seed, kept))
+
+
+def drawn_document(seed: int, kept: Collection[int] | None = None) -> dict[str, Any]:
+    chosen = [s for n, s in enumerate(steps(seed)) if kept is None or n in kept]
+    base = _reserved() if random.Random(f"{seed} reserved").random() < 0.3 else _base()
+    return draw_keys(base, chosen, driven_keys(), _may)
+
+
+def steps(seed: int) -> Sequence[Step]:
+    """The steps of that seed's drawing."""
+    rng = random.Random(f"{seed} site")
+    number = rng.randint(4, MOST_STEPS)
+    return [Step(*(rng.randrange(1 << 16) for _ in range(3))) for _ in range(number)]
+
+
+@functools.cache
+def _base() -> dict[str, Any]:
+    plain: dict[str, Any] = yaml.safe_load(BASE.read_text())
+    return plain
+
+
+def _reserved() -> dict[str, Any]:
+    """The site with capacity that is paid in advance."""
+    site = copy.deepcopy(_base())
+    held = {"name": "held", "type": "small", "count": 2, "price": 0.04}
+    site["clouds"][1]["reservations"] = [{**held, "from": "2026-01-01", "to": "2028-01-01"}]
+    site["pools"][1]["markets"] = ["reserved", "spot", "on-demand"]
+    return site
+
+
+@functools.cache
+def driven_keys() -> Sequence[Key]:
+    """The keys that drawings may set."""
+    keys = [k for k in _reached() if k not in NOT_DRIVEN and LEFT_OUT.keys().isdisjoint(_of(k))]
+    return sorted(keys)
+
+
+def is_optional(key: Key) -> bool:
+    return key.name not in DEFINITIONS[key.of].get("required", ())
+
+
+def _of(key: Key) -> set[str]:
+    """The definitions of the key's objects."""
+    rule = str(DEFINITIONS[key.of]["properties"][key.name])
+    return {of for of in DEFINITIONS if f"/{of}'" in rule}
+
+
+def _reached() -> Iterator[Key]:
+    """The keys of all objects that a file of ours may have."""
+    reached, left = set[str](), ["Config"]
+    while left:
+        of = left.pop()
+        if of in reached or of in LEFT_OUT or _is_of_another_provider(of):
+            continue
+        reached.add(of)
+        properties = DEFINITIONS[of].get("properties", {})
+        yield from (Key(of, name) for name in properties)
+        left += [d for d in DEFINITIONS if f"/{d}'" in str(properties)]
+        left += ["FakeCloud"] if of == "Config" else []
+
+
+def _is_of_another_provider(of: str) -> bool:
+    return "provider" in DEFINITIONS[of].get("properties", {}) and of != "FakeCloud"
+
+
+def _may(document: dict[str, Any]) -> bool:
+    """Whether a run can drive the file: by its definitions, its keys, and values that name files or
+    services of a machine.
+    """
+    if any(of in LEFT_OUT or _is_of_another_provider(of) for of, _ in objects(document)):
+        return False
+    if any(key in NOT_DRIVEN for key in set(keys_in(document)) - set(keys_in(_base()))):
+        return False
+    if document.get("cluster") != _base()["cluster"]:
+        return False
+    here = list(objects(document))
+    if any(_names_a_place(value) for _, values in here for value in values.values()):
+        return False
+    return _is_small(document) and all(_is_timely(k, v) for _, o in here for k, v in o.items())
+
+
+def _names_a_place(value: object) -> bool:
+    """Whether the value has a path or an URL."""
+    if isinstance(value, list):
+        return any(map(_names_a_place, value))
+    return isinstance(value, str) and (value.startswith("/") or "://" in value)
+
+
+def _is_small(document: dict[str, Any]) -> bool:
+    try:
+        sizes = [len(expand(pool["nodes"])) for pool in document["pools"]]
+        idle = [
+            (pool.get("policies") or {}).get("min_idle_machines", 0) for pool in document["pools"]
+        ]
+        return sum(sizes) <= MOST_NODES and max(sizes) <= MOST_OF_POOL and max(idle) <= 2
+    except (AttributeError, KeyError, TypeError, ValueError):
+        return True  # the reader's to refuse
+
+
+def _is_timely(name: str, value: object) -> bool:
+    if name not in SHORTEST and not name.endswith(("_cooldown", "_interval", "_timeout")):
+        return True
+    try:
+        seconds = float(value) if isinstance(value, int | float) else parse_duration(str(value))
+    except ValueError:
+        return True
+    return SHORTEST.get(name, 0.0) <= seconds and (name in PATIENT or seconds <= LONGEST)
+
+
+def is_sold(config: Config, pool: PoolSettings) -> bool:
+    """Whether the pool's cloud has a type for its nodes."""
+    shape = Shape(cpus=pool.cpus, memory=pool.slurm_memory, gres=pool.gres)
+    asked = pool.instance_types if isinstance(pool.instance_types, Requirements) else Requirements()
+    shapes = config.cloud(pool.cloud).shapes.items()
+    types = [
+        typed(name, of) for name, of in shapes if name in pool.type_names or not pool.type_names
+    ]
+    return any(not lacks(one, asked, shape) for one in types)
+
+
+def calm(config: Config, timings: Timings) -> Config:
+    """The site once nothing is to keep a job waiting or a machine idle: no bound, window, budget or
+    policy, and these times.
+    """
+    clouds = tuple(_calm_cloud(cloud) for cloud in config.clouds)
+    pools = tuple(
+        replace(
+            pool, policies=PoolPolicies(), max_nodes=None, max_price=None, max_booting=None,
+            max_unavailable=None, replace=Replacement.BY_HAND,
+            markets=(*(m for m in pool.markets if m is not Market.ON_DEMAND), Market.ON_DEMAND),
+        )
+        for pool in config.pools
+    )  # fmt: skip
+    return replace(
+        config, clouds=clouds, pools=pools, limits=Limits(), allow=Who(accounts=("physics",)),
+        policies=SitePolicies(poll_interval=10.0), timings=timings,
+    )  # fmt: skip
+
+
+def _calm_cloud(cloud: CloudSettings) -> CloudSettings:
+    return replace(
+        cloud, limits=Limits(dollars_per_hour=1000.0), policies=CloudPolicies(), allow=None,
+        max_booting=None, suspend_time=None, resume_timeout=None, suspend_timeout=None,
+    )  # fmt: skip
