@@ -38,9 +38,12 @@ class Oracle:
         chance = random.Random(f"{stage.seed} oracle")
         # A world that lies gives each reader another answer, and orders requeue jobs on purpose:
         # what screens say and what becomes of jobs is judged in the other runs alone.
-        self._is_plain = not (lying(stage.seed) or ordered(stage.seed))
+        # Of drawn sites it knows the money alone: their users hold, put off and change jobs.
+        self._is_drawn = stage.kind == "drawn"
+        self._is_plain = not (lying(stage.seed) or ordered(stage.seed) or self._is_drawn)
         self._reads, self._has_calm_hour = chance.random() < READ, chance.random() < CALM
         self._reads = self._reads and self._is_plain
+        self._has_calm_hour = self._has_calm_hour and not self._is_drawn
         self._moments = [at + chance.uniform(0.0, 120.0) for at in MOMENTS]
         self._starts = jobs.Starts(stage)
         self._errors = calm.ErrorLines()
@@ -60,7 +63,8 @@ class Oracle:
 
     def _bought(self, real: Callable[..., str]) -> Callable[..., str]:
         def start(spec: Any, offer: Any, node: str, *rest: Any) -> str:
-            if words := jobs.paid_for_nobody(self._stage, node, spec.jobs):
+            words = "" if self._is_drawn else jobs.paid_for_nobody(self._stage, node, spec.jobs)
+            if words:
                 self._stage.books.wrong("paid for nobody", words)
             return real(spec, offer, node, *rest)
 
@@ -106,7 +110,8 @@ class Oracle:
     # the end
 
     def rest(self) -> None:
-        self._wrong("not started", self._starts.look())
+        if not self._is_drawn:
+            self._wrong("not started", self._starts.look())
 
     def settle(self, healed: float) -> None:
         stage = self._stage
