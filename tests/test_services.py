@@ -207,6 +207,25 @@ def test_the_switch_can_tell_whose_slurmstepd_it_is_with_what_its_unit_leaves_it
 
 
 @ROOT
+def test_the_hub_can_read_the_directory_of_two_heads_as_slurmuser_with_what_its_unit_leaves_it(
+    tmp_path: Path,
+) -> None:
+    """NFS may map root to nobody there, who may not enter the directory."""
+    look = (
+        "import os, sys; from pathlib import Path; from slurm_elastic.base.account import acting_in\n"
+        "with acting_in([Path(sys.argv[1])], 'daemon'): print(os.geteuid(), os.listdir(sys.argv[1]))"
+    )
+    tmp_path.chmod(0o755)
+    place = tmp_path / "shared"
+    place.mkdir(mode=0o700)
+    os.chown(place, 1, 1)
+    words = ("slurm-elastic-hub.service", sys.executable, "-c", look, str(place))
+    done = confined(*words)
+    assert "root cannot take on" not in done.stderr
+    assert settings("slurm-elastic-hub.service")["SystemCallFilter"][-1] == "@setuid @chown"
+
+
+@ROOT
 def test_the_sweeper_can_remove_with_what_its_unit_leaves_it(tmp_path: Path) -> None:
     """A directory that a user owns and that nobody else may enter."""
     place = tmp_path / "12"

@@ -112,6 +112,30 @@ class Epochs:
                 return
 
 
+class OtherHead:
+    """Whether the other head acts, for a service of ``host`` that takes no epoch of its own."""
+
+    def __init__(self, epochs: Epochs, host: str) -> None:
+        self._epochs, self._host = epochs, host
+        self._newest: Epoch | None = None
+
+    def acting(self) -> str:
+        """The name of the other host that acts; "" if this host acts, or no host has ever acted.
+        OSError if the directory is away or names no host: then the caller knows nothing.
+        """
+        number = self._epochs.number()
+        # ``Epochs.number`` has the reason why the file of an epoch is not opened again and again.
+        if self._newest is None or self._newest.number != number:
+            self._newest = self._epochs.newest()
+        if self._newest is None:
+            return ""
+        if not self._newest.host:
+            unnamed = self._newest
+            self._newest = None
+            raise OSError(f"{unnamed.holder} acts")
+        return "" if self._newest.host == self._host else self._newest.host
+
+
 class Fence(Struct, frozen=True, kw_only=True):
     """Allows this process to act in its ``epoch`` until a higher one exists. Epoch 0 belongs to no
     head and allows nothing.

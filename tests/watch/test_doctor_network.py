@@ -135,6 +135,21 @@ def test_a_tunnel_that_is_well(tmp_path: Path, ledger: Ledger, hub: list[PeerSee
     assert said["slurm-elastic-hub"] == "answers; it routes packets with kernel"
 
 
+def test_the_hub_of_a_head_that_stands_by_lacks_no_handshake(
+    tmp_path: Path, ledger: Ledger
+) -> None:
+    answer = msgspec.json.encode(HubAnswer(ok=True, how="kernel", other_head="headb"))
+    server = RootServer(tmp_path / "hub.sock", {os.getuid()}, lambda _: answer)
+    server.start()
+    try:
+        config = site(tmp_path, SITE + NETWORK)
+        found = {f.subject: f for f in examine(config, slurm(pub1="10.99.0.8"), T0)}
+    finally:
+        server.close()
+    assert found["slurm-elastic-hub"].observed == "answers; it has no machine, headb acts"
+    assert "tunnel" not in found
+
+
 def test_machines_that_are_silent_are_named(
     tmp_path: Path, ledger: Ledger, hub: list[PeerSeen]
 ) -> None:

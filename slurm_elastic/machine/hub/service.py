@@ -3,12 +3,15 @@
 A client can admit and remove machines of the tunnel's subnet. It can change no other interface and
 no other nftables table, and cannot read the head's private key. The file ``PEERS`` beside the
 socket keeps the last list of peers, so that a restarted hub admits the same machines.
+
+Two heads have the same key, and a machine has one peer for it: each packet of the head that does
+not act takes the tunnel away from the head that acts. So only the hub of the acting head has peers.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from ipaddress import IPv4Address, IPv4Network
 from pathlib import Path
 from threading import Lock
@@ -19,7 +22,9 @@ import msgspec
 from msgspec.structs import replace
 
 from slurm_elastic.base import writing
+from slurm_elastic.base.errors import SlurmElasticError
 from slurm_elastic.base.guards import Guarded, GuardedBy
+from slurm_elastic.base.report_once import ReportOnce
 from slurm_elastic.config.joining import Network
 from slurm_elastic.machine.hub.link import Link, make_key, run
 from slurm_elastic.machine.hub.ports import slurm_ports
@@ -37,16 +42,26 @@ log = logging.getLogger(__name__)
 PEERS = "peers.json"
 CALL_S = 5.0
 """Between two looks for silent machines, if the head opens the tunnels."""
+LOOK_S = 1.0
+"""Between two looks at who acts. A takeover begins with an epoch of the other head."""
 MAX_SHOWN = 60
 """Characters of a peer's wrong text that a message shows."""
 
 
 class Hub:
-    """Answers one request after the other. Call ``start`` first."""
+    """Answers one request after the other. Call ``start`` first.
 
-    guarded_by: ClassVar[GuardedBy] = {"_lock": Guarded("_enrolling", "_plain", "_admitted")}
+    ``other_head``: returns the other head that acts, "" if it does not act; it raises OSError or
+    SlurmElasticError if it cannot find out.
+    """
 
-    def __init__(self, network: Network, slurm_conf: str) -> None:
+    guarded_by: ClassVar[GuardedBy] = {
+        "_lock": Guarded("_enrolling", "_plain", "_admitted", "_is_empty", "_acting", "_reports")
+    }
+
+    def __init__(
+        self, network: Network, slurm_conf: str, other_head: Callable[[], str] = lambda: ""
+    ) -> None:
         self._network, self._slurm_conf = network, slurm_conf
         self._link = Link(network) if network.tunnels else None
         self._peers_file = Path(network.socket).with_name(PEERS)
@@ -54,6 +69,9 @@ class Hub:
         self._enrolling: frozenset[str] = frozenset()
         self._plain: tuple[str, ...] = ()
         self._admitted: tuple[TunnelPeer, ...] = ()
+        self._is_empty = False
+        self._other_head, self._acting = other_head, ""
+        self._reports = ReportOnce[str]()
 
     def start(self) -> None:
         """Create the key if it is missing, and admit the machines of the last list. It may raise
@@ -67,7 +85,41 @@ class Hub:
             log.info("no machine is admitted yet, the last list of peers cannot be used: %s", error)
             peers = ()
         with self._lock:
-            self._apply(peers)
+            self._apply(() if self._look_who_acts() else peers)
+
+    def keep_apart(self) -> None:
+        """Remove all peers whenever the other head begins to act; for a thread of its own. It does
+        not return.
+        """
+        while True:
+            sleep(LOOK_S)
+            try:
+                self.step_back()
+            except (HubError, OSError) as error:
+                log.warning("the peers stay although the other head acts: %s", error)
+
+    def step_back(self) -> None:
+        """Remove all peers if the other head acts. The hub checks itself, because
+        slurm-elasticd of this host may be dead.
+        """
+        with self._lock:
+            # Look under the lock: slurm-elasticd may begin an epoch and apply its peers after it.
+            if self._look_who_acts() and not self._is_empty:
+                log.info("no machine is admitted here, host=%s acts", self._acting)
+                self._apply(())
+
+    def _look_who_acts(self) -> str:
+        """The other head that acts, "" if it does not act. While the hub cannot find out, the last
+        answer counts, because the hub of the acting head must not shut its machines out.
+        """
+        try:
+            self._acting = self._other_head()
+        except (OSError, SlurmElasticError) as error:
+            if self._reports.is_news("who acts", str(error)):
+                log.warning("it is not known which head acts: %s", error)
+        else:
+            self._reports.clear("who acts")
+        return self._acting
 
     def keep_calling(self) -> None:
         """Call silent machines again and again; for a thread of its own. It does not return."""
@@ -98,16 +150,21 @@ class Hub:
 
     def _answer(self, message: Message) -> HubAnswer:
         if isinstance(message, Apply):
+            # slurm-elasticd may have been frozen, and not know yet that the other head acts.
+            if other := self._look_who_acts():
+                raise HubError(f"{other} acts: only its hub admits machines")
             left_out = self._apply(message.peers)
             how = self._link.how if self._link else ""
             return HubAnswer(ok=True, how=how, left_out=left_out)
+        answer = HubAnswer(ok=True, plain=self._plain, other_head=self._acting)
         if self._link is None:
-            return HubAnswer(ok=True, plain=self._plain)
+            return answer
         peers = (replace(p, live=p.key not in self._enrolling) for p in self._link.peers())
-        return HubAnswer(ok=True, peers=tuple(peers), how=self._link.how, plain=self._plain)
+        return replace(answer, peers=tuple(peers), how=self._link.how)
 
     def _apply(self, asked_for: Sequence[TunnelPeer]) -> dict[str, str]:
         """Admit these peers and no others. Return, by address, why some of them are left out."""
+        self._is_empty = False  # until all steps have succeeded
         peers, left_out = admissible_peers(self._network, asked_for)
         # After its start the daemon knows no endpoint until it has read the clouds.
         endpoints = {p.key: p.endpoint for p in self._admitted}
@@ -129,6 +186,7 @@ class Hub:
         # Last, when the kernel has the peers: after a restart the hub must not admit what was
         # refused.
         writing.replace(self._peers_file, msgspec.json.encode(list(peers)), 0o600)
+        self._is_empty = not peers
         for address, reason in left_out.items():
             log.warning("left out address=%s reason=%s", address, reason)
         return left_out

@@ -66,7 +66,8 @@ class HubAnswer(Struct, frozen=True, kw_only=True):
 
     ``code``: why it refuses, for programs. ``how``: ``kernel`` or ``wireguard-go``, "" without a
     tunnel. ``plain``: addresses admitted without a tunnel. ``left_out``: by address, why a peer
-    was not admitted; all others were.
+    was not admitted; all others were. ``other_head``: the other head that acts, for which this hub
+    has no peers; "" if none does.
     """
 
     ok: bool
@@ -76,6 +77,7 @@ class HubAnswer(Struct, frozen=True, kw_only=True):
     how: str = ""
     plain: tuple[str, ...] = ()
     left_out: dict[str, str] = {}
+    other_head: str = ""
 
 
 def ask(path: str, message: Message, timeout: float = TIMEOUT_S) -> HubAnswer:

@@ -163,6 +163,10 @@ def _hub(
             else service_remedies.start_or_log("slurm-elastic-hub"),
         )  # fmt: skip
         return
+    if answer.other_head:
+        text = f"answers; it has no machine, {answer.other_head} acts"
+        yield Finding.ok("slurm-elastic-hub", text)
+        return
     if not network.tunnels:
         yield Finding.ok("slurm-elastic-hub", "answers")
         return

@@ -134,3 +134,43 @@ def test_a_request_of_thousands_of_brackets_is_refused(network: Network) -> None
     hub = Hub(network, "/nonexistent")
     answer = msgspec.json.decode(hub.answer(b'{"x":' + b"[" * 20_000), type=HubAnswer)
     assert not answer.ok
+
+
+@pytest.mark.parametrize("kind", list(NetworkKind))
+def test_the_hub_of_a_head_that_stands_by_admits_no_machine(
+    network: Network, rules: list[str], kind: NetworkKind
+) -> None:
+    key = KEY if kind is NetworkKind.WIREGUARD else ""
+    peer = TunnelPeer(address="10.99.0.9" if key else "10.7.0.9", key=key)
+    acting = [""]
+    network = replace(network, kind=kind, firewall=Firewall.NFTABLES)
+    hub = Hub(network, "/nonexistent", lambda: acting[0])
+    assert asked(hub, Apply(peers=(peer,))).ok
+    assert peer.address in rules[-1]
+    acting[0] = "headb"
+    for _ in range(2):
+        hub.step_back()
+    assert len(rules) == 2, "the rules change once"
+    assert peer.address not in rules[-1]
+    shown = asked(hub, Show())
+    assert (shown.peers, shown.plain, shown.other_head) == ((), (), "headb")
+    assert not asked(hub, Apply(peers=(peer,))).ok
+    again = Hub(network, "/nonexistent", lambda: acting[0])
+    again.start()
+    assert peer.address not in rules[-1]
+    acting[0] = ""
+    assert asked(again, Apply(peers=(peer,))).ok
+
+
+def test_while_it_is_not_known_who_acts_the_hub_keeps_its_machines(
+    network: Network, rules: list[str]
+) -> None:
+    def away() -> str:
+        raise OSError("the server of ha.directory is away")
+
+    hub = Hub(network, "/nonexistent", away)
+    assert asked(hub, Apply(peers=(LIVE,))).ok
+    hub.step_back()
+    again = Hub(network, "/nonexistent", away)
+    again.start()
+    assert LIVE.address in rules[-1]
