@@ -44,10 +44,15 @@ def word_of(state: Path, generation: str) -> str:
     OSError if the secret's file cannot be read or written.
     """
     # Derived, not random: a repeated launch must give its machines the same word.
+    return keyed_digest(state, generation.encode())
+
+
+def keyed_digest(state: Path, content: bytes) -> str:
+    """A digest of the content that only this cluster's heads can compute, by the head's secret,
+    which the first call creates. OSError if the secret's file cannot be read or written.
+    """
     # Two heads share the file: the other one must derive the same words after a takeover.
-    return hmac.new(
-        _secret((state / FILE).resolve()), generation.encode(), hashlib.sha256
-    ).hexdigest()
+    return hmac.new(_secret((state / FILE).resolve()), content, hashlib.sha256).hexdigest()
 
 
 def _secret(path: Path) -> bytes:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import logging
-import os
 from collections.abc import Collection, Mapping, Sequence
 from functools import partial
+from pathlib import Path
 
 from slurm_elastic.base.errors import AuthError, ProviderError, TransientError
 from slurm_elastic.base.faults import reach
@@ -15,6 +15,7 @@ from slurm_elastic.controller.context import Site
 from slurm_elastic.controller.ending import terminate_by_cause
 from slurm_elastic.controller.extensions import Extensions
 from slurm_elastic.controller.snapshot import CORRELATION, find_machines_to_act_on
+from slurm_elastic.features.enrolment import keyed_digest
 from slurm_elastic.model.causes import AnyCause
 from slurm_elastic.model.causes.machine_ends import CannotBeStopped, IdleStopped, JobNotWhole
 from slurm_elastic.model.cluster import LaunchSpec, Pool
@@ -28,6 +29,8 @@ from slurm_elastic.policies.repair.cluster_snapshot import ClusterSnapshot
 from slurm_elastic.state.ledger import Machine
 
 log = logging.getLogger(__name__)
+
+DIGEST_LENGTH = 16
 
 _IDLE = IdleStopped()
 
@@ -86,10 +89,10 @@ def _secret(site: Site) -> str:
     ssh = site.config.join.ssh
     if ssh is None:
         return ""
-    # Inode and time and not the content: the recipe is in the journal, which more people may read
-    # than the secret.
-    status = os.stat(ssh.secret)
-    return f"-{status.st_ino:x}-{status.st_mtime_ns:x}"
+    # A keyed digest: the recipe is in the journal, which more people may read than the secret. Not
+    # the file's inode or time: each of two heads has its own file, and a restored file is new.
+    digest = keyed_digest(site.config.state, b"join.ssh:" + Path(ssh.secret).read_bytes())
+    return f"-{digest[:DIGEST_LENGTH]}"
 
 
 def note_recipe(site: Site, spec: LaunchSpec) -> None:
