@@ -103,8 +103,14 @@ class PlanApplier:
 
     def _another_head_works(self) -> bool:
         """Whether images may belong to another head's jobs, which are not in this head's Slurm."""
+        site = self._site
         with contextlib.suppress(sqlite3.Error):  # without a ledger nothing was found
-            return self._site.ledger.owner.other_head() is not None
+            owner = site.ledger.owner.get()
+            # slurm-elasticd may not have run since this host became a copy of the head.
+            is_copy = (
+                site.host is not None and owner is not None and not owner.host.may_be(site.host)
+            )
+            return is_copy or site.ledger.owner.other_head() is not None
         return False
 
     def _record_refusals(self, snapshot: Snapshot) -> None:

@@ -20,6 +20,7 @@ from slurm_elastic.ckptman.recorder import BufferedRecorder
 from slurm_elastic.config import Config, PoolSettings, domain_pools, max_age
 from slurm_elastic.config.pool_rules import bid_of, rules_of
 from slurm_elastic.model.cluster import Market, Pool
+from slurm_elastic.model.journal_owner import Host
 from slurm_elastic.model.memory import Machine
 from slurm_elastic.model.protocols import Checkpointer, Provider, Slurm
 from slurm_elastic.model.slurm import SlurmJob
@@ -96,7 +97,8 @@ class CheckpointSite:
     pauses (s). ``refused_starts``, ``refused_exclusions``: the pending jobs whose start we cannot
     help, and whose excluded nodes we cannot change, because Slurm refuses. ``refused_suspensions``:
     the running jobs that Slurm refuses to suspend again. ``verified``: the running jobs whose
-    ``--no-requeue`` is lifted while their first image is verified.
+    ``--no-requeue`` is lifted while their first image is verified. ``host``: this host, None with
+    two heads, where the epoch decides who acts.
     """
 
     config: Config
@@ -115,6 +117,7 @@ class CheckpointSite:
     refused_exclusions: JobRefusals = field(default_factory=JobRefusals)
     refused_suspensions: JobRefusals = field(default_factory=JobRefusals)
     verified: SharedDict[int, bool] = field(default_factory=SharedDict)
+    host: Host | None = None
     # Threads of their own: a line to a user may take seconds, for which no save may wait.
     output_writers: KeyedExecutor = field(default_factory=lambda: KeyedExecutor(0))
 

@@ -39,6 +39,7 @@ from slurm_elastic.providers.base.prices.ec2 import Ec2Feed, PoolSeller
 from slurm_elastic.state.ckptstate import CheckpointState
 from slurm_elastic.state.ckptstate.orders import DROPS
 from slurm_elastic.state.ckptstate.schema import FILE
+from slurm_elastic.state.host import read_host
 from slurm_elastic.state.ledger import Ledger
 
 log = logging.getLogger(__name__)
@@ -66,6 +67,7 @@ def open_site(
         pool_of=pools_by_node(config),
         now=time.time,
         stop=stop,
+        host=read_host() if config.ha.directory is None else None,
         output_writers=KeyedExecutor(OUTPUT_WRITERS),
     )
 

@@ -33,6 +33,7 @@ from slurm_elastic.providers.base.refused import RefusedProvider
 from slurm_elastic.slurm.client.acting import controllers_for_service
 from slurm_elastic.slurm.client.cli import SlurmCli
 from slurm_elastic.state.heartbeat import DAEMON
+from slurm_elastic.state.host import read_host
 from slurm_elastic.state.presence import acting_files
 from slurm_elastic.watch.watchdog import NAME, Watchdog, WatchedClouds
 
@@ -170,7 +171,8 @@ def _serve(args: argparse.Namespace, config: Config) -> None:
     clouds = _WatchedClouds(fresh)
     dog = Watchdog(
         slurm, {}, config.state, Bound(seconds=args.after), time.monotonic, renew=clouds.renewed,
-        others=lambda: _heads_signs(fresh.get()), dry_run=args.dry_run,
+        others=lambda: _heads_signs(fresh.get()),
+        here=None if config.ha.directory else read_host, dry_run=args.dry_run,
     )  # fmt: skip
     log.info(
         "watching cluster=%s after=%gs every=%gs dry_run=%s",

@@ -192,7 +192,7 @@ class Daemon:
         now, pid = self._site.now(), os.getpid()
         try:
             mark = Mark(now, pid, ledger.end_only, ledger.remedy, ledger.since,
-                        is_disk_full=ledger.is_disk_full)  # fmt: skip
+                        is_disk_full=ledger.is_disk_full, host=self._site.host)  # fmt: skip
             # More urgent than a full disk: both heads may end each other's machines.
             if (finding := self._site.ledger.owner.other_head()) is not None:
                 mark = Mark(now, pid, str(finding.cause), REMEDY, finding.since, OTHER_HEAD_MEANS)

@@ -5,12 +5,15 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from msgspec import Struct
 
 from slurm_elastic.base.local_time import minute
+from slurm_elastic.model.journal_owner import Host
 
 DAEMON = "slurm-elasticd"
 """The name that slurm-elasticd beats under."""
@@ -24,6 +27,8 @@ OTHER_HEAD_MEANS = "no machine starts or ends"
 STANDS_BY_MEANS = "this head stands by"
 CANNOT_ACT_MEANS = "this head cannot act"
 """The state of a head that stands by and could not take over: a person must help."""
+MAX_CARDS = 32
+"""Cards that the mark names. A host may have hundreds (SR-IOV), and one common card is enough."""
 _SIZE = 4096
 """Bytes of the mark, however little it contains."""
 
@@ -58,7 +63,9 @@ class ServiceTrouble(Struct, frozen=True, kw_only=True):
 class Mark:
     """A service's last sign of life outside the ledger, ``at`` a Unix time. ``why``: the reason why
     the service does only a part of its work, "" if it does all of it. With a reason, ``since``,
-    ``means`` and ``remedy`` are as in ``ServiceTrouble``.
+    ``means`` and ``remedy`` are as in ``ServiceTrouble``. ``host``: where the service works with
+    its journal. A copy of the host has a copy of the mark, and differs from the ``host``. None if
+    the service has not proven whose journal it is, and in the mark of an earlier release.
     """
 
     at: float
@@ -68,6 +75,7 @@ class Mark:
     since: float = 0.0
     means: str = END_ONLY_MEANS
     is_disk_full: bool = False
+    host: Host | None = None
 
     @property
     def beat(self) -> tuple[float, int]:
@@ -136,7 +144,8 @@ def _is_zombie(pid: int) -> bool:
 
 def leave_mark(state: Path, mark: Mark, name: str = MARK) -> None:
     """Overwrite the service's mark; OSError passes through."""
-    text = json.dumps(mark.__dict__).encode()
+    host = {"host": _host_fields(mark.host)}
+    text = json.dumps(mark.__dict__ | host).encode()
     # Not truncated: written over in place, the mark needs no room on a full disk.
     descriptor = os.open(
         state / name, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600
@@ -157,9 +166,22 @@ def read_mark(state: Path, name: str = MARK) -> Mark | None:
         texts = {name: str(fields[name]) for name in ("why", "remedy", "means")}
         return Mark(
             at=float(fields["at"]), pid=int(fields["pid"]), since=float(fields["since"]), **texts,
-            is_disk_full=bool(fields.get("is_disk_full")),
+            is_disk_full=bool(fields.get("is_disk_full")), host=_host_from(fields.get("host")),
         )  # fmt: skip
     return None
+
+
+def _host_fields(host: Host | None) -> dict[str, object] | None:
+    if host is None:
+        return None
+    return {"name": host.name, "machine": host.machine, "cards": host.cards[:MAX_CARDS]}
+
+
+def _host_from(fields: Mapping[str, Any] | None) -> Host | None:
+    if fields is None:
+        return None
+    cards = tuple(str(card) for card in fields["cards"])
+    return Host(name=str(fields["name"]), machine=str(fields["machine"]), cards=cards)
 
 
 def trouble_of(state: Path, mark: Mark | None, now: float, stale: float) -> ServiceTrouble | None:

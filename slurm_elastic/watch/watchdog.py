@@ -6,6 +6,9 @@ slurm-elasticd acted, and how long each machine's node has been powered down. It
 if both have lasted for the bound (``policies.repair.unneeded``). If Slurm or a cloud does not
 answer, the machines' times start again from zero. If the directory of two heads is away, the
 silence does, too.
+
+A copy of the head has everything of the head, and its Slurm has powered down nodes whose machines
+work for the original. So no machine ends until the mark of slurm-elasticd has named this host.
 """
 
 from __future__ import annotations
@@ -29,13 +32,14 @@ from slurm_elastic.base.units import brief
 from slurm_elastic.model.causes import AnyCause
 from slurm_elastic.model.causes.machine_ends import NotOurMachine
 from slurm_elastic.model.cluster import EndAnswer, Instance, InstanceState
+from slurm_elastic.model.journal_owner import Host
 from slurm_elastic.model.protocols import Provider, Slurm
 from slurm_elastic.model.slurm import ON_NODES, SlurmNode
 from slurm_elastic.policies.actions import TerminateOrphan
 from slurm_elastic.policies.nodes.node_state import is_unneeded
 from slurm_elastic.policies.repair.list_plausibility import sanitize_listing
 from slurm_elastic.policies.repair.unneeded import Bound, Standing, overdue
-from slurm_elastic.state.heartbeat import MARK, read_mark
+from slurm_elastic.state.heartbeat import MARK, Mark, read_mark
 
 log = logging.getLogger(__name__)
 
@@ -60,7 +64,7 @@ class Watchdog:
     With ``dry_run`` it only logs what it would end. ``providers``, ``kept``, ``later``: as in
     ``WatchedClouds``. ``renew``: returns the clouds after the configuration has changed, else None.
     ``others``: returns the two heads' heartbeat files in the directory that both see, of heads that
-    act.
+    act. ``here``: returns this host; None with two heads, where the epoch decides who acts.
     """
 
     def __init__(
@@ -75,6 +79,7 @@ class Watchdog:
         later: Mapping[str, float] | None = None,
         renew: Callable[[], WatchedClouds | None] = lambda: None,
         others: Callable[[], Sequence[Path]] = tuple,
+        here: Callable[[], Host] | None = None,
         dry_run: bool = False,
     ) -> None:
         self._slurm = slurm
@@ -82,7 +87,8 @@ class Watchdog:
         self._renew = renew
         self._state = state
         self._bound, self._monotonic, self._dry_run = bound, monotonic, dry_run
-        self._others = others
+        self._others, self._here = others, here
+        self._is_host_proven = here is None
         self._beat: Beat = frozenset()
         # The silence counts from our start: what happened before, we have not seen.
         self._silent_since = monotonic()
@@ -145,12 +151,10 @@ class Watchdog:
     def _silence(self) -> float:
         """Return for how many seconds we have seen no heartbeat of slurm-elasticd."""
         beat, now = self._read_beat(), self._monotonic()
-        mark = read_mark(self._state)
-        if mark is not None and mark.is_other_head:
-            # A person stops slurm-elasticd on the copy of a head. Its last word stands, or this
-            # watchdog would end the machines of the original half an hour later.
-            self._silent_since = now
-            self._log_once(f"no machine ends: {mark.why}")
+        if doubt := self._doubt_of_head(read_mark(self._state)):
+            self._beat, self._silent_since = beat, now
+            self._log_once(f"no machine ends: {doubt}")
+            return 0.0
         if beat != self._beat:
             self._beat, self._silent_since = beat, now
         silence_s = now - self._silent_since
@@ -161,6 +165,23 @@ class Watchdog:
                 f"slurm-elasticd has given no sign of life for {brief(self._bound.seconds)}"
             )
         return silence_s
+
+    def _doubt_of_head(self, mark: Mark | None) -> str:
+        """Why this may be a copy of the head, whose watchdog would end the machines of the
+        original; "" if it is proven not to be.
+        """
+        if mark is not None and mark.is_other_head:
+            # A person stops slurm-elasticd on the copy of a head, and its last word stands.
+            return mark.why
+        if mark is not None and self._here is not None:
+            self._is_host_proven = mark.host is not None and mark.host.may_be(self._here())
+        # Without a mark, as when the disk is away, the earlier proof counts: only a restart copies.
+        if self._is_host_proven:
+            return ""
+        return (
+            "slurm-elasticd has not worked on this host, which may be a copy of the head "
+            f"({self._state / MARK})"
+        )
 
     def _read_beat(self) -> Beat:
         """Return the state of the heartbeat files.

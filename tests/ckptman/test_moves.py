@@ -26,6 +26,7 @@ from slurm_elastic.ckptman.site import JOBS_TTL_S, JobList
 from slurm_elastic.model.causes import Quoted
 from slurm_elastic.model.causes.moves import StoppedInVain
 from slurm_elastic.model.checkpoint import Image, Origin
+from slurm_elastic.model.journal_owner import Host, JournalOwner
 from slurm_elastic.model.slurm import NOWHERE, SlurmJob
 from slurm_elastic.policies.checkpoint.threat import Response, Threat, ThreatCause, by_subject
 from slurm_elastic.policies.repair.requeue import SETTLING
@@ -1007,6 +1008,21 @@ def test_a_copy_of_a_head_removes_no_images(world: CkptWorld) -> None:
     world.advance(600)
     assert [i.job for i in world.state.images()] == [7]
     world.ledger.owner.clear_other_head()
+    world.until(lambda: world.state.images() == ())
+
+
+def test_a_copy_on_which_slurm_elasticd_has_not_run_removes_no_images(world: CkptWorld) -> None:
+    """Nobody there has found yet that the journal is another host's."""
+    world.runs(7)
+    world.save_before(7)
+    world.ledger.owner.record(JournalOwner(knows_since=0.0, host=Host(machine="original")))
+    world.host = Host(machine="copy")
+    world.restart_ckptman()
+    world.slurm.set_job(7, "COMPLETED")
+    world.advance(600)
+    assert [i.job for i in world.state.images()] == [7]
+    world.host = Host(machine="original")
+    world.restart_ckptman()
     world.until(lambda: world.state.images() == ())
 
 

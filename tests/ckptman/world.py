@@ -58,6 +58,7 @@ class CkptWorld(World):
             recorder=BufferedRecorder(ledger, self.state, lambda: self.now), jobs=jobs,
             checkpointers={"fake": self.saver}, providers=self.clouds,
             pool_of=pools_by_node(self.config), now=lambda: self.now, monotonic=lambda: self.now,
+            host=self.host,
         )  # fmt: skip
         self.service = Service(self.ckpt, KeyedExecutor(0))
         self.drop = DropDirectory(self.dir / "notices", create=True)

@@ -21,6 +21,7 @@ from slurm_elastic.controller.context import Site
 from slurm_elastic.controller.daemon import Daemon
 from slurm_elastic.features.registry import FEATURES
 from slurm_elastic.model.cluster import Instance, InstanceState, Limits, Location, Market
+from slurm_elastic.model.journal_owner import Host
 from slurm_elastic.policies.nodes.node_state import Phase, phase
 from slurm_elastic.providers.fake.provider import FakeAccount, FakeProvider
 from slurm_elastic.providers.fake.settings import FakeCloud
@@ -96,6 +97,9 @@ class World:
     of any slurmd, neither that it has booted nor that it is gone; nor, ever, of those on ``unheard``.
     """
 
+    host: Host | None = None
+    """The host that the services find themselves on; None: they do not look."""
+
     def __init__(self, directory: Path | None = None, **config: Any) -> None:
         fast = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
         self._own = directory is None
@@ -153,6 +157,7 @@ class World:
             monotonic=lambda: self.now,
             wait=self.wait,
             repairs_allowed_from=self.repairs_allowed_from,
+            host=self.host,
         )
         self.daemon = Daemon(
             self.site, self.spool, Silent(), lambda _: Inline(),  # type: ignore[arg-type]

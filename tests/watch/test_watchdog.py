@@ -16,6 +16,7 @@ from msgspec.structs import replace
 from slurm_elastic.base.errors import ConfigError, SlurmError, TransientError
 from slurm_elastic.cli.watchdog import main
 from slurm_elastic.model.cluster import Instance, InstanceState, Market
+from slurm_elastic.model.journal_owner import Host
 from slurm_elastic.model.slurm import SlurmJob, SlurmNode
 from slurm_elastic.policies.repair.unneeded import Bound, overdue
 from slurm_elastic.state.heartbeat import (
@@ -26,6 +27,7 @@ from slurm_elastic.state.heartbeat import (
     STANDS_BY_MEANS,
     Mark,
     leave_mark,
+    read_mark,
 )
 from slurm_elastic.state.presence import Presence, acting_files, files, write_presence
 from slurm_elastic.watch.watchdog import Watchdog, WatchedClouds
@@ -98,6 +100,62 @@ def test_a_copy_of_a_head_ends_nothing_after_its_daemon_was_stopped(world: World
     leave_mark(world.dir, Mark(world.now, 1, why, "stop it", world.now, OTHER_HEAD_MEANS))
     watch(world, dog(world), 3600)
     assert len(world.machines_of("pub1")) == 1
+
+
+HERE = Host(name="head", machine="5e1f", cards=("aa:00", "aa:01"))
+
+
+@pytest.mark.parametrize(
+    ("host", "ends"),
+    [
+        (HERE, True),
+        (replace(HERE, cards=("aa:01", "aa:02")), True),
+        (replace(HERE, cards=("bb:00",)), False),
+        (replace(HERE, machine="another"), False),
+        (None, False),
+    ],
+)
+def test_a_copy_whose_daemon_has_never_worked_there_ends_nothing(
+    world: World, caplog: pytest.LogCaptureFixture, host: Host | None, ends: bool
+) -> None:
+    """Its slurm-elasticd is masked or cannot start, so the mark is the one of the original."""
+    leave_mark(world.dir, Mark(world.now, 1, host=host))
+    watch(world, dog(world, here=lambda: HERE), 3600)
+    assert (world.machines_of("pub1") == []) is ends
+    assert caplog.text.count("may be a copy of the head") == (0 if ends else 1)
+
+
+def test_without_any_mark_nothing_ends(world: World) -> None:
+    (world.dir / MARK).unlink()
+    watch(world, dog(world, here=lambda: HERE), 3600)
+    assert len(world.machines_of("pub1")) == 1
+
+
+def test_a_disk_that_goes_away_takes_the_proof_of_the_host_not_back(world: World) -> None:
+    leave_mark(world.dir, Mark(world.now, 1, host=HERE))
+    one = dog(world, here=lambda: HERE)
+    one.look()
+    (world.dir / MARK).unlink()
+    watch(world, one, 3600)
+    assert world.machines_of("pub1") == []
+
+
+def test_the_mark_names_a_host_with_hundreds_of_cards(tmp_path: Path) -> None:
+    host = replace(HERE, cards=tuple(f"aa:00:00:00:{n:02x}:00" for n in range(256)))
+    leave_mark(tmp_path, Mark(1.0, 1, "why " * 200, "do " * 100, host=host))
+    mark = read_mark(tmp_path)
+    assert mark is not None
+    assert mark.host is not None
+    assert mark.host.may_be(host)
+
+
+def test_the_daemon_names_its_host_in_its_mark(world: World) -> None:
+    world.host = HERE
+    world.start()
+    world.advance(60)
+    mark = read_mark(world.dir)
+    assert mark is not None
+    assert mark.host == HERE
 
 
 def test_not_before_both_have_lasted_for_the_bound(world: World) -> None:
