@@ -55,7 +55,8 @@ def take_up_journal(site: Site) -> None:
         _note(site, cause, ())
         return
     # Both hosts of a pair of heads write the journal, and the epoch is the fence.
-    current = replace(owner, host=site.host or Host(), origin=origin or owner.origin)
+    host = owner.host.seen_again(site.host) if site.host is not None else Host()
+    current = replace(owner, host=host, origin=origin or owner.origin)
     if current != owner:
         ledger.owner.record(current)
 

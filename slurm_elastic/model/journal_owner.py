@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from msgspec import Struct
 
+MAX_CARDS = 64
+"""Virtual functions of a card (SR-IOV) may get new addresses at each boot."""
+
 
 class Host(Struct, frozen=True, kw_only=True):
     """A host as its journal recognises it. ``name``: for people. ``machine``: the text of
@@ -21,6 +24,14 @@ class Host(Struct, frozen=True, kw_only=True):
             return False
         # One common card is enough: a card may be replaced, or appear late at boot.
         return not (self.cards and other.cards) or not set(self.cards).isdisjoint(other.cards)
+
+    def seen_again(self, now: Host) -> Host:
+        """The host as it describes itself ``now``, with the cards of earlier starts, too: a card
+        may be late once, and at the next start another one may be broken.
+        """
+        earlier = [card for card in self.cards if card not in now.cards]
+        cards = (*now.cards, *earlier)[:MAX_CARDS]
+        return Host(name=now.name, machine=now.machine or self.machine, cards=tuple(sorted(cards)))
 
 
 class JournalOwner(Struct, frozen=True, kw_only=True):

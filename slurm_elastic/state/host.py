@@ -26,8 +26,15 @@ def _cards(interfaces: Path) -> set[str]:
     """
     with contextlib.suppress(OSError):
         cards = [path for path in interfaces.iterdir() if (path / "device").exists()]
-        return {_text(card / "address") for card in cards} - {""}
+        return {_address(card) for card in cards} - {""}
     return set()
+
+
+def _address(card: Path) -> str:
+    """The card's own address. A card in a bond shows the bond's address as its ``address``, which
+    is the one of whichever card came first at this boot.
+    """
+    return _text(card / "bonding_slave/perm_hwaddr") or _text(card / "address")
 
 
 def _text(path: Path) -> str:

@@ -22,9 +22,10 @@ from slurm_elastic.features.registry import FEATURES
 from slurm_elastic.features.telling import all_occasions
 from slurm_elastic.model.causes.repairs import JournalOfOtherHost
 from slurm_elastic.model.cluster import Instance, InstanceState, LaunchSpec
-from slurm_elastic.model.journal_owner import Host, JournalOwner
+from slurm_elastic.model.journal_owner import MAX_CARDS, Host, JournalOwner
 from slurm_elastic.policies.repair.other_heads import launched_by_others
 from slurm_elastic.state.heartbeat import OTHER_HEAD_MEANS, read_mark
+from slurm_elastic.state.host import read_host
 from slurm_elastic.state.ledger.schema import LEDGER
 from slurm_elastic.state.store import backup
 from slurm_elastic.testing.in_memory import Inline, Silent
@@ -266,6 +267,39 @@ def test_a_journal_stays_with_its_host(head: World, same: Host | None) -> None:
     moved_to(head, HERE)
     moved_to(head, same)
     assert not is_found(head)
+
+
+def test_cards_that_take_turns_in_being_there_are_one_hosts(head: World) -> None:
+    """One card is late at a boot, and at the next boot the other one is broken."""
+    first, second = HERE.cards[0], "52:54:00:00:00:09"
+    for cards in ((first, second), (first,), (second,)):
+        moved_to(head, replaced(HERE, cards=cards))
+        assert not is_found(head)
+
+
+def test_a_bond_is_one_host_whichever_card_gives_it_its_address(tmp_path: Path) -> None:
+    """The kernel gives every card of a bond the address of the card that came first at the boot."""
+    hosts: list[Host] = []
+    own = {"eth0": "aa:00:00:00:00:01", "eth1": "aa:00:00:00:00:02"}
+    for first in own:
+        root = tmp_path / first
+        for name, address in own.items():
+            card = root / "sys/class/net" / name
+            (card / "device").mkdir(parents=True)
+            (card / "bonding_slave").mkdir()
+            (card / "address").write_text(f"{own[first]}\n")
+            (card / "bonding_slave/perm_hwaddr").write_text(f"{address}\n")
+        hosts.append(read_host(root))
+    assert hosts[0].cards == hosts[1].cards == tuple(own.values())
+
+
+def test_addresses_that_are_new_at_each_boot_fill_no_journal() -> None:
+    host = HERE
+    for boot in range(40):
+        new = tuple(f"52:54:00:00:{boot:02x}:{n:02x}" for n in range(10))
+        host = host.seen_again(replaced(HERE, cards=(HERE.cards[0], *new)))
+    assert len(host.cards) == MAX_CARDS
+    assert {HERE.cards[0], *new} <= set(host.cards)
 
 
 def test_a_machine_that_a_cloud_makes_in_spite_of_its_refusal_is_no_other_heads(
