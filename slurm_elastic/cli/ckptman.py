@@ -53,7 +53,8 @@ def _serve(config: Config) -> None:
         return
     on_stop(ended.set)
     while head.begins(ended):
-        _serve_as(config, ended, head)
+        with head.retried():
+            _serve_as(config, ended, head)
 
 
 def _serve_as(config: Config, ended: threading.Event, head: Head | None = None) -> None:

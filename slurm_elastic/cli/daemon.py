@@ -60,7 +60,9 @@ def _serve(plain: Config) -> None:
     if head is not None:
         on_stop(ended.set)
     while not ended.is_set():
-        if head is None or head.begins(ended):
+        if head is not None and not head.begins(ended):
+            return
+        with contextlib.nullcontext() if head is None else head.retried():
             _serve_as(plain, from_state(plain, time.time()), ended, head)
 
 

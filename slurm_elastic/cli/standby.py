@@ -278,6 +278,18 @@ class Head:
         # None: slurmctld is restarting or hangs. It sends no orders, so this head may stay.
         return "" if place in (None, self._slurm.place) else self._acts(place)
 
+    @contextlib.contextmanager
+    def retried(self) -> Iterator[None]:
+        """Let the service start again after a ConfigError of the body, in which this head acts.
+
+        A head that stands by opens neither the journal nor a cloud. It meets an error of theirs at
+        the takeover, and after a ConfigError systemd would leave the cluster without a head.
+        """
+        try:
+            yield
+        except ConfigError as error:
+            raise PassingError(f"this head acts, and cannot serve yet: {error}") from error
+
     def require(self) -> None:
         """Raise SupersededError, or another OSError, if this head may not act."""
         assert self._fence is not None  # noqa: S101 - ``begins`` runs first

@@ -17,14 +17,16 @@ from patience import eventually
 
 from slurm_elastic.base import asking
 from slurm_elastic.base.errors import ConfigError, PassingError
-from slurm_elastic.cli import daemon, standby
+from slurm_elastic.cli import ckptman, daemon, standby
 from slurm_elastic.cli.standby import head_of
 from slurm_elastic.config import Config
 from slurm_elastic.config.configfile import parse
 from slurm_elastic.config.joining import Network, Ssh
 from slurm_elastic.state.heads import Epochs, SupersededError
 from slurm_elastic.state.heartbeat import DAEMON, MARK, read_mark
+from slurm_elastic.state.ledger.schema import LEDGER
 from slurm_elastic.state.presence import read_presences
+from slurm_elastic.state.store import disk
 
 
 @pytest.fixture
@@ -322,6 +324,25 @@ def test_one_that_stood_still_may_nothing(config: Config, tmp_path: Path) -> Non
     Epochs(tmp_path / "shared").take("a")
     with pytest.raises(SupersededError, match=r"a \(epoch 2\) acts, not b"):
         head.require()
+
+
+def test_an_error_that_only_acting_meets_lets_the_service_try_again(
+    config: Config, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The other head has begun a journal of a later release, and this one takes over from it."""
+    made = replace(LEDGER, version=LEDGER.version + 1)
+    head = head_of(config, DAEMON, MARK)
+    assert head is not None
+    says(1, tmp_path)
+    assert head.begins(threading.Event())
+    disk.Disk(tmp_path / "state/ledger.db", made).close()
+    for name in os.listdir(tmp_path / "state"):
+        if name.startswith("ledger.db"):
+            (tmp_path / "state" / name).unlink()
+    for service in (daemon, ckptman):
+        monkeypatch.setattr(service, "on_stop", lambda _: None)
+        with pytest.raises(PassingError, match=r"this head acts, and cannot serve yet: .*schema"):
+            service._serve(config)
 
 
 def test_a_service_that_starts_again_stays_in_its_epoch(config: Config, tmp_path: Path) -> None:
