@@ -91,3 +91,16 @@ def test_one_controller_always_acts(conf: Path) -> None:
     found = controllers(str(conf))
     assert found.acting(NOW) == found.place == 0
     assert found.timeout == 120.0
+
+
+@pytest.mark.parametrize(("age", "place", "acts"), [(0, 1, 1), (0, 0, 0), (31, 1, 0), (-31, 1, 0)])
+def test_a_single_controller_stands_by_while_a_later_one_writes(
+    conf: Path, age: float, place: int, acts: int
+) -> None:
+    """slurm.conf had one line when the service started. An old file is of earlier two."""
+    conf.write_text(conf.read_text().replace("SlurmctldHost=a(10.0.0.1)\n", ""))
+    found = controllers(str(conf))
+    beat(found, NOW - age, place)
+    assert found.acting(NOW) == acts
+    found.heartbeat.write_bytes(b"1234567")
+    assert found.acting(NOW) is None, "slurmctld is writing it"

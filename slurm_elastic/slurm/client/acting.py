@@ -42,23 +42,24 @@ class Controllers(Struct, frozen=True, kw_only=True):
         return takeover(self.timeout)
 
     def acting(self, now: float) -> int | None:
-        """The index of the acting controller. A single controller always acts.
+        """The index of the acting controller.
 
         None if no controller has written the file for SlurmctldTimeout: then the head that acts
         goes on, and the other one waits. OSError if the file cannot be read: then neither acts.
         """
-        if len(self.hosts) == 1:
-            return 0
+        # A single controller writes no file. A file that is written lately is of a controller that
+        # slurm.conf has got after this service started.
+        without_file = 0 if len(self.hosts) == 1 else None
         try:
             content = _read(self.heartbeat)
         except FileNotFoundError:
-            return None
+            return without_file
         if len(content) != _FORM.size:
             return None  # slurmctld is writing it
         written_at, place = _FORM.unpack(content)
         # abs(): after a clock was set back, a heartbeat from the future would keep a dead
         # controller acting.
-        return int(place) if abs(now - written_at) <= self.timeout else None
+        return int(place) if abs(now - written_at) <= self.timeout else without_file
 
     def acting_host(self, now: float) -> str:
         """The name of the acting host. "" if no controller acts, or an unknown one."""
