@@ -68,7 +68,7 @@ def _add_rotate(actions: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     )  # fmt: skip
     rotate.add_argument(
         "--without-unreachable", action="store_true",
-        help="change even if some machines cannot be reached: their nodes are lost",
+        help="change even if the proof does not reach some machines: their nodes are lost",
     )  # fmt: skip
     rotate.add_argument(
         "--dry-run", action="store_true",
@@ -91,7 +91,8 @@ def _add_rotate(actions: argparse._SubParsersAction[argparse.ArgumentParser]) ->
 
 
 def run(args: argparse.Namespace) -> int:
-    """Rotate the keys. Exit 1 if a machine still signs with its old key (auth/slurm).
+    """Rotate the keys. Exit 1 if a machine still signs with its old key (auth/slurm), or if a
+    machine that started during the change could not be changed (munge).
 
     Raises ConfigError for wrong options, SlurmElasticError if all keys stay as they are.
     """
@@ -149,28 +150,27 @@ def _refuse(args: argparse.Namespace, config: Config, ssh: Ssh) -> None:
 def _rotate_munge(config: Config, ssh: Ssh, rotation: Rotation, args: argparse.Namespace) -> int:
     keys = key_machines.module()
     old, text = keys.secret_now(ssh), keys.new_key(args.key)
-    lose = args.without_unreachable
-    unreached = key_machines.try_out(rotation, lambda _: text, lose=lose)
-    _change(rotation, ssh, old, text, args.head_command or keys.HEAD, lose=lose)
+    lost = key_machines.try_out(rotation, lambda _: text, lose=args.without_unreachable)
+    unchanged = _change(rotation, ssh, old, text, args.head_command or keys.HEAD, lost)
     # A machine that started during the change may have got the old key.
     late = key_machines.rotation_of_living(
         config, ssh, args.restart or keys.RESTART, rotation.machines
     )
-    key_machines.report_failures(
-        "started during the change, not changed", keys.failed(late.make(lambda _: text))
-    )
-    changed = counted(len(rotation.machines) - len(unreached), "machine")
+    late_unchanged = keys.failed(late.make(lambda _: text))
+    key_machines.report_failures("started during the change, not changed", late_unchanged)
+    changed = counted(len(rotation.machines) - unchanged, "machine")
     print(f"changed: the head, {ssh.secret}, {changed}")
     print("  scontrol ping && sinfo -R      # nodes answer, none is down because of it")
-    return 0
+    return 1 if late_unchanged else 0
 
 
 def _change(
-    rotation: Rotation, ssh: Ssh, old: bytes, text: bytes, head: str, *, lose: bool
-) -> None:
-    """Change the head first, then the machines.
+    rotation: Rotation, ssh: Ssh, old: bytes, text: bytes, head: str, lost: frozenset[str]
+) -> int:
+    """Change the head first, then the machines. Return how many machines are not changed.
 
-    If a machine fails, all return to the old key (SlurmElasticError), unless ``lose``.
+    If a machine fails that is not among the ``lost`` ids, which could not be reached before, all
+    return to the old key (SlurmElasticError).
     """
     keys = key_machines.module()
     try:
@@ -183,11 +183,12 @@ def _change(
         raise SlurmElasticError(f"the head cannot take the new key: {error}: {state}") from None
     wrong = keys.failed(rotation.make(lambda _: text))
     key_machines.report_failures("not changed", wrong)
-    if wrong and not lose:
+    if needed := [result for result in wrong if result.id not in lost]:
         head_state = key_machines.take_head_back(ssh, old, head)
-        machines_state = key_machines.take_machines_back(rotation, lambda _: old)
+        machines_state = key_machines.take_machines_back(rotation, lambda _: old, lost)
         state = "; ".join(filter(None, (head_state, machines_state)))
         raise SlurmElasticError(
-            f"{counted(len(wrong), 'machine')} cannot take the new key: "
+            f"{counted(len(needed), 'machine')} cannot take the new key: "
             + (state or "all use the old key again")
         )
+    return len(wrong)

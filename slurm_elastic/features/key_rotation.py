@@ -72,7 +72,7 @@ class RotationResult(Struct, frozen=True):
 
 
 class Rotation:
-    """One change of keys. ``machines``: the ledger's machines. Only living ones with an address
+    """One change of keys. ``machines``: the ledger's machines. Only wanted ones with an address
     that get their key by SSH take part.
     """
 
@@ -86,7 +86,9 @@ class Rotation:
         self.machines = tuple(
             m
             for m in machines
-            if not m.has_ended and m.instance.address and takes_key(config, m.instance.cloud)
+            # Not a machine whose end is decided, although its cloud may still refuse the end: it
+            # serves no job again, and may be down.
+            if m.is_wanted and m.instance.address and takes_key(config, m.instance.cloud)
         )
 
     def try_out(self, text_for: Callable[[str], bytes]) -> list[RotationResult]:

@@ -267,6 +267,20 @@ def test_a_machine_that_cannot_change_takes_all_back(
     eventually(bed.understand_each_other)
 
 
+def test_a_lost_machine_hides_no_other_that_cannot_change(
+    bed: Bed, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The machine was reached, so it works, and would lose its jobs with the old key."""
+    bed.machine("i-1", "pub1")
+    bed.machine("i-2", "pub2", address="127.0.0.77")
+    once = f"[ -e {bed.place}/tried ] && {bed.restart} || {{ touch {bed.place}/tried; exit 9; }}"
+    assert bed.rotate("--restart", once, "--without-unreachable") == 1
+    assert "1 machine cannot take the new key: all use the old key again" in capsys.readouterr().err
+    assert bed.keys() == {OLD}
+    assert bed.rotate("--without-unreachable") == 0
+    assert "munge.key, 1 machine\n" in capsys.readouterr().out
+
+
 def test_with_two_heads_a_command_must_say_how_the_other_head_gets_the_key(
     bed: Bed, capsys: pytest.CaptureFixture[str]
 ) -> None:

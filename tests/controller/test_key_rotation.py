@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 from machine_cases import machine_with
+from msgspec.structs import replace
 
 from slurm_elastic.base.errors import ConfigError, SlurmElasticError
 from slurm_elastic.config import Cluster, Config, PoolSettings
@@ -30,7 +31,9 @@ from slurm_elastic.features.key_rotation import (
     put_copy,
     secret_now,
 )
+from slurm_elastic.model.causes.machine_ends import NodePoweredDown
 from slurm_elastic.model.cluster import Instance, InstanceState, Location, Market
+from slurm_elastic.model.machine_states import Ending
 from slurm_elastic.providers.aws.settings import AwsCloud
 from slurm_elastic.state.ledger import Machine
 from tests.real_sshd import Sshd, make_key
@@ -155,6 +158,8 @@ def test_of_those_away_only_the_ones_that_are_up_are_in_the_way(bed: Bed) -> Non
 def test_it_concerns_living_machines_with_an_address_of_clouds_that_take_a_key(bed: Bed) -> None:
     others = [
         machine("i-2", ended=2.0), machine("i-3", address=None), machine("i-4", cloud="gone"),
+        # Its cloud refuses the end that is decided, for example by termination protection.
+        replace(machine("i-5"), life=Ending(retired_at=5.0, cause=NodePoweredDown(for_s=1.0))),
     ]  # fmt: skip
     assert [m.instance.id for m in bed.rotation(machine(), *others).machines] == ["i-1"]
     assert bed.rotation(*others).try_out(lambda _: NEW) == []
