@@ -229,7 +229,14 @@ def _link(path: Path, shared: Path) -> None:
         for empty in sorted(path.rglob("*"), reverse=True):
             empty.rmdir()
         path.rmdir()
-    if path.is_symlink() or path.exists():
+    if path.is_symlink():
+        # Never `mv`: it would put this link into the place of the file that it was copied to.
+        raise ConfigError(
+            f"ha.directory: {path} leads to {os.readlink(path)}, expected {shared}: stop the "
+            f"services on both heads, copy its content to {shared} if it is not there yet, then "
+            f"`rm {path}`"
+        )
+    if path.exists():
         raise ConfigError(
             f"ha.directory: {path} has what this head alone knows, expected a link to {shared}: "
             f"stop the services on both heads, then `mv -T {path} {shared}`"

@@ -7,6 +7,7 @@ import errno
 import os
 import shutil
 import sqlite3
+import subprocess
 import threading
 from pathlib import Path
 from typing import Any
@@ -213,6 +214,25 @@ def test_a_memory_of_ones_own_is_not_put_away(shared: Path, tmp_path: Path) -> N
     with pytest.raises(ConfigError, match="mv -T"):
         heads.link(state, shared)
     assert not (state / "journal").is_symlink()
+
+
+def test_a_shared_directory_that_has_moved_keeps_its_content_as_each_message_says(
+    shared: Path, tmp_path: Path, pair: tuple[Head, Head]
+) -> None:
+    """The site has copied it to another server; a person follows what the service prints."""
+    state = pair[0].state
+    (shared / "known_hosts").write_text("the key of a machine")
+    moved = tmp_path / "moved"
+    shutil.copytree(shared, moved)
+    for name in (*heads.SHARED, *heads.SHARED_FILES):
+        with pytest.raises(ConfigError, match=f"{name} leads to {shared}/{name}, ") as refused:
+            heads.link(state, moved)
+        assert "mv" not in str(refused.value)
+        subprocess.run(str(refused.value).split("`")[1], shell=True, check=True)
+    heads.link(state, moved)
+    shutil.rmtree(shared)
+    assert not (moved / "known_hosts").is_symlink()
+    assert (state / "known_hosts").read_text() == "the key of a machine"
 
 
 def test_links_of_a_second_head_need_their_setting(pair: tuple[Head, Head]) -> None:
