@@ -20,7 +20,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, ClassVar
 
-from slurm_elastic.base import writing
+from slurm_elastic.base import asking, writing
 from slurm_elastic.base.errors import ConfigError, SlurmElasticError
 from slurm_elastic.base.guards import GuardedBy
 from slurm_elastic.config import Config
@@ -139,6 +139,7 @@ class CopyRunner:
     def _copy(
         self, instance: Instance, order: Mapping[str, Any], until: float, cancelled: threading.Event
     ) -> CopyResult:
+        asking.check_gate()  # ssh is a program, which no hook of this process can stop
         out_read, out_write = os.pipe()
         with os.fdopen(out_read, "rb") as result, contextlib.ExitStack() as ending:
             link = subprocess.Popen(

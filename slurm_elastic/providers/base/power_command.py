@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 
+from slurm_elastic.base import asking
 from slurm_elastic.base.errors import ProviderError, TransientError
 from slurm_elastic.base.one_line import one_line
 from slurm_elastic.providers.base.bmc_settings import BmcSettings
@@ -37,6 +38,9 @@ class PowerCommand:
 
     def _run(self, host: str, order: str) -> str:
         name, command = self._settings.name, self._settings.command
+        # A call for many hosts gives one order after the other for minutes. This head may no longer
+        # act by then.
+        asking.check_gate()
         try:
             process = subprocess.Popen(
                 [*command, order, self._settings.hosts[host]], stdin=subprocess.DEVNULL,

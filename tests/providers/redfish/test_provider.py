@@ -16,7 +16,7 @@ from needs import ROOT
 from patience import eventually, patience
 from providers.redfish.bed import HOSTS, Bmcs, MatrixBed, RedfishBed, rack, running
 
-from slurm_elastic.base import trust
+from slurm_elastic.base import asking, trust
 from slurm_elastic.base.errors import (
     CapacityError,
     ConfigError,
@@ -32,6 +32,7 @@ from slurm_elastic.providers.base import switched
 from slurm_elastic.providers.base.bmc import redfish_of
 from slurm_elastic.providers.base.claims import Claim, Claims
 from slurm_elastic.providers.base.power_command import PowerCommand
+from slurm_elastic.state.heads import SupersededError
 from slurm_elastic.testing.contract import (
     CLUSTER,
     FaultContract,
@@ -170,6 +171,27 @@ def test_a_command_that_does_not_end_is_ended_with_all_that_it_started(tmp_path:
         power.switch("h1", "shutdown")
     child = Path("/proc") / (tmp_path / "child").read_text().strip()
     eventually(lambda: not child.exists() or " Z " in (child / "stat").read_text())
+
+
+def test_a_head_that_no_longer_acts_gives_no_order_by_a_command(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The other head took over while a call for many hosts gave one order after the other."""
+    file = tmp_path / "power"
+    file.write_text(f"#!/bin/sh\necho $2 >>{tmp_path}/orders\n")
+    file.chmod(0o755)
+    hosts = {"h1": "one", "h2": "two"}
+    power = PowerCommand(rack(tmp_path, command=(str(file),), hosts=hosts))
+
+    def stands_by() -> None:
+        raise SupersededError("headb acts")
+
+    power.switch("h1", "shutdown")
+    monkeypatch.setattr(asking, "_gate", stands_by)
+    for order in (power.shut_down, power.is_on):
+        with pytest.raises(SupersededError):
+            order("h2")
+    assert (tmp_path / "orders").read_text() == "one\n"
 
 
 # the configuration
