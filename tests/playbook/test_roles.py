@@ -170,7 +170,19 @@ def test_a_head_of_another_identity_is_refused(bed: Bed, variables: dict[str, st
     done = bed.play(HEADS, variables)
     path.write_text(mine)
     assert done.returncode != 0
-    assert "found 7f3b4c1e-9d2a-4e5b-8c6f-0a1b2c3d4e5f, expected" in " ".join(done.stdout.split())
+    told = " ".join(done.stdout.split())
+    assert f"found {mine.strip()} and 7f3b4c1e-9d2a-4e5b-8c6f-0a1b2c3d4e5f on the heads" in told
+
+
+def test_a_fresh_host_in_the_place_of_the_first_head_gets_the_identity_of_the_other(
+    bed: Bed, variables: dict[str, str]
+) -> None:
+    """Its `conf install` would make a new one, with which all paid machines would be nobody's."""
+    paths = [bed.machines[n].path("/etc/slurm-elastic/cluster-uuid") for n in ("head1", "head2")]
+    known = paths[1].read_text()
+    paths[0].unlink()
+    bed.played(HEADS, variables)
+    assert [path.read_text() for path in paths] == [known, known]
 
 
 SHARED = "/srv/packages/slurmctld"
