@@ -11,11 +11,8 @@ from slurm_elastic.machine.ckptroot.job_nodes import JobNode, JobNodes
 from slurm_elastic.machine.ckptroot.job_state import JobState, parse
 from slurm_elastic.machine.ckptroot.site import HelperSite, RequestRefused
 
-from .test_job_state import FALSE, LINE
+from .test_job_state import MARK, text
 
-SEVERAL = LINE.replace(
-    " Network", " ReqNodeList=(null) NodeList=n[1-2] BatchHost=n1 NumNodes=2 NumCPUs=4 Network"
-)
 SHOWN = """\
 NodeName=n2 Arch=x86_64 NodeAddr=127.0.0.2 NodeHostName=n2 Comment=x
 NodeName=n1 Arch=x86_64 NodeAddr=127.0.0.1 NodeHostName=n1 Comment=x
@@ -32,7 +29,7 @@ def site(tmp_path: Path, shown: str) -> HelperSite:
 
 
 def state() -> JobState:
-    found = parse(SEVERAL.format(name=FALSE + " NodeList=x BatchHost=x NumNodes=9", comment=""), 8)
+    found = parse(text({}), MARK, 8)
     assert found is not None
     return found
 
