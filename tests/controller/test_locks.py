@@ -21,12 +21,11 @@ from slurm_elastic.controller import holds, provision
 from slurm_elastic.controller.reconcile import Round
 from slurm_elastic.controller.settling import Settler
 from slurm_elastic.controller.snapshot import build_terms, take_request_snapshot
-from slurm_elastic.features import budget_enforcement, starting
+from slurm_elastic.features import starting
 from slurm_elastic.features.autoscaler import Autoscaler
 from slurm_elastic.model.causes import Quoted
 from slurm_elastic.model.cluster import LaunchSpec, Limits, Location, Market
 from slurm_elastic.model.exclusion import CAPACITY, Exclusion
-from slurm_elastic.model.memory import Deferral
 from slurm_elastic.model.slurm import Request
 from slurm_elastic.policies.actions import Drop
 from slurm_elastic.policies.nodes.node_state import is_drained
@@ -219,23 +218,6 @@ def test_what_policies_held_is_not_drained_after_there_are_none(
     settle_while(world, monkeypatch, lambda site: Autoscaler(site, Inline()).task.tick())
     assert world.ledger.exclusions.holds() == ()
     assert drained(world) == []
-
-
-def test_the_looks_end_once_nothing_is_left_of_policies_that_there_are_no_more(
-    world: World, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    scaler = Autoscaler(world.site, Inline())
-    ended: list[bool] = []
-    monkeypatch.setattr(scaler.task, "end", lambda: ended.append(True))
-    monkeypatch.setattr(budget_enforcement, "enforce", lambda *_: None)
-    row = Deferral(job=5, account="a", partitions=("burst",), begin=world.now, until=world.now)
-    world.ledger.deferred.defer([row])
-    scaler.task.tick()
-    assert not ended, "a job that is set aside is waited for"
-    world.ledger.deferred.forget([5])
-    world.now += world.config.policies.poll_interval
-    scaler.task.tick()
-    assert ended
 
 
 def served_by_request(site: Any) -> int:
