@@ -7,10 +7,13 @@ own when it starts, except the last one, which keeps the array's id (measured on
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+import itertools
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from types import MappingProxyType
 
 from slurm_elastic.model.slurm import SlurmJob, SlurmNode
+from slurm_elastic.policies.growth.capacity import AnyGrowth, OnDemand
+from slurm_elastic.policies.growth.scaling import PendingJob
 from slurm_elastic.policies.nodes.node_state import Phase, is_down, phase
 
 
@@ -73,3 +76,21 @@ class CoveredJobs:
         self._started |= dict.fromkeys(nodes, new)
         if not self._jobs:
             self._by_size.update(nodes)
+
+
+def with_machines(
+    growth: AnyGrowth, covered: Collection[int], queue: Sequence[PendingJob], machines: int
+) -> frozenset[int]:
+    """The covered jobs of the queue, head first, for which that many idle and booting machines
+    suffice. Another job, such as one of a higher priority, may have got a covered job's machine.
+    """
+    needs: dict[int, int] = {}
+    for job in queue:
+        if job.id in covered:
+            needs[job.id] = needs.get(job.id, 0) + job.nodes * max(job.times, 1)
+    # The other policies want fewer machines than jobs, so a covered job may wait for a busy one.
+    if not isinstance(growth, OnDemand):
+        return frozenset(covered)
+    totals = itertools.accumulate(needs.values())
+    served = {job for job, total in zip(needs, totals, strict=True) if total <= machines}
+    return frozenset(job for job in covered if job in served or job not in needs)

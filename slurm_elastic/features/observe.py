@@ -12,7 +12,7 @@ from slurm_elastic.controller.budget import apply_directives, find_barred_payers
 from slurm_elastic.controller.context import Site
 from slurm_elastic.controller.holds import find_closed_nodes
 from slurm_elastic.controller.snapshot import read_all_nodes
-from slurm_elastic.features.covered_jobs import CoveredJobs
+from slurm_elastic.features.covered_jobs import CoveredJobs, with_machines
 from slurm_elastic.features.lasting import LastingMachines
 from slurm_elastic.features.pool_nodes import Observation, PoolNodes
 from slurm_elastic.features.waiting_jobs import (
@@ -176,14 +176,18 @@ def _pool_group(
         for job in view.jobs
         if job.states & ON_NODES and job.id not in boots and not node_names.isdisjoint(job.nodes)
     ]
+    snapshots = tuple(group_pool.now(running, named=is_narrow) for group_pool in pool_nodes)
+    counted_queue = (*arriving, *unserved)
+    machines = sum(len(pool.idle) + pool.booting for pool in snapshots)
+    covered_now = with_machines(growth, {*covered, *boots}, counted_queue, machines)
     return PoolGroup(
         name=name,
         now=GroupSnapshot(
             now=view.at,
             growth=growth,
-            pools=tuple(group_pool.now(running, named=is_narrow) for group_pool in pool_nodes),
-            queue=(*arriving, *unserved),
-            covered=tuple(sorted({*covered, *(job.id for job in arriving)})),
+            pools=snapshots,
+            queue=counted_queue,
+            covered=tuple(sorted(covered_now)),
         ),
         startable={group_pool.pool.name: tuple(group_pool.off) for group_pool in pool_nodes},
         unheld={group_pool.pool.name: tuple(group_pool.unheld) for group_pool in pool_nodes},

@@ -245,6 +245,20 @@ def test_machines_of_two_policies_that_came_up_together_serve_different_jobs() -
     assert sorted(row.instance.cloud for row in rows) == ["next", "pub"]
 
 
+def test_a_job_whose_machine_another_job_took_gets_a_new_one(make: Callable[..., World]) -> None:
+    """Otherwise it waits beside free nodes for as long as anything runs."""
+    world = make(growth="on_demand")
+    world.advance(30)
+    world.hears = False
+    submit(world, 20, limit=864_000, priority=1)
+    world.advance(20)
+    world.hears = True
+    submit(world, 10, limit=864_000, priority=1000)
+    world.advance(240)
+    assert running(world) == [10, 20]
+    assert len(world.ledger.machines.live(ended_since=0.0)) == 2
+
+
 def test_jobs_count_once_also_after_a_restart(
     make: Callable[..., World], caplog: pytest.LogCaptureFixture
 ) -> None:
