@@ -93,6 +93,12 @@ class JobState:
         return str(job) if self.array_task is None else f"{self.array_job}_{self.array_task}"
 
 
+_SQUEUE = {"SLURM_TIME_FORMAT": "%s", "SQUEUE_ARRAY_UNIQUE": "1"}
+"""Variables of squeue: on 22.05 a requeued task of a waiting array has no row of its own without
+the second one. 24.11 shows it anyway, and refuses the option ``--array-unique`` (measured).
+"""
+
+
 def ask(
     site: HelperSite, job: int, timeout: float = 10.0, look: Callable[[], None] = lambda: None
 ) -> JobState | None:
@@ -107,12 +113,11 @@ def ask(
     fields = ",".join((*marked, f"{end_field}:0{end_mark(mark)}"))
     command = [
         site.program("squeue"), "--all", "--noheader", "--states=all", f"--jobs={job}",
-        # Otherwise a requeued task of an array has no row of its own.
-        "--array-unique", "--Format", fields,
+        "--Format", fields,
     ]  # fmt: skip
     try:
         with subprocess.Popen(
-            command, env=environment(site) | {"SLURM_TIME_FORMAT": "%s"}, stdin=subprocess.DEVNULL,
+            command, env=environment(site) | _SQUEUE, stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, errors="replace",
         ) as process:  # fmt: skip
             out, err = answer(process, timeout, look)

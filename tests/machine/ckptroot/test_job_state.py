@@ -106,9 +106,7 @@ def test_slurmctld_is_asked_for_one_job_by_another_mark_each_time(
     object.__setattr__(site, "slurm_conf", "/etc/slurm.conf")
     job_state.ask(site, 7)
     first, second = (tmp_path / "asked").read_text().splitlines()
-    assert first.startswith(
-        "--all --noheader --states=all --jobs=7 --array-unique --Format JobID:0<"
-    )
+    assert first.startswith("--all --noheader --states=all --jobs=7 --Format JobID:0<")
     assert first.endswith(" /usr/sbin:/usr/bin:/sbin:/bin C.UTF-8  ")
     assert second.endswith(" /etc/slurm.conf")
     assert first.split("JobID:0")[1].split(",")[0] != second.split("JobID:0")[1].split(",")[0]
