@@ -73,8 +73,7 @@ def two_reservations_of_a_type_have_one_key(_stage: Any) -> None:
 
 
 @found_by(
-    "tests/controller/test_autoscaler.py::"
-    "test_each_job_gets_a_machine_although_max_booting_admits_one_at_a_time"
+    "tests/policies/test_scaling.py::test_a_growth_that_a_bound_cuts_serves_the_first_jobs_only"
 )
 def a_growth_that_a_bound_cuts_serves_all_jobs(_stage: Any) -> None:
     """Jobs that got no machine count no longer."""
