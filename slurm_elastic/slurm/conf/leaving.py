@@ -273,6 +273,23 @@ _UNKNOWN_JOBS = (
     " or use --force"
 )
 
+_RUNNING = (
+    "on cloud nodes or in cloud partitions that leave ({nodes}); wait for the end, or use --force"
+)
+_RESIZED = (
+    "on cloud nodes ({nodes}) whose number of CPUs changes, and slurmctld would end each such job;"
+    " wait for the end, or use --force"
+)
+_USING_GRES = (
+    "using gres of cloud nodes ({nodes}) whose gres change, and slurmctld would end each such job;"
+    " wait for the end, or use --force"
+)
+_STUCK = "waiting in cloud partitions only and would fail; cancel or move, or use --force"
+_REQUIRING = (
+    "waiting for cloud nodes that leave (--nodelist) and would fail; cancel, or let any node serve:"
+    " scontrol update jobid=JOBID reqnodelist=; or use --force"
+)
+
 
 def hindrances(
     settings: SlurmSettings,
@@ -297,19 +314,22 @@ def hindrances(
         for job in on_nodes
         if departing.nodes & set(job.nodes) or departing.partitions & set(job.partitions)
     ]
+    resized = [job for job in on_nodes if departing.resized & set(job.nodes)]
+    using_gres = [
+        job for job in on_nodes if _uses_gres(job) and departing.other_gres & set(job.nodes)
+    ]
+    stuck = [j for j in _waiting(jobs, departing) if departing.partitions >= set(j.partitions)]
+    requiring = [job for job in jobs if _requires(job, departing)]
     complaints = (
-        _about_running(running),
-        _about_resized([job for job in on_nodes if departing.resized & set(job.nodes)]),
-        _about_gres(
-            [job for job in on_nodes if _uses_gres(job) and departing.other_gres & set(job.nodes)]
-        ),
-        _about_stuck(
-            [j for j in _waiting(jobs, departing) if departing.partitions >= set(j.partitions)]
-        ),
-        _about_required([job for job in jobs if _requires(job, departing)]),
-    )
+        f"{_jobs(found)} {sentence.format(nodes=_nodes(found))}"
+        for found, sentence in (
+            (running, _RUNNING), (resized, _RESIZED), (using_gres, _USING_GRES), (stuck, _STUCK),
+            (requiring, _REQUIRING),
+        )
+        if found
+    )  # fmt: skip
     booting = _booting(slurm, departing.nodes) if costs.machines else frozenset[str]()
-    return (*filter(None, complaints), *costs.problems(departing.nodes, booting))
+    return (*complaints, *costs.problems(departing.nodes, booting))
 
 
 def _uses_gres(job: SlurmJob) -> bool:
@@ -336,51 +356,6 @@ def _waiting(jobs: Sequence[SlurmJob], departing: NodesAndPartitions) -> list[Sl
         for job in jobs
         if "PENDING" in job.states and departing.partitions & set(job.partitions)
     ]
-
-
-def _about_running(jobs: Sequence[SlurmJob]) -> str:
-    if not jobs:
-        return ""
-    return (
-        f"{_jobs(jobs)} on cloud nodes or in cloud partitions that leave ({_nodes(jobs)});"
-        " wait for the end, or use --force"
-    )
-
-
-def _about_resized(jobs: Sequence[SlurmJob]) -> str:
-    if not jobs:
-        return ""
-    return (
-        f"{_jobs(jobs)} on cloud nodes ({_nodes(jobs)}) whose number of CPUs changes, and"
-        " slurmctld would end each such job; wait for the end, or use --force"
-    )
-
-
-def _about_gres(jobs: Sequence[SlurmJob]) -> str:
-    if not jobs:
-        return ""
-    return (
-        f"{_jobs(jobs)} using gres of cloud nodes ({_nodes(jobs)}) whose gres change, and"
-        " slurmctld would end each such job; wait for the end, or use --force"
-    )
-
-
-def _about_stuck(jobs: Sequence[SlurmJob]) -> str:
-    if not jobs:
-        return ""
-    return (
-        f"{_jobs(jobs)} waiting in cloud partitions only and would fail;"
-        " cancel or move, or use --force"
-    )
-
-
-def _about_required(jobs: Sequence[SlurmJob]) -> str:
-    if not jobs:
-        return ""
-    return (
-        f"{_jobs(jobs)} waiting for cloud nodes that leave (--nodelist) and would fail; cancel, or"
-        " let any node serve: scontrol update jobid=JOBID reqnodelist=; or use --force"
-    )
 
 
 def _nodes(jobs: Sequence[SlurmJob]) -> str:
