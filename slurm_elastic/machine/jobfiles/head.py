@@ -196,23 +196,35 @@ def _send_out(
     for path, status in plan:
         if any(path.startswith(f"{directory}/") for directory in kept):
             continue
+        there = present.get(path)
         try:
-            if stat.S_ISDIR(status.st_mode):
-                if _is_kept(tree, path, present.get(path), None):
-                    kept.append(path)  # nothing can be below it
-                else:
-                    channel.send(t="d", p=path, mode=status.st_mode)
-            elif stat.S_ISLNK(status.st_mode):
-                target = tree.link_target(path)
-                if not _is_kept(tree, path, present.get(path), target):
-                    channel.send(t="l", p=path, to=target)
-            else:
-                sent = _send_file(tree, path, present.get(path), channel)
+            if stat.S_ISREG(status.st_mode):
+                sent = _send_file(tree, path, there, channel)
                 count, size = count + (sent >= 0), size + max(sent, 0)
+            elif stat.S_ISLNK(status.st_mode):
+                _send_link(tree, path, there, channel)
+            elif not _send_directory(tree, path, status.st_mode, there, channel):
+                kept.append(path)  # the machine has no directory there, so nothing can be below
         except (FileNotFoundError, PermissionError, NotADirectoryError) as error:
             tree.note(path, error)
     channel.send(t="end")
     return {"files": count, "bytes": size, "notes": channel.receive()["notes"]}
+
+
+def _send_directory(
+    tree: Tree, path: str, mode: int, present: Message | None, channel: Channel
+) -> bool:
+    """Send a directory. Return False if the machine keeps another entry in its place."""
+    if _is_kept(tree, path, present, None):
+        return False
+    channel.send(t="d", p=path, mode=mode)
+    return True
+
+
+def _send_link(tree: Tree, path: str, present: Message | None, channel: Channel) -> None:
+    target = tree.link_target(path)
+    if not _is_kept(tree, path, present, target):
+        channel.send(t="l", p=path, to=target)
 
 
 def _send_file(tree: Tree, path: str, present: Message | None, channel: Channel) -> int:
