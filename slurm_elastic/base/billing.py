@@ -1,4 +1,4 @@
-"""What a machine costs for some time: the one rule for budgets, ``cost``, the order of the clouds,
+"""The cost of a machine over time: the one rule for budgets, ``cost``, the order of the clouds,
 forecasts and simulations. Pure.
 
 A cloud bills each begun increment in full. If it bills by the second, it bills a minimum (EC2's

@@ -14,14 +14,14 @@ from contextlib import contextmanager
 _ENDING = (signal.SIGTERM, signal.SIGINT)
 _BREAKING_OFF = (*_ENDING, signal.SIGHUP)
 END_TIMEOUT_S = 85.0
-"""A process that has not ended so long after its signal is ended. systemd would do it after 90 s,
-by SIGKILL and without a word about what the process waited for.
+"""Seconds after its signal in which a process must end. Then it is ended: systemd would do that
+after 90 s, by SIGKILL, and nothing would show where its threads waited.
 """
 
 _received: list[int] = []
 """The signals to end that have come: none or one."""
 _stops: list[Callable[[], object]] = []
-"""What the next signal calls: none or one."""
+"""The function that the next signal calls, if there is one."""
 
 
 _pipe: list[int] = []
@@ -57,8 +57,8 @@ def on_end(stop: Callable[[], object]) -> None:
 
 
 def bound_end() -> None:
-    """From now on this process ends within END_TIMEOUT_S, whatever its threads do."""
-    # By a thread in C, which works also if the interpreter hangs while it exits.
+    """End this process after END_TIMEOUT_S, whatever its threads do."""
+    # The timer is a thread in C, so it works also if the interpreter hangs while it exits.
     faulthandler.dump_traceback_later(END_TIMEOUT_S, exit=True, file=2)
 
 
@@ -66,7 +66,7 @@ def _note(number: int, _frame: object) -> None:
     """Python's part of the handler, in the main thread.
 
     Later signals must be ignored: Python restores the default actions while it exits, so a second
-    SIGTERM would kill the process, and whoever sent it twice would see a failure.
+    SIGTERM would kill the process, and its sender would see a failure.
     """
     _received.append(number)
     for end_signal in _ENDING:
@@ -101,7 +101,7 @@ def _watch(descriptor: int) -> None:
 
 
 def _call_stop() -> None:
-    # Two threads may come here, and ``pop`` gives it to one of them.
+    # Two threads may come here, and only one thread gets the function by ``pop``.
     try:
         stop = _stops.pop()
     except IndexError:

@@ -272,8 +272,8 @@ def _explain_job(config: Config, slurm: Slurm, number: int) -> Explanation:
 
 
 def _other_tasks(number: int, label: str, jobs: Sequence[SlurmJob]) -> tuple[str, ...]:
-    """The sentence for an array's number: only the tasks that wait, or the one that started last,
-    are the job of this number. The others have machines and costs of their own.
+    """The sentence for an array's number. The job of this number has only the waiting tasks, or
+    the task that started last. The other tasks have machines and costs of their own.
     """
     others = [job for job in jobs if job.array == number != job.id and job.nodes]
     if not others:

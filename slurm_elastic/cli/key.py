@@ -169,8 +169,8 @@ def _change(
 ) -> int:
     """Change the head first, then the machines. Return how many machines are not changed.
 
-    If a machine fails that is not among the ``lost`` ids, which could not be reached before, all
-    return to the old key (SlurmElasticError).
+    ``lost``: the ids of machines that could not be reached before. If another machine fails, all
+    machines return to the old key (SlurmElasticError).
     """
     keys = key_machines.module()
     try:

@@ -194,7 +194,7 @@ def _understood(argv: Sequence[str]) -> tuple[argparse.ArgumentParser, argparse.
 def _script_first(argv: Sequence[str]) -> Sequence[str]:
     """The words with the job script before the options of sbatch, which writes it behind them.
 
-    Which options take a value is sbatch's matter. So the script is the first word that names a file
+    Only sbatch knows which options take a value. So the script is the first word that names a file
     and is not the word after an option; else the first word that names a file.
     """
     begin = [*argv].index("price") + 1

@@ -1,5 +1,5 @@
-"""Which nodes of a request may still get a machine: Slurm must wait for them, and the rest of
-ResumeTimeout must be long enough for a boot.
+"""Finds the nodes of a request that may still get a machine: Slurm must wait for them, and the rest
+of ResumeTimeout must be long enough for a boot.
 
 One request may take minutes, because a cloud may refuse many offers slowly. Until a cloud has
 answered, slurmctld may give nodes up at ResumeTimeout.
@@ -42,7 +42,7 @@ class AwaitedNodes:
         self._site, self._nodes = site, tuple(nodes)
         self._timeout_s = site.config.resume_timeout(site.clouds[cloud])
         self._read_at = site.monotonic()
-        # Convert from Unix time only once, because somebody may set the clock.
+        # Convert from Unix time only once, because the clock may be set.
         self._began = self._read_at - self._age_s(asked_at)
         self._is_newest_known = False
         self.gone: frozenset[str] = frozenset()
@@ -102,7 +102,7 @@ class AwaitedNodes:
             self._began = max(self._began, newest)
 
     def _age_s(self, asked_at: float | None) -> float:
-        """Return how long ago Slurm asked (s); 0 if that is unknown."""
+        """Return how long ago Slurm asked (s); 0 if ``asked_at`` is unknown."""
         age_s = 0.0 if asked_at is None else self._site.now() - asked_at
         # After ResumeTimeout Slurm has given the nodes up. If they power up now, Slurm has asked
         # for them once more, or the clock was set.

@@ -192,7 +192,7 @@ def _loosen(limits: Limits, changed: Limits) -> Limits:
 
 
 def _larger(limit: Bound, changed: Bound) -> Bound:
-    """Return the larger of two limits; None, which is unlimited, if one of them is None."""
+    """Return the larger of two limits; None means unlimited, so it is the larger."""
     return None if limit is None or changed is None else max(limit, changed)
 
 

@@ -199,7 +199,7 @@ class Copies:
             if machine.instance.node == node and machine.is_wanted
         ]  # fmt: skip
         if len(machines) > 1:
-            # A double, late or adopted machine may stand beside the one that slurmctld talks to.
+            # A double, late or adopted machine may stand beside the machine that slurmctld uses.
             slurm_node = self._site.slurm.nodes([node]).get(node)
             address = slurm_node.address if slurm_node is not None else None
             machines = [m for m in machines if m.instance.address == address]

@@ -13,14 +13,15 @@ from slurm_elastic.model.slurm import SlurmJob
 from slurm_elastic.state.ledger import Ledger
 
 
-def lift_until_it_runs(slurm: Slurm, ledger: Ledger, job: SlurmJob, now: float) -> None:
-    """Allow one requeue of ``job``. ``put_back`` forbids it again. ``now`` is Unix time (s).
+def lift_until_it_runs(slurm: Slurm, ledger: Ledger, job: SlurmJob, counted_from: float) -> None:
+    """Allow one requeue of ``job``. ``put_back`` forbids it again. ``counted_from``: slurm-elasticd
+    puts back what is unused REQUEUE_TIMEOUT_S after this time (Unix s).
 
     Raises SlurmError if Slurm refuses or does not answer. Then the job may not be requeued, and the
     ledger's row only makes a later ``put_back`` check once more.
     """
     # The row comes first, so that after a crash the next head puts the setting back.
-    ledger.requeues.lift(job.id, job.restarts, now)
+    ledger.requeues.lift(job.id, job.restarts, counted_from)
     reach("refuse.lifted")
     slurm.set_requeue(job.id, requeue=True)
 
