@@ -32,7 +32,6 @@ RIGHT = {
     "ckptman/migration.py _list_images": "recorded; nothing is removed, and the launcher looks again",
     "ckptman/saves.py _lifted_for_now": "an early lift is repeated after the next save",
     "ckptman/verdicts.py spot_nodes": "no node counts as spot: nothing moves for that",
-    "controller/whole_jobs.py find_jobs_of_nodes": "each node is served by itself",
     "controller/oversized.py _move": "the answer is what was done, and Slurm refused it",
     "controller/snapshot.py read_offers": "without offers nothing is bought; the error is kept",
     "features/departures.py _moves": "None would requeue jobs; no known move requeues none",

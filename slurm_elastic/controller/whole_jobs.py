@@ -12,7 +12,6 @@ from collections.abc import Callable, Mapping, Sequence
 from msgspec import Struct
 from msgspec.structs import replace
 
-from slurm_elastic.base.errors import SlurmError
 from slurm_elastic.base.grouping import group_by
 from slurm_elastic.controller.context import Site
 from slurm_elastic.controller.extensions import Jobs
@@ -131,12 +130,9 @@ def _request_later(
 
 
 def find_jobs_of_nodes(site: Site, nodes: Sequence[str]) -> Mapping[int, Sequence[str]]:
-    """Return the jobs that hold or wait for any of these nodes, with all their nodes. If Slurm does
-    not answer, return none; each node is then served by itself.
+    """Return the jobs that hold or wait for any of these nodes, with all their nodes. SlurmError if
+    Slurm does not answer: without the jobs each node of a multi-node job would be bought alone, and
+    nobody would be asked whether its payer may spend. The caller's request or round tries again.
     """
-    try:
-        queue = site.slurm.jobs()
-    except SlurmError:
-        return {}
     asked_nodes = set(nodes)
-    return {j.id: j.nodes for j in queue if not asked_nodes.isdisjoint(j.nodes)}
+    return {j.id: j.nodes for j in site.slurm.jobs() if not asked_nodes.isdisjoint(j.nodes)}
