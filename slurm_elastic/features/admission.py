@@ -40,14 +40,16 @@ def admit(
     left the queue: nobody would pay for them, and the next job there would get them in spite of
     its budget.
 
-    Reads Slurm's queue once. ``jobs``: by job id, the nodes that the job waits for.
+    Reads Slurm's queue once. ``jobs``: by job id, the nodes that the job waited for when slurmctld
+    made the request. The returned jobs are those of the queue now.
     """
     rows = site.slurm.jobs() if jobs else ()
-    queue = {job.id: job for job in rows if job.id in jobs}
     public = site.clouds[cloud].location is Location.PUBLIC
     if public and (deserted := _deserted(nodes, jobs, rows)):
         _refuse(site, deserted, (), JobsLeftQueue(), correlation)
         nodes = [node for node in nodes if node not in deserted]
+    jobs = _present_jobs(nodes, jobs, rows)
+    queue = {job.id: job for job in rows if job.id in jobs}
     overdrawn = find_barred_payers(site.config, site.ledger, site.now()) if public else {}
     bars = {id_: bar for id_, j in queue.items() if (bar := barring(overdrawn, j.account, j.user))}
     barred_jobs = set(bars)
@@ -86,6 +88,29 @@ def _deserted(nodes: Sequence[str], jobs: Jobs, rows: Iterable[SlurmJob]) -> lis
     asked = {node for job_nodes in jobs.values() for node in job_nodes}
     used = {node for row in rows for node in (*row.nodes, *jobs.get(row.id, ()))}
     return [node for node in nodes if node in asked and node not in used]
+
+
+def _present_jobs(nodes: Sequence[str], jobs: Jobs, rows: Sequence[SlurmJob]) -> Jobs:
+    """Return by job the nodes that it has or waits for now.
+
+    A request may wait for its turn or for a slow cloud for many minutes. If one of its jobs is
+    cancelled, slurmctld gives the node to another job, whose payer may be over budget.
+    """
+    asked = set(nodes)
+    present = {
+        row.id: row.nodes
+        for row in rows
+        # The last job of a node may still show it while it completes, and pays for nothing new.
+        if "COMPLETING" not in row.states and not asked.isdisjoint(row.nodes)
+    }
+    taken = {node for job_nodes in present.values() for node in job_nodes}
+    waiting = {row.id for row in rows if not row.nodes}
+    # Slurm shows no nodes of a requested job that is pending again. Its nodes are its own until
+    # Slurm shows them at another job.
+    for job, job_nodes in jobs.items():
+        if job in waiting and (still_own := [n for n in job_nodes if n not in taken]):
+            present[job] = tuple(still_own)
+    return present
 
 
 def _find_booting_jobs(site: Site, jobs: Jobs) -> set[int]:

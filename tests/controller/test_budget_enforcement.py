@@ -23,6 +23,7 @@ from slurm_elastic.model.memory import Deferral
 from slurm_elastic.policies.money.account_budgets import Overdrawn
 from slurm_elastic.policies.nodes.node_state import Phase, phase
 from slurm_elastic.providers.fake.settings import FakeCloud
+from slurm_elastic.slurm.client import fake_timed
 from tests.controller.world import PUB, SHAPE, World, make_config
 
 OWN = "own1"
@@ -493,6 +494,40 @@ def test_a_job_that_is_cancelled_before_its_request_is_read_gets_no_machine(
     submit(world, 3, "chemistry")
     world.advance(60)
     assert running(world) == [1, 3], "its node serves others"
+
+
+def test_a_job_that_gets_the_node_of_a_cancelled_one_is_asked_and_charged(
+    make: Callable[..., World], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """slurmctld gives a node that boots to the next job if its own job has left the queue."""
+    monkeypatch.setattr(
+        fake_timed, "_usable",
+        lambda node: "IDLE" in node.states and not node.states & {"DRAIN", "POWER_DOWN"},
+    )  # fmt: skip
+    world = make(booting=1)
+    overdraw(world)
+    world.slurm.finish(1)
+    world.advance(200)
+    world.hears = False  # a slow boot
+    for job in (2, 3, 4):
+        submit(world, job, "chemistry")
+    world.advance(8)
+    waits_for = {job: world.slurm.queue()[job].nodes for job in (3, 4)}
+    for job, account in ((3, "physics"), (4, "biology")):
+        world.slurm.finish(job)
+        world.slurm.submit(
+            job + 10, waits_for[job], 1, account=account, partitions=("pub",), limit=3600,
+            node_count=1,
+        )  # fmt: skip
+    assert {job + 10: nodes for job, nodes in waits_for.items()} == {
+        job: world.slurm.queue()[job].nodes for job in (13, 14)
+    }
+    world.hears = True
+    world.advance(240)
+    assert 13 not in running(world)
+    assert 14 in running(world)
+    shares = {m.instance.node: m.accounts for m in world.ledger.machines.live()}
+    assert shares[waits_for[4][0]] == {"biology": 1}
 
 
 def test_a_job_that_is_refused_for_a_budget_is_not_started_at_once_elsewhere(
