@@ -232,6 +232,8 @@ def _needs_probe(snapshot: Snapshot, job: SlurmJob, choice: MethodChoice) -> boo
     # A job that saves itself may do so when it wants, or end by our signal, so we do not try.
     if job.is_suspended or not is_transparent(choice) or snapshot.now - job.start < snapshot.probe:
         return False
+    if choice.move_only:
+        return False  # after a loss of the machine its files would not fit to the image
     verdict = snapshot.unsavable.get(job.id)
     return job.id not in snapshot.images and (verdict is None or verdict.attempt != job.restarts)
 

@@ -39,7 +39,6 @@ from slurm_elastic.model.causes.checkpoints import (
 from slurm_elastic.model.causes.save_refusals import (
     JobNotRunning,
     NoMethodSet,
-    SavedOnlyToMove,
     SaveRefusal,
 )
 from slurm_elastic.model.causes.saves import ProbedSave, SaveOrdered
@@ -444,7 +443,7 @@ def _obstacle_to_saving(choice: MethodChoice | None) -> SaveRefusal | None:
     if choice is None:
         return JobNotRunning()
     if choice.move_only:
-        return choice.refused or SavedOnlyToMove()
+        return choice.refused or choice.why_move_only
     if choice.method == "none":
         return choice.refused or NoMethodSet()
     return None

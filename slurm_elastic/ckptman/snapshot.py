@@ -17,7 +17,6 @@ from slurm_elastic.base.errors import SlurmError
 from slurm_elastic.base.guards import Guarded, GuardedBy
 from slurm_elastic.base.report_once import ReportOnce
 from slurm_elastic.ckptman.site import CheckpointSite
-from slurm_elastic.config.checkpoint import PoolCheckpoint
 from slurm_elastic.config.job_checkpoint import MethodChoice, asks_for_limit, resolve_for
 from slurm_elastic.model.causes.save_refusals import MethodNotHere
 from slurm_elastic.model.checkpoint import Image
@@ -54,7 +53,6 @@ READ_TAGS_EVERY_S = 30.0
 """
 PLANS_TTL_S = 5.0
 """The age (s) up to which we act on Slurm's plans."""
-_NO_POOL = PoolCheckpoint()
 Prices = Mapping[PriceKey, tuple[tuple[float, float], ...]]
 """Pairs of (start in Unix time, $/h), ascending, by pool, instance type and zone."""
 RunKey = tuple[int, int]
@@ -422,8 +420,7 @@ def choose_method(site: CheckpointSite, job: SlurmJob) -> MethodChoice:
     site.
     """
     pool = site.pool_of.get(job.nodes[0]) if job.nodes else None
-    section = pool.checkpoint if pool else _NO_POOL
-    choice = resolve_for(job, section, site.config.checkpoint)
+    choice = resolve_for(job, pool, site.config)
     if choice.method in ("none", *site.checkpointers):
         return choice
     refusal = MethodNotHere(method=choice.method)

@@ -4,11 +4,15 @@ pool, else by the site. Pure.
 
 from __future__ import annotations
 
+import os
 import re
 from functools import cache
+from pathlib import PurePath
 
 from msgspec import Struct, field
+from msgspec.structs import replace
 
+from slurm_elastic.config import Config, PoolSettings
 from slurm_elastic.config.checkpoint import (
     CLOSE,
     LAUNCHED,
@@ -19,7 +23,9 @@ from slurm_elastic.config.checkpoint import (
     PoolCheckpoint,
 )
 from slurm_elastic.config.checkpoint_kinds import policy_of
+from slurm_elastic.config.copying import Data
 from slurm_elastic.config.method_kinds import options_of, table
+from slurm_elastic.config.mounting import has_mount
 from slurm_elastic.config.validate_checkpoint import (
     SHARED,
     SIGN_FORM,
@@ -30,9 +36,12 @@ from slurm_elastic.config.validate_checkpoint import (
 from slurm_elastic.model.causes.save_refusals import (
     ComponentAlone,
     DirectoryMissing,
+    FilesOnMachine,
     NoMethodNamed,
     RequestInvalid,
+    SavedOnlyToMove,
     SaveRefusal,
+    SignOnMachine,
     WantsNoSave,
 )
 from slurm_elastic.model.slurm import SlurmJob
@@ -60,6 +69,7 @@ class MethodChoice(Struct, frozen=True, kw_only=True):
     """Method and policy for one job. ``refused``: what is wrong with the job's own request.
     ``move_only``: a save ends the run, so it is made only to move the job. ``blocking``: the job
     stands still during its save; an application that saves itself may say that it does not.
+    ``copied``: its files are on its machine alone until its run ends.
     ``renewals``: how often it may be requeued at its time limit. ``unsavable``: what happens if no
     save succeeds. ``own``: the job requested the method itself.
     """
@@ -73,6 +83,12 @@ class MethodChoice(Struct, frozen=True, kw_only=True):
     renewals: int = 0
     unsavable: Unsavable = Unsavable.WARN
     own: bool = False
+    copied: bool = False
+
+    @property
+    def why_move_only(self) -> SaveRefusal:
+        """Why a job with ``move_only`` is not saved where it is."""
+        return FilesOnMachine() if self.copied else SavedOnlyToMove()
 
 
 def resolve(
@@ -107,20 +123,45 @@ def resolve(
     )
 
 
-def resolve_for(job: SlurmJob, pool: PoolCheckpoint, settings: CheckpointSettings) -> MethodChoice:
-    """``resolve`` for this job, if the method can save jobs of its kind."""
-    plan = resolve(job.comment, job.features, pool, settings)
+def resolve_for(job: SlurmJob, pool: PoolSettings | None, config: Config) -> MethodChoice:
+    """``resolve`` for this job, if the method can save jobs of its kind. ``pool``: of its node."""
+    settings = config.checkpoint
+    plan = resolve(
+        job.comment, job.features, pool.checkpoint if pool else PoolCheckpoint(), settings
+    )
+    copied = _is_copied(job, pool, config)
+    sign = plan.options.get("saved", settings.signal.saved)
     refusal: SaveRefusal | None = None
     # The submit filter refuses only a job that names a method, not the method of the site.
     if plan.method != "none" and job.het_job:
         refusal = ComponentAlone()
     elif plan.method in SHARED and settings.directory is None:
         refusal = DirectoryMissing(method=plan.method)
+    elif plan.method == "signal" and copied and sign.startswith("file:"):
+        refusal = SignOnMachine(sign=sign)
     elif plan.method in LAUNCHED:
         # If a job with several nodes requests nothing itself, its first save fails, so that its
         # user reads why.
         refusal = unfit(plan.method, batch=job.batch, nodes=len(job.nodes) if plan.own else 1)
-    return MethodChoice(method="none", policy=plan.policy, refused=refusal) if refusal else plan
+    if refusal:
+        return MethodChoice(method="none", policy=plan.policy, refused=refusal)
+    if copied and plan.method in SHARED:
+        # If the machine is lost, the files that the job wrote until its image are lost with it.
+        # After a move they are there, because they come back with the end of the run.
+        return replace(plan, move_only=True, copied=True)
+    return plan
+
+
+def _is_copied(job: SlurmJob, pool: PoolSettings | None, config: Config) -> bool:
+    """Whether the head copies the job's directory to its machine (``data: copy``)."""
+    cloud = next((cloud for cloud in config.clouds if pool and cloud.name == pool.cloud), None)
+    if cloud is None or cloud.data is not Data.COPY:
+        return False
+    directory = PurePath(os.path.normpath(job.directory))
+    return not any(
+        has_mount(mount, cloud) and directory.is_relative_to(mount.path)
+        for mount in config.join.mounts
+    )
 
 
 def why_no_method(choice: MethodChoice) -> SaveRefusal:

@@ -153,8 +153,8 @@ def _limit_of(job: SlurmJob) -> float:
 
 def _is_savable(site: Site, request: NodeRequest, job: SlurmJob) -> bool:
     config = site.config
-    section = next(p.checkpoint for p in config.pools if p.name == request.pool.name)
-    return resolve_for(job, section, config.checkpoint).method != "none"
+    pool = next(p for p in config.pools if p.name == request.pool.name)
+    return resolve_for(job, pool, config).method != "none"
 
 
 class ReservationEndsPart(Part):

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any
+from pathlib import Path
+from typing import Any, ClassVar
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -11,7 +13,9 @@ from msgspec.structs import replace
 
 from slurm_elastic.ckptman.decide import MOVE, JobFacts, plan_all
 from slurm_elastic.config.checkpoint import CheckpointSettings, PoolCheckpoint, SignalSettings
+from slurm_elastic.config.copying import Data
 from slurm_elastic.config.job_checkpoint import MethodChoice, policy_of, resolve, resolve_for
+from slurm_elastic.config.joining import Mount
 from slurm_elastic.model.causes import Quoted
 from slurm_elastic.model.causes.save_refusals import NO_COMPONENTS
 from slurm_elastic.model.checkpoint import JobRun
@@ -20,6 +24,7 @@ from slurm_elastic.model.slurm import SlurmJob
 from slurm_elastic.policies.checkpoint.checkpoint import Never, save_seconds
 from slurm_elastic.policies.checkpoint.situation import Situation
 from slurm_elastic.policies.checkpoint.threat import ThreatCause
+from tests.controller.world import FakeCloud, make_config
 
 NOW = 1_800_000_000.0
 SLACK = 5.0
@@ -175,11 +180,11 @@ def test_a_job_of_a_kind_that_its_own_method_does_not_save_is_refused(
     job = SlurmJob(id=7, states=frozenset({"RUNNING"}), nodes=("n1",))
     own = replace(job, **word)
     method = "dmtcp" if "features" in word else "criu"
-    assert resolve_for(own, pool, site) == resolve(own.comment, own.features, pool, site)
-    refused = resolve_for(replace(own, **kind), pool, site)
+    assert choice_of(own, pool, site) == resolve(own.comment, own.features, pool, site)
+    refused = choice_of(replace(own, **kind), pool, site)
     assert (refused.method, str(refused.refused)) == ("none", f"{method} {why}")
     signal = replace(job, comment="ckpt=signal", **kind)
-    assert resolve_for(signal, pool, site).method == "signal"
+    assert choice_of(signal, pool, site).method == "signal"
 
 
 @pytest.mark.parametrize("method", ["signal", "criu", "dmtcp"])
@@ -192,15 +197,77 @@ def test_a_component_of_a_heterogeneous_job_is_not_saved_by_any_method(
     pool = PoolCheckpoint(method=method if place == "pool" else None)
     comment = f"ckpt={method}" if place == "job" else ""
     job = SlurmJob(id=7, states=frozenset({"RUNNING"}), nodes=("n1",), comment=comment)
-    assert resolve_for(job, pool, site).method == method
-    refused = resolve_for(replace(job, het_job=7), pool, site)
+    assert choice_of(job, pool, site).method == method
+    refused = choice_of(replace(job, het_job=7), pool, site)
     assert (refused.method, str(refused.refused)) == ("none", NO_COMPONENTS)
+
+
+class JoiningCloud(FakeCloud, frozen=True, kw_only=True):
+    """A fake cloud whose machines make the mounts of ``join.mounts``."""
+
+    by_user_data: ClassVar[bool] = True
+
+
+def choice_of(
+    job: SlurmJob,
+    pool: PoolCheckpoint,
+    site: CheckpointSettings,
+    *mounts: Mount,
+    data: Data = Data.SHARED,
+) -> MethodChoice:
+    """The choice for a job on the public cloud's pool, whose cloud has ``data``."""
+    plain = make_config(Path("/nowhere"), checkpoint=site)
+    cloud = JoiningCloud(**{**msgspec.structs.asdict(plain.clouds[1]), "data": data})
+    join = replace(plain.join, mounts=mounts)
+    config = replace(plain, clouds=(plain.clouds[0], cloud), join=join)
+    return resolve_for(job, replace(plain.pools[1], checkpoint=pool), config)
+
+
+COPIED = SlurmJob(id=7, states=frozenset({"RUNNING"}), nodes=("pub1",), directory="/home/a/../b/w")
+
+
+def test_a_sign_that_is_a_file_is_refused_where_files_are_copied() -> None:
+    """The file is on the machine, and the head would wait for it in vain at each save."""
+    pool, site = PoolCheckpoint(), CheckpointSettings(directory="/shared")
+    file = replace(COPIED, comment="ckpt=signal,saved=file:state")
+    assert choice_of(file, pool, site).method == "signal"
+    refused = choice_of(file, pool, site, data=Data.COPY)
+    assert refused.method == "none"
+    assert str(refused.refused) == (
+        "the head cannot see file:state before its run ends, because its cloud copies files"
+        " (data: copy): saved=exit and saved=line:TEXT work there"
+    )
+    of_site = CheckpointSettings(method="signal", signal=SignalSettings(saved="file:state"))
+    assert choice_of(COPIED, pool, of_site, data=Data.COPY).method == "none"
+    for sign in ("exit", "line:saved"):
+        other = replace(COPIED, comment=f"ckpt=signal,saved={sign}")
+        assert choice_of(other, pool, site, data=Data.COPY).method == "signal"
+
+
+@pytest.mark.parametrize("method", ["criu", "dmtcp"])
+def test_a_job_whose_files_are_copied_is_saved_only_to_be_moved(method: str) -> None:
+    """If its machine is lost, an image does not fit to the files that the head has."""
+    pool, site = PoolCheckpoint(), CheckpointSettings(directory="/shared")
+    job = replace(COPIED, comment=f"ckpt={method}")
+    choice = choice_of(job, pool, site, data=Data.COPY)
+    assert (choice.method, choice.move_only, choice.refused) == (method, True, None)
+    assert str(choice.why_move_only).startswith("its files come back only when its run ends")
+    assert plan_all([facts(threatened=False, worked=1e6, choice=choice)], SLACK) == ()
+    assert not choice_of(job, pool, site).move_only
+
+
+def test_a_directory_that_the_machine_mounts_is_not_copied() -> None:
+    pool, site = PoolCheckpoint(), CheckpointSettings(directory="/shared")
+    job = replace(COPIED, comment="ckpt=signal,saved=file:state")
+    for path, method in (("/home/b", "signal"), ("/home/a", "none")):
+        mount = Mount(path=path, source=f"head:{path}")
+        assert choice_of(job, pool, site, mount, data=Data.COPY).method == method
 
 
 def test_a_job_of_several_nodes_has_dmtcp_if_it_names_it() -> None:
     site, pool = CheckpointSettings(directory="/shared"), PoolCheckpoint()
     job = SlurmJob(id=7, states=frozenset({"RUNNING"}), **TWO_NODES, **DMTCP)
-    assert resolve_for(job, pool, site).method == "dmtcp"
+    assert choice_of(job, pool, site).method == "dmtcp"
 
 
 def test_several_nodes_by_the_pools_word_are_found_out_by_a_save_so_that_their_user_is_told() -> (
@@ -208,8 +275,8 @@ def test_several_nodes_by_the_pools_word_are_found_out_by_a_save_so_that_their_u
 ):
     pool, site = PoolCheckpoint(method="criu"), CheckpointSettings(directory="/shared")
     job = SlurmJob(id=7, states=frozenset({"RUNNING"}), nodes=("n1", "n2"))
-    assert resolve_for(job, pool, site).method == "criu"
-    assert resolve_for(replace(job, batch=False), pool, site).method == "none"
+    assert choice_of(job, pool, site).method == "criu"
+    assert choice_of(replace(job, batch=False), pool, site).method == "none"
 
 
 @given(st.text())

@@ -36,6 +36,7 @@ from slurm_elastic.state.ckptstate.orders import NoticeOrder, SaveOrder
 from slurm_elastic.state.ckptstate.schema import FILE
 from slurm_elastic.state.heartbeat import CKPTMAN
 from slurm_elastic.state.ledger import Decision, Ledger
+from tests.controller.world import make_config
 
 YAML = """
 cluster: {{name: alps, uuid: 6f8c3a52-5a0b-4f5e-9f07-2f4d0a3a1c11}}
@@ -242,14 +243,15 @@ def test_how_a_job_is_saved_names_its_time_limit(comment: str, said: str) -> Non
 
 
 @pytest.mark.parametrize("method", ["criu", "dmtcp", "blcr"])
-def test_a_method_without_the_sites_directory_saves_no_job(method: str) -> None:
+def test_a_method_without_the_sites_directory_saves_no_job(method: str, tmp_path: Path) -> None:
     job = SlurmJob(id=7, states=frozenset({"RUNNING"}), batch=True, comment=f"ckpt={method}")
-    said = ckpt.how(resolve_for(job, PoolCheckpoint(), CheckpointSettings()))
+    said = ckpt.how(resolve_for(job, None, make_config(tmp_path)))
     assert said == (
         f"is NOT saved: method {method} keeps images in checkpoint.directory, which is not set here"
     )
     there = CheckpointSettings(directory="/shared/images")
-    assert resolve_for(job, PoolCheckpoint(), there).method == method
+    config = make_config(tmp_path, checkpoint=there)
+    assert resolve_for(job, None, config).method == method
 
 
 def test_list_says_which_jobs_cannot_be_saved_and_what_would_help(

@@ -33,6 +33,19 @@ class DirectoryMissing(Cause, frozen=True, kw_only=True):
         return f"method {self.method} {NO_DIRECTORY}"
 
 
+class SignOnMachine(Cause, frozen=True, kw_only=True):
+    """The ``sign`` is a file that the head cannot see before the run ends."""
+
+    sign: str
+
+    @property
+    def words(self) -> str:
+        return (
+            f"the head cannot see {self.sign} before its run ends, because its cloud copies files"
+            " (data: copy): saved=exit and saved=line:TEXT work there"
+        )
+
+
 class NoBatchJob(Cause, frozen=True, kw_only=True):
     """The ``method`` saves batch jobs only. ``one_node``: of one node only."""
 
@@ -109,6 +122,17 @@ class SavedOnlyToMove(Cause, frozen=True, kw_only=True):
         return "it ends when it saves itself, so it is saved only to be moved"
 
 
+class FilesOnMachine(Cause, frozen=True, kw_only=True):
+    """A person asks for a save of a job whose files are on its machine alone."""
+
+    @property
+    def words(self) -> str:
+        return (
+            "its files come back only when its run ends (data: copy), so it is saved only to be"
+            " moved"
+        )
+
+
 class JobNotRunning(Cause, frozen=True, kw_only=True):
     """A person asks for a save of a job that does not run."""
 
@@ -121,6 +145,7 @@ SaveRefusal = (
     Quoted
     | RequestInvalid
     | DirectoryMissing
+    | SignOnMachine
     | NoBatchJob
     | SeveralNodes
     | ComponentAlone
@@ -129,6 +154,7 @@ SaveRefusal = (
     | NoMethodNamed
     | NoMethodSet
     | SavedOnlyToMove
+    | FilesOnMachine
     | JobNotRunning
 )
 """Why a job is not saved."""

@@ -13,7 +13,6 @@ from slurm_elastic.base.errors import SlurmError
 from slurm_elastic.base.pages import page
 from slurm_elastic.ckptman.site import pools_by_node
 from slurm_elastic.config import Config
-from slurm_elastic.config.checkpoint import PoolCheckpoint
 from slurm_elastic.config.job_checkpoint import resolve_for
 from slurm_elastic.model.causes.save_refusals import SaveRefusal
 from slurm_elastic.model.finding import Finding
@@ -59,7 +58,7 @@ def _unsaved(config: Config, jobs: Sequence[SlurmJob]) -> Iterator[Finding]:
     by_cause: dict[SaveRefusal, list[str]] = {}
     for job in jobs:
         pool = pools.get(job.nodes[0]) if job.nodes else None
-        plan = resolve_for(job, pool.checkpoint if pool else PoolCheckpoint(), config.checkpoint)
+        plan = resolve_for(job, pool, config)
         if plan.refused and not job.has_ended:
             by_cause.setdefault(plan.refused, []).append(job.label)
     for cause, labels in by_cause.items():

@@ -6,7 +6,6 @@ from collections.abc import Mapping
 
 from slurm_elastic.ckptman.site import pools_by_node
 from slurm_elastic.config import Config, PoolSettings
-from slurm_elastic.config.checkpoint import PoolCheckpoint
 from slurm_elastic.config.job_checkpoint import MethodChoice, resolve_for, why_no_method
 from slurm_elastic.model.slurm import SlurmJob
 from slurm_elastic.watch.view.checkpoints import CheckpointsView, MoveView, SavedView, UnsavableView
@@ -22,8 +21,7 @@ def choice_of(
     """
     pools = pools_by_node(config) if pools is None else pools
     pool = pools.get(job.nodes[0]) if job.nodes else None
-    pool_rules = pool.checkpoint if pool else PoolCheckpoint()
-    return resolve_for(job, pool_rules, config.checkpoint)
+    return resolve_for(job, pool, config)
 
 
 def how(choice: MethodChoice, be: str = "is") -> str:
@@ -33,6 +31,8 @@ def how(choice: MethodChoice, be: str = "is") -> str:
         return f"{negated} saved: {why_no_method(choice)}"
     options = "".join(f", {key}={value}" for key, value in choice.options.items())
     when = "only to be moved, because the save ends it" if choice.move_only else "by policy"
+    if choice.copied:
+        when = "only to be moved, because its files come back with the end of its run"
     text = f"{be} saved: by {choice.method}{options}, {when}"
     if choice.renewals:
         text += f"; at its time limit it continues, at most {choice.renewals} times"
