@@ -186,6 +186,11 @@ class Departures:
             return
         if move is not None and not move.is_hopeless:
             return
+        # The list is some commands old. Slurm would also requeue a job that has completed since, or
+        # its next run.
+        present = site.slurm.job(job.id)
+        if present is None or present.key != job.key or "RUNNING" not in present.states:
+            return
         site.requeues.expect(job, site.monotonic(), frozenset(nodes))
         site.slurm.requeue(job.id)
         cause = StartsOver(

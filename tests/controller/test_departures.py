@@ -245,6 +245,27 @@ def test_without_ckptman_jobs_start_anew_elsewhere_and_those_that_must_not_are_w
     assert world.alive("onp") == []
 
 
+@pytest.mark.parametrize(("state", "restarts"), [("COMPLETED", 0), ("RUNNING", 1)])
+def test_a_job_that_changed_after_the_list_was_read_is_not_requeued(
+    world: World, monkeypatch: pytest.MonkeyPatch, state: str, restarts: int
+) -> None:
+    """Its work is done, or its next run has begun, and it would run once more."""
+    busy(world, 1)
+    node, move = running(world)[1], Departures._move
+
+    requeues: list[int] = []
+
+    def move_late(*arguments: Any) -> None:
+        world.slurm.set_job(1, state, nodes=node, restarts=restarts)
+        move(*arguments)
+        requeues.append(world.slurm.calls["requeue"])
+
+    monkeypatch.setattr(Departures, "_move", move_late)
+    leave(world, aggressive=True)
+    world.advance(60)
+    assert requeues[0] == 0
+
+
 def test_what_still_boots_is_given_up_and_its_job_starts_elsewhere(world: World) -> None:
     world.slurm.submit(1, (*ONP, *PUB), 1, partitions=("onp", "pub"))
     world.advance(5)
