@@ -15,11 +15,13 @@ from slurm_elastic.ckptman.executor import KeyedExecutor
 from slurm_elastic.ckptman.losses import notify_user
 from slurm_elastic.ckptman.origins import read_started_run
 from slurm_elastic.ckptman.unannounced_ends import unannounced_ends
+from slurm_elastic.ckptman.unfit_nodes import AVOID_FOR_S, UnfitNodes
 from slurm_elastic.features.notify_occasions import of_moves
 from slurm_elastic.model.checkpoint import JobRun, Origin
-from slurm_elastic.state.ckptstate.facts import Migration, MigrationStep
+from slurm_elastic.state.ckptstate.facts import AvoidedNodes, Migration, MigrationStep
 from slurm_elastic.watch.view.checkpoints import CheckpointFacts, checkpoints_view
 from tests.ckptman.world import CkptWorld, told_lines
+from tests.controller.world import PUB
 
 
 @pytest.fixture
@@ -239,6 +241,63 @@ def test_a_job_whose_node_cannot_use_its_image_is_requeued_to_another_node(
     world.until(lambda: "RUNNING" in world.job(7).states)
     world.advance(300)
     assert world.job(7).restarts == 2
+
+
+def avoids(world: CkptWorld) -> str:
+    """Job 7 waits, and avoids the node that it had; the node."""
+    world.saver.origins[7] = Origin(image=0, why="no avx512f", is_unfit=True)
+    world.take(world.job(7).nodes[0])
+    world.until(lambda: world.job(7).restarts == 1 and bool(world.job(7).nodes))
+    (unfit,) = world.job(7).nodes
+    world.slurm._wishes[7] = ((), 1)  # the other nodes have jobs
+    world.until(lambda: unfit in world.slurm.excluded_nodes(7))
+    world.saver.origins[7] = Origin(image=1)
+    return unfit
+
+
+def test_a_job_avoids_a_node_only_while_it_has_the_machine_that_could_not(
+    world: CkptWorld,
+) -> None:
+    unfit = avoids(world)
+    assert unfit in world.state.avoided_nodes()[7].nodes
+    world.slurm.exclude_nodes(7, (unfit, "st9"))  # its user excludes another node
+    world.stop_ckptman()
+    world.start_ckptman()
+    world.advance(60, step=5)
+    assert world.slurm.excluded_nodes(7) == (unfit, "st9"), "also after a restart"
+    world.until(lambda: world.slurm.excluded_nodes(7) == ("st9",))
+    assert not [m for m in world.ledger.machines.live() if m.instance.node == unfit]
+    assert not world.state.avoided_nodes()
+
+
+def test_a_job_avoids_a_node_without_a_machine_for_an_hour(world: CkptWorld) -> None:
+    unfit = avoids(world)
+    world.state.put_avoided(AvoidedNodes(job=7, nodes={"st1": ""}))
+    world.slurm.exclude_nodes(7, ("st1",))
+    world.advance(AVOID_FOR_S / 2, step=30)
+    assert world.slurm.excluded_nodes(7) == ("st1",)
+    world.advance(AVOID_FOR_S, step=30)
+    assert world.slurm.excluded_nodes(7) == ()
+    assert unfit
+
+
+def test_a_job_that_no_node_can_continue_is_left_a_node(world: CkptWorld) -> None:
+    """It starts over after three tries. Without a node it would wait for ever."""
+    for node in PUB:
+        world.slurm.set_node(node, partitions=("pub",))
+    unfit = world.job(7).nodes[0]
+    others = tuple(node for node in PUB if node != unfit)
+    world.state.put_avoided(AvoidedNodes(job=7, nodes=dict.fromkeys(others, "")))
+    world.slurm.set_job(7, "PENDING", nodes=(), excluded=(*others, "st9"), partitions=("pub",))
+    UnfitNodes(world.ckpt)._avoid(world.job(7), {unfit: ""})
+    assert world.slurm.excluded_nodes(7) == ("st9",)
+    assert not world.state.avoided_nodes()
+
+
+def test_the_record_of_a_job_that_is_over_goes(world: CkptWorld) -> None:
+    world.state.put_avoided(AvoidedNodes(job=99, nodes={"pub1": ""}))
+    world.advance(10)
+    assert not world.state.avoided_nodes()
 
 
 @pytest.mark.parametrize(

@@ -537,7 +537,7 @@ def test_a_release_that_kept_sentences_refuses_causes(
         if not is_there:
             path.unlink()
         for read_only in (False, True):
-            with pytest.raises(ConfigError, match="has schema 7, this release knows schemas up to"):
+            with pytest.raises(ConfigError, match="has schema 8, this release knows schemas up to"):
                 CheckpointState(path, read_only=read_only)
     assert not path.exists()
     monkeypatch.setattr(ckptstate, "SCHEMA", SCHEMA)

@@ -24,6 +24,11 @@ reads more slowly (``checkpointers/node_helper_client.py`` has the same number).
 """
 
 
+UNFIT_S = 3600.0
+"""Seconds for which a job waits for another node at least. The head looks for such jobs as long
+after their start (``ckptman/unfit_nodes.py``), but it may be away for a while. Without it the job
+would lose the work that its image has.
+"""
 RENEWED_S = 120.0
 """Seconds of a hold that the head renews. It does so once a minute."""
 
@@ -45,17 +50,18 @@ class JobHold:
         self._relay = relay
         self._last_reason = ""
         self._verify_s = 0.0
+        self._at_least_s = 0.0
 
-    def begin(self, image_bytes: int = 0) -> None:
-        """Hold the job from now on: as long as the site allows, and before that as long as the head
-        may read its new image of that size.
+    def begin(self, image_bytes: int = 0, at_least_s: float = 0.0) -> None:
+        """Hold the job from now on: as long as the site allows, or ``at_least_s``, and before that
+        as long as the head may read its new image of that size.
         """
-        self._verify_s = image_bytes / VERIFY_RATE
+        self._verify_s, self._at_least_s = image_bytes / VERIFY_RATE, at_least_s
         self.until = time.monotonic() + self._hold_s
 
     @property
     def _hold_s(self) -> float:
-        return self._run.site.hold + self._verify_s
+        return max(self._run.site.hold, self._at_least_s) + self._verify_s
 
     def extend(self) -> None:
         """Hold the job for at least RENEWED_S more, because the head still reads its image."""

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from . import job_state, log, outputs, restoring
-from .hold import JobHold, Outcome
+from .hold import UNFIT_S, JobHold, Outcome
 from .image_wait import ImageWait, RunEnded
 from .instructions import of_node
 from .next_save import CHECK_EVERY_S, NextSave
@@ -120,7 +120,7 @@ class Session:
         run.store.tried_nodes([*run.store.tried_nodes(), run.node])
         run.report("another node may be able to continue it: the job waits for a requeue")
         self._is_unfit = True
-        self.hold.begin()
+        self.hold.begin(at_least_s=UNFIT_S)
         self._publish()
 
     def _start(self, *, again: bool) -> None:

@@ -10,6 +10,7 @@ service can stop the other.
     interruptions  instance (key), offer, at: for the mean time between interruptions
     unsavable      job (key), body (UnsavableRun): jobs that cannot be saved
     suspensions    job (key), body (Suspension): jobs that must be suspended again
+    avoided        job (key), body (AvoidedNodes): nodes that could not use a job's image
     releases       node (key): our drain must be undone, because its notice is over
     counters       name (key), value
 """
@@ -29,7 +30,13 @@ from msgspec.structs import replace
 from slurm_elastic.model.checkpoint import Image
 from slurm_elastic.model.job_key import JobKey
 from slurm_elastic.state.ckptstate.earlier_moves import decoded_move, decoded_verdict
-from slurm_elastic.state.ckptstate.facts import Migration, RecordedNotice, Suspension, UnsavableRun
+from slurm_elastic.state.ckptstate.facts import (
+    AvoidedNodes,
+    Migration,
+    RecordedNotice,
+    Suspension,
+    UnsavableRun,
+)
 from slurm_elastic.state.ckptstate.schema import SCHEMA
 from slurm_elastic.state.store.counters import COUNT
 from slurm_elastic.state.store.disk import Disk
@@ -310,6 +317,7 @@ class CheckpointState(Store):
                 Fact(drop="migrations", rows=runs),
                 Fact(drop="unsavable", rows=jobs),
                 Fact(drop="suspensions", rows=jobs),
+                Fact(drop="avoided", rows=jobs),
             )
         return numbers
 
@@ -344,6 +352,22 @@ class CheckpointState(Store):
     def forget_suspension(self, job: int) -> None:
         """Delete the record of a job that was suspended again, or is over."""
         self._write(Fact(drop="suspensions", rows=[{"job": job}]))
+
+    # nodes that could not use a job's image
+
+    def avoided_nodes(self) -> Mapping[int, AvoidedNodes]:
+        """The nodes that we have excluded, by job."""
+        with self.lock:
+            return dict(self.by_key("avoided"))
+
+    def put_avoided(self, avoided: AvoidedNodes) -> None:
+        """Record the nodes that we exclude for the job, in place of the earlier record."""
+        row = {"job": avoided.job, "body": to_json(avoided)}
+        self._write(Fact(put="avoided", rows=[row]))
+
+    def forget_avoided(self, job: int) -> None:
+        """Delete the record of a job that is over, or excludes only its user's nodes again."""
+        self._write(Fact(drop="avoided", rows=[{"job": job}]))
 
     # counters
 
@@ -420,6 +444,7 @@ _KEYED = {
     "images": KeyedTable("images", _body_of(Image)),
     "unsavable": KeyedTable("unsavable", lambda row: decoded_verdict(row["body"])),
     "suspensions": KeyedTable("suspensions", _body_of(Suspension)),
+    "avoided": KeyedTable("avoided", _body_of(AvoidedNodes)),
     "releases": KeyedTable("releases", lambda row: row["node"]),
 }
 """The rows of ``migrations`` are cached twice: the open moves in full, and by ``runs`` the facts

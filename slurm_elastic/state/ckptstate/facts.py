@@ -162,6 +162,15 @@ class Suspension(Struct, frozen=True, kw_only=True):
     since: float
 
 
+class AvoidedNodes(Struct, frozen=True, kw_only=True):
+    """The nodes that we have added to a job's excluded nodes because they could not use its image.
+    ``nodes``: by node, the id of the machine that could not ("": a node without a machine of ours).
+    """
+
+    job: int
+    nodes: dict[str, str]
+
+
 class RecordedNotice(Struct, frozen=True, kw_only=True):
     """A notice as it was taken in. ``source``: where it came from. ``closed``: when it was over
     (Unix time). ``offer``: the Offer.key of its machine, if it is known. ``was_drained``,

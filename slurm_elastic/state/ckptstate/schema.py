@@ -8,7 +8,7 @@ FILE = "checkpoints.db"
 SCHEMA = Schema(
     name="file of checkpoints",
     maker="slurm-elastic-ckptman",
-    version=7,  # 7: causes in place of sentences in the bodies
+    version=8,  # 8: the nodes that a job avoids
     adoptable_versions=range(1, 5),
     former_names={"rescues": "migrations"},
     # Columns that win over the file: the service wrote them while it had no file, so they are
@@ -19,6 +19,7 @@ SCHEMA = Schema(
         "images": ("taken", "body"),
         "unsavable": ("body",),
         "suspensions": ("body",),
+        "avoided": ("body",),
     },
     statements=(
         """create table notices (
@@ -54,5 +55,6 @@ SCHEMA = Schema(
         "create table releases (node text primary key) without rowid",
         "create table unsavable (job integer primary key, body text not null) without rowid",
         "create table suspensions (job integer primary key, body text not null) without rowid",
+        "create table avoided (job integer primary key, body text not null) without rowid",
     ),
 )

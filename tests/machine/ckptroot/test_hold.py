@@ -13,7 +13,7 @@ import pytest
 
 from slurm_elastic.machine.ckptroot import session as sessions
 from slurm_elastic.machine.ckptroot.caller import Caller
-from slurm_elastic.machine.ckptroot.hold import Outcome
+from slurm_elastic.machine.ckptroot.hold import UNFIT_S, Outcome
 from slurm_elastic.machine.ckptroot.job_state import JobState
 from slurm_elastic.machine.ckptroot.run import Run
 from slurm_elastic.machine.ckptroot.session import Session
@@ -114,6 +114,16 @@ def test_the_hold_of_a_large_image_lasts_until_the_head_has_read_it(
     held.answers = [says("RUNNING")]
     assert held.session.hold.outcome() is Outcome.GOES_ON
     assert "no requeue in 1880 s: the job continues here" in held.store.lines[-1]
+
+
+def test_a_job_that_waits_for_another_node_waits_while_the_head_is_away(held: Held) -> None:
+    """Without a requeue it would continue from an older image, or start over."""
+    held.session._wait_elsewhere()
+    held.now += UNFIT_S - 1
+    assert held.session.hold.outcome() is Outcome.STAYS
+    held.answers = [says("RUNNING")]
+    held.now += 2
+    assert held.session.hold.outcome() is Outcome.GOES_ON
 
 
 def test_nobody_is_asked_while_the_hold_lasts(held: Held) -> None:
