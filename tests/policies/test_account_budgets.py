@@ -77,6 +77,14 @@ def test_of_two_budgets_the_one_that_keeps_a_job_longer_is_told() -> None:
     assert barring(over, "chemistry", "bob") is None
 
 
+def test_two_budgets_of_a_day_are_spent_until_the_same_midnight() -> None:
+    over = {
+        "account:physics": Overdrawn(MIDNIGHT, Quoted(text="a")),
+        "user:alice": Overdrawn(MIDNIGHT, Quoted(text="b")),
+    }
+    assert barring(over, "physics", "alice") == over["account:physics"]
+
+
 @given(
     st.lists(
         st.tuples(st.dictionaries(names, st.integers(1, 5000), max_size=4), st.floats(0, 1e4)),

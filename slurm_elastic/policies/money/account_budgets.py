@@ -63,8 +63,8 @@ def barring(over: Mapping[str, Overdrawn], account: str, user: str) -> Overdrawn
     if not over:  # as for nearly every job of a long queue
         return None
     budgets = [over[scope] for scope in scopes(payer(account, user)) if scope in over]
-    # Compared by the first field, `until`.
-    return max(budgets, default=None)
+    # By `until` alone: causes have no order, and two days' budgets last until the same midnight.
+    return max(budgets, key=lambda budget: budget.until, default=None)
 
 
 def shares(
