@@ -19,6 +19,7 @@ from slurm_elastic.cli.status import with_kept
 from slurm_elastic.config import Config
 from slurm_elastic.model.cluster import Limits
 from slurm_elastic.watch.door import orders, records
+from slurm_elastic.watch.door.questions import Order
 from slurm_elastic.watch.door.rights import Person
 from slurm_elastic.watch.door.saves import Saver, save_now
 from slurm_elastic.watch.view import Facts
@@ -89,22 +90,30 @@ class OrderWeather:
     def _lines(self, words: Sequence[str]) -> Sequence[str]:
         stage, now = self._stage, self._stage.now()
         config = stage.config
-        if words[0] == "save":
-            saver = Saver(uid=0, name="root", is_trusted=True)
-            return save_now(config, stage.slurm.jobs(), int(words[1]), saver, now)
+        if words[0] in ("save", "clear"):
+            return self._carry_out(words, None, now)
         args = page_actions._parsed(words[0], list(words[1:]))
-        if words[0] == "clear":
-            args.dry_run = False
-            return clear._cleared(args, config, config.state / "ledger.db", ROOT, now)
         plan, _ = page_actions._PLANS[words[0]]
         facts = self._facts(config, now)
         planned = plan(args, config, facts)
         forgotten = self.books.begin(planned.ask, facts.directives)
-        lines = orders.carry_out(config, planned.ask, "root", now)
+        lines = self._carry_out(words, planned.ask, now)
         self.books.accept(planned.ask, now)
         for directive in forgotten:
             self.printed.pop(directive.word.ending_command.removeprefix("slurm-elastic "), None)
         return lines
+
+    def _carry_out(self, words: Sequence[str], ask: Order | None, now: float) -> Sequence[str]:
+        """The lines of the answer. ``ask``: what the words order; None of a save and a clear."""
+        config = self._stage.config
+        if ask is not None:
+            return orders.carry_out(config, ask, "root", now)
+        if words[0] == "save":
+            saver = Saver(uid=0, name="root", is_trusted=True)
+            return save_now(config, self._stage.slurm.jobs(), int(words[1]), saver, now)
+        args = page_actions._parsed(words[0], list(words[1:]))
+        args.dry_run = False
+        return clear._cleared(args, config, config.state / "ledger.db", ROOT, now)
 
     def _facts(self, config: Config, now: float) -> Facts:
         facts = records._read_facts(config, now)

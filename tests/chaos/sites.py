@@ -25,7 +25,8 @@ TIMINGS = {
     "quota_cooldown": 240.0, "max_cooldown": 480.0, "boot_cooldown": 480.0,
 }  # fmt: skip
 
-
+DAEMON, CKPTMAN = "elasticd", "ckptman"
+"""The services of a site."""
 DRAWN = "drawn"
 """The kind of a site whose configuration is drawn from the schema (``drawn_site``)."""
 DRAWN_SHARE = 0.2

@@ -65,6 +65,8 @@ from tests.chaos.order_weather import OPERATOR, OrderWeather
 from tests.chaos.pair import Pair, owner_on
 from tests.chaos.scheduler import Event, Lock, Scheduler, Threading, Worker
 from tests.chaos.sites import (
+    CKPTMAN,
+    DAEMON,
     DRAWN,
     TIMINGS,
     drawn_site,
@@ -76,7 +78,6 @@ from tests.chaos.sites import (
 from tests.chaos.sqlite import Sqlite
 from tests.controller.world import BOOT, PING, SLURMD_TIMEOUT, T0, Killed
 
-DAEMON, CKPTMAN = "elasticd", "ckptman"
 STEP = 5.0
 """Seconds between two looks at what machines and jobs do by themselves."""
 SHORT = 60.0

@@ -22,8 +22,7 @@ from tests.chaos.drawn_jobs import NUMBERS, change_job, draw_job
 from tests.chaos.head_weather import HeadWeather
 from tests.chaos.lie_weather import LieWeather, lying
 from tests.chaos.order_weather import OrderWeather, ordered
-from tests.chaos.sites import DRAWN
-from tests.chaos.stage import CKPTMAN, DAEMON
+from tests.chaos.sites import CKPTMAN, DAEMON, DRAWN
 
 if TYPE_CHECKING:
     from tests.chaos.fakes import Cloud
@@ -49,9 +48,7 @@ class Weather:
             self._rng = random.Random(f"{stage.seed} weather")
         self._faults = 0
         self._keeps = stage.keeps
-        self.families = sorted(self._rng.sample(tuple(FAMILIES), self._rng.randint(1, 6)))
-        if self._keeps:
-            self.families += sorted(self._rng.sample(tuple(STOPPED), self._rng.randint(1, 3)))
+        self._draw_families()
         self._usual = list(self.families)
         self.often = self._rng.choice((0.05, 0.12, 0.25))
         self._due: list[tuple[float, Callable[[], None]]] = []
@@ -62,6 +59,22 @@ class Weather:
         if stage.pair is not None:
             self._heads = HeadWeather(stage.pair, self._rng, self._later, self._burst)
             self.families += self._heads.families
+        self._invite()
+        if self._rng.random() < 0.3:  # a new ledger, and no cloud can be read
+            self._unreadable()
+            self._later(self._rng.uniform(5.0, 40.0), self._burst)
+        if stage.kind == "one cap":  # clouds race for what is left of it
+            for begin in (5.0, 200.0, 400.0):
+                self._later(begin + self._rng.uniform(0.0, 100.0), self._burst)
+
+    def _draw_families(self) -> None:
+        self.families = sorted(self._rng.sample(tuple(FAMILIES), self._rng.randint(1, 6)))
+        if self._keeps:
+            self.families += sorted(self._rng.sample(tuple(STOPPED), self._rng.randint(1, 3)))
+
+    def _invite(self) -> None:
+        """Those who strike beside it."""
+        stage = self._stage
         if lying(stage.seed):
             # Of a chance of its own: what else befalls the site is what it was, as far as it can be.
             chance = random.Random(f"{stage.seed} lie weather")
@@ -71,12 +84,6 @@ class Weather:
             chance = random.Random(f"{stage.seed} order weather")
             stage.orders = OrderWeather(stage, chance, self._later)
             self.families += stage.orders.families
-        if self._rng.random() < 0.3:  # a new ledger, and no cloud can be read
-            self._unreadable()
-            self._later(self._rng.uniform(5.0, 40.0), self._burst)
-        if stage.kind == "one cap":  # clouds race for what is left of it
-            for begin in (5.0, 200.0, 400.0):
-                self._later(begin + self._rng.uniform(0.0, 100.0), self._burst)
 
     def blow(self) -> None:
         """One step: what users do, what is due, and perhaps another fault."""
