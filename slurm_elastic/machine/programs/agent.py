@@ -10,7 +10,8 @@ further port of the head, the machine is needed as long as slurmctld answers and
 node powered down. So the switch also works if slurmctld runs, but not the daemon that ends them.
 ``stop_command`` runs only after the machine was observed to be unneeded for ``heartbeat_timeout``
 seconds, far longer than a restart of slurmctld, and only while no slurmstepd runs. An idle machine
-older than ``max_age`` plus ``heartbeat_timeout`` ends even if it is needed.
+older than ``max_age`` plus ``heartbeat_timeout`` ends even if it is needed. A machine with files
+that are to go back to the head stays ``owed`` seconds after its last job.
 
 The agent passes warnings of EC2's metadata service (IMDSv2) on to the head as the comment of the
 Slurm node, which root on the node may set (as health checks set a node's reason): see
@@ -69,8 +70,9 @@ class Switch:
         self.busy_at = now
         self.unneeded_s = 0.0
 
-    def reason(self, now: float, age: float, unneeded: str, busy: bool) -> str:
+    def reason(self, now: float, age: float, unneeded: str, busy: bool, kept: float = 0) -> str:
         """The reason to stop now, or ''. ``unneeded``: why the machine is not needed ('': it is).
+        ``kept``: for how long after the last job files wait for the head.
 
         A time without checks, for instance while the host was stopped, counts as ``gap`` at most,
         because the machine may have been needed in it.
@@ -79,12 +81,12 @@ class Switch:
         self.unneeded_s = self.unneeded_s + step if unneeded else 0.0
         if busy:
             self.busy_at = now
-        if now - self.busy_at < self.settle:
+        if now - self.busy_at < max(self.settle, kept):
             return ""
         if self.unneeded_s >= self.timeout:
             return "%s, for %.0f s; no job runs" % (unneeded, self.unneeded_s)  # noqa: UP031
         if self.max_age and age >= self.max_age + self.timeout:
-            return "%.0f s old, %.0f are allowed; no job runs" % (age, self.max_age)  # noqa: UP031
+            return "%.0f s old, %.0f allowed; no job runs" % (age, self.max_age)  # noqa: UP031
         return ""
 
 
@@ -140,6 +142,13 @@ def busy(workdir: str) -> bool:
     except OSError:
         return True
     return any(is_step(pid, workdir) for pid in pids)
+
+
+def owes(directory: str = "/var/lib/slurm-elastic-node/owed") -> bool:
+    """Whether files of ended jobs are to go back to the head: a job's file there is not empty
+    (machine/jobfiles/owed.py).
+    """
+    return any(path.stat().st_size for path in Path(directory).glob("*"))
 
 
 def is_step(pid: str, workdir: str) -> bool:
@@ -242,7 +251,7 @@ class Gate:
         has_ended, self.was_busy = self.was_busy and not is_busy, is_busy
         failure = self.failure(self.command, self.timeout) if has_ended else ""
         if failure:
-            say("the check fails after a job: " + failure)
+            say("check failed after a job: " + failure)
             reason = "slurm-elastic gate: " + failure
             self.slurm.run(
                 "update", "nodename=" + self.slurm.node, "state=DRAIN", "reason=" + reason
@@ -343,7 +352,8 @@ class Agent:
         age = clock() - float(self.began_at)
         is_busy = busy(self.settings.get("workdir", ""))
         self.gate.look(is_busy)
-        reason = self.switch.reason(time.monotonic(), age, self.unneeded, is_busy)
+        kept = owes() and float(self.settings.get("owed") or 0)
+        reason = self.switch.reason(time.monotonic(), age, self.unneeded, is_busy, kept)
         if reason:
             say("this machine stops itself: " + reason)
             self.run(shlex.split(self.settings["stop_command"]))
@@ -394,7 +404,7 @@ class Agent:
             self.refused_since = self.refused_since or now
             if now - self.refused_since < REFUSED_S:
                 return
-            say("slurmctld does not take this machine: starting slurmd as after a boot")
+            say("slurmctld refuses this machine")
             if not self.run(shlex.split(command)):
                 return  # the next look tries again
         elif not self.slurm.flags or self.slurm.flags & GONE:

@@ -86,6 +86,7 @@ SLURM_ELASTIC_AGENT
 
 cat >"$dir/agent" <<'SLURM_ELASTIC_SETTINGS'
 heartbeat_timeout=@{heartbeat_timeout}
+owed=@{owed}
 stop_command=@{stop_command}
 metadata=@{metadata}
 key_mark=@{key_mark}

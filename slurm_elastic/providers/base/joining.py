@@ -16,6 +16,7 @@ from slurm_elastic.base.errors import ConfigError, reason_of
 from slurm_elastic.base.hostlist import compress
 from slurm_elastic.config import Cluster, Config, scratch
 from slurm_elastic.config.clouds import CloudSettings
+from slurm_elastic.config.copying import Data
 from slurm_elastic.config.joining import CloudInit, Network
 from slurm_elastic.config.mounting import MachineMount, mounts_of
 from slurm_elastic.config.tunnel import clouds_with_tunnel, node_addresses, nodes_by_pool
@@ -70,6 +71,7 @@ def program_of(config: Config, cloud: CloudSettings) -> str:
         "later_boots": later_boots(config, cloud),
         "metadata": cloud.metadata,
         "names": _python("names.py"),
+        "owed": f"{config.copy.back_within:g}" if cloud.data is Data.COPY else "",
         "open_metadata": "yes" if join.metadata_for_jobs else "",
         "stop_command": join.stop_command,
         "check": join.check or "",

@@ -36,15 +36,27 @@ class Timeline:
         self.switch = agent.Switch(timeout, max_age, self.now)
         self.age = 0.0
 
-    def pass_(self, seconds: float, unneeded: str = "", *, busy: bool = False) -> str:
+    def pass_(
+        self, seconds: float, unneeded: str = "", *, busy: bool = False, kept: float = 0.0
+    ) -> str:
         """The first reason to stop within so many seconds."""
         end = self.now + seconds
         while self.now < end:
             self.now += 5
             self.age += 5
-            if why := self.switch.reason(self.now, self.age, unneeded, busy):
+            if why := self.switch.reason(self.now, self.age, unneeded, busy, kept):
                 return why
         return ""
+
+
+def test_files_are_owed_as_long_as_a_file_of_a_job_is_not_empty(tmp_path: Path) -> None:
+    place = tmp_path / "owed"
+    assert not agent.owes(str(place))
+    place.mkdir()
+    (place / "7").touch()
+    assert not agent.owes(str(place))
+    (place / "8").write_bytes(b"1")
+    assert agent.owes(str(place))
 
 
 class TestSwitch:
@@ -55,6 +67,18 @@ class TestSwitch:
         line = Timeline()
         assert line.pass_(895, "no answer") == ""
         assert line.pass_(5, "no answer") == "no answer, for 900 s; no job runs"
+
+    def test_a_machine_with_results_waits_for_the_head_after_its_last_job(self) -> None:
+        """The head may have been away long before the job ended."""
+        line = Timeline()
+        assert line.pass_(2000, "no answer", busy=True) == ""
+        assert line.pass_(595, "no answer", kept=600.0) == ""
+        assert "no job runs" in line.pass_(10, "no answer", kept=600.0), (
+            "no machine is kept for ever"
+        )
+        line = Timeline()
+        assert line.pass_(2000, "no answer", busy=True) == ""
+        assert "no job runs" in line.pass_(65, "no answer")
 
     def test_a_restart_of_slurmctld_starts_the_count_anew(self) -> None:
         line = Timeline()

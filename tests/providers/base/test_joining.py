@@ -23,6 +23,7 @@ from patience import eventually, patience
 from slurm_elastic.base.errors import ConfigError
 from slurm_elastic.config import Cluster, Config, PoolSettings, SlurmSettings
 from slurm_elastic.config.clouds import CloudSettings, InstanceType
+from slurm_elastic.config.copying import CopySettings, Data
 from slurm_elastic.config.joining import CloudInit, Join, Mount, Network, Ssh
 from slurm_elastic.machine.programs import tunnel
 from slurm_elastic.model.cluster import LaunchSpec, Location, Market, Offer, Pool
@@ -95,6 +96,12 @@ def test_slurmd_asks_the_port_of_slurm_conf(port: str, servers: str, tmp_path: P
     site = replace(config(head="head1,head2:7100"), slurm=SlurmSettings(conf=str(conf)))
     text = program_of(site, AWS)
     assert re.findall(r"--conf-server ([^\s\"]+)", text) == [servers]
+
+
+def test_a_machine_knows_how_long_it_keeps_copied_files() -> None:
+    copying = replace(config(head="head.example.org"), copy=CopySettings(back_within=1800.0))
+    assert "owed=\n" in program_of(copying, AWS)
+    assert "owed=1800\n" in program_of(copying, replace(AWS, data=Data.COPY))
 
 
 def test_the_shipped_text_has_head_agent_and_times() -> None:
