@@ -13,9 +13,11 @@ import logging
 import math
 import threading
 import time
-from collections.abc import Collection, Mapping, Sequence, Set
+from collections import Counter
+from collections.abc import Callable, Collection, Mapping, Sequence, Set
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from functools import partial
+from typing import ClassVar
 
 import msgspec
 from msgspec import Struct
@@ -23,6 +25,7 @@ from msgspec import Struct
 from slurm_elastic.base.background import submit
 from slurm_elastic.base.errors import ConfigError
 from slurm_elastic.base.extras import missing_module
+from slurm_elastic.base.guards import Guarded, GuardedBy
 from slurm_elastic.base.hostlist import HostlistError, expand
 from slurm_elastic.base.server import Gone, Hands, Server, ServerBounds, ServerClient
 from slurm_elastic.config.copying import Data
@@ -30,7 +33,14 @@ from slurm_elastic.controller.context import Site
 from slurm_elastic.controller.extensions import Extensions, Part
 from slurm_elastic.controller.periodic import SiteTask
 from slurm_elastic.features.copy_ages import CopyAges
-from slurm_elastic.features.copying import GO, ON_NODES, Copies, CopyRequest
+from slurm_elastic.features.copying import (
+    BACK_AT_ONCE,
+    GO,
+    ON_NODES,
+    OUT_AT_ONCE,
+    Copies,
+    CopyRequest,
+)
 from slurm_elastic.model.copying import CopyState, JobCopy
 from slurm_elastic.slurm.client.job_files import read_job_files
 from slurm_elastic.state.ledger import LedgerState, Machine
@@ -46,8 +56,6 @@ _SIGN_S = 5.0
 _HELLO_S = 10.0
 _WAITING = 512
 """Prologs and epilogs that may wait at a time."""
-_OUT_AT_ONCE, _BACK_AT_ONCE = 16, 48
-"""Jobs whose files are copied at a time. A try to copy back may wait for a lost machine."""
 _NOTES_AT_ONCE = 4
 """Threads that only write down what has happened to a job, so that no copy delays that."""
 _ANSWER_S, _GRACE_S = 10.0, 5.0
@@ -59,6 +67,8 @@ NO_TIME = (
     " too short for a boot and a copy"
 )
 _MAX_LINE = 4 << 20
+RowKey = tuple[int, int, str]
+"""A copy by job, restarts and node."""
 
 
 class _Hello(Struct, frozen=True, kw_only=True):
@@ -149,8 +159,8 @@ class CopyServer(Server):
         bounds = ServerBounds(max_clients=_WAITING, max_line_bytes=_MAX_LINE, backlog=_WAITING)
         super().__init__("copies", site.config.state / SOCKET, bounds)
         self._copies, self._out_within = copies, site.config.copy.out_within
-        self._out_workers = self.start_threads("copy-out", _OUT_AT_ONCE)
-        self._back_workers = self.start_threads("copy-back", _BACK_AT_ONCE)
+        self._out_workers = self.start_threads("copy-out", OUT_AT_ONCE)
+        self._back_workers = self.start_threads("copy-back", BACK_AT_ONCE)
         self._note_workers = self.start_threads("copy-notes", _NOTES_AT_ONCE)
 
     async def attend(self, client: ServerClient) -> None:
@@ -232,6 +242,63 @@ def _retrieve(work: asyncio.Future[str]) -> None:
         log.error("a copy has failed: %r", error)
 
 
+class OutputPulls:
+    """Pulls the output of running jobs in ``OUT_AT_ONCE`` threads. No user has more than half of
+    them: a user can make a pull take long. The next pulls of such a user wait for the user's own.
+    """
+
+    guarded_by: ClassVar[GuardedBy] = {"_lock": Guarded("_due", "_running", "_threads")}
+
+    def __init__(self, pull: Callable[[JobCopy], None]) -> None:
+        self._pull = pull
+        self._pool = ThreadPoolExecutor(OUT_AT_ONCE, thread_name_prefix="outputs")
+        self._lock = threading.Lock()
+        self._due: dict[int, dict[RowKey, JobCopy]] = {}
+        self._running: set[RowKey] = set()
+        self._threads = Counter[int]()
+
+    def add(self, row: JobCopy) -> None:
+        """Pull this output as soon as the user has a thread, unless it is being pulled."""
+        with self._lock:
+            if _key(row) in self._running:
+                return
+            self._due.setdefault(row.uid, {})[_key(row)] = row
+            if self._threads[row.uid] >= OUT_AT_ONCE // 2:
+                return
+            self._threads[row.uid] += 1
+        submit(self._pool, f"outputs of uid {row.uid}", self._pull_all, row.uid)
+
+    def _pull_all(self, uid: int) -> None:
+        """Pull what is due of the user, until nothing is."""
+        while (row := self._next(uid)) is not None:
+            try:
+                self._pull(row)
+            except Exception:
+                log.exception("output not copied job=%d node=%s", row.job, row.node)
+            with self._lock:
+                self._running.discard(_key(row))
+
+    def _next(self, uid: int) -> JobCopy | None:
+        with self._lock:
+            rows = self._due.get(uid)
+            if rows:
+                key = next(iter(rows))
+                self._running.add(key)
+                return rows.pop(key)
+            self._due.pop(uid, None)
+            self._threads[uid] -= 1
+            if not self._threads[uid]:
+                del self._threads[uid]
+            return None
+
+    def close(self) -> None:
+        self._pool.shutdown(wait=False, cancel_futures=True)
+
+
+def _key(row: JobCopy) -> RowKey:
+    return row.job, row.restarts, row.node
+
+
 class CopyPart(Part):
     """``task``: the periodic task that the daemon runs. It brings back the files for which no
     epilog waits, such as after a restart, and the output of running jobs.
@@ -241,11 +308,10 @@ class CopyPart(Part):
         self, site: Site, copies: Copies, unfinished: Unfinished, worker: Executor
     ) -> None:
         self._site, self._copies, self._unfinished = site, copies, unfinished
-        self._pullers = ThreadPoolExecutor(_OUT_AT_ONCE, thread_name_prefix="outputs")
-        self._returners = ThreadPoolExecutor(_BACK_AT_ONCE, thread_name_prefix="files")
+        self._pulls = OutputPulls(copies.pull_outputs)
+        self._returners = ThreadPoolExecutor(BACK_AT_ONCE, thread_name_prefix="files")
         self._returns: dict[int, Future[str | None]] = {}
-        self._pulled_at: dict[tuple[int, int, str], float] = {}
-        self._pulls: dict[tuple[int, int, str], Future[None]] = {}
+        self._pulled_at: dict[RowKey, float] = {}
         self._server = CopyServer(site, copies)
         self._server.start()
         self.task = SiteTask(
@@ -256,7 +322,7 @@ class CopyPart(Part):
         self._server.close()
         # Without a wait: a lost machine would hold the end of the service for minutes. The next
         # start continues.
-        self._pullers.shutdown(wait=False, cancel_futures=True)
+        self._pulls.close()
         self._returners.shutdown(wait=False, cancel_futures=True)
 
     def _is_idle(self, _: LedgerState) -> bool:
@@ -313,11 +379,10 @@ class CopyPart(Part):
 
     def _pull(self, rows: Sequence[JobCopy]) -> None:
         site, clock = self._site, self._site.monotonic()
-        keys = {(row.job, row.restarts, row.node): row for row in rows}
+        keys = {_key(row): row for row in rows}
         self._pulled_at = {
             key: pulled_at for key, pulled_at in self._pulled_at.items() if key in keys
         }
-        self._pulls = {key: pull for key, pull in self._pulls.items() if key in keys}
         if not keys:
             return
         nodes = site.slurm.nodes(sorted({row.node for row in rows}))
@@ -327,9 +392,6 @@ class CopyPart(Part):
             hurried = node is not None and "DRAIN" in node.states
             pause = PERIOD_S if hurried else site.config.copy.outputs_every
             is_due = clock - self._pulled_at.setdefault(key, clock - pause + PERIOD_S) >= pause
-            running = self._pulls.get(key)
-            if is_due and (running is None or running.done()):
+            if is_due:
                 self._pulled_at[key] = clock
-                self._pulls[key] = submit(
-                    self._pullers, f"output of job {row.job}", self._copies.pull_outputs, row
-                )
+                self._pulls.add(row)

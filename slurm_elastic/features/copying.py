@@ -13,6 +13,7 @@ import logging
 import math
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Container, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import ClassVar, TypeVar
@@ -58,6 +59,8 @@ MIN_TRY_S = 30.0
 """A copy back that waited for a thread until its time was over is still tried for this long."""
 HOLD_WITHIN_S = 300.0
 """How long a refused job is looked for until it can be held: Slurm requeues it first."""
+OUT_AT_ONCE, BACK_AT_ONCE = 16, 48
+"""Jobs whose files are copied at a time. A try to copy back may wait for a lost machine."""
 _NODES_AT_ONCE = 8
 ON_NODES = frozenset({"CONFIGURING", "RUNNING", "SUSPENDED"})
 """The states of a job whose run is on its nodes, or is about to start there. Slurm shows nodes of
@@ -98,7 +101,7 @@ class Copies:
     job's files.
     """
 
-    guarded_by: ClassVar[GuardedBy] = {"_lock": Guarded("_busy")}
+    guarded_by: ClassVar[GuardedBy] = {"_lock": Guarded("_busy", "_tries")}
 
     def __init__(
         self, site: Site, run: CopyRun, read: Callable[[int], JobFiles | None],
@@ -111,6 +114,7 @@ class Copies:
         self._ages = CopyAges(site, 2 * self._settings.back_within)
         self._lock = threading.Lock()
         self._busy: dict[int, _Turn] = {}
+        self._tries = Counter[tuple[int, bool]]()
 
     def attempt(self, request: CopyRequest, cancelled: threading.Event) -> str | None:
         """Try once to copy what the request asks for. Return GO, why the job must not start, or
@@ -138,6 +142,23 @@ class Copies:
                     del self._busy[job]
                     self._retries.clear(job)
 
+    @contextlib.contextmanager
+    def _share(self, uid: int, *, back: bool) -> Iterator[bool]:
+        """Whether the user may have a further thread. A user can make copies take long, such as by
+        a directory that does not answer, so nobody gets more than half of the threads.
+        """
+        key, most = (uid, back), (BACK_AT_ONCE if back else OUT_AT_ONCE) // 2
+        with self._lock:
+            self._tries[key] += 1
+            has_place = self._tries[key] <= most
+        try:
+            yield has_place
+        finally:
+            with self._lock:
+                self._tries[key] -= 1
+                if not self._tries[key]:
+                    del self._tries[key]
+
     @property
     def busy_jobs(self) -> frozenset[int]:
         """The jobs that a thread or a waiting client works for now."""
@@ -154,7 +175,10 @@ class Copies:
             return GO  # it has been cancelled or requeued: nothing may hold its prolog
         if not self.bring_back(request.job, before=files.restarts):
             return None
-        return self._try_out(files, request.until, cancelled)
+        with self._share(files.uid, back=False) as has_place:
+            if has_place or time.monotonic() >= request.until:
+                return self._try_out(files, request.until, cancelled)
+        return None
 
     def _try_out(self, files: JobFiles, until: float, cancelled: threading.Event) -> str | None:
         """Copy the files to all nodes. Return GO, why the job is held, or None: try again."""
@@ -356,7 +380,12 @@ class Copies:
         # never decides that a run has ended: ``owe`` does, when Slurm says so.
         if before is not None:
             self.owe(job, range(before))
-        self._on_all(self._owed_rows(job), self._back_from)
+        rows = self._owed_rows(job)
+        if not rows:
+            return True
+        with self._share(rows[0].uid, back=True) as has_place:
+            if has_place:
+                self._on_all(rows, self._back_from)
         return not self._owed_rows(job)
 
     def _owed_rows(self, job: int) -> Sequence[JobCopy]:

@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 from msgspec.structs import replace
-from patience import eventually
+from patience import eventually, patience
 
 from slurm_elastic.base.errors import SlurmError
 from slurm_elastic.config.copying import Data
@@ -25,7 +25,7 @@ from slurm_elastic.features.copy_orders import CopyResult
 from slurm_elastic.features.copying import GO, Copies, CopyRequest
 from slurm_elastic.machine.jobfiles.copier import CopierRefusalError, GroupMemory
 from slurm_elastic.model.cluster import Instance
-from slurm_elastic.model.copying import CopyState
+from slurm_elastic.model.copying import CopyState, JobCopy
 from slurm_elastic.model.slurm import SlurmJob
 from slurm_elastic.slurm.client.job_files import JobFiles, files_of
 from slurm_elastic.testing.in_memory import Inline
@@ -730,6 +730,45 @@ def test_machines_that_do_not_answer_hold_up_no_other_job(
         eventually(lambda: len(stage.copies.busy_jobs) == 100)
         assert ask(stage, b'{"job": 1, "nodes": "pub1", "phase": "back"}\n') == b"go\n"
     assert stage.states == ["back"]
+
+
+@pytest.mark.parametrize("back", [False, True])
+def test_a_user_whose_copies_take_long_has_half_of_the_threads(stage: Stage, back: bool) -> None:
+    """A user's directory may not answer. The others' jobs would be held, one after the other."""
+    if back:
+        stage.serve(OUT)
+        stage.copies.owe(1)
+    with contextlib.ExitStack() as others:
+        for number in range(copying.BACK_AT_ONCE if back else copying.OUT_AT_ONCE):
+            has_place = others.enter_context(stage.copies._share(UID, back=back))
+            assert has_place is (number < (24 if back else 8))
+            assert others.enter_context(stage.copies._share(UID + 1 + number, back=back))
+        orders = len(stage.orders)
+        assert stage.copies.attempt(BACK if back else OUT, threading.Event()) is None
+        assert len(stage.orders) == orders
+    assert stage.copies.attempt(BACK if back else OUT, threading.Event()) == GO
+
+
+def test_outputs_of_one_user_that_take_long_leave_threads_to_others(stage: Stage) -> None:
+    stage.serve(OUT)
+    (row,) = stage.world.ledger.copies.of(1)
+    begun: list[int] = []
+    go_on = threading.Event()
+
+    def pull(row: JobCopy) -> None:
+        begun.append(row.job)
+        if row.uid == UID:
+            assert go_on.wait(patience(60))
+
+    pulls = copy_part.OutputPulls(pull)
+    for job in range(100):
+        pulls.add(replace(row, job=job))
+    pulls.add(replace(row, job=200, uid=UID + 1))
+    eventually(lambda: 200 in begun and len(begun) == 9)
+    pulls.add(replace(row, job=begun[0]))  # it is being pulled
+    go_on.set()
+    eventually(lambda: sorted(begun) == [*range(100), 200])
+    pulls.close()
 
 
 def test_an_ended_job_is_owed_its_files_before_a_thread_has_time(
