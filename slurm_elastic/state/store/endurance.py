@@ -268,7 +268,8 @@ class Refuge:
         return None
 
     def _of_view(self, disk: Disk | None, memory: sqlite3.Connection) -> Position:
-        journal = journal_of(self._path)
+        # The open journal, because even a look at its directory's path may fail now.
+        journal = journal_of(self._path) if disk is None else disk.journal
         applied = journal.applied()
         if disk is not None:
             source, end = disk.db, disk.position

@@ -202,6 +202,23 @@ def test_a_journal_that_was_removed_is_begun_anew_at_the_next_look(
     assert b"g1" in segment.read_bytes()
 
 
+def test_a_journal_whose_directory_is_stale_leaves_the_rows_that_this_process_has(
+    ledger: Ledger, path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The open view has them, and a machine is bought by one of these intents just now."""
+    ledger.launches.record_intent(spec(), "r", T0)
+
+    def stale(self: Path, **more: Any) -> os.stat_result:
+        if path.parent / "journal" in (self, *self.parents):
+            raise OSError(errno.ESTALE, "Stale file handle", str(self))
+        return os.stat(self, **more)
+
+    monkeypatch.setattr(Path, "lstat", lambda self: stale(self, follow_symlinks=False))
+    monkeypatch.setattr(Path, "stat", stale)
+    ledger.give_up(OSError(errno.ESTALE, "Stale file handle"))
+    assert [launch.generation for launch in ledger.launches.open()] == [spec().generation]
+
+
 def test_what_is_of_the_moment_goes_over_into_memory_too(ledger: Ledger) -> None:
     ledger.health.beat("ckptman", T0, 8)
     ledger.give_up(OSError(errno.EIO, "x"))
