@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from slurm_elastic.base.errors import ConfigError
 from slurm_elastic.base.units import counted, format_duration, money
@@ -19,6 +19,7 @@ from slurm_elastic.config.limit_changes import DOLLARS, KEYS, checked, configure
 from slurm_elastic.config.pool_rules import paid_reservations
 from slurm_elastic.model.causes.stops import CloudBlocked
 from slurm_elastic.model.directive import (
+    Directive,
     LimitChange,
     bound,
     limit_changes,
@@ -62,6 +63,14 @@ def run(args: argparse.Namespace) -> int:
 
 
 def plan(args: argparse.Namespace, config: Config, facts: Facts) -> PlannedOrder:
+    if args.value == RESET and args.seconds is not None:
+        raise ConfigError(
+            f"--for is {format_duration(args.seconds)}, expected no --for with {RESET}: the "
+            "configured value has no end"
+        )
+    orphans = _changes_of_gone_place(args, config, facts)
+    if args.value == RESET and orphans:
+        return _reset(args, orphans, None, None)
     scope, key = scope_named(config, args.scope, payers=True), args.key
     configured_value = configured(config, scope, key)
     now = {(c.scope, c.key): c.value for c in limit_changes(facts.directives, facts.now)}
@@ -74,17 +83,35 @@ def plan(args: argparse.Namespace, config: Config, facts: Facts) -> PlannedOrder
             preview=tuple(_preview(config, facts, word, before)),
             basis=(before,),
         )
-    if args.seconds is not None:
-        raise ConfigError(
-            f"--for is {format_duration(args.seconds)}, expected no --for with {RESET}: the "
-            "configured value has no end"
-        )
     changes = [
         d for d in facts.directives if d.word.is_limit and d.word.replaced_key == (scope, key)
     ]
     if not changes:
         raise ConfigError(f"{key} of {scope_in_words(scope)} has its configured value already")
-    subject = scope_in_words(scope)
+    return _reset(args, changes, before, configured_value)
+
+
+def _changes_of_gone_place(
+    args: argparse.Namespace, config: Config, facts: Facts
+) -> Sequence[Directive]:
+    """The changes of that limit whose pool, cloud or budget has left the configuration. They stay
+    in force, should it come back.
+    """
+    try:
+        scope_named(config, args.scope, payers=True)
+    except ConfigError:
+        changes = [d for d in facts.directives if d.word.is_limit]
+        return [d for d in changes if d.word.replaced_key == (args.scope, args.key)]
+    return ()
+
+
+def _reset(
+    args: argparse.Namespace,
+    changes: Sequence[Directive],
+    before: float | None,
+    configured_value: float | None,
+) -> PlannedOrder:
+    subject, key = changes[0].word.subject, args.key
     line = f"{subject}: {key} {bound(key, before)} -> {bound(key, configured_value)}"
     return PlannedOrder(
         ask=EndAsk(numbers=tuple(d.number for d in changes), reason=args.reason),

@@ -161,6 +161,16 @@ def test_a_limit_is_shown_by_status_and_conf_show_and_is_reset(
     assert "has its configured value already" in capsys.readouterr().err
 
 
+def test_a_limit_of_a_pool_that_has_left_the_configuration_is_reset_by_the_printed_command(
+    file: str, ledger: Ledger, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["limit", "rack", "max_nodes", "1", "--config", file]) == 0
+    command = told(capsys).splitlines()[-1].removeprefix("until: slurm-elastic ").split()
+    Path(file).write_text(Path(file).read_text().replace("name: rack", "name: shelf"))
+    assert main([*command, "--config", file]) == 0
+    assert ledger.directives.all() == ()
+
+
 @pytest.mark.parametrize(
     ("begin", "end"),
     [
