@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 from msgspec.structs import replace
 
@@ -47,8 +47,9 @@ from slurm_elastic.model.causes.limits import (
 from slurm_elastic.model.causes.purchases import MachinesBought, MachinesOfKind
 from slurm_elastic.model.causes.refusals import CloudSilent, NoOffers
 from slurm_elastic.model.causes.repairs import NotAwaited, NotPoweringUp
-from slurm_elastic.model.causes.stops import RecordsNotWritten
+from slurm_elastic.model.causes.stops import RecordsNotWritten, StoppedByOrder
 from slurm_elastic.model.cluster import Instance, LaunchSpec, NodeRequest, Offer
+from slurm_elastic.model.directive import stopped_nodes
 from slurm_elastic.model.protocols import Chooser, Limited
 from slurm_elastic.policies.launch.gang import Gang, gangs, request_for
 from slurm_elastic.policies.launch.grouping import grouped, no_offer_serves
@@ -95,7 +96,8 @@ def provision(
     owners: Owners = {}
     for find in site.extensions.find_owners if not trouble else ():
         owners = {**owners, **find(nodes, jobs)}
-    requests = _make_requests(site, correlation, nodes, jobs, owners)
+    closed = _find_closed(site, nodes)
+    requests = _make_requests(site, correlation, nodes, jobs, owners, closed)
     shortfalls: list[Shortfall] = []
     waiting: list[str] = []
     given_up: set[int] = set()
@@ -113,7 +115,8 @@ def provision(
         name, pool_cap = request.pool.name, request.pool.max_booting
         scopes = ((f"cloud:{cloud}", cloud_cap), (f"pool:{name}", pool_cap))
         caps = [(scope, cap) for scope, cap in scopes if cap is not None]
-        shortfall, pool_waiting = _provision_pool(site, request, given_up, awaited, trouble, caps)
+        stop = trouble or closed.get(request.nodes[0])
+        shortfall, pool_waiting = _provision_pool(site, request, given_up, awaited, stop, caps)
         waiting += pool_waiting
         if shortfall is not None:
             shortfalls.append(whole_jobs.explain(shortfall))
@@ -130,14 +133,30 @@ def provision(
     return tuple(waiting)
 
 
+def _find_closed(site: Site, nodes: Sequence[str]) -> dict[str, StoppedByOrder]:
+    """By node: the order because of which no machine may start for it. Slurm may ask for such a
+    node until its hold drains it, and a machine that is bought now would leave at once.
+    """
+    orders = stopped_nodes(site.ledger.directives.all(), site.now())
+    return {node: StoppedByOrder.of(orders[node]) for node in nodes if node in orders}
+
+
 def _make_requests(
-    site: Site, correlation: str, nodes: Sequence[str], jobs: Jobs, owners: Owners
+    site: Site,
+    correlation: str,
+    nodes: Sequence[str],
+    jobs: Jobs,
+    owners: Owners,
+    closed: Mapping[str, StoppedByOrder],
 ) -> Sequence[NodeRequest]:
-    """Return the parts of the request in the order in which they are served, pool by pool."""
-    by_pool = group_by(nodes, lambda node: site.pool_of[node].name)
+    """Return the parts of the request in the order in which they are served, pool by pool. The
+    closed nodes come first, so that nothing is bought for the other nodes of their jobs.
+    """
+    in_order = sorted(nodes, key=lambda node: node not in closed)
+    by_part = group_by(in_order, lambda node: (site.pool_of[node].name, closed.get(node)))
     requests = (
-        request_for(correlation, site.pools[name], pool_nodes, jobs, owners)
-        for name, pool_nodes in by_pool.items()
+        request_for(correlation, site.pools[name], part_nodes, jobs, owners)
+        for (name, _), part_nodes in by_part.items()
     )
     return [part for request in requests for part in _split(site, request)]
 

@@ -266,6 +266,17 @@ def test_a_job_that_changed_after_the_list_was_read_is_not_requeued(
     assert requeues[0] == 0
 
 
+def test_nothing_is_bought_for_a_drained_node_that_slurm_asks_for_before_its_hold(
+    world: World,
+) -> None:
+    """Nor for the other node of the job, which starts elsewhere."""
+    leave(world, scope="", nodes=("op1",))
+    world.slurm.submit(1, (*ONP, *PUB), 2, partitions=("onp", "pub"))
+    world.advance(120)
+    assert "launched" not in (*world.kinds("op1"), *world.kinds("op2"))
+    assert set(running(world)[1]) <= set(PUB)
+
+
 def test_what_still_boots_is_given_up_and_its_job_starts_elsewhere(world: World) -> None:
     world.slurm.submit(1, (*ONP, *PUB), 1, partitions=("onp", "pub"))
     world.advance(5)
