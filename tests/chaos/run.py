@@ -89,6 +89,8 @@ def rest(stage, weather, oracle) -> None:
         return
     weather.heal()
     healed = stage.sched.now
+    if stage.orders is not None:
+        stage.orders.reload_plain()  # before the calm configuration, which loosens the plain one
     stage.be_calm()
     if stage.orders is not None:
         _take_orders_back(stage)
@@ -108,7 +110,6 @@ def _take_orders_back(stage) -> None:
     orders, deadline = stage.orders, stage.sched.now + HOUR
     while stage.sched.lives("operator"):
         stage.advance(5.0)
-    orders.reload_plain()
     while (trouble := orders.books.outstanding()) and not stage.books.wrongs:
         stage.advance(60.0, step=30.0)
         for owner in stage.owners:

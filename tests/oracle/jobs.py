@@ -96,7 +96,10 @@ def _is_kept(stage: Stage) -> bool:
 
 def paid_for_nobody(stage: Stage, node: str, jobs: Sequence[int]) -> str:
     """Why a machine for ``node``, bought for these jobs, serves none of them; "" if it may."""
-    # A job may be cancelled, or its number forgotten, after its machine was decided.
+    if stage.anew_at >= 0:  # another job may have the number of a lost one that asked for it
+        asked = [of for _, _, of in stage.requests]
+        jobs = [job for job in jobs if any(node in of.get(job, ()) for of in asked)]
+    # A job may be cancelled after its machine was decided.
     wishes = [stage.slurm.wish(job) for job in jobs if job in stage.slurm.queue()]
     if not wishes or any(node in wish for wish in wishes):
         return ""
