@@ -172,7 +172,7 @@ class _Apply:
             current = self._keep_current(batch) if batch[0].by_node else batch
             if current:
                 do(current)
-        except (SlurmElasticError, sqlite3.Error) as error:
+        except (SlurmElasticError, sqlite3.Error, OSError) as error:  # OSError: of the requests
             log.warning("repair fails, tried again next round kind=%s error=%s", kind, error)
         # An error of a plug-in or a bug of ours in one kind must not keep the other kinds from
         # their repairs: these may end machines that cost money.

@@ -118,7 +118,9 @@ def test_a_machine_that_has_ended_since_keeps_no_other_from_its_end(
     assert said("in an unknown way") == []
 
 
-@pytest.mark.parametrize("error", [LATE, sqlite3.OperationalError("database is locked")])
+@pytest.mark.parametrize(
+    "error", [LATE, sqlite3.OperationalError("database is locked"), OSError("requests/ is stale")]
+)
 def test_a_repair_that_fails(
     world: World,
     said: Callable[[str], list[str]],
