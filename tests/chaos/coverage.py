@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 
 import msgspec
 from msgspec import Struct
@@ -42,7 +42,7 @@ def _default(field: msgspec.structs.FieldInfo) -> object:
     return field.default
 
 
-ORDERS = ("job: ", "order: ", "settings: ")
+ORDERS = ("job: ", "orders: ", "settings: ")
 """How the kinds of events begin that a person orders. The others are faults."""
 
 
@@ -62,14 +62,19 @@ class Coverage:
         self.pairs.update(itertools.combinations(names, 2))
         self.pairs.update(itertools.product(names, events))
 
-    def lines(self, drawable: Iterable[str]) -> Iterator[str]:
-        """What met how often, and what never did. ``drawable``: the keys that drawings may set."""
+    def lines(
+        self, drawable: Iterable[str], may_meet: Callable[[str, str], bool] = lambda *_: True
+    ) -> Iterator[str]:
+        """What met how often, and what never did. ``drawable``: the keys that drawings may set.
+        ``may_meet``: whether any file can have both keys; pairs of which none can do not count.
+        """
         features = sorted({*self.features, *drawable})
         orders = [kind for kind in self.events if kind.startswith(ORDERS)]
         faults = [kind for kind in self.events if not kind.startswith(ORDERS)]
         yield from (f"{n:8d}  {' + '.join(pair)}" for pair, n in sorted(self.pairs.items()))
+        pairs_of_keys = itertools.combinations(features, 2)
         kinds: dict[str, list[tuple[str, str]]] = {
-            "feature": list(itertools.combinations(features, 2)),
+            "feature": [p for p in pairs_of_keys if p in self.pairs or may_meet(*p)],
             "fault": list(itertools.product(features, sorted(faults))),
             "order": list(itertools.product(features, sorted(orders))),
         }

@@ -21,6 +21,8 @@ from slurm_elastic.config.policies import CloudPolicies, PoolPolicies, SitePolic
 from slurm_elastic.config.requirements import Requirements, Shape, lacks
 from slurm_elastic.model.boot_image import Replacement
 from slurm_elastic.model.cluster import Limits, Market
+from tests.chaos.coverage import keys_set
+from tests.drawn.pairwise import together
 from tests.drawn.site_document import (
     DEFINITIONS,
     Key,
@@ -32,23 +34,46 @@ from tests.drawn.site_document import (
 )
 
 BASE = Path(__file__).parents[1] / "drawn" / "two_clouds.yaml"
-MOST_STEPS = 30
+FREE_STEPS = 6
+"""Steps of a drawing, at most, that set any key."""
+DRAWN_SHARE = 0.2
+TRIES = 8
+"""Steps after which a key, or a pair of keys, that never came counts as impossible."""
+COUNTED = 1000
+"""Seeds in a row whose drawn sites are numbered together."""
 MOST_NODES, MOST_OF_POOL = 12, 4
 LEFT_OUT = {
+    "BlcrSettings": "BLCR saves by ssh",
     "CopySettings": "rsync and ssh copy the files of jobs",
+    "Disk": "machines of the fake cloud have none",
     "HaSettings": "the run itself makes two heads",
+    "ImageChoice": "the fake cloud has no images",
     "Join": "machines join over networks, ssh and user data",
+    "MachineOptions": "the fake cloud has no such options",
     "Notify": "programs and web servers are told",
     "OtherCluster": "other heads are asked",
+    "PriceSettings": "prices of EC2, or of a file",
 }
 """Definitions whose objects a run on the virtual clock cannot drive, with the reason."""
 NOT_DRIVEN = {
+    Key("CheckpointSettings", "directory"): "a path of the machine",
     Key("Cluster", "name"): "the run's clouds have it",
     Key("Cluster", "uuid"): "the run's clouds have it",
     Key("Config", "state_dir"): "the run's own disk, which fails",
     Key("FakeCloud", "data"): "rsync and ssh copy the files of jobs",
-    Key("PriceSettings", "source"): "prices of EC2, or of a file",
+    Key("NoticeSettings", "directory"): "a path of the machine",
+    Key("NoticeSettings", "queue_cloud"): "a queue of AWS",
+    Key("NoticeSettings", "queue_url"): "a queue of AWS",
+    Key("PoolSettings", "devices"): "paths of the machine",
+    Key("Reservation", "commit"): "of AWS",
+    Key("Reservation", "families"): "of AWS",
+    Key("Reservation", "id"): "of AWS",
+    Key("Reservation", "kind"): "of AWS",
+    Key("SlurmSettings", "bin_dir"): "a path of the machine",
     Key("SlurmSettings", "client"): "the run's own Slurm answers",
+    Key("SlurmSettings", "conf"): "a path of the machine",
+    Key("SlurmSettings", "programs_dir"): "a path of the machine",
+    Key("SlurmSettings", "sbin_dir"): "a path of the machine",
     Key("SlurmSettings", "user"): "a Unix account",
     Key("Users", "socket"): "a socket of real threads",
 }
@@ -78,11 +103,42 @@ def drawn_document(seed: int, kept: Collection[int] | None = None) -> dict[str, 
     return draw_keys(base, chosen, driven_keys(), _may)
 
 
+def is_drawn(seed: int) -> bool:
+    """Whether that seed's site is drawn from the schema. By a chance of its own: the others are what
+    they were.
+    """
+    return random.Random(f"{seed} drawn").random() < DRAWN_SHARE
+
+
+def number_of(seed: int) -> int:
+    """The drawing's number among all: sites drawn after each other have numbers in a row. By the
+    seed alone, so that each seed's site is the same in whichever run.
+    """
+    part, place = divmod(seed, COUNTED)
+    return int(part * COUNTED * DRAWN_SHARE) + sum(_drawn_before(part)[:place])
+
+
+@functools.lru_cache(maxsize=2)
+def _drawn_before(part: int) -> Sequence[bool]:
+    return [is_drawn(seed) for seed in range(part * COUNTED, (part + 1) * COUNTED)]
+
+
 def steps(seed: int) -> Sequence[Step]:
-    """The steps of that seed's drawing."""
+    """The steps of that seed's drawing: the keys that its number has, so that each pair of keys is
+    drawn together soon, and a few of any others.
+    """
     rng = random.Random(f"{seed} site")
-    number = rng.randint(4, MOST_STEPS)
-    return [Step(*(rng.randrange(1 << 16) for _ in range(3))) for _ in range(number)]
+    optional, count = _optional_keys(), len(driven_keys())
+    keys = [optional[n] for n in together(len(optional), number_of(seed))]
+    keys += [rng.randrange(count) for _ in range(rng.randint(0, FREE_STEPS))]
+    rng.shuffle(keys)
+    return [Step(rng.randrange(1 << 16), key, rng.randrange(1 << 16)) for key in keys]
+
+
+@functools.cache
+def _optional_keys() -> Sequence[int]:
+    """The indices of the optional ones of ``driven_keys``."""
+    return [n for n, key in enumerate(driven_keys()) if is_optional(key)]
 
 
 @functools.cache
@@ -91,10 +147,15 @@ def _base() -> dict[str, Any]:
     return plain
 
 
+@functools.cache
+def _base_keys() -> frozenset[Key]:
+    return frozenset(keys_in(_base()))
+
+
 def _reserved() -> dict[str, Any]:
     """The site with capacity that is paid in advance."""
     site = copy.deepcopy(_base())
-    held = {"name": "held", "type": "small", "count": 2, "price": 0.04}
+    held = {"name": "held", "type": "small", "count": 2, "price": 0.8}
     site["clouds"][1]["reservations"] = [{**held, "from": "2026-01-01", "to": "2028-01-01"}]
     site["pools"][1]["markets"] = ["reserved", "spot", "on-demand"]
     return site
@@ -105,6 +166,33 @@ def driven_keys() -> Sequence[Key]:
     """The keys that drawings may set."""
     keys = [k for k in _reached() if k not in NOT_DRIVEN and LEFT_OUT.keys().isdisjoint(_of(k))]
     return sorted(keys)
+
+
+def may_meet(first: str, second: str) -> bool:
+    """Whether a file can have both keys, each (as OBJECT.KEY) with another value than its default: by
+    the files that have one of them.
+    """
+    for one, other in ((first, second), (second, first)):
+        for number, document in enumerate(_files_with(one)):
+            both = _with_key(document, other, number)
+            if {first, second} <= keys_set(read_values(both)):
+                return True
+    return False
+
+
+@functools.cache
+def _files_with(name: str) -> Sequence[dict[str, Any]]:
+    """A few files that have the key; none if it has no value that a run can drive."""
+    drawn = (_with_key(base, name, n) for base in (_base(), _reserved()) for n in range(TRIES))
+    return [file for file in drawn if name in keys_set(read_values(file))][: TRIES // 2]
+
+
+def _with_key(document: dict[str, Any], name: str, number: int) -> dict[str, Any]:
+    """The file after one more step that sets the key, if one can."""
+    keys, rng = driven_keys(), random.Random(f"{name} {number}")
+    index = [f"{key.of}.{key.name}" for key in keys].index(name)
+    step = Step(rng.randrange(1 << 16), index, rng.randrange(1 << 16))
+    return draw_keys(document, [step], keys, _may)
 
 
 def is_optional(key: Key) -> bool:
@@ -141,7 +229,7 @@ def _may(document: dict[str, Any]) -> bool:
     """
     if any(of in LEFT_OUT or _is_of_another_provider(of) for of, _ in objects(document)):
         return False
-    if any(key in NOT_DRIVEN for key in set(keys_in(document)) - set(keys_in(_base()))):
+    if any(key in NOT_DRIVEN and key not in _base_keys() for key in keys_in(document)):
         return False
     if document.get("cluster") != _base()["cluster"]:
         return False

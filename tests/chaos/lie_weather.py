@@ -18,6 +18,7 @@ from slurm_elastic.base.errors import (
     TransientError,
 )
 from slurm_elastic.policies.nodes.node_state import Phase, phase
+from tests.chaos.drawn_site import is_drawn
 from tests.chaos.fakes import CHANGES, CLOUD_CHANGES, COMMANDS, ONLY_LIES
 from tests.controller.world import Killed
 
@@ -39,8 +40,8 @@ OFTEN = {
 
 
 def lying(seed: int) -> bool:
-    """Whether the world of that seed lies: one in five does."""
-    return random.Random(f"{seed} lies").random() < 0.2
+    """Whether the world of that seed lies: one in five does, and half of those of drawn sites."""
+    return random.Random(f"{seed} lies").random() < (0.5 if is_drawn(seed) else 0.2)
 
 
 class Strike(NamedTuple):
@@ -64,7 +65,8 @@ class LieWeather:
         anew: Callable[[], None],
     ) -> None:
         self._stage, self._rng, self._later, self._anew = stage, rng, later, anew
-        self.families = sorted(rng.sample(tuple(FAMILIES), rng.randint(2, 6)))
+        few = (4, 9) if is_drawn(stage.seed) else (2, 6)
+        self.families = sorted(rng.sample(tuple(FAMILIES), rng.randint(*few)))
         self.often = rng.choice((0.06, 0.12, 0.25))
         self._strikes: dict[str, Strike] = {}
         self._deaf: dict[str, Callable[[str], SlurmElasticError]] = {}

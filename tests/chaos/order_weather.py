@@ -23,6 +23,7 @@ from slurm_elastic.watch.door.questions import Order
 from slurm_elastic.watch.door.rights import Person
 from slurm_elastic.watch.door.saves import Saver, save_now
 from slurm_elastic.watch.view import Facts
+from tests.chaos.drawn_site import is_drawn
 from tests.chaos.order_books import OrderBooks
 
 if TYPE_CHECKING:
@@ -37,8 +38,10 @@ TIMES = ("30s", "2m", "10m")
 
 
 def ordered(seed: int) -> bool:
-    """Whether operators give orders on that seed's site: on one in five."""
-    return random.Random(f"{seed} orders").random() < 0.2
+    """Whether operators give orders on that seed's site: on one in five, and on half of the drawn
+    ones.
+    """
+    return random.Random(f"{seed} orders").random() < (0.5 if is_drawn(seed) else 0.2)
 
 
 class OrderWeather:
@@ -51,7 +54,8 @@ class OrderWeather:
     ) -> None:
         self._stage, self._rng, self._later = stage, rng, later
         self.books = OrderBooks(stage)
-        self.families = sorted(rng.sample(tuple(ORDERS), rng.randint(3, 8)))
+        few = (6, 11) if is_drawn(stage.seed) else (3, 8)
+        self.families = sorted(rng.sample(tuple(ORDERS), rng.randint(*few)))
         self.often = rng.choice((0.03, 0.08, 0.15))
         self.printed: dict[str, None] = {}
         self._number = 0

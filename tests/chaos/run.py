@@ -19,11 +19,11 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from tests.chaos.coverage import Coverage
-from tests.chaos.drawn_site import driven_keys, is_optional
+from tests.chaos.drawn_site import driven_keys, is_drawn, is_optional, may_meet
 from tests.chaos.kept import ALL, Kept, shrink
 from tests.chaos.lie_weather import lying
 from tests.chaos.order_weather import ordered
-from tests.chaos.sites import DRAWN, is_drawn, two_heads
+from tests.chaos.sites import DRAWN, two_heads
 
 HOUR = 3600.0
 SOON = 900.0
@@ -309,9 +309,8 @@ def main() -> int:
             if given.sabotage:
                 break
     if given.coverage:
-        print(
-            *coverage.lines(f"{k.of}.{k.name}" for k in driven_keys() if is_optional(k)), sep="\n"
-        )
+        drawable = [f"{key.of}.{key.name}" for key in driven_keys() if is_optional(key)]
+        print(*coverage.lines(drawable, may_meet), sep="\n")
     _tell(done, struck, counts, dollars, failed)
     spent = os.times()
     spent = spent.user + spent.system + spent.children_user + spent.children_system

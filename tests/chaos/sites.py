@@ -29,7 +29,6 @@ DAEMON, CKPTMAN = "elasticd", "ckptman"
 """The services of a site."""
 DRAWN = "drawn"
 """The kind of a site whose configuration is drawn from the schema (``drawn_site``)."""
-DRAWN_SHARE = 0.2
 
 
 def site_of(
@@ -69,13 +68,6 @@ def drawn_site(
 
 def cloud_of_nodes(config: Config) -> Mapping[str, str]:
     return {n: p.cloud for p in config.pools for n in expand(p.nodes)}
-
-
-def is_drawn(seed: int) -> bool:
-    """Whether that seed's site is drawn from the schema. By a chance of its own: the others are what
-    they were.
-    """
-    return random.Random(f"{seed} drawn").random() < DRAWN_SHARE
 
 
 def two_heads(seed: int) -> bool:

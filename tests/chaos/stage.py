@@ -56,7 +56,7 @@ from tests.chaos import scheduler
 from tests.chaos.books import Books
 from tests.chaos.coverage import keys_set
 from tests.chaos.disk import HeadDisk
-from tests.chaos.drawn_site import calm
+from tests.chaos.drawn_site import calm, is_drawn
 from tests.chaos.fakes import CHANGES, Account, Cloud, Saver, Slurm, is_up, runs
 from tests.chaos.head_books import HOSTS, host_of
 from tests.chaos.kept import ALL, Kept
@@ -70,7 +70,6 @@ from tests.chaos.sites import (
     DRAWN,
     TIMINGS,
     drawn_site,
-    is_drawn,
     keeping,
     site_of,
     two_heads,

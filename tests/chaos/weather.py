@@ -68,9 +68,11 @@ class Weather:
                 self._later(begin + self._rng.uniform(0.0, 100.0), self._burst)
 
     def _draw_families(self) -> None:
-        self.families = sorted(self._rng.sample(tuple(FAMILIES), self._rng.randint(1, 6)))
+        # A drawn site meets more kinds of faults, so that pairs of a key and a fault meet soon.
+        few, many = ((5, 12), (2, 5)) if self._stage.kind == DRAWN else ((1, 6), (1, 3))
+        self.families = sorted(self._rng.sample(tuple(FAMILIES), self._rng.randint(*few)))
         if self._keeps:
-            self.families += sorted(self._rng.sample(tuple(STOPPED), self._rng.randint(1, 3)))
+            self.families += sorted(self._rng.sample(tuple(STOPPED), self._rng.randint(*many)))
 
     def _invite(self) -> None:
         """Those who strike beside it."""

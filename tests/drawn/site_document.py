@@ -48,7 +48,7 @@ _NUMBERS = (0, 1, 2, 3, 8, 60, 90, 3600, 0.5)
 _DURATIONS = ("1s", "45s", "3m", "20m", "2h", "10d")
 _SIZES = ("1G", "2048M", "2T")
 _DATES = ("2026-01-01", "2026-11-30T12:00:00Z", "2027-06-01")
-VALUES_TRIED = 4
+VALUES_TRIED = 8
 _STRANGE = (-1, "", "none", "no", [], {}, None, "a b", 10**13, "zwei\u00e9", [None], True)
 
 
@@ -116,22 +116,50 @@ def draw_keys(
 
 
 def _with_step(
-    document: dict[str, Any], step: Step, key: Key, may: Callable[[dict[str, Any]], bool]
-) -> dict[str, Any] | None:
+    document: dict[str, Any], step: Step, key: Key, may: Callable[[dict[str, Any]], bool],
+    inner: str = "",
+) -> dict[str, Any] | None:  # fmt: skip
+    """``inner``: only values that have an object of that definition."""
     places = [n for n, (of, _) in enumerate(objects(document)) if of == key.of]
     if not places:  # an object for it comes first
-        parents = list(_parents(key.of))
-        return _with_step(document, step, parents[step.place % len(parents)], may)
+        made = _with_parent(document, step, key.of, may)
+        return made and (_with_step(made, step, key, may, inner) or made)
     place = places[step.place % len(places)]
-    values = _values(key, list(objects(document))[place][1].get(key.name), document)
-    for n in range(VALUES_TRIED):
+    rule = _properties(key.of)[key.name]
+    here = list(objects(document))[place][1]
+    now = here.get(key.name, rule.get("default"))
+    values = [v for v in _values(key, here.get(key.name), document) if v not in (now, None)]
+    if inner:
+        values = [v for v in values if any(of == inner for of, _ in _objects(rule, v))]
+    for value in _in_turn(key, values, step.value):
         changed = copy.deepcopy(document)
-        value = values[(step.value + 7 * n) % len(values)]
         list(objects(changed))[place][1][key.name] = copy.deepcopy(value)
-        followed = follow(changed, rounds=2) if value is not None and may(changed) else None
+        followed = follow(changed, rounds=2) if may(changed) else None
         if followed is not None and may(followed):
             return followed
     return None
+
+
+def _in_turn(key: Key, values: Sequence[Any], chance: int) -> Sequence[Any]:
+    """A few of the values: some that files of the repository have or the reader lists, and some
+    others, either of them first.
+    """
+    rng = random.Random(chance)
+    known = [v for v in (*_examples().get(key, ()), *_listed(key)) if v in values]
+    parts = [rng.sample(some, min(VALUES_TRIED // 2, len(some))) for some in (known, values)]
+    rng.shuffle(parts)
+    return [value for part in parts for value in part]
+
+
+def _with_parent(
+    document: dict[str, Any], step: Step, of: str, may: Callable[[dict[str, Any]], bool]
+) -> dict[str, Any] | None:
+    """The file with an object of that definition in one of the objects that it has."""
+    here = {of for of, _ in objects(document)}
+    every = list(_parents(of))
+    parents = [parent for parent in every if parent.of in here] or every
+    made = _with_step(document, step, parents[step.place % len(parents)], may, inner=of)
+    return made if made and any(of == other for other, _ in objects(made)) else None
 
 
 def read(document: dict[str, Any]) -> Config:
@@ -292,13 +320,16 @@ def objects(document: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
 
 
 def _objects(rule: dict[str, Any], value: object) -> Iterator[tuple[str, dict[str, Any]]]:
+    if not isinstance(value, dict | list):
+        return
     of = rule.get("$ref", "").rpartition("/")[2]
     if of == "Cloud" and isinstance(value, dict):
         of = _cloud_definition(str(value.get("provider")))
     if of and of != "Text" and isinstance(value, dict):
         yield of, value
-        for name, inner in _properties(of).items():
-            yield from _objects(inner, value.get(name))
+        for name, inner in _inner(of):
+            if name in value:
+                yield from _objects(inner, value[name])
     for choice in rule.get("anyOf", ()):
         yield from _objects(choice, value)
     if isinstance(value, list) and "items" in rule:
@@ -306,6 +337,12 @@ def _objects(rule: dict[str, Any], value: object) -> Iterator[tuple[str, dict[st
     more = rule.get("additionalProperties")
     if isinstance(value, dict) and isinstance(more, dict):
         yield from itertools.chain.from_iterable(_objects(more, v) for v in value.values())
+
+
+@functools.cache
+def _inner(of: str) -> Sequence[tuple[str, dict[str, Any]]]:
+    """The keys of that definition below which objects may be."""
+    return [(name, rule) for name, rule in _properties(of).items() if "#/$defs/" in str(rule)]
 
 
 def _properties(of: str) -> dict[str, Any]:

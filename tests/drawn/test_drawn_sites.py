@@ -14,7 +14,7 @@ from tests.chaos.drawn_site import drawn_config, drawn_document, steps
 from tests.drawn.site_document import read
 
 REPO = Path(__file__).parents[2]
-SMALL = {"a job on a node of GPUs is bought with an intent": (1, "[[], [16], []]")}
+SMALL = {"the machine of a drawn job is bought with an intent": (1, "[[], [1], []]")}
 """By what was wrong: the seed, and the parts of its run that --shrink has kept."""
 
 
@@ -41,7 +41,7 @@ def test_what_was_wrong_in_a_small_run_is_so_no_more(wrong: str) -> None:
 
 
 def test_a_small_run_finds_what_it_was_kept_for() -> None:
-    seed, kept = SMALL["a job on a node of GPUs is bought with an intent"]
+    seed, kept = SMALL["the machine of a drawn job is bought with an intent"]
     options = ("--from", str(seed), "--kept", kept)
     assert _run(*options, "--sabotage", "intents_unwritten") == 1
 
