@@ -82,12 +82,12 @@ class OrderWeather:
         except (SlurmElasticError, sqlite3.Error, OSError) as error:
             # The command's ``main`` says all three in one line.
             stage.struck[f"orders: {name} refused"] += 1
-            stage.note(f"refused: {shlex.join(words)}: {error}")
+            stage.note_alike(f"refused: {shlex.join(words)}: {error}")
             if not str(error).strip():
                 stage.books.wrong("order", f"{shlex.join(words)} is refused without a reason")
             return False
         stage.struck[f"orders: {name} accepted"] += 1
-        stage.note(f"accepted: {shlex.join(words)}: {lines}")
+        stage.note_alike(f"accepted: {shlex.join(words)}: {lines}")
         self.printed |= {m.group(1): None for line in lines if (m := PRINTED.fullmatch(line))}
         return True
 

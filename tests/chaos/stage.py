@@ -107,7 +107,8 @@ class Stage:
         self.skew = 0.0
         self.skews = [0.0]
         fast = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
-        self.disk = HeadDisk(Path(tempfile.mkdtemp(prefix="se-chaos-", dir=fast)))
+        self._place = tempfile.mkdtemp(prefix="se-chaos-", dir=fast)
+        self.disk = HeadDisk(Path(self._place))
         kind = kind or (DRAWN if is_drawn(seed) else None)
         if kind == DRAWN:
             site = drawn_site(seed, self.disk.root, kept.steps)
@@ -218,6 +219,10 @@ class Stage:
         if self.trace is not None:
             self.trace.append(what)
         self._hash.update(what.encode())
+
+    def note_alike(self, what: str) -> None:
+        """As ``note``, of words that may name a file: its directory has another name each time."""
+        self.note(what.replace(self._place, ""))
 
     @property
     def digest(self) -> str:
