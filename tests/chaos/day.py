@@ -59,6 +59,7 @@ class Day:
     def _damage(self) -> None:
         """All is in the file itself, so that nothing of what is spoilt stands in its journal, too."""
         path = self.stage.config.state / "ledger.db"
+        self.stage.files.forget(str(path))
         with contextlib.closing(sqlite3.connect(path, timeout=0.0)) as db:
             db.execute("pragma wal_checkpoint(truncate)")
         with open(path, "r+b") as file:

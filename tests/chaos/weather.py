@@ -271,6 +271,7 @@ class Weather:
         kind = rng.choice(("damaged", "removed"))
         if stage.disk.trouble or stage.disk.is_away or not path.exists():
             return
+        stage.files.forget(str(path))
         if kind == "removed":
             for one in path.parent.glob("ledger.db*"):
                 one.unlink()
