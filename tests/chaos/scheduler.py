@@ -201,6 +201,9 @@ class Lock:
     def acquire(self, blocking: bool = True, timeout: float = -1) -> bool:
         sched = self._sched
         sched.pause()
+        if self._holder is None:
+            self._holder = sched.current
+            return True
         until = None if timeout < 0 else sched.now + timeout
         while self._holder is not None:
             if not blocking or (until is not None and sched.now >= until):
@@ -220,15 +223,15 @@ class Lock:
                 return
             raise RuntimeError("release of a lock that another thread holds")
         self._holder = None
-        queue, self._queue = self._queue, []
-        for task in queue:
-            self._sched.wake(task)
+        if self._queue:
+            queue, self._queue = self._queue, []
+            for task in queue:
+                self._sched.wake(task)
 
     def locked(self) -> bool:
         return self._holder is not None
 
-    def __enter__(self) -> bool:
-        return self.acquire()
+    __enter__ = acquire
 
     def __exit__(self, *_: object) -> None:
         self.release()
@@ -256,6 +259,8 @@ class RLock(Lock):
             if self._depth:
                 return
         super().release()
+
+    __enter__ = acquire
 
 
 class Condition:

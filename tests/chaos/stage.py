@@ -98,7 +98,7 @@ class Stage:
         self.seed, self.kept_parts = seed, kept
         self.rng = random.Random(seed)
         self.trace: list[str] | None = [] if keep else None
-        self._hash = hashlib.sha256()
+        self._notes: list[str] = []
         self.struck: Counter[str] = Counter()
         self.sched = Scheduler(self.rng, self.rng.choice((0.02, 0.1, 0.3)), self.note)
         scheduler.use(self.sched)
@@ -218,7 +218,7 @@ class Stage:
     def note(self, what: str) -> None:
         if self.trace is not None:
             self.trace.append(what)
-        self._hash.update(what.encode())
+        self._notes.append(what)
 
     def note_alike(self, what: str) -> None:
         """As ``note``, of words that may name a file: its directory has another name each time."""
@@ -226,7 +226,7 @@ class Stage:
 
     @property
     def digest(self) -> str:
-        return self._hash.hexdigest()
+        return hashlib.sha256("".join(self._notes).encode()).hexdigest()
 
     def linger(self, seconds: float) -> None:
         """A call that takes its time."""
