@@ -7,6 +7,7 @@ import functools
 import gc
 import itertools
 import json
+import math
 import multiprocessing
 import os
 import sys
@@ -166,6 +167,8 @@ _wanted: list[Callable[[int], bool]] = []
 """Only seeds of which all of these hold are run."""
 PART = 20
 """Seeds that a process runs at a time."""
+MOST_A_SECOND = 20
+"""Seeds that no core runs in a second: --hours never comes to the last one."""
 _FORK = multiprocessing.get_context("fork")
 
 
@@ -174,7 +177,7 @@ def seeds(given: argparse.Namespace) -> Iterator[Outcome]:
     ends = range(given.start, given.start + given.seeds + PART, PART)
     parts = [range(a, min(b, given.start + given.seeds)) for a, b in itertools.pairwise(ends)]
     until = time.monotonic() + given.seconds
-    if given.jobs == 1:
+    if given.jobs == 1 or len(parts) == 1:
         _alone(os.getpid, given)
         yield from itertools.chain.from_iterable(_runs(part, until) for part in parts)
         return
@@ -314,7 +317,11 @@ def main() -> int:
     _tell(done, struck, counts, dollars, failed)
     spent = os.times()
     spent = spent.user + spent.system + spent.children_user + spent.children_system
-    print(f"{time.monotonic() - began:.0f} s, {done / spent:.1f} seeds a second of one core")
+    passed = time.monotonic() - began
+    print(
+        f"{passed:.0f} s, {done / passed:.1f} seeds a second, "
+        f"{done / spent:.1f} a second of processor time"
+    )
     return bool(failed)
 
 
@@ -340,10 +347,16 @@ def _tell(
 
 def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="scripts/chaos", description=__doc__)
-    parser.add_argument("--seeds", type=int, default=100)
+    parser.add_argument(
+        "--seeds", type=int, help="100, and with --hours as many as there is time for"
+    )
     parser.add_argument("--from", type=int, default=1, dest="start", metavar="SEED")
     parser.add_argument("--seconds", type=float, default=float("inf"), help="no seed begins later")
-    parser.add_argument("--jobs", type=int, default=1, help="processes, each on one core")
+    parser.add_argument("--hours", type=float, help="as --seconds")
+    parser.add_argument(
+        "--jobs", type=int, default=len(os.sched_getaffinity(0)),
+        help="processes, each on one core (default: all cores)",
+    )  # fmt: skip
     parser.add_argument("--digests", action="store_true", help="print each seed's trace as a hash")
     parser.add_argument(
         "--two-heads", action="store_true", help="only the seeds whose site has two"
@@ -368,7 +381,13 @@ def _arguments() -> argparse.Namespace:
     )
     parser.add_argument("--sabotage", help=argparse.SUPPRESS)
     parser.add_argument("--trace", action="store_true", help="print all that happens in the one")
-    return parser.parse_args()
+    given = parser.parse_args()
+    if given.hours is not None:
+        given.seconds = given.hours * HOUR
+    if given.seeds is None:
+        most = MOST_A_SECOND * given.jobs * given.seconds
+        given.seeds = 100 if given.hours is None else math.ceil(most)
+    return given
 
 
 def in_its_own_process(module: str, run_it: Callable[[], int]) -> int:

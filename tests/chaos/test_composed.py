@@ -35,14 +35,14 @@ ELSEWHERE = (2000, 3000, 4000)
 
 
 def chaos(*options: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "tests.chaos.run", *options]
+    command = [sys.executable, "-m", "tests.chaos.run", "--jobs", "1", *options]
     return subprocess.run(
         command, cwd=REPO, capture_output=True, text=True, check=False, timeout=patience(900)
     )
 
 
 def test_nothing_is_doubled_orphaned_lost_or_unaccounted() -> None:
-    done = chaos("--seeds", "200", "--seconds", str(2 * SECONDS), "--jobs", "1")
+    done = chaos("--seeds", "200", "--seconds", str(2 * SECONDS))
     assert done.returncode == 0, done.stdout + done.stderr
     assert "failing seeds: none" in done.stdout
     counts = re.findall(r"^ +(\d+)  times one was (?:stopped|started)$", done.stdout, re.MULTILINE)
@@ -55,6 +55,13 @@ def test_a_seed_runs_the_same_each_time() -> None:
     digests = [line for line in first.splitlines() if len(line.split()[-1]) == 64]
     assert len(digests) == 1
     assert digests == [line for line in again.splitlines() if len(line.split()[-1]) == 64]
+
+
+def test_hours_are_as_many_seeds_as_there_is_time_for() -> None:
+    done = chaos("--hours", "0.001", "--jobs", "2")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert re.search(r"^[1-9]\d* seeds, ", done.stdout, re.MULTILINE), done.stdout
+    assert re.search(r"seeds a second, \d+\.\d a second of processor time$", done.stdout.strip())
 
 
 @pytest.mark.release
