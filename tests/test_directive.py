@@ -33,6 +33,14 @@ def said(word: Word, **fields: Any) -> Directive:
     return Directive(**{"word": word, "who": "ann", "since": NOW, "starts": NOW, **fields})
 
 
+def test_an_order_that_was_given_for_at_once_holds_whatever_is_done_to_the_clock() -> None:
+    set_back = NOW - 400
+    order = said(Pause(scope=""))
+    assert order.holds(set_back)
+    assert describe(order, set_back) == "the cluster is paused by ann"
+    assert not said(Pause(scope=""), starts=NOW + 60).holds(NOW)
+
+
 @pytest.mark.parametrize(
     ("word", "stopped"),
     [

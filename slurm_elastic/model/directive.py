@@ -239,7 +239,13 @@ class Directive(Struct, frozen=True, kw_only=True):
 
     def holds(self, now: float) -> bool:
         """Whether the directive is in force at ``now`` (Unix time)."""
-        return self.starts <= now and (self.until is None or now < self.until)
+        return self.has_begun(now) and (self.until is None or now < self.until)
+
+    def has_begun(self, now: float) -> bool:
+        """Whether the directive is in force at ``now`` or was before. One without a later begin is
+        in force at once, also if the clock was ahead when it was given, or was set back since.
+        """
+        return self.starts <= max(self.since, now)
 
     @property
     def ends_by_itself(self) -> bool:
@@ -284,7 +290,7 @@ def describe(directive: Directive, now: float) -> str:
     author and the reason.
     """
     start = clock(directive.starts)
-    if directive.starts > now:
+    if not directive.has_begun(now):
         return f"from {start} on: {stop_reason(directive)}"
     return stop_reason(directive, f" since {start}" if directive.word.is_limit else "")
 
