@@ -177,7 +177,11 @@ def _put_off(rng: random.Random, stage: Stage, job: int) -> None:
 
 
 def _requeue(_rng: random.Random, stage: Stage, job: int) -> None:
-    stage.slurm.requeue(job)
+    stage.slurm.user_requeues = job
+    try:
+        stage.slurm.requeue(job)
+    finally:
+        stage.slurm.user_requeues = 0
 
 
 def _set_limit(rng: random.Random, stage: Stage, job: int) -> None:

@@ -351,12 +351,13 @@ class Saver(FakeCheckpointer):
 class Controller(TimedSlurm):
     """slurmctld. ``trouble`` is "", "stopped", "hung" or "errors"; ``lost_answers`` more commands
     take effect and say that they did not. ``after`` has the job that each waits for, ``by_users``
-    those that users have held, suspended or put off.
+    those that users have held, suspended or put off, ``user_requeues`` is the job that its user
+    requeues just now.
     """
 
     stage: Stage
     trouble = ""
-    lost_answers = 0
+    lost_answers = user_requeues = 0
     quiet = float("-inf")
 
     def __init__(self, *args: Any, **more: Any) -> None:

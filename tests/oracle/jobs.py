@@ -8,6 +8,8 @@ import sqlite3
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
+from slurm_elastic.base.hostlist import expand
+from tests.chaos.drawn_site import is_sold
 from tests.controller.world import BOOT
 
 if TYPE_CHECKING:
@@ -94,6 +96,13 @@ def _is_kept(stage: Stage) -> bool:
     return bool(found.fetchone()[0])
 
 
+def sold_nodes(stage: Stage, cloud: str) -> Iterator[str]:
+    """The nodes for which the cloud has a type of machine."""
+    for pool in stage.config.pools:
+        if pool.cloud == cloud and is_sold(stage.config, pool):
+            yield from expand(pool.nodes)
+
+
 def paid_for_nobody(stage: Stage, node: str, jobs: Sequence[int]) -> str:
     """Why a machine for ``node``, bought for these jobs, serves none of them; "" if it may."""
     if stage.anew_at >= 0:  # another job may have the number of a lost one that asked for it
@@ -116,6 +125,8 @@ def lost_progress(stage: Stage, job: Any, misses: int) -> str:
         return ""
     if not all(_is_sound(stage, name, misses) for name in job.nodes):
         return ""
+    if stage.orders is not None and any(map(stage.orders.books.moves_jobs, job.nodes)):
+        return ""  # an operator wants it to leave, and it has no save
     return f"job {job.id} on {', '.join(job.nodes)} begins anew, and its machines live"
 
 
@@ -131,6 +142,7 @@ def _is_sound(stage: Stage, name: str, misses: int) -> bool:
     machines = [one for one in stage.machines_of(name) if one.address == node.address]
     return any(
         one.id not in stage.accounts[one.cloud].notices
+        and one.id not in stage.books.ever_unheard
         and stage.clouds[one.cloud].omitted[one.id] < misses
         for one in machines
     )

@@ -10,6 +10,8 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
+from msgspec.structs import replace
+
 from slurm_elastic.base.errors import SlurmElasticError
 from slurm_elastic.base.hostlist import expand
 from slurm_elastic.cli import explain as explaining
@@ -91,16 +93,19 @@ def _gauges(
     }
 
 
-def wrongs(config: Config, said: Answers) -> Iterator[str]:
-    """What differs between the screens, or from Slurm."""
+def wrongs(config: Config, said: Answers, *, judges_stuck: bool = True) -> Iterator[str]:
+    """What differs between the screens, or from Slurm. ``judges_stuck``: also which jobs never
+    start by themselves.
+    """
     if said.facts.ledger_error is not None:
         return
     yield from _of_machines(config, said)
     yield from _of_money(said)
     for job in said.jobs.values():
-        yield from _of_job(said, job)
+        yield from _of_job(said, job, judges_stuck=judges_stuck)
     yield from _of_queue(said)
-    yield from _of_stuck(said)
+    if judges_stuck:
+        yield from _of_stuck(said)
 
 
 # machines
@@ -189,7 +194,7 @@ def _of_money(said: Answers) -> Iterator[str]:
 # jobs
 
 
-def _of_job(said: Answers, job: Any) -> Iterator[str]:
+def _of_job(said: Answers, job: Any, *, judges_stuck: bool) -> Iterator[str]:
     state = "waiting" if "PENDING" in job.states else "running"
     row = said.mine.get(job.id)
     if row is None or (row.state, row.slurm_state) != (state, " ".join(sorted(job.states))):
@@ -206,15 +211,17 @@ def _of_job(said: Answers, job: Any) -> Iterator[str]:
     if not all(word in explained.now for word in job.states):
         yield f"job {job.id} is {sorted(job.states)}, explain says {explained.now}"
     own = explained.job
+    if own is not None and not judges_stuck:
+        own = replace(own, stuck=row.stuck)
     if own is None or (own.state, own.reason, own.stuck, own.retry_at) != (
         row.state, row.reason, row.stuck, row.retry_at,
     ):  # fmt: skip
         yield f"job {job.id}: mine says {row}, explain {own}"
     if state == "waiting":
-        yield from _why(said, job, row, explained)
+        yield from _why(said, job, row, explained, judges_stuck=judges_stuck)
 
 
-def _why(said: Answers, job: Any, row: Any, explained: Any) -> Iterator[str]:
+def _why(said: Answers, job: Any, row: Any, explained: Any, *, judges_stuck: bool) -> Iterator[str]:
     """The causes of a wait, by status, mine and explain."""
     partitions = set(job.partitions)
     clouds = {c.name for c in said.status.clouds if c.partition in partitions}
@@ -228,12 +235,17 @@ def _why(said: Answers, job: Any, row: Any, explained: Any) -> Iterator[str]:
     if waiting is None:
         yield f"job {job.id} waits, status does not list it"
         return
-    if waiting.stuck != row.stuck:
+    if judges_stuck and waiting.stuck != row.stuck:
         yield f"job {job.id}: stuck is {waiting.stuck} by status, {row.stuck} by mine"
     told = any("can never start" in text or "is held" in text for text in explained.attention)
-    if told != row.stuck:
+    if judges_stuck and told != row.stuck:
         yield f"job {job.id}: stuck is {row.stuck} by mine, explain says {explained.attention}"
-    if waiting.why and not row.stuck and pools and len(shut) == len(pools):
+    # A budget of its account or user may bar the job, too, and then mine names that one.
+    is_barred = any(
+        of.stop and (of.account == job.account or of.user == job.user) for of in said.status.budgets
+    )
+    is_shut = bool(pools) and len(shut) == len(pools) and not is_barred
+    if waiting.why and not row.stuck and is_shut:
         lacking = [pool.shut for pool in pools if pool.shut not in row.reason]
         if lacking:
             yield f"job {job.id} waits for {lacking} by status, for {row.reason!r} by mine"
