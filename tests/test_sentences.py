@@ -51,7 +51,6 @@ FOREIGN = {
     "ssh (paramiko)": ("base/ssh_errors.py",),
     "sqlite": ("state/store/trouble.py",),
     "CRIU, DMTCP, BLCR and the launchers on nodes": ("policies/checkpoint/unsavable.py",),
-    "journals of earlier releases": ("state/ledger/earlier_rows.py",),
 }
 """Per source the modules that may read its texts. There is no such list for texts of ours."""
 

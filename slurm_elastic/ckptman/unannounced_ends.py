@@ -8,11 +8,9 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterable
-from typing import Any
 
 import msgspec
 
-from slurm_elastic.state.ckptstate.earlier_moves import converted_move
 from slurm_elastic.state.ckptstate.facts import Migration
 from slurm_elastic.state.ledger import Ledger
 
@@ -37,8 +35,7 @@ def unannounced_ends(
     for decision in ledger.decisions.about(SUBJECT, MAX_READ):
         # A detail of another release may lack fields.
         with contextlib.suppress(msgspec.ValidationError):
-            stored = msgspec.convert((decision.detail or {}).get(DETAIL), dict[str, Any])
-            end = converted_move(stored)
+            end = msgspec.convert((decision.detail or {}).get(DETAIL), Migration)
             key = end.run.job, end.run.attempt
             # A run with a stored move is shown as that move, and must not be shown twice.
             if decision.at >= since and key not in moved:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import shutil
 import sqlite3
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -15,7 +14,6 @@ from msgspec.structs import replace
 from slurm_elastic.base.errors import ConfigError
 from slurm_elastic.model.causes import Quoted
 from slurm_elastic.model.causes.hindrances import JobHindered, SaveErrorLasts, SaveObstacleKind
-from slurm_elastic.model.causes.moves import MoveSaveFailed
 from slurm_elastic.model.checkpoint import Image, JobRun
 from slurm_elastic.model.cluster import Notice, NoticeKind
 from slurm_elastic.policies.checkpoint.threat import ThreatCause
@@ -72,14 +70,6 @@ def test_as_old_rows_are_forgotten_a_long_journal_is_begun_anew(
         state.add_suspension(Suspension(job=7, attempt=0, since=1.0))
         state.prune(100.0, {1})
     assert len(list((tmp_path / "journal").glob("*.jsonl"))) == 2
-
-
-def test_a_move_of_an_earlier_release_saves_first(tmp_path: Path) -> None:
-    with contextlib.closing(CheckpointState(tmp_path / "checkpoints.db")) as state:
-        state.put(replace(MOVE, saves=False))
-        in_file(tmp_path, "update migrations set body = json_remove(body, '$.saves')")
-        (found,) = state.migrations()
-    assert found.saves
 
 
 def test_a_state_that_fails_where_its_file_does_has_no_trouble_of_its_own(tmp_path: Path) -> None:
@@ -488,58 +478,25 @@ def test_a_read_that_fails_is_answered_of_memory(enduring: CheckpointState) -> N
         enduring.releases()
 
 
-def test_moves_with_sentences_of_an_earlier_release_are_read_and_go_on(tmp_path: Path) -> None:
-    """The journal was written by a release whose moves had sentences in place of causes."""
-    data = Path(__file__).parents[1] / "data" / "checkpoints-with-sentences"
-    (tmp_path / "journal").mkdir(mode=0o700)
-    shutil.copy(data / "checkpoints-000001.jsonl", tmp_path / "journal")
-    notice = Quoted(text="interruption notice, 2m left")
-    with contextlib.closing(CheckpointState(tmp_path / "checkpoints.db")) as state:
-        moves = {move.run.job: move for move in state.migrations(since=0.0)}
-        assert [moves[job].reason for job in (1, 2, 3, 5)] == [notice] * 4
-        assert str(moves[4].reason).endswith("maximum age of 01:10:00")
-        assert moves[1].note is None
-        assert moves[2].note == Quoted(text="job 2: no answer to the save")
-        assert moves[3].held == FailedRelease(
-            cause=Quoted(text="stale file handle"), pause=30.0, until=1900.0
-        )
-        assert moves[4].held == FailedRelease()
-        assert str(moves[5].note) == "it runs on pub2 after 9.0 s, from save 1"
-        assert [move.run.job for move in state.migrations()] == [1, 2, 3, 4]
-        verdict = state.unsavable()[6]
-        assert verdict.cause == Quoted(text="it holds a lock on a file")
-        assert verdict.remedy == "run it without the lock"
-        failed = replace(moves[2], note=MoveSaveFailed(error="no answer"))
-        state.put(failed)
-        assert state.open_migration(2, 0) == failed
-        assert state.migrations_of(2) == (failed,)
-
-
-def test_an_empty_sentence_of_an_earlier_release_is_read(tmp_path: Path) -> None:
-    with contextlib.closing(CheckpointState(tmp_path / "checkpoints.db")) as state:
-        state.put(MOVE)
-        body = msgspec.to_builtins(MOVE) | {"reason": "", "note": ""}
-        in_file(tmp_path, "update migrations set body = ?", msgspec.json.encode(body).decode())
-        (found,) = state.migrations()
-    assert (found.reason, found.note) == (Quoted(text=""), None)
-
-
-def test_a_release_that_kept_sentences_refuses_causes(
+def test_a_release_refuses_the_files_of_a_later_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It could not decode them, and says so in a sentence instead."""
     path = tmp_path / "checkpoints.db"
+    later = replace(SCHEMA, version=SCHEMA.version + 1)
+    monkeypatch.setattr(ckptstate, "SCHEMA", later)
     with contextlib.closing(CheckpointState(path)) as state:
         state.put(MOVE)
-    monkeypatch.setattr(ckptstate, "SCHEMA", replace(SCHEMA, version=6))
+    monkeypatch.setattr(ckptstate, "SCHEMA", SCHEMA)
     for is_there in (True, False):
         # The journal alone says which release wrote it, if the database is gone.
         if not is_there:
             path.unlink()
         for read_only in (False, True):
-            with pytest.raises(ConfigError, match="has schema 8, this release knows schemas up to"):
+            with pytest.raises(
+                ConfigError, match="has schema 2, this release knows schemas up to 1"
+            ):
                 CheckpointState(path, read_only=read_only)
     assert not path.exists()
-    monkeypatch.setattr(ckptstate, "SCHEMA", SCHEMA)
+    monkeypatch.setattr(ckptstate, "SCHEMA", later)
     with contextlib.closing(CheckpointState(path)) as state:
         assert state.migrations() == (MOVE,)

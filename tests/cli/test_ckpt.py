@@ -21,6 +21,7 @@ from slurm_elastic.config.checkpoint import CheckpointSettings, PoolCheckpoint
 from slurm_elastic.config.configfile import load
 from slurm_elastic.config.job_checkpoint import resolve, resolve_for
 from slurm_elastic.model.causes import Quoted
+from slurm_elastic.model.causes.hindrances import JobHindered, SaveObstacleKind
 from slurm_elastic.model.checkpoint import JobRun
 from slurm_elastic.model.cluster import Notice, NoticeKind
 from slurm_elastic.model.slurm import SlurmJob, SlurmNode
@@ -263,18 +264,19 @@ def test_list_says_which_jobs_cannot_be_saved_and_what_would_help(
         memory.put_verdict(
             UnsavableRun(
                 job=8, label="8_3", attempt=0, method="criu", at=time.time(),
-                cause=Quoted(text="it holds a lock on a file"), stored_remedy="run it without the lock",
+                cause=JobHindered(obstacle=SaveObstacleKind.FILE_LOCK),
             )
         )  # fmt: skip
     assert run(config, "list") == 0
     said = capsys.readouterr().out
     assert "Jobs that cannot be saved" in said
     assert "8_3  criu" in said
-    assert "it holds a lock on a file" in " ".join(said.split())
+    assert "it holds a" in said
     assert max(len(line) for line in said.splitlines()) <= 80
     assert run(config, "list", "--json") == 0
     (one,) = json.loads(capsys.readouterr().out)["unsavable"]
-    assert (one["job"], one["advice"]) == (8, "run it without the lock")
+    assert one["job"] == 8
+    assert one["advice"].startswith("run it without the lock")
 
 
 def test_a_service_that_never_ran_is_said(config: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -30,7 +30,7 @@ from slurm_elastic.cli.status_screen import SHORT, WIDE, Screen
 from slurm_elastic.cli.status_tables import render
 from slurm_elastic.config import PoolSettings
 from slurm_elastic.config.policies import Budget, SitePolicies
-from slurm_elastic.model.causes import Quoted
+from slurm_elastic.model.causes.hindrances import SaveErrorLasts
 from slurm_elastic.model.cluster import Limits, Location, Notice, NoticeKind
 from slurm_elastic.model.directive import Departure, Directive
 from slurm_elastic.model.slurm import SlurmNode
@@ -222,8 +222,7 @@ def test_notices_saves_moves_and_orders_of_others_are_no_part(
                 attempt=0,
                 method="x",
                 at=NOW,
-                cause=Quoted(text="why"),
-                stored_remedy="what",
+                cause=SaveErrorLasts(error="why"),
             ),
         ),
     )

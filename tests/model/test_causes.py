@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import typing
 from collections.abc import Iterator
 from enum import Enum
@@ -17,8 +16,6 @@ from slurm_elastic.model.causes.deadline import Deadline
 from slurm_elastic.model.causes.pool_failures import BootsFailed, MachinesFailed
 from slurm_elastic.model.causes.run_starts import RunStart
 
-EARLIER = Path(__file__).parents[1] / "data" / "checkpoints-with-sentences" / "causes.jsonl"
-"""Written by a release whose checkpoint causes had texts in place of causes."""
 GOLDEN = Path(__file__).parents[1] / "golden" / "causes.txt"
 """Each cause with its sentences. ``pytest tests/model/test_causes.py --update-screens`` writes it
 anew: read each line that changed.
@@ -108,7 +105,7 @@ def test_a_cause_is_kept_whole_and_has_a_sentence(kind: type[Cause]) -> None:
 def test_no_two_causes_read_alike() -> None:
     sentences = [str(example(kind)) for kind in KINDS]
     repeated = {one for one in sentences if sentences.count(one) > 1}
-    # What a cloud, Slurm or an earlier release said is quoted as it is.
+    # What a cloud or Slurm said is quoted as it is.
     quoted = {"aws-1", "aws-1: aws-1"}
     assert repeated <= quoted
 
@@ -116,14 +113,6 @@ def test_no_two_causes_read_alike() -> None:
 def test_a_text_that_is_no_cause_is_refused() -> None:
     with pytest.raises(msgspec.ValidationError):
         decoded('{"kind":"of-tomorrow"}')
-
-
-@pytest.mark.parametrize("line", EARLIER.read_text().splitlines())
-def test_a_cause_with_a_text_in_place_of_a_cause_keeps_its_sentence(line: str) -> None:
-    earlier = json.loads(line)
-    cause = decoded(json.dumps(earlier["cause"]))
-    assert str(cause) == earlier["sentence"]
-    assert decoded(encoded(cause)) == cause
 
 
 def test_a_text_in_place_of_another_field_is_refused() -> None:

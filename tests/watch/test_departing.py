@@ -11,6 +11,7 @@ from msgspec.structs import replace
 from status_cases import NOW, config, job, node
 
 from slurm_elastic.model.causes import Quoted
+from slurm_elastic.model.causes.hindrances import JobHindered, SaveObstacleKind
 from slurm_elastic.model.cluster import Notice, NoticeKind
 from slurm_elastic.model.directive import Departure, Directive, ReplacementMachine, Replacements
 from slurm_elastic.model.slurm import SlurmNode
@@ -26,8 +27,8 @@ from slurm_elastic.watch.view.checkpoints import CheckpointFacts
 from slurm_elastic.watch.view.rows import AttentionLevel
 
 UNSAVABLE = UnsavableRun(
-    job=42, label="42", attempt=0, method="criu", at=NOW, cause=Quoted(text="it holds a lock on a file"),
-    stored_remedy="run it without",
+    job=42, label="42", attempt=0, method="criu", at=NOW,
+    cause=JobHindered(obstacle=SaveObstacleKind.FILE_LOCK),
 )  # fmt: skip
 
 

@@ -10,7 +10,6 @@ import msgspec
 
 from slurm_elastic.model.causes.cause import Cause, Quoted
 from slurm_elastic.model.causes.composed import AnyCause
-from slurm_elastic.model.causes.earlier_texts import converted, with_quoted
 from slurm_elastic.model.causes.machine_ends import MachineEnd
 from slurm_elastic.model.causes.repairs import Repair
 from slurm_elastic.model.causes.saves import JobSave
@@ -28,13 +27,8 @@ def encoded(cause: Cause) -> str:
 
 
 def decoded(text: str) -> AnyCause:
-    """Decode a text of ``encoded``, also a text of an earlier release in which a text stands in
-    place of an inner cause. msgspec.ValidationError for any other text.
-    """
-    try:
-        return _decoder().decode(text)
-    except msgspec.ValidationError:
-        return msgspec.convert(converted(msgspec.json.decode(text)), AnyCause)  # type: ignore[no-any-return]
+    """Decode a text of ``encoded``. msgspec.ValidationError for any other text."""
+    return _decoder().decode(text)
 
 
 __all__ = [
@@ -46,5 +40,4 @@ __all__ = [
     "Repair",
     "decoded",
     "encoded",
-    "with_quoted",
 ]

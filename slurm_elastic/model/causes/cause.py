@@ -34,8 +34,8 @@ class Cause(Struct, frozen=True, kw_only=True, tag_field="kind", tag=_tag):
 
 
 class Quoted(Cause, frozen=True, kw_only=True):
-    """A cause of which only the sentence is known, because it is from a journal of an earlier
-    release or from code without a class for it.
+    """A cause of which only the sentence is known, such as the error text of a cloud or the reason
+    that a person gave.
     """
 
     text: str

@@ -5,10 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from enum import StrEnum
 
-from msgspec import field
-
 from slurm_elastic.base.pages import page
-from slurm_elastic.model.causes.cause import Cause, Quoted
+from slurm_elastic.model.causes.cause import Cause
 from slurm_elastic.model.causes.save_refusals import ONE_NODE
 
 SAVE_ITSELF = f"save its state yourself: --comment=ckpt=signal ({page('checkpointing')})"
@@ -256,20 +254,13 @@ Hindrance = JobHindered | SaveErrorLasts
 
 
 class JobUnsavable(Cause, frozen=True, kw_only=True):
-    """The job cannot be saved. ``remedy``: only with a cause that an earlier release wrote."""
+    """The job cannot be saved."""
 
-    cause: Quoted | Hindrance = field(name="why")
-    remedy: str = ""
+    cause: Hindrance
 
     @property
     def words(self) -> str:
-        advice = remedy_of(self.cause, self.remedy)
-        return f"it cannot be saved: {self.cause}. It would help to {advice}"
-
-
-def remedy_of(cause: Quoted | Hindrance, stored: str) -> str:
-    """The advice against the cause. If the cause is quoted, only the ``stored`` text is known."""
-    return stored if isinstance(cause, Quoted) else cause.remedy
+        return f"it cannot be saved: {self.cause}. It would help to {self.cause.remedy}"
 
 
 SavabilityStep = JobUnsavable | Hindrance

@@ -17,6 +17,7 @@ service can stop the other.
 
 from __future__ import annotations
 
+import functools
 import sqlite3
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -29,7 +30,6 @@ from msgspec.structs import replace
 
 from slurm_elastic.model.checkpoint import Image
 from slurm_elastic.model.job_key import JobKey
-from slurm_elastic.state.ckptstate.earlier_moves import decoded_move, decoded_verdict
 from slurm_elastic.state.ckptstate.facts import (
     AvoidedNodes,
     Migration,
@@ -415,8 +415,14 @@ def _notice_of(row: _Row) -> RecordedNotice:
     return replace(recorded, closed=row["closed"])
 
 
+@functools.cache
+def _move_decoder() -> msgspec.json.Decoder[Migration]:
+    """Made at first use: it takes 10 ms, which a command without a move to show need not wait."""
+    return msgspec.json.Decoder(Migration)
+
+
 def _migration_of(row: _Row) -> Migration:
-    return decoded_move(row["body"])
+    return _move_decoder().decode(row["body"])
 
 
 def _past_move_of(row: _Row) -> _PastMove | None:
@@ -442,7 +448,7 @@ _KEYED = {
     ),
     "runs": KeyedTable("migrations", _past_move_of),
     "images": KeyedTable("images", _body_of(Image)),
-    "unsavable": KeyedTable("unsavable", lambda row: decoded_verdict(row["body"])),
+    "unsavable": KeyedTable("unsavable", _body_of(UnsavableRun)),
     "suspensions": KeyedTable("suspensions", _body_of(Suspension)),
     "avoided": KeyedTable("avoided", _body_of(AvoidedNodes)),
     "releases": KeyedTable("releases", lambda row: row["node"]),

@@ -6,8 +6,8 @@ from enum import StrEnum
 
 from msgspec import Struct, field
 
-from slurm_elastic.model.causes import AnyCause, Quoted
-from slurm_elastic.model.causes.hindrances import Hindrance, remedy_of
+from slurm_elastic.model.causes import AnyCause
+from slurm_elastic.model.causes.hindrances import Hindrance
 from slurm_elastic.model.causes.threats import MoveReason
 from slurm_elastic.model.checkpoint import Image, JobRun
 from slurm_elastic.model.cluster import Notice, NoticeKind
@@ -40,7 +40,7 @@ class FailedRelease(Struct, frozen=True, kw_only=True):
     ``until`` when (Unix time) it is not tried again, after a ``pause`` (s).
     """
 
-    cause: AnyCause | None = field(default=None, name="why")
+    cause: AnyCause | None = None
     pause: float = 0.0
     until: float = 0.0
 
@@ -132,9 +132,8 @@ class Migration(Struct, frozen=True, kw_only=True):
 
 
 class UnsavableRun(Struct, frozen=True, kw_only=True):
-    """A run of a job that cannot be saved. ``stored_remedy``: only with a cause that an earlier
-    release wrote. ``at``: when we found out (Unix time). ``moved``: the job was requeued to
-    machines that are not taken away.
+    """A run of a job that cannot be saved. ``at``: when we found out (Unix time).
+    ``moved``: the job was requeued to machines that are not taken away.
     """
 
     job: int
@@ -142,14 +141,13 @@ class UnsavableRun(Struct, frozen=True, kw_only=True):
     attempt: int
     method: str
     at: float
-    cause: Quoted | Hindrance = field(name="why")
-    stored_remedy: str = field(default="", name="remedy")
+    cause: Hindrance
     moved: bool = False
 
     @property
     def remedy(self) -> str:
         """What its user can do, to stand after "it would help to"."""
-        return remedy_of(self.cause, self.stored_remedy)
+        return self.cause.remedy
 
 
 class Suspension(Struct, frozen=True, kw_only=True):

@@ -8,9 +8,7 @@ FILE = "checkpoints.db"
 SCHEMA = Schema(
     name="file of checkpoints",
     maker="slurm-elastic-ckptman",
-    version=8,  # 8: the nodes that a job avoids
-    adoptable_versions=range(1, 5),
-    former_names={"rescues": "migrations"},
+    version=1,
     # Columns that win over the file: the service wrote them while it had no file, so they are
     # newer.
     newer_wins={

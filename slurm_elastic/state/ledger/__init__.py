@@ -15,7 +15,7 @@ with the tables below. Times are Unix seconds, prices dollars per hour, lists an
       accounts (who pays it: policies.money.account_budgets), stopping, stopped, born (``stops``),
       tunnel_key, reservation, and what the configuration said when it was bought:
       billing_increment, disk_price, on_demand_price
-    exclusions         kind and scope (key), until, because, code, count, since, pool, about:
+    exclusions         kind and scope (key), until, cause, code, count, since, pool, about:
                        offers, pools and nodes that must not be used now (model.Exclusion);
                        cool-downs stay for a while after their end
     directives         number (key), word, who, since, starts, until, reason: operators' directives

@@ -23,7 +23,7 @@ from slurm_elastic.state.ledger.usage import UsageRows
 from slurm_elastic.state.store.store import Store, Table
 from slurm_elastic.state.store.view import OF_LIST, to_json
 
-EXCLUSION_COLUMNS = "kind, scope, until, because, code, count, since, pool, about"
+EXCLUSION_COLUMNS = "kind, scope, until, cause, code, count, since, pool, about"
 
 
 def _counts(earlier: Sequence[Exclusion], new: Sequence[Exclusion]) -> dict[str, float]:
@@ -49,7 +49,7 @@ def exclusion_from(row: sqlite3.Row) -> Exclusion:
         kind=ExclusionKind(row["kind"]),
         scope=row["scope"],
         until=row["until"],
-        cause=decoded(row["because"]),
+        cause=decoded(row["cause"]),
         code=row["code"],
         count=row["count"],
         since=row["since"],

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from slurm_elastic.state.ledger.earlier_rows import EARLIER_ROWS
 from slurm_elastic.state.store.view import Schema
 
 _STATEMENTS = (
@@ -64,7 +63,7 @@ _STATEMENTS = (
         kind text not null,
         scope text not null,
         until real not null,
-        because text not null, -- the cause; a column named cause had sentences until schema 18
+        cause text not null,
         code text not null,
         count integer not null,
         since real not null,
@@ -219,8 +218,7 @@ _NONE = "where 0 = :since"
 LEDGER = Schema(
     name="ledger",
     maker="the daemon",
-    version=24,
-    adoptable_versions=range(12, 17),
+    version=1,
     statements=_STATEMENTS,
     unjournaled_tables=frozenset({"heartbeats", "health", "decision_subjects"}),
     numbered_tables=frozenset({"decisions"}),
@@ -244,10 +242,9 @@ LEDGER = Schema(
         "machines": (
             "state", "address", "last_seen", "misses", "suspending", "ended", "cause", "registered",
         ),
-        "exclusions": ("until", "because", "code", "count", "since", "pool", "about"),
+        "exclusions": ("until", "cause", "code", "count", "since", "pool", "about"),
         "runs": ("end",),
         "drains": ("end",),
     },
-    row_translators=EARLIER_ROWS,
     clearable_tables=frozenset({"exclusions", "unhelped_jobs"}),
 )  # fmt: skip

@@ -27,7 +27,6 @@ from msgspec.structs import replace
 
 from slurm_elastic.base import writing
 from slurm_elastic.base.errors import SlurmElasticError
-from slurm_elastic.state.store.before import is_before
 from slurm_elastic.state.store.disk import Disk
 from slurm_elastic.state.store.journal import (
     Applied,
@@ -318,15 +317,9 @@ def _require_newer(source: Path, part: _Part) -> None:
 
 
 def _is_alone(memory: Memory) -> bool:
-    """Whether the file has rows that are in no journal: the journal is gone, or a release without a
-    journal wrote the file.
-    """
-    path, schema = memory
-    if not path.exists() or not journal_of(path).segments():
-        return path.exists()
-    with contextlib.suppress(sqlite3.DatabaseError):  # a damaged file is rebuilt anyway
-        return is_before(path, schema)
-    return False
+    """Whether the file has rows that are in no journal, because the journal is gone."""
+    path, _ = memory
+    return path.exists() and not journal_of(path).segments()
 
 
 def _parts(source: Path, file: BinaryIO, memories: Sequence[Memory]) -> list[_Part]:

@@ -18,7 +18,6 @@ from typing import IO
 
 from slurm_elastic.base import writing
 from slurm_elastic.state.store import view
-from slurm_elastic.state.store.before import carry_over, is_before, put_by
 from slurm_elastic.state.store.journal import (
     NOWHERE,
     Applied,
@@ -90,12 +89,11 @@ class Disk:
         if self.identity != CLOSED:
             self.db.close()
             self.identity = CLOSED
-        begins = not self.journal.segments()
-        if begins:
+        if not self.journal.segments():
             self._begin()
         try:
             if torn or not self._is_sound():
-                self._anew(taken=begins)
+                self._anew()
             self._take(view.open_writer(self.path, self.timeout_s))
         except sqlite3.DatabaseError as error:
             if kind_of(error) is TroubleKind.CORRUPT:
@@ -105,7 +103,7 @@ class Disk:
                 )
             elif getattr(error, "sqlite_errorcode", 0) & 0xFF != sqlite3.SQLITE_IOERR:
                 raise  # an I/O error is left: another process lost -wal, so rebuild the view
-            self._anew(taken=begins)
+            self._anew()
             self._take(view.open_writer(self.path, self.timeout_s))
         self.position = self.journal.applied().position
         try:
@@ -141,30 +139,21 @@ class Disk:
         return is_same and is_whole and version == self.schema.version
 
     def _begin(self) -> None:
-        """Write the first segment: from a view whose journal is gone, from the file of a release
-        without a journal, or empty.
-        """
+        """Write the first segment: from a view whose journal is gone, or empty."""
         if not self.begins:
             raise sqlite3.OperationalError(f"there is no {self.schema.name} at the moment")
-        is_view = self.path.exists() and not is_before(self.path, self.schema)
+        is_view = self.path.exists() and view.has_rows(self.path, self.schema)
         with contextlib.closing(
             view.connect(self.path) if is_view else view.open_memory(self.schema)
         ) as rows:
-            if self.path.exists() and not is_view:
-                carry_over(self.path, self.schema, rows)
             number = max(self.journal.applied().position.number, view.least(rows, self.schema))
             self.journal.begin(
                 view.begin_of(rows, self.schema), view.rows_of(rows, self.schema), number,
                 time.time(),
             )  # fmt: skip
 
-    def _anew(self, *, taken: bool) -> None:
-        """Rebuild the view from the journal. ``taken``: the rows of a file without a journal were
-        just written to the journal.
-        """
-        with contextlib.suppress(sqlite3.DatabaseError):
-            if self.path.exists() and is_before(self.path, self.schema):
-                put_by(self.path, None if taken else self.journal)
+    def _anew(self) -> None:
+        """Rebuild the view from the journal."""
         # The process that renamed a segment may have been killed before it synced the directory.
         writing.require_synced(self.journal.directory)
         began = time.monotonic()

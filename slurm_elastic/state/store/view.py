@@ -42,13 +42,13 @@ _NUMBERED = 20
 class Schema(Struct, frozen=True, kw_only=True):
     """One memory: its ``name``, the service that makes it, and its tables.
 
-    ``adoptable_versions``: versions of files without a journal that this release takes over; later
-    versions only have more tables or columns. ``unjournaled_tables``: tables without journal lines,
+    ``version``: the first release has 1, and a release with other tables or columns has the next
+    number. ``unjournaled_tables``: tables without journal lines,
     because the service writes their rows again and again. ``numbered_tables``: tables whose ``id``
     the view assigns. ``recent_rows``: per table the condition (``:since``) for the rows that
     ``state.store.endurance`` keeps in memory. ``newer_wins``: columns for which a value found while
     the journal was unreadable replaces the journal's value. ``clearable_tables``: tables from which
-    a person may delete rows. ``former_names``: table names of earlier releases and their names now.
+    a person may delete rows.
     ``row_translators``: per table, how a row of an earlier release becomes a row of this release.
     ``reset_columns``: counters, with the values to which a rebuilt view resets them.
     """
@@ -56,14 +56,12 @@ class Schema(Struct, frozen=True, kw_only=True):
     name: str
     maker: str
     version: int
-    adoptable_versions: range
     statements: tuple[str, ...]
     unjournaled_tables: frozenset[str] = frozenset()
     numbered_tables: frozenset[str] = frozenset()
     recent_rows: Mapping[str, str] = field(default_factory=dict)
     newer_wins: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     clearable_tables: frozenset[str] = frozenset()
-    former_names: Mapping[str, str] = field(default_factory=dict)
     row_translators: Mapping[str, Callable[[Mapping[str, Any]], Mapping[str, Any]]] = field(
         default_factory=dict
     )
@@ -164,6 +162,17 @@ def version_of(db: sqlite3.Connection, path: Path, schema: Schema) -> int:
     return version
 
 
+def has_rows(path: Path, schema: Schema) -> bool:
+    """Whether the file is a view, and not an empty file. Raises sqlite3.DatabaseError for another
+    program's database.
+    """
+    with contextlib.closing(connect(path)) as db:
+        version = version_of(db, path, schema)
+        if not version and tables_of(db):
+            raise sqlite3.DatabaseError(f"{path} is a database, and no {schema.name}")
+        return version > 0
+
+
 def require_known(version: int, path: Path, schema: Schema) -> None:
     """Raise ConfigError for the schema of a later release."""
     if version > schema.version:
@@ -229,8 +238,7 @@ class Filler:
         """
         place = first_id(number)
         for fact in facts:
-            rows, named = fact.rows, fact.put or fact.drop
-            table = self._schema.former_names.get(named, named)
+            rows, table = fact.rows, fact.put or fact.drop
             if table not in self._columns:
                 continue
             if fact.drop:
@@ -316,7 +324,6 @@ def fact_row(row: sqlite3.Row | Mapping[str, Any]) -> dict[str, Any]:
 
 def key_of(schema: Schema, table: str, row: Mapping[str, Any]) -> tuple[object, ...]:
     """The table and the key of a row; the table alone if the view assigns the row's id."""
-    table = schema.former_names.get(table, table)
     has_key = table in columns_of(schema) and table not in schema.numbered_tables
     return (table, *(row.get(key) for key in keys_of(schema, table))) if has_key else (table,)
 

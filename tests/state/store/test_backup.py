@@ -174,33 +174,18 @@ def test_a_segment_that_was_copied_while_it_was_written_is_put_back(
         backup.put_back(copy, [(other, LEDGER)], older=False)
 
 
-@pytest.mark.parametrize(
-    ("is_before", "is_begun"),
-    [(False, False), (True, False), (True, True)],
-    ids=["no journal", "of a release without one", "of such a release, beside a journal"],
-)
 def test_rows_that_are_in_no_journal_are_not_given_up_unasked(
-    path: Path, other: Path, tmp_path: Path, is_before: bool, is_begun: bool
+    path: Path, other: Path, tmp_path: Path
 ) -> None:
     export = tmp_path / "export"
     backup.export([(path, LEDGER)], export)
-    if is_begun:
-        Ledger(other).close()
-        shutil.move(other.parent / "journal", tmp_path / "empty")
-        other.unlink()
     with closing(Ledger(other)) as ledger:
         ledger.requeues.lift(9, 0, T0)
     shutil.rmtree(other.parent / "journal")
-    if is_begun:
-        shutil.move(tmp_path / "empty", other.parent / "journal")
-    if is_before:
-        with closing(sqlite3.connect(other)) as db:
-            db.execute("pragma user_version = 16")
     with pytest.raises(SlurmElasticError, match="in no journal"):
         backup.put_back(export, [(other, LEDGER)], older=False)
     backup.put_back(export, [(other, LEDGER)], older=True)
     assert jobs(other) == [0, 1, 2]
-    assert other.with_name("ledger.db.before-journal").exists() == is_before
 
 
 def test_an_export_is_put_back_where_it_was_made_as_long_as_nothing_was_written_since(

@@ -10,7 +10,7 @@ from slurm_elastic.state.store.journal import Fact
 from slurm_elastic.state.store.view import Filler, Schema
 
 MARKS = Schema(
-    name="marks", maker="the test", version=1, adoptable_versions=range(0),
+    name="marks", maker="the test", version=1,
     statements=("create table marks (id integer primary key, mark text)",),
     numbered_tables=frozenset({"marks"}),
 )  # fmt: skip

@@ -36,8 +36,6 @@ from slurm_elastic.state.store import backup, disk, view
 from slurm_elastic.state.store.journal import Begin, Fact, Journal, JournalLine, line_of
 from slurm_elastic.state.store.shared_journal import journal_of
 
-DATA = Path(__file__).parents[2] / "data"
-
 
 @pytest.fixture
 def path(tmp_path: Path) -> Path:
@@ -199,22 +197,6 @@ def test_decisions_of_one_transaction_keep_their_order(path: Path) -> None:
         assert [str(one.reason) for one in ledger.decisions.about("pub1")] == list("abc")
     with closing(made_anew(path)) as ledger:
         assert reasons(ledger) == list("abc")
-
-
-def test_decisions_of_a_large_ledger_of_before_are_followed_by_new_ones(path: Path) -> None:
-    with closing(sqlite3.connect(path)) as db:
-        db.executescript((DATA / "ledger-before-journal.sql").read_text())
-        for number in (1048576, 1048577, 5_000_000):
-            db.execute(
-                "insert into decisions (id, at, correlation, kind, subjects, reason) "
-                "values (?, ?, 'c', 'k', '[]', ?)",
-                (number, T0, f"old {number}"),
-            )
-        db.commit()
-    with closing(Ledger(path)) as ledger:
-        for number in range(5):
-            ledger.decisions.record(*told(f"new {number}"))
-        assert reasons(ledger)[-6:] == ["old 5000000", *(f"new {n}" for n in range(5))]
 
 
 def test_a_journal_that_was_removed_while_nothing_ran_is_begun_with_higher_numbers(
@@ -869,7 +851,7 @@ def export_of(tmp_path: Path, *lines: JournalLine) -> Path:
         ([JournalLine(n=9, begin=Begin(memory="ledger", schema=99, rows=0))], "has schema 99"),
         (
             [
-                JournalLine(n=9, begin=Begin(memory="ledger", schema=17, rows=1)),
+                JournalLine(n=9, begin=Begin(memory="ledger", schema=1, rows=1)),
                 JournalLine(n=9, facts=(Fact(put="machines", rows=[{"id": "i-1"}]),)),
             ],
             "cannot be taken",
@@ -1003,27 +985,10 @@ def test_an_export_that_lacks_rows_of_its_beginning_is_not_put_back(
     path: Path, tmp_path: Path, lacking: int
 ) -> None:
     export = export_of(
-        tmp_path, JournalLine(n=9, begin=Begin(memory="ledger", schema=17, rows=lacking))
+        tmp_path, JournalLine(n=9, begin=Begin(memory="ledger", schema=1, rows=lacking))
     )
     with pytest.raises(SlurmElasticError, match=f"lacks {lacking} rows of the ledger"):
         backup.put_back(export, [(path, LEDGER)], older=False)
-
-
-@pytest.mark.parametrize("written", ["ledger.db", "ledger.db-wal"])
-def test_a_file_that_an_earlier_release_wrote_beside_the_journal_is_not_put_by(
-    path: Path, written: str
-) -> None:
-    with closing(sqlite3.connect(path)) as db:
-        db.executescript((DATA / "ledger-before-journal.sql").read_text())
-    Ledger(path).close()
-    without_view(path)
-    os.rename(path.with_name("ledger.db.before-journal"), path)
-    path.with_name("ledger.db-wal").touch()
-    later = time.time() + 5
-    os.utime(path.with_name(written), (later, later))
-    with pytest.raises(ConfigError, match="was written by a release without a journal after"):
-        Ledger(path)
-    assert path.exists()
 
 
 def test_both_memories_are_put_back_on_a_head_that_never_ran(tmp_path: Path) -> None:

@@ -27,7 +27,7 @@ from slurm_elastic.state.store.store import KeyedTable, Reader, Store, Table
 from slurm_elastic.state.store.view import Schema, transaction
 
 NOTES = Schema(
-    name="notes", maker="the test", version=1, adoptable_versions=range(0),
+    name="notes", maker="the test", version=1,
     statements=("create table notes (text text primary key, other text) without rowid",),
 )  # fmt: skip
 LATER = replace(NOTES, version=2, statements=(*NOTES.statements, "create table more (x)"))
@@ -474,7 +474,7 @@ def read_as_nobody(path: Path) -> str:
         "from slurm_elastic.base.errors import SlurmElasticError\n"
         "from slurm_elastic.state.store.store import Reader\n"
         "from slurm_elastic.state.store.view import Schema\n"
-        f"schema = Schema(name='notes', maker='the test', version=1, adoptable_versions=range(0), "
+        f"schema = Schema(name='notes', maker='the test', version=1, "
         f"statements={NOTES.statements!r})\n"
         "os.setgid(65534); os.setuid(65534)\n"
         "try:\n"

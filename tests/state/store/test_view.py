@@ -71,3 +71,17 @@ def test_a_file_of_a_later_release_is_let_go(path: Path) -> None:
     with pytest.raises(ConfigError, match="has schema 99") as refused:
         view.open_reader(path, LEDGER)
     assert held(path.parent) == [], refused.value
+
+
+@pytest.mark.parametrize("is_empty", [False, True], ids=["another program's", "empty"])
+def test_a_file_without_our_tables_is_begun_only_if_it_is_empty(path: Path, is_empty: bool) -> None:
+    file = path.with_name("other.db")
+    with closing(sqlite3.connect(file)) as db:
+        db.execute("create table precious (x)")
+        if is_empty:
+            db.execute("drop table precious")
+    if is_empty:
+        Ledger(file).close()
+        return
+    with pytest.raises(sqlite3.DatabaseError, match="is a database, and no ledger"):
+        Ledger(file)
