@@ -65,17 +65,6 @@ HISTOGRAMS = {
     "migration_seconds": "From the decision to move a job to its next run, by cause.",
 }
 
-OLD_NAMES = {
-    "ckpt_migrations": "ckpt_rescues",
-    "migration_seconds": "rescue_seconds",
-    "migrations_open": "rescues_open",
-}
-"""Names before 0.1.0. For one release they are exported beside the new ones, and the databases may
-have counts under them.
-"""
-OLD_LABELS = {"why": "reason"}
-"""Names of labels before 0.1.0, under which the ledger may have counts."""
-
 Labels = Mapping[str, str]
 
 
@@ -307,7 +296,6 @@ def _migrations(facts: Facts) -> Iterator[Metric]:
         ({}, float(sum(not move.is_over for move in checkpoints.migrations)))
     ]
     yield _gauge("migrations_open", "Jobs that are being moved off a machine.", under_way)
-    yield _gauge(OLD_NAMES["migrations_open"], _old("migrations_open"), under_way)
     yield _gauge(
         "notices_open", "Open notices about machines.", [({}, float(len(checkpoints.warned)))]
     )
@@ -334,42 +322,25 @@ def _counted(config: Config) -> Iterator[Metric]:
         contextlib.closing(CheckpointState(config.state / FILE, read_only=True)) as state,
     ):
         counts.update(state.counters())
-    renamed = {old: new for new, old in OLD_NAMES.items()}
     kept: dict[str, defaultdict[tuple[str, tuple[tuple[str, str], ...]], float]] = {}
     for name, value in counts.items():
         parsed = _SERIES.fullmatch(name)
         if parsed is None:
             continue
-        labels = tuple(
-            (OLD_LABELS.get(key, key), _unescaped(word))
-            for key, word in _LABEL.findall(parsed[3] or "")
-        )
-        plain = parsed[1].removesuffix("_total")
-        sums = kept.setdefault(renamed.get(plain, plain), defaultdict(float))
+        labels = tuple((key, _unescaped(word)) for key, word in _LABEL.findall(parsed[3] or ""))
+        sums = kept.setdefault(parsed[1].removesuffix("_total"), defaultdict(float))
         sums[parsed[2] or "", labels] += value
     samples = {
         name: [(suffix, dict(labels), value) for (suffix, labels), value in sums.items()]
         for name, sums in kept.items()
     }
-    for name, help_text in _with_old(COUNTERS):
+    for name, help_text in COUNTERS.items():
         metric = Metric(PREFIX + name, help_text, "counter")
-        for _, labelled, value in samples.get(renamed.get(name, name), ()):
+        for _, labelled, value in samples.get(name, ()):
             metric.add_sample(f"{PREFIX}{name}_total", labelled, value)
         yield metric
-    for name, help_text in _with_old(HISTOGRAMS):
-        now = renamed.get(name, name)
-        yield _histogram(name, help_text, BUCKETS[now], samples.get(now, ()))
-
-
-def _with_old(help_texts: Mapping[str, str]) -> Iterator[tuple[str, str]]:
-    for name, text in help_texts.items():
-        yield name, text
-        if name in OLD_NAMES:
-            yield OLD_NAMES[name], _old(name)
-
-
-def _old(name: str) -> str:
-    return f"The name of {PREFIX}{name} before 0.1.0; it goes with the next release."
+    for name, help_text in HISTOGRAMS.items():
+        yield _histogram(name, help_text, BUCKETS[name], samples.get(name, ()))
 
 
 def _histogram(

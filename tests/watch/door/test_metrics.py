@@ -44,7 +44,6 @@ from slurm_elastic.watch.door.metrics import (
     COUNTERS,
     HISTOGRAMS,
     MAX_OFFERS,
-    OLD_NAMES,
     PREFIX,
     node_states,
     text,
@@ -317,44 +316,6 @@ def test_every_metric_of_the_page_is_there_and_no_other(site: Config, ledger: Le
     assert there == said
     assert {f"{PREFIX}{name}_total" for name in COUNTERS} <= there
     assert {f"{PREFIX}{name}" for name in HISTOGRAMS} <= there
-
-
-def test_an_old_name_says_the_same_with_all_that_was_counted_under_it(
-    site: Config, ledger: Ledger
-) -> None:
-    """Also what the last release has counted, which is in the database by that name."""
-    everything(site, ledger)
-    before: defaultdict[str, float] = defaultdict(float)
-    observe(before, "migration_seconds", 20.0, cause="reclaim")
-    state = CheckpointState(site.state / FILE)
-    state.count({
-        **{name.replace("migration", "rescue"): value for name, value in before.items()},
-        'ckpt_rescues_total{method="criu",outcome="back"}': 2.0,
-    })  # fmt: skip
-    state.close()
-    found = text(site, NOW)
-    values = samples(found)
-    assert values[f'{PREFIX}ckpt_migrations_total{{method="criu",outcome="back"}}'] == 3.0
-    assert values[f'{PREFIX}migration_seconds_count{{cause="reclaim"}}'] == 2.0
-    for new, old in OLD_NAMES.items():
-        assert f"# HELP {PREFIX}{old}" in found.decode()
-        mine = {n: v for n, v in values.items() if n.startswith(PREFIX + new)}
-        assert mine
-        assert {n: v for n, v in values.items() if n.startswith(PREFIX + old)} == {
-            name.replace(new, old): value for name, value in mine.items()
-        }
-
-
-def test_counts_under_an_old_label_are_added_to_those_under_the_new_one(
-    site: Config, ledger: Ledger
-) -> None:
-    everything(site, ledger)
-    labels = {"cloud": "aws", "market": "spot", "pool": "general"}
-    ledger.usage.count({series("ended", why="lost", **labels): 2.0})
-    values = samples(text(site, NOW))
-    spot = 'cloud="aws",market="spot",pool="general"'
-    assert values[f'{PREFIX}ended_total{{{spot},reason="lost"}}'] == 3.0
-    assert [name for name in values if "why=" in name] == []
 
 
 def test_the_unit_of_the_timer_writes_what_node_exporter_reads(
