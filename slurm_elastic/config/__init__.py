@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, ClassVar
+from typing import Annotated
 
 from msgspec import Meta, Struct, field
 from msgspec.structs import replace
@@ -26,7 +26,6 @@ from slurm_elastic.config.clouds import (
     default_listing_lag,
 )
 from slurm_elastic.config.copying import CopySettings
-from slurm_elastic.config.gone import Gone
 from slurm_elastic.config.joining import Join
 from slurm_elastic.config.numbers import (
     Count,
@@ -219,8 +218,6 @@ class PoolSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
 
 class Config(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The whole file. Of equally good clouds or pools, the first in the file is taken first."""
-
-    gone: ClassVar[Gone] = {"metrics": "slurm-elastic-metrics.timer writes them to a file"}
 
     cluster: Cluster
     clouds: Annotated[tuple[CloudSettings, ...], Meta(min_length=1)]

@@ -7,7 +7,6 @@ from typing import Annotated, ClassVar
 
 from msgspec import Meta, Struct, field
 
-from slurm_elastic.config.gone import Gone
 from slurm_elastic.config.numbers import Count, Port, Seconds
 from slurm_elastic.policies.checkpoint.unsavable import Unsavable
 
@@ -88,10 +87,6 @@ class PriceSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
 class BlcrSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Method ``blcr`` reaches its nodes by SSH, as root or as a user who may call setpriv(1)."""
 
-    gone: ClassVar[Gone] = {
-        "timeout": "10 s to connect",
-        "connections": "32 connections are kept open at most",
-    }
     timeout: ClassVar[float] = 10.0
     """Seconds to connect. Nodes are near, and a save has no time to wait for a slow node."""
     connections: ClassVar[int] = 32
@@ -118,10 +113,6 @@ OrNone = Annotated[str, Meta(extra={"none": True})]
 
 class CheckpointSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """How jobs are saved, and moved off machines that are taken away."""
-
-    gone: ClassVar[Gone] = {
-        "patience": "a stopped job whose move does not happen continues after 10 minutes"
-    }
 
     policy: str = "first_of(on_notice, daly)"
     """Change it when jobs lose too much at a crash, or saves cost more than they are worth."""

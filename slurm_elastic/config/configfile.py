@@ -137,8 +137,6 @@ def _require_new_keys(document: yaml_document.YamlDocument) -> None:
         key.path: renamed_keys.sentence(document.locate(key.path), key.new)
         for key in renamed_keys.find(document.value)
     }
-    for path in renamed_keys.bids_in(document.value):
-        sentences[path] = renamed_keys.bid_sentence(document.locate(path))
     if sentences:
         raise ConfigError(*(
             f"{document.source}:{document.line(path)}: {text}" for path, text in sentences.items()

@@ -1,8 +1,7 @@
 """Keys that a release has removed from the configuration. A file that still has one works as
 before, with a warning.
 
-A struct's ``gone`` says for each of its former keys what is true now. The reasons are in
-docs/design/21-a-key-says-when-to-change-it.md.
+A struct's class variable ``gone`` says for each of its former keys what is true now.
 """
 
 from __future__ import annotations
@@ -10,9 +9,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 Gone = Mapping[str, str]
-SINCE = "0.1.0"  # the release that removed all of them
 
 
 def farewell(key: str, now: str) -> str:
     """The warning for a file that still has the key."""
-    return f"the key {key} was removed in release {SINCE} and does nothing: {now}; take it out"
+    return f"the key {key} was removed and does nothing: {now}; take it out"

@@ -7,7 +7,6 @@ from typing import Annotated, ClassVar
 
 from msgspec import Meta, Struct, field
 
-from slurm_elastic.config.gone import Gone
 from slurm_elastic.config.numbers import Port, Seconds
 
 CONSOLE = "console"
@@ -21,10 +20,6 @@ MUNGE_KEY = "munge key"
 class Ssh(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The head copies Slurm's secret (munge key, or a cloud's slurm.jwks) to machines by SSH."""
 
-    gone: ClassVar[Gone] = {
-        "timeout": "one try at one machine may take 20 s",
-        "at_once": "10 machines are served at a time",
-    }
     timeout: ClassVar[float] = 20.0
     """Seconds for one try at one machine. A machine that is up answers within one second. The next
     try follows anyway, until the node's ``resume_timeout``.

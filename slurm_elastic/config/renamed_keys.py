@@ -1,19 +1,14 @@
 """Keys of the configuration with a new name. A file with an old name is refused; the error names
 the new one, and ``slurm-elastic conf upgrade`` writes it into the file.
 
-CHANGELOG.md has the same table. Add a row here and there when a key gets another name.
-
-``BIDS`` is no new name: the site's bid became a key of pools.
+Add a row here and a line to CHANGELOG.md when a released key gets another name.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 from msgspec import Struct
-
-_EVERYWHERE = ("clouds", "pools")
-"""Lists whose entries may have a section of the first level, too."""
 
 
 class RenamedKey(Struct, frozen=True, kw_only=True):
@@ -52,89 +47,29 @@ class FoundKey(Struct, frozen=True, kw_only=True):
     has_new: bool
 
 
-RENAMED = (
-    RenamedKey(old="who", new="allow", also_in=("clouds",)),
-    RenamedKey(old="books", new="accounting"),
-    RenamedKey(old="slurm.machine_reasons", new="replace_reasons"),
-    RenamedKey(old="timings.reconcile", new="reconcile_interval"),
-    RenamedKey(old="timings.cooldown_max", new="max_cooldown"),
-    RenamedKey(old="timings.grace", new="orphan_timeout"),
-    RenamedKey(old="timings.boot_failures", new="max_boot_failures"),
-    RenamedKey(old="timings.heartbeat_stale", new="daemon_timeout"),
-    RenamedKey(old="policies.look", new="poll_interval"),
-    RenamedKey(old="policies.order", new="machine_order", also_in=_EVERYWHERE),
-    RenamedKey(old="policies.lease", new="billing_increment", also_in=_EVERYWHERE),
-    RenamedKey(old="policies.boot", new="expected_boot_time", also_in=_EVERYWHERE),
-    RenamedKey(old="policies.windows", new="start_windows", also_in=_EVERYWHERE),
-    RenamedKey(old="pools.policies.min_idle", new="min_idle_machines"),
-    RenamedKey(old="join.network.ports", new="head_ports"),
-    RenamedKey(old="join.network.trusted", new="trusted_networks"),
-    RenamedKey(old="checkpoint.at_limit", new="at_time_limit", also_in=("pools",)),
-    RenamedKey(old="checkpoint.probe", new="probe_after"),
-    RenamedKey(old="checkpoint.keep", new="keep_images"),
-    RenamedKey(old="checkpoint.parallel", new="max_parallel"),
-    RenamedKey(old="checkpoint.period", new="poll_interval"),
-    RenamedKey(old="checkpoint.expected", new="expected_duration"),
-    RenamedKey(old="checkpoint.slack", new="deadline_margin"),
-    RenamedKey(old="checkpoint.notices.queue", new="queue_url"),
-    RenamedKey(old="checkpoint.notices.cloud", new="queue_cloud"),
-    RenamedKey(old="checkpoint.notices.clouds", new="poll_clouds"),
-    RenamedKey(old="checkpoint.notices.every", new="poll_interval"),
-    RenamedKey(old="checkpoint.prices.every", new="poll_interval"),
-    RenamedKey(old="notify.again", new="repeat_interval"),
-    RenamedKey(old="clouds.timeout", new="api_timeout"),
-    RenamedKey(old="clouds.pending_limit", new="pending_timeout", provider="opennebula"),
-    RenamedKey(old="clouds.auth", new="auth_file", provider="opennebula"),
-    RenamedKey(old="clouds.schedule_wait", new="schedule_timeout", provider="openstack"),
-    RenamedKey(old="clouds.storage", new="storage_pool", provider="libvirt"),
-    RenamedKey(old="clouds.domain", new="domain_file", provider="libvirt"),
-    RenamedKey(old="clouds.credentials", new="credentials_file", provider="redfish"),
-    RenamedKey(old="clouds.claims", new="claims_file", provider="redfish"),
-    RenamedKey(old="clouds.on_wait", new="power_on_timeout", provider="redfish"),
-    RenamedKey(old="clouds.off_wait", new="power_off_timeout", provider="redfish"),
-    RenamedKey(old="pools.stopped", new="max_stopped"),
-    RenamedKey(old="pools.instance_types.most", new="max_types"),
-)
-
-BIDS = (("checkpoint", "prices", "bid_price"), ("checkpoint", "prices", "bid"))
-"""The former places of one bid for all pools."""
-
-_MISSING = object()
-_BY_PLACE = {place: row for row in RENAMED for place in row.places}
+RENAMED: tuple[RenamedKey, ...] = ()
 
 
-def find(value: object, path: tuple[str | int, ...] = (), provider: str = "") -> Iterator[FoundKey]:
+def find(value: object) -> Iterator[FoundKey]:
     """All old keys in the plain values of a file."""
+    return _find(value, {place: row for row in RENAMED for place in row.places}, (), "")
+
+
+def _find(
+    value: object, by_place: Mapping[str, RenamedKey], path: tuple[str | int, ...], provider: str
+) -> Iterator[FoundKey]:
     if isinstance(value, list):
         for number, item in enumerate(value):
-            yield from find(item, (*path, number), provider)
+            yield from _find(item, by_place, (*path, number), provider)
     if not isinstance(value, dict):
         return
     if path[:1] == ("clouds",) and len(path) == len(("clouds", 0)):
         provider = str(value.get("provider", ""))
     for key, inner in value.items():
-        row = _BY_PLACE.get(_place((*path, key)))
+        row = by_place.get(_place((*path, key)))
         if row is not None and row.provider in ("", provider):
             yield FoundKey(path=(*path, key), new=row.new, has_new=row.new in value)
-        yield from find(inner, (*path, key), provider)
-
-
-def bids_in(value: object) -> Iterator[tuple[str, str, str]]:
-    """The places among ``BIDS`` that the plain values of a file have."""
-    for path in BIDS:
-        here = value
-        for key in path:
-            here = here.get(key, _MISSING) if isinstance(here, dict) else _MISSING
-        if here is not _MISSING:
-            yield path
-
-
-def bid_sentence(place: str) -> str:
-    """The error about a bid at a place in a file."""
-    return (
-        f"{place} is now max_price of each pool with spot machines, such as"
-        " `max_price: {spot: 0.05}`; `slurm-elastic conf upgrade` rewrites the file"
-    )
+        yield from _find(inner, by_place, (*path, key), provider)
 
 
 def sentence(place: str, new: str) -> str:

@@ -2,22 +2,13 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
-
 from msgspec import Struct
 
-from slurm_elastic.config.gone import Gone
 from slurm_elastic.config.numbers import Count, Seconds, SlurmSeconds, SuspendSeconds
 
 
 class Timings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """All values are seconds, except ``max_boot_failures``."""
-
-    gone: ClassVar[Gone] = {
-        "misses": "a machine is gone after 3 lists in a row without it",
-        "transient_deadline": "calls that a cloud is too busy for are repeated for 60 s, and for "
-        "no longer than half of its resume_timeout",
-    }
 
     suspend_time: SuspendSeconds = 600.0
     """Change it when jobs come in gaps of another length: a longer time keeps machines for the next

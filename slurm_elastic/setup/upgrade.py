@@ -1,11 +1,8 @@
-"""Gives the old keys in a configuration file their new names, and pools the former bid of the whole
-site. All other text stays as it is.
-"""
+"""Gives the old keys in a configuration file their new names. All other text stays as it is."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
 
 from msgspec import Struct
 
@@ -16,7 +13,7 @@ from slurm_elastic.setup import edit
 
 
 class UpgradedText(Struct, frozen=True, kw_only=True):
-    """The new text, and a line about each key that was renamed or moved."""
+    """The new text, and a line about each key that was renamed."""
 
     text: str
     changes: tuple[str, ...]
@@ -41,49 +38,7 @@ def upgraded(text: str, source: str) -> UpgradedText:
     if read(new_text, source).value != _renamed(document.value, (), new_names):
         raise ConfigError(f"{source}: the old keys cannot be told apart; rename them by hand")
     changes = [f"{_place(document, key)}: {key.path[-1]} is now {key.new}" for key in found_keys]
-    new_text, moved_bids = _with_bids_of_pools(new_text, source)
-    return UpgradedText(text=new_text, changes=(*changes, *moved_bids))
-
-
-def _with_bids_of_pools(text: str, source: str) -> tuple[str, tuple[str, ...]]:
-    """Write a bid of the whole site into each pool that buys spot machines and has no bound."""
-    document = read(text, source)
-    paths = tuple(renamed_keys.bids_in(document.value))
-    if not paths:
-        return text, ()
-    if len(paths) > 1:
-        bids = (f"{source}:{document.line(path)}: {path[-1]}" for path in paths)
-        raise ConfigError(f"{' and '.join(bids)} are one price; take out one of them")
-    values: Any = document.value  # the paths exist, so all levels above them are mappings
-    bid = values["checkpoint"]["prices"][paths[0][-1]]
-    pools = values.get("pools")
-    numbers = [
-        number
-        for number, pool in enumerate(pools if isinstance(pools, list) else ())
-        if isinstance(pool, dict)
-        and isinstance(pool.get("markets"), list)
-        and "spot" in pool["markets"]
-        and "max_price" not in pool
-    ]
-    text = edit.put(text, paths[0], None)
-    for number in numbers:
-        text = edit.put(text, ("pools", number, "max_price"), {"spot": bid})
-    expected = [
-        {**pool, "max_price": {"spot": bid}} if number in numbers else pool
-        for number, pool in enumerate(pools if isinstance(pools, list) else ())
-    ]
-    # Pools may share an anchor, and then all of them would get the price of one.
-    moved: Any = read(text, source).value
-    if numbers and moved["pools"] != expected:
-        raise ConfigError(
-            f"{source}:{document.line(paths[0])}: {document.locate(paths[0])} cannot be moved into"
-            " the pools, because an anchor shares them; write max_price: {spot: "
-            f"{bid}}} into each pool with spot machines by hand, and take this key out"
-        )
-    names = [str(pools[number].get("name", number)) for number in numbers]
-    moved_to = f"max_price of pool {', '.join(names)}" if names else "gone: no pool needs it"
-    place = f"{source}:{document.line(paths[0])}: {document.locate(paths[0])}"
-    return text, (f"{place} is now {moved_to}",)
+    return UpgradedText(text=new_text, changes=tuple(changes))
 
 
 def _collision(document: YamlDocument, key: renamed_keys.FoundKey) -> str:

@@ -13,16 +13,26 @@ import yaml
 
 from slurm_elastic.base.errors import ConfigError
 from slurm_elastic.cli.main import main
-from slurm_elastic.config import configfile
-from slurm_elastic.config.reference import keys
-from slurm_elastic.config.renamed_keys import RENAMED, RenamedKey
-from slurm_elastic.model.cluster import Market
-from slurm_elastic.model.max_price import MaxPrice
+from slurm_elastic.config import configfile, renamed_keys
+from slurm_elastic.config.renamed_keys import RenamedKey
 from slurm_elastic.setup.upgrade import UpgradedText, upgraded
 
 ROOT = Path(__file__).parents[2]
 EXAMPLE = (ROOT / "etc" / "slurm-elastic.yaml").read_text()
 LISTS = ("clouds", "pools")
+RENAMED = (
+    RenamedKey(old="who", new="allow", also_in=("clouds",)),
+    RenamedKey(old="timings.grace", new="orphan_timeout"),
+    RenamedKey(old="policies.lease", new="billing_increment", also_in=LISTS),
+    RenamedKey(old="clouds.timeout", new="api_timeout"),
+    RenamedKey(old="clouds.auth", new="auth_file", provider="opennebula"),
+)
+"""Names as a later release may have them. The first release has no old ones."""
+
+
+@pytest.fixture(autouse=True)
+def _renamed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(renamed_keys, "RENAMED", RENAMED)
 
 
 def with_old_key(row: RenamedKey, place: str, *, with_new: bool = False) -> str:
@@ -80,29 +90,6 @@ def test_a_file_with_both_names_is_not_changed(
     assert (file.read_text(), [f.name for f in tmp_path.iterdir()]) == (text, ["site.yaml"])
 
 
-def test_the_new_keys_exist_and_the_old_ones_do_not() -> None:
-    places = {re.sub(r"clouds \(\w+\)", "clouds", key.place) for key in keys()}
-    sections = {".".join(p.split(".")[:n]) for p in places for n in range(1, 5)}
-    for row in RENAMED:
-        assert row.new_place in places | sections
-        by_provider = {k.place for k in keys() if row.provider in k.place}
-        assert row.old.replace("clouds", f"clouds ({row.provider})") not in by_provider
-        assert row.old not in places | sections
-
-
-def test_no_new_name_is_an_old_one_at_the_same_place() -> None:
-    places = [place for row in RENAMED for place in row.places]
-    assert len(places) == len(set(places))
-    assert {row.new_place for row in RENAMED}.isdisjoint(places)
-
-
-def test_the_changelog_has_the_same_table() -> None:
-    text = (ROOT / "CHANGELOG.md").read_text()
-    section = text.split("#### Keys of the configuration\n")[1].split("####")[0]
-    rows = re.findall(r"^\| `([\w.]+)` \| `([\w.]+)` \|$", section, re.M)
-    assert rows == [(row.old, row.new_place) for row in RENAMED]
-
-
 # Whole files
 
 OLD = ROOT / "tests" / "data" / "config" / "old-keys.yaml"
@@ -149,9 +136,9 @@ def test_upgrade_keeps_comments_order_and_spelling(seed: int) -> None:
     written: list[str] = []
     for line in OLD.read_text().splitlines():
         while rng.random() < 0.2:
-            written.append(rng.choice(["", "#", "   # look: 5s", "# \u00fcber 'who:' {"]))
+            written.append(rng.choice(["", "#", "   # lease: 5s", "# \u00fcber 'who:' {"]))
         quoted = re.sub(r"^( *)(\w+):", rng.choice([r"\1\2:", r'\1"\2":', r"\1'\2' :"]), line)
-        written.append(quoted + rng.choice(["", " ", "   # stopped: 1"]) * bool(line))
+        written.append(quoted + rng.choice(["", " ", "   # grace: 1"]) * bool(line))
     old = rng.choice(["\n", "\r\n"]).join(written)
     new = upgraded(old, "site.yaml").text
     assert configfile.parse(new, "site.yaml") == configfile.parse(
@@ -170,7 +157,7 @@ def test_a_link_stays_a_link_and_a_byte_order_mark_stays(tmp_path: Path) -> None
     link.symlink_to("real.yaml")
     assert main(["--config", str(link), "conf", "upgrade"]) == 0
     assert os.readlink(link) == "real.yaml"
-    assert (tmp_path / "real.yaml").read_bytes().startswith(b"\xef\xbb\xbf# A site")
+    assert (tmp_path / "real.yaml").read_bytes().startswith(b"\xef\xbb\xbf# Some keys")
     configfile.load(link)
 
 
@@ -198,69 +185,8 @@ def test_a_file_that_cannot_be_rewritten_stays(text: str, told: str, tmp_path: P
 
 
 def test_another_packages_cloud_keeps_its_own_key_of_that_name() -> None:
-    text = "clouds:\n- {name: far, provider: libcloud, credentials: /etc/far.json}\n"
+    text = "clouds:\n- {name: far, provider: libcloud, auth: /etc/far.json}\n"
     assert upgraded(text, "site.yaml").changes == ()
-
-
-# one bid of the whole site
-
-
-@pytest.mark.parametrize("key", ["bid", "bid_price"])
-def test_a_bid_of_the_site_is_refused_and_becomes_a_bid_of_the_pools_with_spot(
-    key: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    file = tmp_path / "site.yaml"
-    bid = f"\ncheckpoint:\n  prices: {{{key}: 0.05, poll_interval: 2m}}   # our bid\n"
-    example = EXAMPLE.replace("    max_price: 0.25 ", "    # max_price: 0.25 ")
-    file.write_text(example + bid)
-    command = ["--config", str(file), "conf"]
-    assert main([*command, "show"]) == 2
-    sentence = f"checkpoint.prices.{key} is now max_price of each pool with spot machines"
-    assert sentence in capsys.readouterr().err
-    assert main([*command, "upgrade"]) == 0
-    assert f"checkpoint.prices.{key} is now max_price of pool compute" in capsys.readouterr().out
-    config = configfile.load(file)
-    pools = {pool.name: pool.max_price for pool in config.pools}
-    assert (
-        {name for name, max_price in pools.items() if max_price == MaxPrice(spot=0.05)}
-        == {pool.name for pool in config.pools if Market.SPOT in pool.markets}
-        != set()
-    )
-    assert comments(file.read_text()) == comments(example + bid)
-    assert config.checkpoint.prices.poll_interval == 120
-
-
-def test_a_pool_with_a_highest_price_keeps_it() -> None:
-    pools = (
-        "pools:\n- {name: p, markets: [spot], max_price: 0.2}\n- {name: q, markets: [on-demand]}\n"
-    )
-    upgrade = upgraded(f"checkpoint: {{prices: {{bid_price: 0.05}}}}\n{pools}", "site.yaml")
-    assert upgrade.text.strip() == pools.strip()
-    assert upgrade.changes == (
-        "site.yaml:1: checkpoint.prices.bid_price is now gone: no pool needs it",
-    )
-
-
-def test_a_bid_that_an_anchor_would_give_to_other_pools_is_moved_by_hand(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    text = (
-        "checkpoint: {prices: {bid: 0.05}}\n"
-        "pools:\n- &a {name: p, markets: [spot]}\n- <<: *a\n  name: q\n  markets: [on-demand]\n"
-    )
-    file = tmp_path / "site.yaml"
-    file.write_text(text)
-    assert main(["--config", str(file), "conf", "upgrade"]) == 2
-    message = capsys.readouterr().err
-    assert "site.yaml:1: checkpoint.prices.bid cannot be moved into the pools" in message
-    assert "write max_price: {spot: 0.05} into each pool with spot machines by hand" in message
-    assert (file.read_text(), [f.name for f in tmp_path.iterdir()]) == (text, ["site.yaml"])
-
-
-def test_two_bids_of_the_site_are_refused() -> None:
-    text = "checkpoint: {prices: {bid: 0.05, bid_price: 0.07}}\npools: [{markets: [spot]}]\n"
-    with pytest.raises(ConfigError, match="are one price; take out one of them"):
-        upgraded(text, "site.yaml")
 
 
 def test_a_file_that_the_services_would_still_refuse_is_not_written(

@@ -27,7 +27,6 @@ from slurm_elastic.config.clouds import CloudSettings
 from slurm_elastic.config.configfile import load
 from slurm_elastic.config.decode import Conversion
 from slurm_elastic.config.problems import Problems
-from slurm_elastic.config.renamed_keys import RENAMED
 from slurm_elastic.config.schema import schema
 
 ROOT = Path(__file__).parents[2]
@@ -169,9 +168,6 @@ clouds: [{name: c, provider: fake, location: public, types: {t: {cpus: 2, memory
 pools: [{name: p, cloud: c, nodes: n1, cpus: 2, memory: 4G}]
 """
 DIFFERENCES = {
-    "a removed key: the reader accepts it with a warning": (
-        "timings: {misses: 3}", False, True,
-    ),
     "a whole number written as 4.0": (
         "pools: [{name: p, cloud: c, nodes: n1, cpus: 2.0, memory: 4G}]", True, False,
     ),
@@ -210,12 +206,6 @@ def test_the_page_lists_them() -> None:
 
 
 # what an editor shows
-
-
-def test_old_names_are_not_offered() -> None:
-    names = {name for d in SCHEMA["$defs"].values() for name in d.get("properties", ())}  # type: ignore[attr-defined]
-    assert "misses" not in names
-    assert RENAMED
 
 
 def test_every_key_has_its_sentence_and_choices() -> None:

@@ -7,7 +7,6 @@ from typing import Annotated, ClassVar
 from msgspec import Meta
 
 from slurm_elastic.config.clouds import CloudSettings, InstanceType, without_spot
-from slurm_elastic.config.gone import Gone
 from slurm_elastic.config.numbers import Seconds
 from slurm_elastic.model.cluster import Market
 
@@ -28,7 +27,6 @@ class HostsCloud(CloudSettings, frozen=True, kw_only=True, forbid_unknown_fields
     head has, too.
     """
 
-    gone: ClassVar[Gone] = {"threads": "16 hosts are asked at a time"}
     threads: ClassVar[int] = 16
     """How many hosts are asked at the same time. Each BMC answers for itself, so a hundred hosts
     take seconds.

@@ -11,7 +11,6 @@ from msgspec import Meta, Struct
 from slurm_elastic.config import Config
 from slurm_elastic.config.clouds import CloudSettings, without_spot
 from slurm_elastic.config.document import KeyPath, shown
-from slurm_elastic.config.gone import Gone
 from slurm_elastic.config.numbers import Seconds
 from slurm_elastic.config.partial import Draft
 from slurm_elastic.model.cluster import Market
@@ -48,7 +47,6 @@ class HostedCloud(CloudSettings, frozen=True, kw_only=True, forbid_unknown_field
     define.
     """
 
-    gone: ClassVar[Gone] = {"threads": "4 calls are made at a time on one host"}
     threads: ClassVar[int] = 4
     """Calls at the same time on one host. More would not help: the host's disk creates one machine
     after the other.

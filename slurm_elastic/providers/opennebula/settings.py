@@ -7,7 +7,6 @@ from typing import Annotated, ClassVar
 from msgspec import Meta, field
 
 from slurm_elastic.config.clouds import CloudSettings, InstanceType, without_spot
-from slurm_elastic.config.gone import Gone
 from slurm_elastic.config.numbers import Seconds
 from slurm_elastic.model.cluster import Market
 
@@ -52,7 +51,6 @@ class OpenNebulaCloud(
     image_datastore: Annotated[int, Meta(ge=0)] = 1
     """Change it when `image upload` should bring images into another datastore."""
 
-    gone: ClassVar[Gone] = {"threads": "10 calls are made at a time"}
     threads: ClassVar[int] = 10
     """Calls at the same time. oned serves 15 clients by default, and others need some of them."""
     needs_types: ClassVar[bool] = True

@@ -7,7 +7,6 @@ from typing import ClassVar
 from msgspec import field
 
 from slurm_elastic.config.clouds import ONE_ZONE, CloudSettings, InstanceType, without_spot
-from slurm_elastic.config.gone import Gone
 from slurm_elastic.config.numbers import Seconds
 from slurm_elastic.model.cluster import Market
 
@@ -59,7 +58,6 @@ class OpenStackCloud(
     listing_lag: Seconds | None = None
     """Change it when nova's message bus or what is before it answers later than after a minute."""
 
-    gone: ClassVar[Gone] = {"threads": "8 calls are made at a time"}
     threads: ClassVar[int] = 8
     """Calls at the same time. nova creates machines in parallel; beyond this number it only queues
     them.

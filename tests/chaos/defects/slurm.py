@@ -7,7 +7,6 @@ from typing import Any
 
 from slurm_elastic.cli import conf_upgrade
 from slurm_elastic.model import directive, gres
-from slurm_elastic.setup import upgrade
 from slurm_elastic.simulate import jobs
 from slurm_elastic.slurm.client import command, requested_job
 from slurm_elastic.slurm.conf import check, default_memory, gresconf, topology
@@ -51,15 +50,6 @@ def gpus_of_a_node_are_a_gres_without_a_name(_stage: Any) -> None:
 def price_names_clouds_that_may_lose_the_job(_stage: Any) -> None:
     """The filter gives no spot machine to a job that may not be requeued."""
     rewrite(sbatch_rules.open_clouds, ("(requeue or not _has_spot(config, cloud))", "True"))
-
-
-@found_by(
-    "tests/config/test_renamed_keys.py::"
-    "test_a_bid_that_an_anchor_would_give_to_other_pools_is_moved_by_hand"
-)
-def a_bid_is_moved_into_an_anchor(_stage: Any) -> None:
-    """All pools that share the anchor get it."""
-    rewrite(upgrade._with_bids_of_pools, ('numbers and moved["pools"] != expected', "False"))
 
 
 @found_by(
