@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from msgspec import field
-
 from slurm_elastic.base.hostlist import compress
 from slurm_elastic.base.units import brief
 from slurm_elastic.model.causes.cause import Cause, Quoted
@@ -16,7 +14,7 @@ class JobNotHelped(Cause, frozen=True, kw_only=True):
     refusal, or the event that ends the job.
     """
 
-    cause: SaveRefusal | JobThreat = field(name="reason")
+    cause: SaveRefusal | JobThreat
 
     @property
     def words(self) -> str:
@@ -36,7 +34,7 @@ class SlurmRefused(Cause, frozen=True, kw_only=True):
 class NodeThreatened(Cause, frozen=True, kw_only=True):
     """The node's machine goes away or reaches its planned end, by a threat's ``cause``."""
 
-    cause: JobThreat = field(name="reason")
+    cause: JobThreat
 
     @property
     def words(self) -> str:
@@ -217,7 +215,7 @@ class SuspendedAgain(Cause, frozen=True, kw_only=True):
 class SaveMade(Cause, frozen=True, kw_only=True):
     """Save ``number`` of the job is complete. ``cause``: why it was made."""
 
-    cause: MoveReason = field(name="reason")
+    cause: MoveReason
     number: int
     size_bytes: int
     took_s: float

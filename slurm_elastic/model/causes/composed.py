@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from msgspec import Struct, field
+from msgspec import Struct
 
 from slurm_elastic.base.units import counted, format_moment, money
 from slurm_elastic.model.causes.cause import Cause, Quoted
@@ -98,9 +98,9 @@ class NeverTogether(Cause, frozen=True, kw_only=True):
 
     cloud: str
     wanted: int
-    max_nodes: int = field(name="most")
+    max_nodes: int
     bound: AnyCause | None
-    consequence: str = field(default="", name="then")
+    consequence: str = ""
 
     @property
     def words(self) -> str:
@@ -118,7 +118,7 @@ class NeverInTime(Cause, frozen=True, kw_only=True):
 
     cloud: str
     end: ReservationEnds
-    consequence: str = field(default="", name="then")
+    consequence: str = ""
 
     @property
     def words(self) -> str:
@@ -136,7 +136,7 @@ class NotYetInTime(Cause, frozen=True, kw_only=True):
     cloud: str
     end: ReservationEnds
     begins_at: float
-    consequence: str = field(default="", name="then")
+    consequence: str = ""
 
     @property
     def words(self) -> str:
@@ -154,7 +154,7 @@ NeverHere = NeverTogether | NeverInTime
 class OffersRefused(Struct, frozen=True, kw_only=True):
     """``count`` offers with the same cause. ``first_offer``: the ``Offer.key`` of the first one."""
 
-    first_offer: str = field(name="first")
+    first_offer: str
     count: int
     cause: AnyCause
 
@@ -171,7 +171,7 @@ class NoOfferServes(Cause, frozen=True, kw_only=True):
     """
 
     groups: tuple[OffersRefused, ...]
-    more_offers: int = field(default=0, name="more")
+    more_offers: int = 0
     more_causes: int = 0
     pool: str = ""
     lacking: int = 0
@@ -219,7 +219,7 @@ class NodeFailed(Cause, frozen=True, kw_only=True):
     """Slurm took the node of ``machine`` out of service. ``cause``: why."""
 
     machine: str
-    cause: NodeIll | Quoted = field(name="explanation")
+    cause: NodeIll | Quoted
 
     @property
     def words(self) -> str:
@@ -229,7 +229,7 @@ class NodeFailed(Cause, frozen=True, kw_only=True):
 class StoppedMachineUnwanted(Cause, frozen=True, kw_only=True):
     """We will not start the stopped machine again. ``cause``: why."""
 
-    cause: Unwanted | StoppedByOrder = field(name="because")
+    cause: Unwanted | StoppedByOrder
 
     @property
     def words(self) -> str:
@@ -272,7 +272,7 @@ class OrderOver(Cause, frozen=True, kw_only=True):
     """
 
     number: int
-    order_text: str = field(name="told")
+    order_text: str
 
     @property
     def words(self) -> str:
@@ -313,7 +313,7 @@ class TagsNotBelieved(Cause, frozen=True, kw_only=True):
     """
 
     cause: AnyCause
-    contradiction: str = field(name="doubt")
+    contradiction: str
 
     @property
     def words(self) -> str:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from msgspec import field
-
 from slurm_elastic.base.units import brief, counted, money
 from slurm_elastic.model.causes.cause import Cause
 from slurm_elastic.model.directive import scope_in_words
@@ -16,7 +14,7 @@ class FewFree(Cause, frozen=True, kw_only=True):
 
     cloud: str
     free: int
-    cloud_message: str = field(default="", name="said")
+    cloud_message: str = ""
 
     @property
     def words(self) -> str:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from msgspec import field
-
 from slurm_elastic.base.units import brief
 from slurm_elastic.model.causes.cause import Cause
 
@@ -136,7 +134,7 @@ class EndConfirmed(Cause, frozen=True, kw_only=True):
 class NotListed(Cause, frozen=True, kw_only=True):
     """The machine was missing in the cloud's list ``missed_listings`` times in a row."""
 
-    missed_listings: int = field(name="times")
+    missed_listings: int
     was_stopped: bool = False
 
     @property

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from msgspec import field
-
 from slurm_elastic.base.hostlist import compress
 from slurm_elastic.base.units import brief
 from slurm_elastic.model.causes.cause import Cause, Quoted
@@ -31,7 +29,7 @@ from slurm_elastic.model.causes.waits import WaitHint
 class MovePlanned(Cause, frozen=True, kw_only=True):
     """The move begins. ``cause``: what threatens the job."""
 
-    cause: MoveReason = field(name="reason")
+    cause: MoveReason
 
     @property
     def words(self) -> str:
@@ -186,7 +184,7 @@ SaveObstacle = (
 class NoImage(Cause, frozen=True, kw_only=True):
     """No save is possible, for a ``cause``, and the job has no image. ``runs``: its run exists."""
 
-    cause: SaveObstacle = field(name="reason")
+    cause: SaveObstacle
     runs: bool
 
     @property
@@ -198,7 +196,7 @@ class NoImage(Cause, frozen=True, kw_only=True):
 class MoveNotNeeded(Cause, frozen=True, kw_only=True):
     """No save is possible, for a ``cause``, but the machine stays while a job runs on it."""
 
-    cause: SaveObstacle = field(name="reason")
+    cause: SaveObstacle
     runs: bool
 
     @property
@@ -209,7 +207,7 @@ class MoveNotNeeded(Cause, frozen=True, kw_only=True):
 class OlderImage(Cause, frozen=True, kw_only=True):
     """No save is possible, for a ``cause``: the job continues from save ``number``."""
 
-    cause: SaveObstacle = field(name="reason")
+    cause: SaveObstacle
     number: int
     age_s: float
 
@@ -293,7 +291,7 @@ class JobRunsAgain(Cause, frozen=True, kw_only=True):
 class LostJobRuns(Cause, frozen=True, kw_only=True):
     """The job runs on ``nodes`` after its run ended without a notice, for a ``cause``."""
 
-    cause: Quoted | MachineLostUnannounced | RunEndedUnannounced = field(name="reason")
+    cause: Quoted | MachineLostUnannounced | RunEndedUnannounced
     nodes: tuple[str, ...]
     start: NextRunStart
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from msgspec import field
-
 from slurm_elastic.base.units import brief
 from slurm_elastic.model.causes.cause import Cause
 
@@ -84,7 +82,7 @@ class CheckFailed(Cause, frozen=True, kw_only=True):
     ``check_output``: the check's output.
     """
 
-    check_output: str = field(name="said")
+    check_output: str
 
     @property
     def words(self) -> str:
@@ -114,8 +112,8 @@ class BootsCounted(Cause, frozen=True, kw_only=True):
 
     pool: str
     in_a_row: int
-    failure: BootsFailed = field(name="how")
-    detail: BootDetail | None = field(default=None, name="known")
+    failure: BootsFailed
+    detail: BootDetail | None = None
 
     @property
     def words(self) -> str:
@@ -135,8 +133,8 @@ class MachinesFailed(Cause, frozen=True, kw_only=True):
 
     nodes: str
     count: int
-    failure: BootsFailed = field(name="how")
-    detail: BootDetail | None = field(default=None, name="known")
+    failure: BootsFailed
+    detail: BootDetail | None = None
 
     @property
     def words(self) -> str:

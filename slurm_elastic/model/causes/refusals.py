@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from msgspec import field
-
 from slurm_elastic.model.causes.cause import Cause, Quoted
 from slurm_elastic.model.causes.hindrances import Hindrance
 
@@ -32,7 +30,7 @@ class TakenAway(Cause, frozen=True, kw_only=True):
 class NotSavable(Cause, frozen=True, kw_only=True):
     """No spot machine is bought for the job, because the job cannot be saved."""
 
-    cause: Quoted | Hindrance = field(name="because")
+    cause: Quoted | Hindrance
 
     @property
     def words(self) -> str:

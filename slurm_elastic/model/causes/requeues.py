@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from msgspec import field
-
 from slurm_elastic.base.units import brief, counted, format_moment
 from slurm_elastic.model.causes.cause import Cause, Quoted
 from slurm_elastic.model.causes.checkpoints import SlurmRefused
@@ -48,7 +46,7 @@ RequeueObstacle = Quoted | SlurmRefused | SuspendedJustNow | RunStillEnds | Requ
 class RequeueNotYet(Cause, frozen=True, kw_only=True):
     """The requeue is tried again, for a ``cause``."""
 
-    cause: RequeueObstacle = field(name="reason")
+    cause: RequeueObstacle
 
     @property
     def words(self) -> str:
@@ -59,7 +57,7 @@ class RequeueTooLate(Cause, frozen=True, kw_only=True):
     """The requeue did not come in ``late_s``, for a ``cause``."""
 
     late_s: float
-    cause: RequeueObstacle = field(name="reason")
+    cause: RequeueObstacle
 
     @property
     def words(self) -> str:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from msgspec import field
-
 from slurm_elastic.base.units import money
 from slurm_elastic.model.causes.cause import Cause
 from slurm_elastic.model.directive import Directive, clock, given_by, scope_in_words
@@ -42,7 +40,7 @@ class CloudBlocked(Cause, frozen=True, kw_only=True):
     """
 
     cloud: str
-    missing_consents: tuple[str, ...] = field(default=(), name="lacks")
+    missing_consents: tuple[str, ...] = ()
     unusable: str = ""
 
     @property
@@ -58,7 +56,7 @@ class OutsideTimes(Cause, frozen=True, kw_only=True):
     """
 
     times: tuple[str, ...]
-    owner: str = field(default="", name="whose")
+    owner: str = ""
 
     @property
     def words(self) -> str:
@@ -74,7 +72,7 @@ class BudgetSpent(Cause, frozen=True, kw_only=True):
 
     period: str
     dollars: float
-    owner: str = field(default="", name="whose")
+    owner: str = ""
     is_committed: bool = False
 
     @property
@@ -102,7 +100,7 @@ class ByOrder(Cause, frozen=True, kw_only=True):
     """
 
     number: int
-    order_text: str = field(name="told")
+    order_text: str
 
     @property
     def words(self) -> str:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from msgspec import field
-
 from slurm_elastic.base.units import brief, counted
 from slurm_elastic.model.causes.cause import Cause
 
@@ -21,7 +19,7 @@ class NoLongerUsed(Cause, frozen=True, kw_only=True):
     of the three, ``name``: its value.
     """
 
-    property_name: str = field(name="what")
+    property_name: str
     name: str
 
     @property
@@ -54,7 +52,7 @@ class RecipeChanged(Cause, frozen=True, kw_only=True):
 class EnoughStopped(Cause, frozen=True, kw_only=True):
     """The pool already keeps its maximum number (``max_stopped``) of stopped machines."""
 
-    max_stopped: int = field(name="most")
+    max_stopped: int
 
     @property
     def words(self) -> str:
