@@ -1,6 +1,4 @@
-"""``slurm-elastic init --make``, ``--unmake`` and ``--terraform``: the resources that a site lacks
-in a cloud.
-"""
+"""``slurm-elastic init --make`` and ``--unmake``: the resources that a site lacks in a cloud."""
 
 from __future__ import annotations
 
@@ -12,10 +10,11 @@ import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
+import msgspec
+from msgspec import Struct
 from msgspec.structs import replace
 
-from slurm_elastic.base import writing
-from slurm_elastic.base.errors import ConfigError, ProviderError, reason_of
+from slurm_elastic.base.errors import ConfigError, ProviderError
 from slurm_elastic.base.hostlist import expand
 from slurm_elastic.base.pages import page
 from slurm_elastic.cli.console import say
@@ -35,8 +34,9 @@ from slurm_elastic.config.site_place import (
 )
 from slurm_elastic.machine.hub.ports import slurmctld_ports
 from slurm_elastic.model.site_maker import CREDENTIAL, CredentialMaker, SiteMaker
+from slurm_elastic.model.site_resources import Properties
 from slurm_elastic.providers import catalogues
-from slurm_elastic.setup.making import apply, credential_file, hcl, login_key
+from slurm_elastic.setup.making import apply, credential_file, login_key
 from slurm_elastic.setup.making.plan import CHANGING, Step, Verb, plan_make, plan_unmake
 from slurm_elastic.watch.doctor import outdated
 from slurm_elastic.watch.doctor.environment import of_the_units
@@ -50,8 +50,29 @@ _NETWORKS = ("vpc", "network")
 _DONE = {Verb.CREATE: "created", Verb.REMOVE: "removed"}
 
 
+class ResourceRow(Struct, frozen=True, kw_only=True):
+    """A resource that would be created, with the fields of ``SiteResource``."""
+
+    key: str
+    kind: str
+    name: str
+    purpose: str
+    part_of: str
+    properties: Properties
+
+
+class MakeDocument(Struct, frozen=True, kw_only=True):
+    """The answer of ``--json``. ``resources``: each after those to which it refers."""
+
+    cluster: str
+    uuid: str
+    cloud: str
+    provider: str
+    resources: tuple[ResourceRow, ...]
+
+
 def add_options(parser: argparse.ArgumentParser) -> None:
-    """Add the options of these three actions to the parser of ``init``."""
+    """Add the options of these two actions to the parser of ``init``."""
     group = parser.add_argument_group(
         "what a site lacks in a cloud (aws, openstack)",
         "These need a configuration with the cloud, and rights that the services do not have: "
@@ -68,12 +89,6 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         "--unmake",
         action="store_true",
         help="remove exactly what --make created, unless machines use it or it was changed",
-    )
-    what.add_argument(
-        "--terraform",
-        type=Path,
-        metavar="DIR",
-        help="write the same resources as files for Terraform or OpenTofu, and create nothing",
     )
     group.add_argument(
         "--without",
@@ -93,11 +108,17 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         help="OpenStack's network to the outside, if there are several",
     )
     group.add_argument("--dry-run", action="store_true", help="show the plan and change nothing")
+    group.add_argument(
+        "--json",
+        action="store_true",
+        help="with --make --dry-run: print what would be created as one JSON document, for "
+        f"Terraform or another tool of yours ({page('terraform')})",
+    )
 
 
 def is_meant(args: argparse.Namespace) -> bool:
     """Whether one of these options is given."""
-    return bool(args.make or args.unmake or args.terraform)
+    return bool(args.make or args.unmake)
 
 
 def run(args: argparse.Namespace) -> int:
@@ -105,10 +126,13 @@ def run(args: argparse.Namespace) -> int:
     path = Path(args.output or args.config)
     if not path.exists():
         raise ConfigError(f"{path} is not there: run `slurm-elastic init` first")
-    config = _with_uuid(configfile.load(path))
+    loaded = configfile.load(path)
+    config = _with_uuid(loaded)
     cloud = _chosen(config, args.cloud)
     require_network(args.cidr)
-    action = _write_files if args.terraform else _unmake if args.unmake else _make
+    if args.json:
+        _require_json_possible(args, path, loaded)
+    action = _unmake if args.unmake else _make
     try:
         with of_the_units():  # credentials may be named only in the units' environment
             if cloud.catalogued and not args.unmake:
@@ -219,6 +243,10 @@ def _make(
     steps = plan_make(needed, existing)
     if any(step.verb is Verb.CREATE and step.key in _NETWORKS for step in steps):
         require_unused(config, args.cidr)
+    if args.json:
+        _require_no_refusal(steps)
+        print(msgspec.json.format(msgspec.json.encode(_document(config, cloud, steps))).decode())
+        return 0
     _show(steps, cloud, f"--make for cloud {cloud.name}")
     _require_no_refusal(steps)
     files = _secret_files(config, path, cloud, place, maker, steps)
@@ -247,6 +275,40 @@ def _make(
     for line in (*credential_lines, *key_lines, *restart_lines, *maker.advice()):
         say(f"  {line}")
     return 0
+
+
+def _require_json_possible(args: argparse.Namespace, path: Path, config: Config) -> None:
+    """ConfigError if the document would have no meaning: it describes a plan, and has the UUID of
+    the cluster in tags and rights.
+    """
+    if not (args.make and args.dry_run):
+        raise ConfigError("--json needs --make --dry-run")
+    if config.cluster.uuid is None:
+        raise ConfigError(
+            f"{path}: cluster.uuid is not set, so each document would name another cluster; set "
+            f"it, such as `uuid: {uuid.uuid4()}`"
+        )
+
+
+def _document(config: Config, cloud: CloudSettings, steps: Sequence[Step]) -> MakeDocument:
+    return MakeDocument(
+        cluster=config.cluster.name,
+        uuid=config.cluster.uuid or "",
+        cloud=cloud.name,
+        provider=cloud.provider,
+        resources=tuple(
+            ResourceRow(
+                key=step.needed.key,
+                kind=step.needed.kind,
+                name=step.needed.name,
+                purpose=step.needed.purpose,
+                part_of=step.needed.part_of,
+                properties=step.needed.properties,
+            )
+            for step in steps
+            if step.verb is Verb.CREATE and step.needed is not None
+        ),
+    )
 
 
 def _restart(config: Config, path: Path) -> Iterator[str]:
@@ -420,28 +482,3 @@ def _write_names(path: Path, cloud: CloudSettings, keys: Mapping[str, object]) -
     if text != before:
         configfile.rewrite(path, text)
         print(f"changed {path}: {', '.join(keys)} of cloud {cloud.name}")
-
-
-def _write_files(
-    args: argparse.Namespace, path: Path, config: Config, cloud: CloudSettings, place: SitePlace
-) -> int:
-    maker = _maker(cloud, place)
-    command = f"slurm-elastic init --terraform {args.terraform} --cloud {cloud.name}"
-    needed = maker.needed(())
-    if any(resource.key in _NETWORKS for resource in needed):
-        require_unused(config, args.cidr)
-    files = hcl.files_of(maker.files(needed), command, cloud.name)
-    if not args.dry_run:
-        _keep_uuid(path, config)
-    for name, text in files.items():
-        file = args.terraform / name
-        if args.dry_run:
-            print(f"would write {file}")
-            continue
-        try:
-            args.terraform.mkdir(parents=True, exist_ok=True)
-            writing.replace(file, text.encode(), 0o644)
-        except OSError as error:
-            raise ConfigError(f"{file}: cannot be written: {reason_of(error)}") from None
-        print(f"wrote {file}")
-    return 0

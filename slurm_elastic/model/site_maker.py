@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Protocol, runtime_checkable
 
-from slurm_elastic.model.site_resources import FoundResource, Hcl, SiteResource
+from slurm_elastic.model.site_resources import FoundResource, SiteResource
 
 
 class SiteMaker(Protocol):
@@ -41,10 +41,6 @@ class SiteMaker(Protocol):
 
     def advice(self) -> Sequence[str]:
         """The remaining steps for a person, one sentence each."""
-        ...
-
-    def files(self, needed: Sequence[SiteResource]) -> Hcl:
-        """The description of these resources for Terraform."""
         ...
 
 

@@ -3,7 +3,7 @@ group, a key pair, a role. ``init --make`` creates them. Pure.
 
 A property may contain references to resources whose ids are not known yet: ``@{KEY.ATTRIBUTE}``,
 such as ``@{vpc.id}``. A resource that was found has its properties in the same form, so that both
-can be compared, and the same description serves the cloud's API and files for Terraform.
+can be compared. ``init --make --dry-run --json`` prints them in this form.
 """
 
 from __future__ import annotations
@@ -90,50 +90,6 @@ class FoundResource(Struct, frozen=True, kw_only=True):
         return f"it has {', '.join(self.strangers)}" if self.strangers else ""
 
 
-class HclVariable(Struct, frozen=True, kw_only=True):
-    """An input of the files for Terraform. ``default`` None: it must be given."""
-
-    name: str
-    description: str
-    default: str | None = None
-
-
-class HclBlock(Struct, frozen=True, kw_only=True):
-    """A resource of Terraform. A string that begins with ``=`` is an expression, and a mapping in
-    ``blocks`` a nested block.
-    """
-
-    type: str
-    name: str
-    attributes: Properties
-    blocks: Mapping[str, Properties] = {}
-    comment: str = ""
-
-
-class HclOutput(Struct, frozen=True, kw_only=True):
-    """An output of the files for Terraform. ``value`` is an expression."""
-
-    name: str
-    description: str
-    value: str
-
-
-class Hcl(Struct, frozen=True, kw_only=True):
-    """Resources as files for Terraform. ``provider``: its local name; ``source`` and ``version``
-    find it; ``settings`` and ``setting_blocks``: its arguments.
-    """
-
-    provider: str
-    source: str
-    version: str
-    settings: Properties
-    variables: tuple[HclVariable, ...]
-    resources: tuple[HclBlock, ...]
-    outputs: tuple[HclOutput, ...]
-    data: tuple[HclBlock, ...] = ()
-    setting_blocks: Mapping[str, Properties] = {}
-
-
 def site_name(cluster: str, cloud: str) -> str:
     """The name of all resources that a cloud's site gets. IAM's names have 64 characters."""
     return f"slurm-elastic-{cluster}-{cloud}"[:MAX_NAME]
@@ -154,22 +110,6 @@ def keys_in(value: object) -> frozenset[str]:
 def resolved(value: Any, attributes: Mapping[str, Mapping[str, str]]) -> Any:  # noqa: ANN401
     """The value with the attributes of resources (by key) in place of references."""
     return _replaced(value, lambda match: attributes[match[1]][match[2]])
-
-
-def referring(value: Any, reference_of: Callable[[str, str], str]) -> Any:  # noqa: ANN401
-    """The value with ``reference_of(key, attribute)`` in place of references."""
-    return _replaced(value, lambda match: reference_of(match[1], match[2]))
-
-
-def escaped(value: Any) -> Any:  # noqa: ANN401
-    """The value for a file of Terraform, which would take ``${`` and ``%{`` for expressions."""
-    if isinstance(value, str):
-        return value.replace("${", "$${").replace("%{", "%%{")
-    if isinstance(value, Mapping):
-        return {escaped(key): escaped(item) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [escaped(item) for item in value]
-    return value
 
 
 def _replaced(value: Any, replacement: Callable[[re.Match[str]], str]) -> Any:  # noqa: ANN401

@@ -1,3 +1,3 @@
-"""Creates the resources that a site lacks in a cloud, removes them, or writes them as files for
-Terraform (``init --make``, ``--unmake``, ``--terraform``).
+"""Creates the resources that a site lacks in a cloud, and removes them (``init --make``,
+``--unmake``).
 """

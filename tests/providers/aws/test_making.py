@@ -11,6 +11,7 @@ import sys
 from typing import Any
 
 import pytest
+import terraform_page
 import yaml
 from providers.aws.making_account import Account
 
@@ -424,11 +425,10 @@ def test_the_group_has_the_ports_of_slurm_conf(
     assert account.init("--make", "--dry-run") == 0
     rules = set(re.findall(r"egress-tcp-(\S+)-10\.1\.2\.3-32", capsys.readouterr().out))
     assert rules == {ports, "32768-60999"}
-    folder = account.yaml.parent / "hcl"
-    assert account.init("--terraform", str(folder)) == 0
-    text = "".join(file.read_text() for file in folder.iterdir())
-    assert re.search(rf"from_port\s*= {first}\b", text)
-    assert re.search(rf"to_port\s*= {last}\b", text)
+    assert account.init("--make", "--dry-run", "--json") == 0
+    resources = json.loads(capsys.readouterr().out)["resources"]
+    found = {r["key"]: r["properties"] for r in resources}[f"rule-egress-tcp-{ports}-10.1.2.3-32"]
+    assert (found["from_port"], found["to_port"]) == (first, last)
 
 
 @pytest.mark.parametrize(
@@ -485,7 +485,7 @@ def test_a_loopback_address_is_refused_unless_the_cloud_is_there(
 
 
 def test_the_uuid_is_made_when_the_plan_is_carried_out(
-    account: Account, monkeypatch: pytest.MonkeyPatch
+    account: Account, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     values = yaml.safe_load(account.text)
     del values["cluster"]["uuid"]
@@ -495,15 +495,13 @@ def test_the_uuid_is_made_when_the_plan_is_carried_out(
     assert account.init("--make") == 2  # no terminal to ask at
     assert account.init("--make", "--dry-run") == 0
     assert account.unmake() == 0
-    folder = account.yaml.parent / "hcl"
-    assert account.init("--terraform", str(folder), "--dry-run") == 0
+    assert account.init("--make", "--dry-run", "--json") == 2
+    assert "cluster.uuid is not set" in capsys.readouterr().err
     assert not file.exists()
     assert account.make() == 0
     identity = file.read_text().strip()
     (tags,) = [v["Tags"] for v in account.ec2.describe_vpcs()["Vpcs"] if v.get("Tags")]
     assert identity in {tag["Value"] for tag in tags}
-    assert account.init("--terraform", str(folder)) == 0
-    assert identity in "".join(f.read_text() for f in folder.iterdir())
 
 
 def test_on_a_terminal_only_yes_means_yes(
@@ -517,3 +515,31 @@ def test_on_a_terminal_only_yes_means_yes(
     assert account.snapshot() == before
     monkeypatch.setattr("builtins.input", lambda _question: "y")
     assert account.init("--make") == 0
+
+
+@pytest.mark.parametrize("join", ["tunnel", "routes"])
+def test_the_document_has_what_is_made_and_no_secret(
+    account: Account, capsys: pytest.CaptureFixture[str], join: str
+) -> None:
+    if join == "routes":
+        start, end = account.text.index("  network:"), account.text.index("clouds:")
+        account.yaml.write_text(account.text[:start] + account.text[end:])
+    before = account.snapshot()
+    assert account.init("--make", "--dry-run", "--json") == 0
+    text = capsys.readouterr().out
+    document = json.loads(text)
+    assert account.snapshot() == before
+    rows = {row["key"]: row for row in document["resources"]}
+    terraform_page.judge(document["resources"], "aws")
+    assert account.make() == 0
+    made = re.findall(r"^  create  (.*?)(?:  .*)?$", capsys.readouterr().out, re.MULTILINE)
+    assert made == [f"{row['kind']} {row['name']}".strip() for row in rows.values()]
+    assert account.key.read_text().splitlines()[1] not in text
+    assert account.init("--make", "--dry-run", "--json") == 0
+    assert json.loads(capsys.readouterr().out)["resources"] == [], "all of it exists"
+
+
+def test_a_document_is_of_a_plan(account: Account, capsys: pytest.CaptureFixture[str]) -> None:
+    for arguments in (("--make", "--json"), ("--unmake", "--dry-run", "--json")):
+        assert account.init(*arguments) == 2
+        assert "--json needs --make --dry-run" in capsys.readouterr().err

@@ -9,6 +9,7 @@ import re
 import stat
 
 import pytest
+import terraform_page
 import yaml
 from providers.openstack.making_project import Project
 from providers.openstack.stand_in import PASSWORD, Kind
@@ -315,3 +316,18 @@ def test_all_requests_are_in_the_rules_for_make(project: Project) -> None:
     used = [{request for request in seen if rule.fullmatch(request)} for _, rule in allowed]
     assert set().union(*used) == seen
     assert all(used), "no rule is too much"
+
+
+@pytest.mark.parametrize("join", ["tunnel", "routes"])
+def test_the_document_has_what_is_made(
+    project: Project, capsys: pytest.CaptureFixture[str], join: str
+) -> None:
+    if join == "routes":
+        start, end = project.text.index("  network:"), project.text.index("clouds:")
+        project.yaml.write_text(project.text[:start] + project.text[end:])
+    assert project.init("--make", "--dry-run", "--json") == 0
+    document = json.loads(capsys.readouterr().out)
+    terraform_page.judge(document["resources"], "openstack")
+    assert project.make() == 0
+    made = re.findall(r"^  create  (.*?)(?:  .*)?$", capsys.readouterr().out, re.MULTILINE)
+    assert made == [f"{row['kind']} {row['name']}".strip() for row in document["resources"]]

@@ -1,4 +1,4 @@
-"""Creates the resources of a site in EC2, and describes them to Terraform. See ``SiteMaker``."""
+"""Creates the resources of a site in EC2. See ``SiteMaker``."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from contextlib import suppress
 from slurm_elastic.base.errors import ConfigError, ProviderError
 from slurm_elastic.base.pages import page
 from slurm_elastic.config.site_place import ResourceGroup, SitePlace
-from slurm_elastic.model.site_resources import FoundResource, Hcl, SiteResource, resolved
-from slurm_elastic.providers.aws.making import creating, terraform
+from slurm_elastic.model.site_resources import FoundResource, SiteResource, resolved
+from slurm_elastic.providers.aws.making import creating
 from slurm_elastic.providers.aws.making.calls import Calls, is_gone, marks_of
 from slurm_elastic.providers.aws.making.needed import Account, lacks, name_of, needed
 from slurm_elastic.providers.aws.making.reading import find
@@ -121,7 +121,3 @@ class AwsMaker:
             f"another head takes role {name} by `profile:` ({page('aws')})",
             "slurm-elastic doctor    # tries each right and names the missing one",
         )
-
-    def files(self, needed: Sequence[SiteResource]) -> Hcl:
-        """See ``SiteMaker``."""
-        return terraform.files(needed, self._settings, self._place)

@@ -15,13 +15,11 @@ from slurm_elastic.base.errors import AuthError, ConfigError, ProviderError
 from slurm_elastic.config.site_place import ResourceGroup, SitePlace
 from slurm_elastic.model.site_resources import (
     FoundResource,
-    Hcl,
     Properties,
     SiteResource,
     resolved,
 )
 from slurm_elastic.providers.openstack.client import Login, entry_of
-from slurm_elastic.providers.openstack.making import terraform
 from slurm_elastic.providers.openstack.making.marks import OwnerMark
 from slurm_elastic.providers.openstack.making.needed import (
     credential,
@@ -223,7 +221,3 @@ class StackMaker:
     def advice(self) -> Sequence[str]:
         """See ``SiteMaker``."""
         return ("slurm-elastic doctor",)
-
-    def files(self, needed: Sequence[SiteResource]) -> Hcl:
-        """See ``SiteMaker``."""
-        return terraform.files(needed, self._settings, self._place)
