@@ -1,27 +1,33 @@
-"""The servers of ``join.mounts``: whether they have the directories, asked from the head."""
+"""The servers of ``join.mounts``: whether they answer, asked from the head. Only a mount could tell
+whether a server has the directory for machines, and the first machine says that on its console.
+"""
 
 from __future__ import annotations
 
-import os
+import socket
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from slurm_elastic.base.errors import reason_of
 from slurm_elastic.base.pages import page
 from slurm_elastic.config import Config
 from slurm_elastic.config.mounting import MachineMount, mounts_of
-from slurm_elastic.config.tunnel import clouds_with_tunnel
+from slurm_elastic.config.validate_mounts import NFS_PORT
 from slurm_elastic.model.finding import Finding
-from slurm_elastic.watch.doctor.nfs import NFS_PORT, NfsDirectory, NfsError, ask
 
 SUBJECT = "NFS"
 TIMEOUT_S = 5.0
-Ask = Callable[[str, str, float], NfsDirectory]
+Connect = Callable[[str], None]
 
 
-def examine(config: Config, probe: Ask = ask) -> Iterator[Finding]:
+def connect(server: str) -> None:
+    """Connect to the server's port of NFS 4. OSError if it does not answer."""
+    socket.create_connection((server.strip("[]"), NFS_PORT), TIMEOUT_S).close()
+
+
+def examine(config: Config, probe: Connect = connect) -> Iterator[Finding]:
     """Yield a finding for each directory of a server."""
     for mounts, clouds in _by_source(config).values():
-        yield _finding(config, mounts, clouds, probe)
+        yield _finding(mounts, clouds, probe)
 
 
 def _by_source(config: Config) -> Mapping[str, tuple[list[MachineMount], list[str]]]:
@@ -35,42 +41,23 @@ def _by_source(config: Config) -> Mapping[str, tuple[list[MachineMount], list[st
     return by_source
 
 
-def _finding(
-    config: Config, mounts: Sequence[MachineMount], clouds: Sequence[str], probe: Ask
-) -> Finding:
-    mount = mounts[0]
-    is_required = any(mount.required for mount in mounts)
-    report = Finding.wrong if is_required else Finding.note
-    wait = f"machines of {', '.join(clouds)} " + (
-        f"start no slurmd without {mount.path}" if is_required else f"run jobs without {mount.path}"
-    )
+def _finding(mounts: Sequence[MachineMount], clouds: Sequence[str], probe: Connect) -> Finding:
+    mount, served = mounts[0], ", ".join(clouds)
     try:
-        directory = probe(mount.server, mount.export, TIMEOUT_S)
+        probe(mount.server)
     except OSError as error:
+        is_required = any(mount.required for mount in mounts)
+        report = Finding.wrong if is_required else Finding.note
+        consequence = f"machines of {served} " + (
+            f"start no slurmd without {mount.path}"
+            if is_required
+            else f"run jobs without {mount.path}"
+        )
         return report(
             SUBJECT, f"{mount.source}: {reason_of(error)}",
-            expected=f"an answer at TCP port {NFS_PORT}: {wait}",
+            expected=f"an answer at TCP port {NFS_PORT}: {consequence}",
             advice=f"start the NFS server, or let this host reach it ({page('data')})",
         )  # fmt: skip
-    except NfsError as error:
-        if os.geteuid() != 0:
-            # Servers refuse ports of users by default (exports(5), secure).
-            return Finding.note(SUBJECT, f"{mount.source}: {error}", advice="run doctor as root")
-        return report(
-            SUBJECT, f"{mount.source}: {error}", expected=f"the directory: {wait}",
-            advice=f"export it to {_clients(config, clouds)} and to this host ({page('data')})",
-        )  # fmt: skip
-    if directory.owner and not directory.owner.isdigit():
-        return Finding.note(
-            SUBJECT, f"{mount.source} answers, and names users as {directory.owner}",
-            expected="numbers, as machines have them",
-            advice="nfsd: nfs4_disable_idmapping=Y; ganesha: Only_Numeric_Owners = true",
-        )  # fmt: skip
-    return Finding.ok(SUBJECT, f"{mount.source} answers, for {mount.path} on {', '.join(clouds)}")
-
-
-def _clients(config: Config, clouds: Sequence[str]) -> str:
-    network = config.join.network
-    if network is not None and clouds_with_tunnel(config) >= set(clouds):
-        return network.subnet
-    return "the networks of the machines"
+    return Finding.ok(
+        SUBJECT, f"the server of {mount.source} answers, for {mount.path} on {served}"
+    )
