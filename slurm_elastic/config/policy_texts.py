@@ -3,26 +3,28 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, Generic, TypeVar
 
 import msgspec
+from msgspec import Struct
 
 from slurm_elastic.base import outside
 from slurm_elastic.base.errors import ConfigError, describe_foreign
 from slurm_elastic.policies.policy_text import Policy, split
 
 
-class PolicyKind(Protocol):
-    """A policy of another package."""
+class PolicyKind(Struct, frozen=True, kw_only=True):
+    """A policy of another package. ``api``: the interface of its sort for which it is made, such as
+    ``growth_kinds.API``.
+    """
+
+    policy: type[Policy]
+    api: int
 
     @property
-    def policy(self) -> type[Policy]: ...
-
-    @property
-    def name(self) -> str: ...
-
-    @property
-    def api(self) -> int: ...
+    def name(self) -> str:
+        """The word in the configuration."""
+        return str(self.policy.__struct_config__.tag)
 
 
 P = TypeVar("P")
@@ -56,27 +58,49 @@ class _Makers(Mapping[str, Maker]):
         return len(tuple(iter(self)))
 
 
-class PolicyTexts(Generic[P]):
-    """Reads policies of one sort.
+class PolicyPoint(Generic[P]):
+    """Reads policies of one sort: ours, and policies that packages offer by an entry point of
+    ``group``.
 
-    ``kinds``: the policies of this installation. ``parse`` makes a policy from a text, by the
-    makers of the names in it. ``own_makers``: the makers of our policies. ``base``: the class from
-    which policies of other packages inherit. ``unusable`` makes a policy that fails whenever it is
-    asked, from a text and the reason. ``check`` raises ValueError if a policy has a wrong value.
+    ``api``: the version of the sort's interface. ``noun``: the sort in messages. ``own_makers``:
+    the makers of our policies. ``parse`` makes a policy from a text, by the makers of the names in
+    it. ``base``: the class from which policies of other packages inherit. ``unusable`` makes a
+    policy that fails whenever it is asked, from a text and the reason. ``check`` raises ValueError
+    if a policy has a wrong value.
     """
 
     def __init__(
         self,
-        kinds: Callable[[], outside.Kinds[Any]],
-        parse: Callable[[str, Mapping[str, Maker]], P],
+        *,
+        group: str,
+        api: int,
+        noun: str,
         own_makers: Mapping[str, Maker],
+        parse: Callable[[str, Mapping[str, Maker]], P],
         base: type[Policy],
         unusable: Callable[[str, str], P],
         check: Callable[[P], None] = lambda _: None,
     ) -> None:
-        self._kinds, self._parse, self._own_makers = kinds, parse, own_makers
+        self.group, self._api, self._noun = group, api, noun
+        self._parse, self._own_makers = parse, own_makers
         self._base, self._unusable, self._check = base, unusable, check
-        self._makers = _Makers(kinds, own_makers)
+        self._makers = _Makers(self.table, own_makers)
+        self._table: outside.Kinds[PolicyKind] | None = None
+
+    def table(self) -> outside.Kinds[PolicyKind]:
+        """The policies of this installation, read once. No package is imported."""
+        if self._table is None:
+            own_places = {
+                name: f"{maker.__module__}:{maker.__name__}"
+                for name, maker in self._own_makers.items()
+            }
+            other_places = outside.installed(self.group)
+            self._table = outside.Kinds(PolicyKind, self._api, self._noun, own_places, other_places)
+        return self._table
+
+    def forget(self) -> None:
+        """Read the entry points again at the next use."""
+        self._table = None
 
     def checked(self, text: str) -> P:
         """The policy of a text such as ``bursts(waste=180)``. ValueError with one sentence if the
@@ -102,7 +126,7 @@ class PolicyTexts(Generic[P]):
         try:
             return self.checked(text)
         except ValueError as error:
-            if not self._names_in(text) & self._kinds().other_names:
+            if not self._names_in(text) & self.table().other_names:
                 raise
             try:
                 return self._parse(text, self._own_makers)

@@ -12,14 +12,14 @@ import pytest
 from slurm_elastic.base.errors import ConfigError, SavePolicyError
 from slurm_elastic.ckptman import bounded_policies
 from slurm_elastic.config import checkpoint_kinds, configfile
-from slurm_elastic.config.checkpoint_kinds import checked_policy, policy_of, table
+from slurm_elastic.config.checkpoint_kinds import POINT, checked_policy, policy_of
 from slurm_elastic.policies.checkpoint.checkpoint import is_ours, watches_prices
 from slurm_elastic.simulate.checkpointed_run import Checkpoints, Trip, ride
 from tests.ckptman.world import CkptWorld
 from tests.outside import announce, imported_from, site_text
 
 CODE = """
-from slurm_elastic.config.checkpoint_kinds import CheckpointKind
+from slurm_elastic.config.policy_texts import PolicyKind
 from slurm_elastic.policies.checkpoint.own import OwnCheckpoint
 
 class Mine(OwnCheckpoint, frozen=True, tag="mine"):
@@ -30,7 +30,7 @@ class Mine(OwnCheckpoint, frozen=True, tag="mine"):
         is_over = situation.now >= situation.since + self.every
         BODY
 
-POLICY = CheckpointKind(policy=Mine, api=API)
+POLICY = PolicyKind(policy=Mine, api=API)
 """
 GOOD = "return 'as I like it' if is_over else None"
 WRONG = {
@@ -45,13 +45,13 @@ SITE = site_text(f"checkpoint: {{prices: {{source: file, file: /p.csv}}, policy:
 
 def put(folder: Path, body: str = GOOD, api: int = 1) -> None:
     (folder / "outside_mine.py").write_text(CODE.replace("BODY", body).replace("API", str(api)))
-    announce(folder, checkpoint_kinds.GROUP, "mine", "outside_mine:POLICY")
+    announce(folder, checkpoint_kinds.POINT.group, "mine", "outside_mine:POLICY")
 
 
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     def forget() -> None:
-        table.cache_clear()
+        POINT.forget()
         policy_of.cache_clear()
 
     with imported_from(tmp_path, monkeypatch, forget) as folder:

@@ -14,7 +14,7 @@ from msgspec.structs import replace
 from slurm_elastic.base.errors import ConfigError, GrowthError
 from slurm_elastic.config import configfile, growth_kinds
 from slurm_elastic.config.access import Who
-from slurm_elastic.config.growth_kinds import checked_growth, growth_of, table
+from slurm_elastic.config.growth_kinds import POINT, checked_growth, growth_of
 from slurm_elastic.config.policies import PoolPolicies, SitePolicies
 from slurm_elastic.features import autoscaler, budget_enforcement
 from slurm_elastic.features.autoscaler import HEALTH
@@ -30,7 +30,7 @@ from tests.controller.world import PUB, SHAPE, World, make_config
 from tests.outside import announce, imported_from, site_text
 
 CODE = """
-from slurm_elastic.config.growth_kinds import GrowthKind
+from slurm_elastic.config.policy_texts import PolicyKind
 from slurm_elastic.policies.growth.capacity import Growth, OwnGrowth
 
 class Mine(OwnGrowth, frozen=True, tag="mine"):
@@ -44,7 +44,7 @@ class Mine(OwnGrowth, frozen=True, tag="mine"):
     def surplus(self, demand):
         SURPLUS
 
-POLICY = GrowthKind(policy=Mine, api=1)
+POLICY = PolicyKind(policy=Mine, api=1)
 """
 GOOD = "return Growth(min(lacking, self.most), 'as I like it') if lacking > 0 else None"
 WRONG = {
@@ -71,12 +71,12 @@ def code_of(grow: str = GOOD, surplus: str = "return 0", period: str = "") -> st
 
 def put(folder: Path, grow: str = GOOD, name: str = "mine", **code: str) -> None:
     (folder / "outside_mine.py").write_text(code_of(grow, **code))
-    announce(folder, growth_kinds.GROUP, name, "outside_mine:POLICY")
+    announce(folder, growth_kinds.POINT.group, name, "outside_mine:POLICY")
 
 
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    with imported_from(tmp_path, monkeypatch, table.cache_clear) as folder:
+    with imported_from(tmp_path, monkeypatch, POINT.forget) as folder:
         yield folder
 
 
@@ -143,7 +143,7 @@ def test_what_is_not_there_is_told_with_what_is(folder: Path, text: str, why: st
     [
         ("import a_module_that_is_not_there", "outside_mine:POLICY cannot be imported: Module"),
         ("raise SystemExit(3)", "outside_mine:POLICY cannot be imported: SystemExit: 3"),
-        ("POLICY = 7", "outside_mine:POLICY is no GrowthKind"),
+        ("POLICY = 7", "outside_mine:POLICY is no PolicyKind"),
         (code_of().replace("api=1", "api=9"),
          "made for interface 9 of growth policies, this release has 1"),
     ],
@@ -184,7 +184,7 @@ def test_nothing_is_imported_that_no_file_names(folder: Path) -> None:
     put(folder)
     (folder / "outside_mine.py").write_text("raise SystemExit(3)")
     checked_growth("bursts(waste=60)")
-    assert "mine" in table().names()
+    assert "mine" in POINT.table().names()
 
 
 @pytest.mark.parametrize("period", ["0", "-5", "1.5", "'x'"])

@@ -15,7 +15,7 @@ from slurm_elastic.config import configfile, release_kinds
 from slurm_elastic.config.access import Who
 from slurm_elastic.config.policies import PoolPolicies, SitePolicies
 from slurm_elastic.config.pool_rules import MARGIN, fail_safe
-from slurm_elastic.config.release_kinds import checked_release, table
+from slurm_elastic.config.release_kinds import POINT, checked_release
 from slurm_elastic.features import autoscaler
 from slurm_elastic.features.autoscaler import HEALTH
 from slurm_elastic.model.cluster import Limits, Location, Market
@@ -28,7 +28,7 @@ from tests.controller.world import PUB, SHAPE, World, make_config
 from tests.outside import announce, imported_from, site_text
 
 CODE = """
-from slurm_elastic.config.release_kinds import ReleaseKind
+from slurm_elastic.config.policy_texts import PolicyKind
 from slurm_elastic.policies.growth.release import OwnRelease
 
 class Mine(OwnRelease, frozen=True, tag="mine"):
@@ -38,7 +38,7 @@ class Mine(OwnRelease, frozen=True, tag="mine"):
     def leaves_at(self, machine):
         BODY
 
-POLICY = ReleaseKind(policy=Mine, api=1)
+POLICY = PolicyKind(policy=Mine, api=1)
 """
 GOOD = "return machine.since + self.idle"
 WRONG = {
@@ -53,12 +53,12 @@ SITE = site_text("policies: {growth: on_demand, release: mine(idle=30)}")
 
 def put(folder: Path, body: str = GOOD) -> None:
     (folder / "outside_mine.py").write_text(CODE.replace("BODY", body))
-    announce(folder, release_kinds.GROUP, "mine", "outside_mine:POLICY")
+    announce(folder, release_kinds.POINT.group, "mine", "outside_mine:POLICY")
 
 
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    with imported_from(tmp_path, monkeypatch, table.cache_clear) as folder:
+    with imported_from(tmp_path, monkeypatch, POINT.forget) as folder:
         yield folder
 
 

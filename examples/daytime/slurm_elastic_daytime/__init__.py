@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from slurm_elastic.config.release_kinds import ReleaseKind
+from slurm_elastic.config.policy_texts import PolicyKind
 from slurm_elastic.policies.growth.release import IdleMachine, OwnRelease
 from slurm_elastic.policies.policy_text import Whole
 
@@ -27,4 +27,4 @@ class Daytime(OwnRelease, frozen=True, tag="daytime"):
         return machine.since + IDLE
 
 
-POLICY = ReleaseKind(policy=Daytime, api=1)
+POLICY = PolicyKind(policy=Daytime, api=1)

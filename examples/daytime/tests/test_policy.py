@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 from slurm_elastic_daytime import DAY, Daytime
 
-from slurm_elastic.config.release_kinds import checked_release, table
+from slurm_elastic.config.release_kinds import POINT, checked_release
 from slurm_elastic.policies.growth.release import IdleMachine
 from slurm_elastic.testing.release import ReleaseContract
 
@@ -29,5 +29,5 @@ def test_machines_stay_during_the_day(policy, hour, leaves):
 
 
 def test_a_configuration_finds_it_by_its_entry_point():
-    assert "daytime" in table().names()
+    assert "daytime" in POINT.table().names()
     assert checked_release("daytime(end=20)") == Daytime(end=20)

@@ -8,7 +8,7 @@ from typing import Annotated
 
 from msgspec import Meta
 
-from slurm_elastic.config.checkpoint_kinds import CheckpointKind
+from slurm_elastic.config.policy_texts import PolicyKind
 from slurm_elastic.policies.checkpoint.own import OwnCheckpoint
 from slurm_elastic.policies.checkpoint.situation import Situation
 
@@ -31,4 +31,4 @@ class Nightly(OwnCheckpoint, frozen=True, tag="nightly"):
         return now - (now - self.hour * 3600) % DAY
 
 
-POLICY = CheckpointKind(policy=Nightly, api=1)
+POLICY = PolicyKind(policy=Nightly, api=1)

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 from slurm_elastic_nightly import DAY, Nightly
 
-from slurm_elastic.config.checkpoint_kinds import checked_policy, table
+from slurm_elastic.config.checkpoint_kinds import POINT, checked_policy
 from slurm_elastic.policies.checkpoint.checkpoint import FirstOf, OnNotice
 from slurm_elastic.policies.checkpoint.situation import Situation
 from slurm_elastic.testing.save_policy import SavePolicyContract
@@ -39,6 +39,6 @@ def test_a_job_is_saved_once_a_night(policy, hours, saved, reason):
 
 
 def test_a_configuration_finds_it_by_its_entry_point():
-    assert "nightly" in table().names()
+    assert "nightly" in POINT.table().names()
     expected = FirstOf((OnNotice(), Nightly(hour=4)))
     assert checked_policy("first_of(on_notice, nightly(hour=4))") == expected

@@ -4,7 +4,7 @@ on other days no more than ``weekday`` machines in all.
 
 from __future__ import annotations
 
-from slurm_elastic.config.growth_kinds import GrowthKind
+from slurm_elastic.config.policy_texts import PolicyKind
 from slurm_elastic.policies.growth.capacity import Demand, Growth, OwnGrowth
 from slurm_elastic.policies.policy_text import Machines
 
@@ -26,4 +26,4 @@ class Weekend(OwnGrowth, frozen=True, tag="weekend"):
         return Growth(lacking, f"{len(demand.queue)} jobs wait, {when}")
 
 
-POLICY = GrowthKind(policy=Weekend, api=1)
+POLICY = PolicyKind(policy=Weekend, api=1)

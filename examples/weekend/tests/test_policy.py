@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 from slurm_elastic_weekend import DAY, Weekend
 
-from slurm_elastic.config.growth_kinds import checked_growth, table
+from slurm_elastic.config.growth_kinds import POINT, checked_growth
 from slurm_elastic.policies.growth.capacity import Demand, Waiting
 from slurm_elastic.testing.growth import GrowthContract
 
@@ -29,5 +29,5 @@ def test_weekdays_have_few_machines(policy, days, machines):
 
 
 def test_a_configuration_finds_it_by_its_entry_point():
-    assert "weekend" in table().names()
+    assert "weekend" in POINT.table().names()
     assert checked_growth("weekend(weekday=3)") == Weekend(weekday=3)
