@@ -126,7 +126,7 @@ def _require_owner(config: Config, name: str) -> None:
 
 
 def _close_to_others(state: Path) -> None:
-    """Remove other users' rights, which an older release gave to the state directory."""
+    """Remove other users' rights to the state directory, such as those of a restored copy."""
     try:
         changed = statedir.close_to_others(state, os.geteuid())
     except FileNotFoundError:

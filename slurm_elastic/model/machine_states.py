@@ -124,9 +124,7 @@ MachineState = Booting | Serving | Ending | Stopping | Stopped | Lost | Ended
 
 BOOTING = Booting()
 _NO_CAUSE = Quoted(text="")
-"""Stands for the cause of a row that should have a cause and has none. An earlier release wrote
-such rows.
-"""
+"""Stands for the cause of a row that should have a cause and has none."""
 
 
 class Columns(NamedTuple):
@@ -163,7 +161,7 @@ def state_of(
     stopped: float | None = None,
 ) -> MachineState:
     """The state of a row. Every combination of columns yields a state, so that every journal can be
-    opened. If an earlier release wrote more columns than one state has, the latest state counts.
+    opened. If a row has more columns than one state has, the latest state counts.
     """
     if stopped is not None:
         retired: Retired = Stopped(since=stopped, cause=cause or _NO_CAUSE)

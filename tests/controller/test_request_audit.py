@@ -15,10 +15,8 @@ from slurm_elastic.cli import explain
 from slurm_elastic.cli.console import Output
 from slurm_elastic.config import PoolSettings
 from slurm_elastic.config.clouds import InstanceType
-from slurm_elastic.model.causes import Quoted
 from slurm_elastic.model.cluster import LaunchSpec, Limits, Location, Market
 from slurm_elastic.providers.fake.settings import FakeCloud
-from slurm_elastic.state.ledger import Decision
 from slurm_elastic.state.ledger.retention import FAILED_LAUNCHES_KEPT
 from tests.controller.world import World
 
@@ -128,25 +126,3 @@ def test_explain_tells_a_job_that_is_refused_for_hours_in_forty_lines(tmp_path: 
     assert f"of {len(decisions)} decisions" in text
     assert len(explained(world, "1", whole=True).splitlines()) > 40
     world.close()
-
-
-def test_a_chain_kept_by_an_earlier_release_is_still_read(empty: World) -> None:
-    """Each rejected offer had its own row then."""
-    rejected = [
-        [f"pub/t{n}/z/spot", "cools down for another 9 s after ICE: none"] for n in range(45)
-    ]
-    for at in range(45):
-        empty.ledger.decisions.record(
-            Decision(
-                at=empty.now + at,
-                correlation="old",
-                kind="ranked",
-                subjects=("m1", "job:1"),
-                cause=Quoted(text=f"best offer for 1 node(s) of pool many: pub/t{at}/z/spot"),
-                detail={"ranked": [["pub/a/z/spot", 1, "cheapest"]], "rejected": rejected},
-            )
-        )
-    whole = explained(empty, "m1", whole=True)
-    assert "pub/t7/z/spot: cools down for another 9 s" in whole
-    assert "pub/a/z/spot for 1 node: cheapest" in whole
-    assert len(explained(empty, "m1").splitlines()) <= 40

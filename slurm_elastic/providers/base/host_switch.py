@@ -139,5 +139,4 @@ def failed_boots(claim: Claim, state: HostState) -> int:
 
 def _tries(claim: Claim) -> int:
     """How often in a row the host was switched on."""
-    # An earlier release did not count.
-    return int(claim.marks.get(_TRIES, claim.marks[_ORDER] == _ON))
+    return int(claim.marks.get(_TRIES, 0))

@@ -1,9 +1,9 @@
 """Decides which cloud a machine belongs to, if several clouds of a site share an account, front end
 or host. Pure.
 
-The tag ``slurm-elastic:cloud`` names it. The tag is missing on a machine that an earlier version
-started, and it is out of date if the cloud was renamed. Then the machine belongs to the only cloud
-at this place, or else to the cloud of its pool. Clouds that spell their tags differently translate
+The tag ``slurm-elastic:cloud`` names it. The tag is out of date if the cloud was renamed, and it is
+missing if a person removed it. Then the machine belongs to the only cloud at this place, or else to
+the cloud of its pool. Clouds that spell their tags differently translate
 the keys first (``machine_tags.Spelling``).
 """
 

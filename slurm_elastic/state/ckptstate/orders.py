@@ -40,7 +40,7 @@ class WithdrawOrder(Order, frozen=True, kw_only=True, tag="withdraw"):
 
 
 class SaveOrder(Order, frozen=True, kw_only=True, tag="save", omit_defaults=True):
-    """Save a job now. ``who``: the user who asks for it ("": an order of an earlier release)."""
+    """Save a job now. ``who``: the user who asks for it ("": nobody is known)."""
 
     job: int
     who: str = ""

@@ -369,7 +369,7 @@ def test_two_clouds_of_one_account_leave_each_others_machines_alone(bed: AwsBed)
     assert bed.alive() == {a.id, b.id}
 
 
-def test_machines_of_an_earlier_version_are_found_by_the_only_cloud_there(bed: AwsBed) -> None:
+def test_machines_without_the_tag_of_a_cloud_are_found_by_the_only_cloud_there(bed: AwsBed) -> None:
     old = started(bed, cluster=UUID, pool="pub", nodes="pub1", generation="g0")
     renamed = started(bed, cluster=UUID, pool="pub", nodes="pub2", cloud="its-former-name")
     started(bed, cluster=OTHER_UUID, pool="pub", nodes="pub3", cloud="aws")
@@ -379,7 +379,7 @@ def test_machines_of_an_earlier_version_are_found_by_the_only_cloud_there(bed: A
     assert {(m.id, m.node) for m in provider.instances()} == {(old, "pub1"), (renamed, "pub2")}
 
 
-def test_of_two_clouds_an_earlier_versions_machines_are_those_of_their_pools(
+def test_of_two_clouds_machines_without_the_tag_are_those_of_their_pools(
     bed: AwsBed, caplog: pytest.LogCaptureFixture
 ) -> None:
     config = two_clouds(bed)

@@ -133,7 +133,7 @@ def test_without_slurm_or_the_service_nothing_is_ordered(site: Site) -> None:
     assert "Unable to contact slurm controller" in site.told(7).error
 
 
-def test_an_order_of_an_earlier_release_is_read() -> None:
+def test_an_order_without_a_user_is_read() -> None:
     assert msgspec.json.decode('{"kind":"save","job":7}', type=SaveOrder) == SaveOrder(job=7)
     assert lane_of(b'{"ask": "save", "job": 7}', trusted=False) is Lane.RECORDS
 

@@ -36,7 +36,7 @@ def modes(path: Path) -> dict[str, int]:
     return {str(p.relative_to(path)): stat.S_IMODE(p.lstat().st_mode) for p in everything}
 
 
-def test_what_an_earlier_release_left_open_is_closed(tmp_path: Path) -> None:
+def test_what_others_may_read_is_closed(tmp_path: Path) -> None:
     state = tmp_path / "state"
     for name in ("requests/bad", "notices", "signal-saves"):
         (state / name).mkdir(parents=True)
