@@ -75,7 +75,11 @@ def rules(site: SitePolicies, cloud: CloudSettings, pool: PoolSettings) -> PoolR
 
 
 def inert(config: Config) -> bool:
-    """Whether all sections are empty: then Slurm decides alone, and the daemon need not look."""
+    """Whether all sections are empty: then Slurm decides alone, and the daemon need not look. The
+    nodes of pools with stopped machines get weights, so the daemon looks there.
+    """
+    if any(pool.max_stopped for pool in config.pools):
+        return False
     empty = (
         Policies(),
         PoolPolicies(),

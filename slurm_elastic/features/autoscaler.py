@@ -47,6 +47,7 @@ from slurm_elastic.model.causes import AnyCause
 from slurm_elastic.model.causes.composed import GrowthStopped, StoppedPool
 from slurm_elastic.model.causes.growth import GrowthPlanned, PoolGrowth
 from slurm_elastic.model.causes.holds import MayStart, NoPoliciesLeft, PoliciesStartIt, UpOrComing
+from slurm_elastic.model.cluster import Pool
 from slurm_elastic.model.directive import kept_replacements
 from slurm_elastic.model.exclusion import POLICY
 from slurm_elastic.policies.growth import foreign
@@ -61,6 +62,7 @@ from slurm_elastic.policies.growth.scaling import (
     without_growth,
 )
 from slurm_elastic.policies.money.account_budgets import parts, payer
+from slurm_elastic.policies.nodes.node_state import Phase, phase
 from slurm_elastic.slurm.client import node_updates
 from slurm_elastic.slurm.conf.fragment import slurm_weights
 from slurm_elastic.state.audit_trail import pool_subject
@@ -386,23 +388,29 @@ class Autoscaler(Part):
 
     def _set_weights(self, group: PoolGroup, view: Observation) -> None:
         """Set the nodes' weights in Slurm where they differ: idle machines in the order of the
-        policy, all other nodes of the pool after them.
+        policy, all other nodes of the pool after them. Slurm takes nodes without a machine last,
+        and among them those with a stopped machine first.
         """
         weight_by_node: dict[str, int] = {}
         for pool in group.now.pools:
+            domain, base = self._site.pools[pool.name], self._weights[pool.name]
+            off = dict.fromkeys(domain.nodes, base + WEIGHT_LEVELS)
+            off |= {n: base + WEIGHT_LEVELS - 1 for n in domain.nodes if n in view.stopped}
             if pool.rules.order is not None:
-                base = self._weights[pool.name]
-                busy_weights = dict.fromkeys(
-                    self._site.pools[pool.name].nodes, base + WEIGHT_LEVELS
-                )
                 idle = group.idle[pool.name]
-                weight_by_node |= busy_weights | weights(
-                    pool.rules, idle, group.now.now, base, WEIGHT_LEVELS
-                )
+                ordered = weights(pool.rules, idle, group.now.now, base, WEIGHT_LEVELS)
+                weight_by_node |= off | ordered
+            elif domain.stopped:
+                weight_by_node |= off | dict.fromkeys(_nodes_with_machine(domain, view), base)
         nodes = view.nodes
         changed = {n: w for n, w in weight_by_node.items() if n in nodes and nodes[n].weight != w}
         if changed:
             node_updates.set_weights(self._site.slurm, changed)
+
+
+def _nodes_with_machine(pool: Pool, view: Observation) -> list[str]:
+    off = (Phase.POWERED_DOWN, Phase.POWERING_DOWN)
+    return [n for n in pool.nodes if n in view.nodes and phase(view.nodes[n]) not in off]
 
 
 def _held_for_another_cause(held: Mapping[str, object], cause: object) -> list[str]:

@@ -92,6 +92,7 @@ def observe(site: Site) -> Observation:
         closed=frozenset(
             node for node in find_closed_nodes(site, state) if site.pool_of[node].name not in stops
         ),
+        stopped=frozenset(machine.instance.node for machine in state.stopped),
         over=find_barred_payers(site.config, site.ledger, now),
         # With the operators' orders of now, not the file's limits alone.
         pool_nodes={

@@ -29,6 +29,8 @@ from slurm_elastic.base.hostlist import compress
 from slurm_elastic.cli.clear_gone import gone
 from slurm_elastic.config import PoolSettings
 from slurm_elastic.config.joining import Join, Ssh
+from slurm_elastic.config.policies import PoolPolicies
+from slurm_elastic.config.timings import Timings
 from slurm_elastic.controller import provision
 from slurm_elastic.controller.awaited_nodes import AwaitedNodes
 from slurm_elastic.controller.ending import terminate
@@ -42,6 +44,7 @@ from slurm_elastic.model.cluster import (
     Instance,
     InstanceState,
     LaunchSpec,
+    Limits,
     Market,
     NodeRequest,
     Offer,
@@ -1222,3 +1225,46 @@ def test_where_machines_tell_their_address_themselves_a_start_tells_none(world: 
     before = world.slurm.calls["set_addresses"]
     start(world, "pub1")
     assert world.slurm.calls["set_addresses"] == before
+
+
+@pytest.mark.parametrize("growth", [None, "on_demand"])
+def test_a_burst_starts_the_stopped_machines_first_wherever_they_are(growth: str | None) -> None:
+    """The first nodes of a pool were taken. So stopped machines of others never started, and
+    filled the pool's share of stopped machines for ever.
+    """
+    plain = make_config(Path("/x"))
+    names = tuple(f"pub{number}" for number in range(1, 9))
+    pool = replace(
+        pools(max_stopped=4)[1], nodes=compress(names), policies=PoolPolicies(growth=growth)
+    )
+    cloud = replace(plain.clouds[1], limits=Limits(dollars_per_hour=10))
+    world = World(
+        clouds=(cloud,), pools=(pool,), limits=Limits(),
+        timings=Timings(suspend_time=120, suspend_timeout=30, resume_timeout=600),
+    )  # fmt: skip
+
+    def burst(*jobs: int) -> None:
+        for job in jobs:
+            world.slurm.submit(
+                job, names, account="physics", partitions=("pub",), limit=7200, node_count=1
+            )
+
+    for name in names:
+        world.slurm.set_node(name, partitions=("pub",))
+    burst(*range(1, 9))
+    world.advance(120)
+    late = [job.id for job in world.slurm.queue().values() if set(job.nodes) & set(names[4:])]
+    for job in late:
+        world.slurm.finish(job)
+    world.advance(600)
+    assert {m.instance.node for m in world.ledger.stops.machines()} == set(names[4:])
+    for job in {*range(1, 9)}.difference(late):
+        world.slurm.finish(job)
+    world.advance(600)
+    weight_of = {name: node.weight for name, node in world.slurm.nodes().items()}
+    assert max(weight_of[n] for n in names[4:]) < min(weight_of[n] for n in names[:4])
+    burst(*range(11, 15))
+    world.advance(300)
+    assert {m.instance.node for m in world.ledger.machines.live()} == set(names[4:])
+    assert not world.ledger.stops.machines()
+    world.close()

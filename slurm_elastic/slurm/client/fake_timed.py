@@ -300,15 +300,15 @@ class TimedSlurm(FakeSlurm):
         return "PENDING" in job.states and job.reason not in ("JobHeldUser", "JobHeldAdmin")
 
     def _nodes_for(self, job: SlurmJob) -> Sequence[str]:
-        """Free nodes for the job, powered-up nodes first. All are in the first of its partitions
-        that has enough. Empty if no partition has.
+        """Free nodes for the job, powered-up nodes first, then by weight. All are in the first of
+        its partitions that has enough. Empty if no partition has.
         """
         allowed_names, count = self._wishes[job.id]
         usable = [n for n in map(self._nodes.__getitem__, allowed_names) if _usable(n)]
         for partition in job.partitions or ("",):
             free = [n.name for n in usable if _may_run(job, n, partition)]
             if len(free) >= count:
-                return sorted(free, key=self._is_off)[:count]
+                return sorted(free, key=lambda n: (self._is_off(n), self._nodes[n].weight))[:count]
         return ()
 
     def _is_off(self, name: str) -> bool:
