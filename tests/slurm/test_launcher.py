@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 from needs import ROOT
+from patience import eventually, patience
 from slurm.test_submit_filter import HARNESS, LUAS, PARTITIONS, UNSET, config
 
 from slurm_elastic.base.hostlist import expand
@@ -160,6 +161,34 @@ def test_where_the_node_cannot_do_it_the_script_runs(
     assert done.stdout == "module one\n2:b c\nfrom stdin\n", done.stderr
     assert done.returncode == 5
     assert os.listdir(tmp_path / "tmp") == []
+
+
+@ROOT
+@pytest.mark.parametrize("restarts", ["", "1"])
+def test_a_restarted_job_waits_until_the_node_knows_its_user(tmp_path: Path, restarts: str) -> None:
+    """The directory service may start beside slurmd. The job would start over, and lose its work."""
+    part, passwd, script = tmp_path / "part", tmp_path / "passwd", tmp_path / "slurm_script"
+    part.write_text("#!/bin/sh\nexit 1\n")
+    passwd.write_text(Path("/etc/passwd").read_text())
+    script.write_text(launchers(str(tmp_path), "/mnt/part")["criu"] + "#!/bin/sh\necho runs\n")
+    passwd.chmod(0o644)
+    copy = f"cp {part} /mnt/part; cp {script} /mnt/script; chmod 755 /mnt/part /mnt/script"
+    bind = f"mount --bind {passwd} /etc/passwd; {copy}"
+    run = "exec setpriv --reuid 54321 --regid 54321 --clear-groups /mnt/script"
+    command = ["unshare", "--mount", "/bin/sh", "-ec", f"mount -t tmpfs own /mnt; {bind}; {run}"]
+    environment = {"PATH": "/usr/sbin:/usr/bin:/sbin:/bin", "SLURM_RESTART_COUNT": restarts}
+    job = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment)
+    try:
+        if restarts:
+            ps = ["ps", "-o", "comm=", "--ppid", str(job.pid)]
+            eventually(lambda: b"sleep" in subprocess.run(ps, capture_output=True).stdout)
+            with passwd.open("a") as file:
+                file.write("late:x:54321:54321::/nonexistent:/bin/sh\n")
+        assert job.communicate(timeout=patience(30))[0] == "runs\n"
+    finally:
+        job.kill()
+        job.communicate()
+    assert job.returncode == 0
 
 
 TEMPORARY = ("/tmp", "/dev/shm", "/var/tmp")

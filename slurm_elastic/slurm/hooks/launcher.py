@@ -17,6 +17,8 @@ the digits distinguish a job from a later job with its number (``machine/ckptroo
 """
 PROGRAM = "/usr/local/sbin/slurm-elastic-ckpt-root"
 
+# A restarted job may have images. On a machine that has just booted, the directory service may not
+# answer yet, and sudo and the root part need the user's name: the job would start over.
 # bash -p passes the environment on unchanged and reads no BASH_ENV. dash would drop exported
 # functions.
 _SUDO = """\
@@ -24,6 +26,14 @@ _SUDO = """\
 # slurm-elastic: the job's own script follows below the mark. This part lets it be checkpointed.
 # job {digits}
 p={program}
+se_tries=0
+while [ -z "$SLURM_ELASTIC_PLAIN" ] && [ "${{SLURM_RESTART_COUNT:-0}}" -gt 0 ] && [ -x "$p" ] &&
+    [ $se_tries -lt 60 ] && ! /usr/bin/id -un >/dev/null 2>&1
+do
+    se_tries=$((se_tries + 1))
+    /bin/sleep 5
+done
+unset se_tries
 if [ -z "$SLURM_ELASTIC_PLAIN" ] && /usr/bin/sudo -n "$p" ready {method} </dev/null >/dev/null 2>&1
 then
     exec /usr/bin/sudo -n "$p" run {method} "$(umask)" "$0" "$@"
