@@ -15,6 +15,7 @@ from slurm_elastic.slurm.client.cli import SlurmCli
 if TYPE_CHECKING:
     from tests.real.stage import RealStage
 
+LONGEST_TEXT = 1000
 FRESH_S = 0.3
 """Seconds for which an answer stands for the present."""
 
@@ -120,7 +121,10 @@ def options(of: Mapping[str, Any], count: int, after: int, now: float) -> list[s
         "features": "--constraint", "node_memory": "--mem", "cpu_memory": "--mem-per-cpu",
         "cpus": "--cpus-per-task",
     }  # fmt: skip
-    words += [f"{option}={of[key]}" for key, option in plain.items() if of.get(key)]
+    # Slurm takes no longer names and comments.
+    words += [
+        f"{option}={str(of[key])[:LONGEST_TEXT]}" for key, option in plain.items() if of.get(key)
+    ]
     if of.get("limit"):
         words.append(f"--time={of['limit'] // 60}")
     if of.get("gres"):

@@ -103,6 +103,7 @@ class RealStage:
         self.books = RealBooks(self)  # type: ignore[arg-type]
         self.since = dict.fromkeys(self.nodes, self.sched.now)
         self._phases: dict[str, Phase] = {}
+        self._states: dict[str, frozenset[str]] = {}
         self.unlucky: set[str] = set()
         self.unheard: set[str] = set()
         self.calm = False
@@ -342,10 +343,12 @@ class RealStage:
         self._run_machines()
         self.slurm.look()
         for name in self.nodes:
-            now = phase(self.slurm.node(name))
-            if self._phases.get(name) is not now:
-                self._phases[name], self.since[name] = now, self.sched.now
-                self.note(f"{name} is {now}")
+            node = self.slurm.node(name)
+            if self._states.get(name) != node.states:
+                self._states[name] = node.states
+                self.note(f"{name} is {' '.join(sorted(node.states))} {node.reason}")
+            if self._phases.get(name) is not phase(node):
+                self._phases[name], self.since[name] = phase(node), self.sched.now
         self.books.look()
 
     def _run_machines(self) -> None:
