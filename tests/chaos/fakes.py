@@ -12,7 +12,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from msgspec.structs import replace
 
-from slurm_elastic.base.errors import ProviderError, SlurmError, TransientError
+from slurm_elastic.base.errors import (
+    InstanceNotFound,
+    ProviderError,
+    SlurmError,
+    TransientError,
+)
 from slurm_elastic.checkpointers.fake import FakeCheckpointer
 from slurm_elastic.model.checkpoint import Image, JobRun
 from slurm_elastic.model.cluster import (
@@ -128,7 +133,8 @@ class Cloud(FakeProvider):
     that it lacks. ``lag``: lists have machines stopped, or running, as they were so many seconds ago.
     ``unanswered`` stops and starts to come take effect without an answer. ``unkept`` stops and ends
     to come are accepted, and nothing is done. ``repeats`` lists to come have a page twice; ``lacked``
-    are machines that so many lists to come lack. The cloud's clock is ``ahead`` (s).
+    are machines that so many lists to come lack. The cloud's clock is ``ahead`` (s). ``is_strict``: a
+    call about several machines ends none if one of them is gone.
     """
 
     stage: Stage
@@ -149,6 +155,9 @@ class Cloud(FakeProvider):
         self.repeats = 0
         self.lacked: Counter[str] = Counter()
         self.ahead = 0.0
+        # As EC2's: of a chance of its own, at drawn sites, so that the other runs stay what they were.
+        chance = random.Random(f"{stage.seed} {self.name} strict").random()
+        self.is_strict = stage.kind == "drawn" and chance < 0.5
 
     def offers(self, pool: Pool) -> Sequence[Offer]:
         self._io("offers")
@@ -178,6 +187,8 @@ class Cloud(FakeProvider):
             [self.account.machines[i].instance for i in ids if i in self.account.alive()]
         )
         self._io("terminate")
+        if self.is_strict and any(self._answer_to_end(i) is EndAnswer.GONE for i in ids):
+            raise InstanceNotFound(self.name, "InvalidInstanceID.NotFound", ", ".join(ids))
         if self._breaks_its_word("terminate"):
             answers: Mapping[str, EndAnswer] = {i: self._answer_to_end(i) for i in ids}
         else:

@@ -26,7 +26,7 @@ class Starts:
 
     def __init__(self, stage: Stage) -> None:
         self._stage = stage
-        self._since: dict[tuple[int, int], float] = {}
+        self._since: dict[tuple[int, int, int], float] = {}
 
     @property
     def bound(self) -> float:
@@ -40,11 +40,9 @@ class Starts:
         waiting = [job for job in stage.slurm.queue().values() if "RUNNING" not in job.states]
         able = [] if _is_kept(stage) else [job for job in waiting[:1] if self._could_start(job)]
         now, before = stage.sched.now, self._since
-        self._since = {
-            key: before.get(key, now) for job in able for key in [(job.id, job.restarts)]
-        }
+        self._since = {key: before.get(key, now) for key in map(_next_task, able)}
         for job in able:
-            if (lasts := now - self._since[job.id, job.restarts]) > self.bound:
+            if (lasts := now - self._since[_next_task(job)]) > self.bound:
                 states = " ".join(sorted(job.states))
                 yield f"job {job.id} ({states} {job.reason}) could start for {lasts:.0f} s"
 
@@ -53,8 +51,14 @@ class Starts:
         stage = self._stage
         if job.is_held or (not job.nodes and job.start > stage.now()):
             return False
+        if not job.nodes and not stage.slurm._may_start(job):
+            return False  # it waits for another job, or for other tasks of its array
         there = {machine.node for machine in stage.alive()}
-        names = job.nodes or [name for name in stage.slurm.wish(job.id) if self._is_free(name)]
+        names = job.nodes or [
+            name
+            for name in stage.slurm.wish(job.id)
+            if self._is_free(name) and name not in job.excluded
+        ]
         missing = sorted(names, key=lambda name: name not in there)[: job.node_count]
         if len(missing) < job.node_count:
             return False
@@ -85,6 +89,11 @@ class Starts:
             if limits.dollars_per_hour is not None and dollars > limits.dollars_per_hour:
                 return False
         return True
+
+
+def _next_task(job: Any) -> tuple[int, int, int]:
+    """The job, or the task of the array that starts next."""
+    return job.id, job.restarts, job.tasks
 
 
 def _is_kept(stage: Stage) -> bool:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from slurm_elastic.base.errors import SlurmElasticError
 from tests.oracle import calm, jobs, money, screens
+from tests.oracle.ends import Ends
 from tests.oracle.meter import Meter, overspent
 from tests.oracle.moment import MovedError, still
 
@@ -39,6 +40,7 @@ class Oracle:
         self._moments = [at + chance.uniform(0.0, 120.0) for at in MOMENTS]
         self._starts = jobs.Starts(stage)
         self._meter = Meter(stage)
+        self._ends = Ends(stage)
         self._errors = calm.ErrorLines()
         self._probes: list[int] = []
         for account in stage.accounts.values():
@@ -58,6 +60,8 @@ class Oracle:
         def start(spec: Any, offer: Any, node: str, *rest: Any) -> str:
             stage = self._stage
             if words := jobs.paid_for_nobody(stage, node, spec.jobs):
+                stage.books.wrong("paid for nobody", words)
+            if words := self._ends.not_awaited(node):
                 stage.books.wrong("paid for nobody", words)
             if words := overspent(stage, offer.cloud):
                 stage.books.wrong("limit", f"a machine for {node} is bought, and {words}")
@@ -80,6 +84,7 @@ class Oracle:
     # the screens
 
     def look(self) -> None:
+        self._wrong("orphan", self._ends.look())
         if self._reads and self._moments and self._stage.sched.now >= self._moments[0]:
             self._moments.pop(0)
             self._read_screens()
