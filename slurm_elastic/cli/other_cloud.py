@@ -23,7 +23,7 @@ from slurm_elastic.model.directive import (
 from slurm_elastic.model.exclusion import POLICY
 from slurm_elastic.model.slurm import SlurmJob
 from slurm_elastic.policies.money.accounting import usage
-from slurm_elastic.policies.repair.redirects import redirected, routes
+from slurm_elastic.policies.repair.redirects import count_redirected, routes
 from slurm_elastic.policies.repair.replacements import (
     REPLACEMENT_KEPT_S,
     StandIn,
@@ -73,7 +73,7 @@ def _partitions(
     price = min((cheapest(cloud, pool) for pool in pools if pool.cloud == word.to), default=0.0)
     partitions = {each.name: each.partition_name for each in config.clouds}
     ways = list(routes(frozenset(word.nodes), word.to, pools, partitions))
-    waiting = sum(len(ids) for way in ways for ids in redirected(facts.jobs, way).values())
+    waiting = sum(count_redirected(facts.jobs, way) for way in ways)
     verb = "go to" if all(way.is_whole for way in ways) else "may also start in"
     yield (
         f"Jobs {verb} partition {cloud.partition_name}, {counted(waiting, 'waiting job')} at once; "

@@ -42,16 +42,19 @@ from slurm_elastic.state.ledger import Launch, Ledger, LedgerState, Machine
 from slurm_elastic.state.spool import Spool
 
 
-class KeptOutJob(Struct, frozen=True):
-    """A job that must leave a partition, or must not return there yet, with the ``cause``. A job
+class KeptOutJob(Struct, frozen=True, kw_only=True):
+    """A job that must leave a ``cloud``, or must not return there yet, with the ``cause``. A job
     that loses its machines (MachinesLost) is held in all partitions. We look for the job in Slurm's
-    queue until ``deadline`` (monotonic s).
+    queue until ``deadline`` (monotonic s). ``nodes``, ``need_s``: the nodes that it wanted, and for
+    how long.
     """
 
-    partition: str
     cause: NeverHere | NotYetInTime | MachinesLost
     correlation: str
     deadline: float
+    cloud: str = ""
+    nodes: tuple[str, ...] = ()
+    need_s: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -75,6 +78,8 @@ class Site:
     It also applies to machines bought before that quote. ``oversized``: jobs that fit no cloud and
     are being requeued. If an entry is lost, the job is tried once more and rejected again.
     ``set_aside``: by job, the last reported cause for which it may start only later.
+    ``refused_changes``: by job and list of partitions that Slurm has refused for it, when to try
+    that again (monotonic).
     ``unreadable``: by cloud, why its last list could not be read. A cloud that was never read has
     no entry. ``unadopted``: by cloud and id, listed machines without a row in the ledger yet.
     ``suspends``: by id, the suspend requests that still wait to be carried out. ``cloud_places``:
@@ -86,6 +91,9 @@ class Site:
         # The row and the node's DRAIN flag must change together. Otherwise a node that was released
         # a moment ago could be drained again.
         "hold_lock": "to change a hold: its ledger row and the node's DRAIN flag",
+        # A thread that reads the queue before another one's change would take the new values for
+        # a person's.
+        "job_lock": "to change a waiting job: its ledger row and its values in Slurm",
     }
 
     config: Config
@@ -99,6 +107,7 @@ class Site:
     spool: Spool
     tunnelled: frozenset[str] = frozenset()
     hold_lock: threading.Lock = field(default_factory=threading.Lock)
+    job_lock: threading.Lock = field(default_factory=threading.Lock)
     requeues: ExpectedRequeues = field(default_factory=ExpectedRequeues)
     monotonic: Callable[[], float] = time.monotonic
     rules: Mapping[str, PoolRules] = field(default_factory=dict)
@@ -106,6 +115,9 @@ class Site:
     worst_prices: SharedDict[str, float] = field(default_factory=SharedDict)
     oversized: SharedDict[int, KeptOutJob] = field(default_factory=SharedDict)
     set_aside: SharedDict[int, NotYetInTime] = field(default_factory=SharedDict)
+    refused_changes: SharedDict[tuple[int, tuple[str, ...]], float] = field(
+        default_factory=SharedDict
+    )
     blocked: Mapping[str, AnyCause] = field(default_factory=dict)
     unreadable: SharedDict[str, str] = field(default_factory=SharedDict)
     unadopted: SharedDict[tuple[str, str], Instance] = field(default_factory=SharedDict)

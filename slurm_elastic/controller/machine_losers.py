@@ -44,7 +44,7 @@ def hold_machine_losers(
         log.warning("job loses machine after machine job=%s losses=%d", job.label, len(times))
         cause = MachinesLost(count=len(times), first_at=times[0])
         deadline = site.monotonic() + REQUEUE_TIMEOUT_S
-        site.oversized[job.id] = KeptOutJob("", cause, correlation, deadline)
+        site.oversized[job.id] = KeptOutJob(cause=cause, correlation=correlation, deadline=deadline)
     return losers
 
 

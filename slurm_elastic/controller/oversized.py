@@ -16,12 +16,14 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Mapping, Sequence
+from math import inf
 from typing import TypeVar
 
 from msgspec.structs import replace
 
-from slurm_elastic.base.errors import SlurmError
+from slurm_elastic.base.hostlist import compress, expand
 from slurm_elastic.controller.budget import apply_known_directives
+from slurm_elastic.controller.changed_jobs import Evaluate, JobChange, change_jobs
 from slurm_elastic.controller.context import KeptOutJob, Site
 from slurm_elastic.model.causes import AnyCause
 from slurm_elastic.model.causes.composed import (
@@ -31,9 +33,12 @@ from slurm_elastic.model.causes.composed import (
     NotYetInTime,
 )
 from slurm_elastic.model.causes.requeues import MachinesLost
+from slurm_elastic.model.causes.stops import CloudMayServe
+from slurm_elastic.model.changed_jobs import ChangedJob, Delayed, Held, Misfit, Wish
 from slurm_elastic.model.cluster import Limits, NodeRequest, Offer
 from slurm_elastic.model.job_holds import MACHINES_LOST, NEVER
 from slurm_elastic.model.slurm import SlurmJob
+from slurm_elastic.policies.launch.changed_jobs import is_waiting, request_of
 from slurm_elastic.policies.launch.lasting import Asked, early_end, next_begin, sum_ceilings
 from slurm_elastic.policies.launch.ranking import Scope
 from slurm_elastic.policies.launch.verdict import could_run
@@ -43,32 +48,117 @@ log = logging.getLogger(__name__)
 
 Bound = TypeVar("Bound", int | None, float | None)
 
+CORRELATION = "limits"
 REQUEUE_TIMEOUT_S = 300.0
 """Seconds in which a requeued job must be pending again."""
 
 
 def keep_job_out(
-    site: Site, job: int, cloud: str, cause: NeverHere | NotYetInTime, correlation: str
-) -> None:
-    """Remember that a job which is being requeued must not return to that cloud, or not yet."""
-    partition = site.clouds[cloud].partition_name
+    site: Site, job: int, cloud: str, cause: NeverHere | NotYetInTime, correlation: str,
+    nodes: Sequence[str] = (), need_s: float = 0.0,
+) -> None:  # fmt: skip
+    """Remember that a job which is being requeued must not return to that cloud, or not yet.
+    ``nodes``, ``need_s``: the nodes that it wanted, and for how long.
+    """
     deadline = site.monotonic() + REQUEUE_TIMEOUT_S
-    site.oversized[job] = KeptOutJob(partition, cause, correlation, deadline)
+    site.oversized[job] = KeptOutJob(
+        cloud=cloud, cause=cause, correlation=correlation, deadline=deadline, nodes=tuple(nodes),
+        need_s=need_s,
+    )  # fmt: skip
 
 
 def move_or_hold_jobs(site: Site) -> None:
     """Move or hold the remembered jobs that are pending now. SlurmError ends the pass."""
     waiting = site.oversized.snapshot()
-    queue = {job.id: job for job in site.slurm.jobs()} if waiting else {}
+    if not waiting:
+        return
+    queue = {job.id: job for job in site.slurm.jobs()}
+    due = {number: row for number, row in waiting.items() if _is_due(queue.get(number))}
+    wishes = {n: wish for n, row in due.items() if (wish := _wish_of(site, queue[n], row))}
+
+    def say(job: SlurmJob, record: ChangedJob, evaluate: Evaluate) -> ChangedJob:
+        del evaluate
+        wish = wishes.get(job.id)
+        known = record.wishes
+        return record if wish is None or wish in known else replace(record, wishes=(*known, wish))
+
+    changes: dict[int, JobChange] = {}
+    change_jobs(
+        site, say, candidates=wishes.keys(),
+        report=lambda found: changes.update({change.job.id: change for change in found}),
+    )  # fmt: skip
     for number, barred in waiting.items():
         job = queue.get(number)
-        if job is not None and "PENDING" in job.states and "COMPLETING" not in job.states:
-            _move_or_hold(site, job, barred)
+        if number in due and job is not None:
+            _record(site, job, barred, changes.get(number))
         elif job is not None and site.monotonic() < barred.deadline:
             continue
         site.oversized.pop(number)
-    if waiting:
-        site.set_aside.keep(queue.keys())
+    site.set_aside.keep(queue.keys())
+
+
+def _is_due(job: SlurmJob | None) -> bool:
+    return job is not None and is_waiting(job)
+
+
+def _wish_of(site: Site, job: SlurmJob, barred: KeptOutJob) -> Wish | None:
+    """Return what must happen to the job; None if it may start in other partitions before."""
+    cause, request = barred.cause, request_of(job)
+    if isinstance(cause, MachinesLost):
+        return Held()
+    partition = site.clouds[barred.cloud].partition_name
+    if isinstance(cause, NotYetInTime):
+        # A begin time holds in all partitions, and the job may start in the others before.
+        if set(job.partitions) != {partition}:
+            return None
+        return Delayed(partition=partition, begins_at=cause.begins_at, request=request)
+    return Misfit(
+        cloud=barred.cloud, partition=partition, nodes=compress(barred.nodes),
+        need_s=barred.need_s if barred.need_s < inf else None, request=request,
+    )  # fmt: skip
+
+
+def end_verdicts(site: Site, cloud: str) -> None:
+    """Give jobs their partition of the cloud back, and end our holds, if the cloud may serve them
+    again, because a limit was raised or another reservation began. SlurmError if Slurm does not
+    answer.
+    """
+    rows = site.ledger.changed_jobs.all()
+    misfits = {
+        row.key.number: wish for row in rows for wish in row.wishes
+        if isinstance(wish, Misfit) and wish.cloud == cloud
+    }  # fmt: skip
+    # No other part looks after these: they wait for a person or for a time.
+    has_others = any(all(isinstance(w, Held | Delayed) for w in row.wishes) for row in rows)
+    if not misfits and not has_others:
+        return
+    ended = _find_ended(site, cloud, misfits) if misfits else set()
+
+    def say(job: SlurmJob, record: ChangedJob, evaluate: Evaluate) -> ChangedJob:
+        del evaluate
+        if job.id not in ended:
+            return record
+        return replace(record, wishes=tuple(w for w in record.wishes if w != misfits[job.id]))
+
+    def report(changes: Sequence[JobChange]) -> None:
+        given_back = [c.job for c in changes if c.job.id in ended and c.is_changed and not c.error]
+        if given_back:
+            cause = CloudMayServe(cloud=cloud)
+            site.record(CORRELATION, "let-back", [job_subject(j.id) for j in given_back], cause)
+            log.info("jobs given back jobs=%s reason=%s", [j.label for j in given_back], cause)
+
+    change_jobs(site, say, report=report)
+
+
+def _find_ended(site: Site, cloud: str, misfits: Mapping[int, Misfit]) -> set[int]:
+    """Return the jobs that the cloud may serve again. If its offers cannot be read, return none."""
+    if _read_offers(site, cloud) is None:
+        return set()
+    nodes = {job: tuple(expand(wish.nodes)) for job, wish in misfits.items()}
+    needs = {job: inf if wish.need_s is None else wish.need_s for job, wish in misfits.items()}
+    too_long = find_too_long(site, cloud, nodes, nodes, needs)
+    never = {job for job, cause in too_long.items() if isinstance(cause, NeverInTime)}
+    return set(nodes) - never - set(find_too_large(site, cloud, nodes, nodes))
 
 
 def find_too_large(
@@ -196,21 +286,12 @@ def _larger(limit: Bound, changed: Bound) -> Bound:
     return None if limit is None or changed is None else max(limit, changed)
 
 
-def _move_or_hold(site: Site, job: SlurmJob, barred: KeptOutJob) -> None:
+def _record(site: Site, job: SlurmJob, barred: KeptOutJob, change: JobChange | None) -> None:
+    """Record and log what has happened to the job."""
+    if change is not None and change.error is not None and not change.is_changed:
+        return  # it was logged, and the job is tried again
     cause = barred.cause
-    try:
-        if isinstance(cause, NotYetInTime):
-            outcome = _delay(site, job, barred.partition, cause)
-        elif isinstance(cause, MachinesLost):
-            outcome = _hold(site, job, cause)
-        else:
-            outcome = _move(site, job, barred.partition) or _hold(site, job, cause)
-    except SlurmError as error:
-        if error.unanswered:
-            raise
-        log.warning("job not changed job=%s error=%s", job.label, error)
-        return
-    decided_cause = replace(cause, consequence=outcome)
+    decided_cause = replace(cause, consequence=_consequence(site, job, barred, change))
     # A job with other partitions comes back every few minutes.
     if isinstance(decided_cause, NotYetInTime) and len(job.partitions) > 1:
         if site.set_aside.get(job.id) == decided_cause:
@@ -232,50 +313,23 @@ def _kind_and_words(cause: NeverHere | NotYetInTime | MachinesLost) -> tuple[str
             return NEVER, "can never start here"
 
 
-def _delay(site: Site, job: SlurmJob, partition: str, cause: NotYetInTime) -> str:
-    """Set the begin of the reservation as the job's begin time. Returns a sentence for its user."""
-    other_partitions = ", ".join(p for p in job.partitions if p != partition)
-    # A begin time holds in all partitions, and the job may start in the others before.
-    if other_partitions:
-        return f"until then the job may start in {other_partitions}"
-    site.slurm.change_pending([job.id], begin_in=cause.begins_at - site.now())
-    start = f"scontrol update jobid={job.shell_label} timelimit=MINUTES starttime=now"
-    return f"the job begins then; to start a shorter job earlier, do: {start}"
-
-
-def _move(site: Site, job: SlurmJob, partition: str) -> str:
-    """Leave the job its other partitions. Returns a sentence about that for its user; "" if it has
-    no other partition, or Slurm refuses because of their limits (EnforcePartLimits).
-    """
-    other_partitions = tuple(p for p in job.partitions if p != partition)
-    if not other_partitions:
-        return ""
-    soon = 0.0 if job.is_requeue_hold(site.now()) else None
-    try:
-        site.slurm.change_pending([job.id], partitions=other_partitions, begin_in=soon)
-    except SlurmError as error:
-        if error.unanswered:
-            raise
-        log.info(
-            "job not moved job=%s partitions=%s error=%s",
-            job.label,
-            ",".join(other_partitions),
-            error,
-        )
-        return ""
-    return f"the job may start in {', '.join(other_partitions)}"
-
-
-def _hold(site: Site, job: SlurmJob, cause: NeverHere | MachinesLost) -> str:
-    """Hold the job. Returns a sentence about that for its user."""
-    # Leave a held job alone: Slurm would turn an administrator's hold into a user's hold, which the
-    # user may release.
-    if not job.is_held:
-        site.slurm.hold(job.id)
+def _consequence(site: Site, job: SlurmJob, barred: KeptOutJob, change: JobChange | None) -> str:
+    """Return a sentence for the job's user about what happens to the job."""
+    cause = barred.cause
     release = f"scontrol release {job.shell_label}"
-    if isinstance(cause, NeverInTime):
-        shorten = f"scontrol update jobid={job.shell_label} timelimit=MINUTES"
-        return f"the job is held; do: {shorten} && {release}"
+    limit = f"scontrol update jobid={job.shell_label} timelimit=MINUTES"
     if isinstance(cause, MachinesLost):
         return f"the job is held; after a look at its output: {release}"
-    return f"the job is held; once that is changed: {release}"
+    partition = site.clouds[barred.cloud].partition_name
+    is_held = job.is_held or (change is not None and change.values.is_held)
+    names = job.partitions if change is None else change.values.partitions
+    others = ", ".join(name for name in names if name != partition)
+    if isinstance(cause, NotYetInTime):
+        if others:
+            return f"until then the job may start in {others}"
+        return f"the job begins then; to start a shorter job earlier, do: {limit} starttime=now"
+    if others and not is_held:
+        return f"the job may start in {others}"
+    if isinstance(cause, NeverInTime):
+        return f"the job is held; do: {limit} && {release}"
+    return f"the job is held until the limit allows it; to try it before: {release}"

@@ -22,6 +22,7 @@ from slurm_elastic.controller.context import Site
 from slurm_elastic.controller.doubted_lists import keep_doubt, review_lasting_doubt
 from slurm_elastic.controller.launch import assign_addresses
 from slurm_elastic.controller.other_heads import look_for_other_head
+from slurm_elastic.controller.oversized import end_verdicts
 from slurm_elastic.controller.snapshot import (
     CORRELATION,
     CloudReader,
@@ -115,6 +116,7 @@ class Round:
         self._report_health([a for a in repairs if isinstance(a, DoubtList)], snapshot)
         snapshot = self._repair([a for a in repairs if not isinstance(a, DoubtList)], snapshot)
         self._keep_books(snapshot)
+        end_verdicts(self._site, self._cloud)
         self._learn_offers_once(snapshot)
 
     def _another_head_works(self, snapshot: ClusterSnapshot) -> bool:

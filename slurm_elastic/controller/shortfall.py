@@ -78,7 +78,7 @@ def refuse_jobs(
     if result.reassigned:
         site.record(correlation, "reassigned", result.reassigned, ServesAnother(cause=cause))
     forced = turn_away_jobs(
-        site, cloud, correlation, never, jobs, never_nodes.intersection(result.refused)
+        site, cloud, correlation, never, jobs, never_nodes.intersection(result.refused), needs
     )
     spare_by_pool = _count_spare(shortfalls)
     for (name, place), pool_nodes in refused.items():
@@ -165,16 +165,17 @@ def turn_away_jobs(
     never: Mapping[int, NeverHere | NotYetInTime],
     jobs: Jobs,
     own_nodes: Collection[str],
+    needs_s: Mapping[int, float],
 ) -> set[str]:
     """Give back the nodes of jobs that can never get all of their nodes, or never or not yet for
-    long enough. The nodes are not held, so that other jobs can use them, and the job does not
-    return to this cloud, or only later. Returns the nodes that were powered down.
+    long enough (``needs_s``). The nodes are not held, so that other jobs can use them, and the job
+    does not return to this cloud, or only later. Returns the nodes that were powered down.
     """
     cause_of: dict[str, AnyCause] = {}
     for job, cause in never.items():
         job_nodes = [n for n in jobs[job] if n in own_nodes]
         site.record(correlation, "refused", (*job_nodes, job_subject(job)), cause)
-        keep_job_out(site, job, cloud, cause, correlation)
+        keep_job_out(site, job, cloud, cause, correlation, jobs[job], needs_s.get(job) or 0.0)
         cause_of |= dict.fromkeys(job_nodes, cause)
     if not cause_of:
         return set()

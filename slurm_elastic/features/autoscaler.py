@@ -131,8 +131,8 @@ class Autoscaler(Part):
         rows = [row.scope for row in self._site.ledger.exclusions.holds() if row.kind == POLICY]
         if rows:
             holds.release(self._site, rows, NoPoliciesLeft(), POLICY)
-        if self._site.ledger.deferred.jobs():
-            budget_enforcement.enforce(self._site, self._site.slurm.jobs(), {}, self._site.now())
+        if budget_enforcement.is_enforcing(self._site):
+            budget_enforcement.enforce(self._site, (), {})
 
     def look(self) -> None:
         """Measure, decide and act once for all groups of pools, unless nothing has happened."""
@@ -143,7 +143,7 @@ class Autoscaler(Part):
             self._covered_jobs = {name: recalled(site, name) for name in site.pools}
         view = observe(site)
         view = replace(view, unhelped=self._guard.look(view))
-        budget_enforcement.enforce(site, view.jobs, view.over, view.at)
+        budget_enforcement.enforce(site, view.jobs, view.over)
         spent_budgets.look(site, view)
         groups = [
             replace(group, now=self._waste.resolved(group.name, group.now))
@@ -154,7 +154,7 @@ class Autoscaler(Part):
         work_in_s = seconds_to_work(view.jobs, partitions, site.now())
         # Machines cost money, and their end depends on the time alone. So does the end of a
         # deferral, whose job may name other partitions until then.
-        has_work = bool(view.machines or work_in_s <= 0.0 or site.ledger.deferred.jobs())
+        has_work = bool(view.machines or work_in_s <= 0.0 or budget_enforcement.is_enforcing(site))
         has_work = has_work or any(
             group.now.queue or _may_start_unasked(group.now) for group in groups
         )

@@ -17,11 +17,11 @@ from slurm_elastic.base import writing
 from slurm_elastic.base.errors import ProviderError, SlurmError, bounded
 from slurm_elastic.base.report_once import ReportOnce
 from slurm_elastic.config.pool_rules import traffic_terms
+from slurm_elastic.controller.changed_jobs import reorder, with_own_partitions
 from slurm_elastic.controller.context import Site
 from slurm_elastic.controller.extensions import Extensions, Part
 from slurm_elastic.controller.periodic import SiteTask
 from slurm_elastic.controller.snapshot import read_all_nodes
-from slurm_elastic.features.job_changes import change_pending
 from slurm_elastic.features.waiting_jobs import in_order
 from slurm_elastic.model.causes import AnyCause
 from slurm_elastic.model.causes.refusals import CloudSilent
@@ -125,7 +125,8 @@ class CloudOrder(Part):
     def _reorder(self, table: Sequence[PoolTerms]) -> None:
         """Change the partition lists of waiting jobs for which another order is much better."""
         site = self._site
-        jobs = [job for job in in_order(site.slurm.jobs()) if self._may_change(job)]
+        queue = with_own_partitions(site, site.slurm.jobs())
+        jobs = [job for job in in_order(queue) if self._may_change(job)]
         if not jobs:
             self._orders.clear()
             return
@@ -163,7 +164,7 @@ class CloudOrder(Part):
     ) -> None:
         site, cause_of = self._site, {change.job: change.cause for change in changes}
         changed_jobs = [job for job in jobs if job.id in cause_of]
-        refused = change_pending(site, changed_jobs, partitions=partitions)
+        refused = reorder(site, changed_jobs, partitions)
         self._refused |= dict.fromkeys(refused, partitions)
         ids = [job.id for job in changed_jobs if job.id not in refused]
         self._orders |= dict.fromkeys(ids, partitions[1:])

@@ -27,6 +27,7 @@ from slurm_elastic.base.guards import Guarded, GuardedBy
 from slurm_elastic.base.hostlist import compress
 from slurm_elastic.base.report_once import ReportOnce
 from slurm_elastic.config.copying import Data
+from slurm_elastic.controller.changed_jobs import hold_until_released
 from slurm_elastic.controller.context import Site
 from slurm_elastic.features.copy_ages import CopyAges
 from slurm_elastic.features.copy_orders import CopyResult, CopyRun, order_of
@@ -345,10 +346,8 @@ class Copies:
     def _hold(self, job: SlurmJob, cause: FilesNotSent) -> None:
         """Hold the waiting job, and note why. We do so once, because its user may release it."""
         slurm = self._site.slurm
-        # Leave a held job alone: Slurm would turn an administrator's hold into a user's hold, which
-        # the user may release.
-        if not job.is_held:
-            slurm.hold(job.id)
+        if not hold_until_released(self._site, job.id):
+            return  # it does not wait any more
         self._end_unsent(job.id)
         comment = slurm.admin_comments([job.id]).get(job.id, "")
         text = admin_comment.with_note(comment, NoteKind.DATA, str(cause))

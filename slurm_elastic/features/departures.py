@@ -31,6 +31,7 @@ from slurm_elastic.model.causes.departures import (
 )
 from slurm_elastic.model.causes.stops import ByOrder
 from slurm_elastic.model.directive import MAINTENANCE, OPERATORS, Departure, Directive, describe
+from slurm_elastic.model.memory import Machine
 from slurm_elastic.model.slurm import SlurmJob
 from slurm_elastic.policies.repair.departure import (
     NextStep,
@@ -74,10 +75,13 @@ class Departures:
         now = self._site.now()
         directives = self._site.ledger.directives.all()
         self._forget({directive.number for directive in directives})
-        for directive in directives:
-            if isinstance(directive.word, Departure) and directive.holds(now):
+        in_force = [d for d in directives if isinstance(d.word, Departure) and d.holds(now)]
+        for directive in in_force:
+            self._start_replacements(directive)
+        self._redirects.look(in_force)
+        for directive in in_force:
+            if isinstance(directive.word, Departure):
                 self._advance(directive, directive.word)
-        self._redirects.give_back([d.number for d in directives if d.holds(now)])
 
     def _forget(self, kept: Set[int]) -> None:
         """Forget the departures that the ledger no longer has."""
@@ -87,21 +91,31 @@ class Departures:
         }
         self._replacements.forget_unless(set(kept))
 
-    def _advance(self, directive: Directive, departure: Departure) -> None:
+    def _start_replacements(self, directive: Directive) -> None:
+        """Start machines ahead, before the waiting jobs are sent there. The jobs then use the nodes
+        that power up already; otherwise Slurm powers up other nodes for them, and twice as many
+        machines start.
+        """
+        departure = directive.word
+        if not isinstance(departure, Departure) or not departure.start_replacements:
+            return
+        if departure.to in self._site.clouds:
+            machines = self._machines_of(directive, departure)
+            running = [m.instance.node for m in machines if not m.is_off]
+            self._replacements.look(directive, departure, running)
+
+    def _machines_of(self, directive: Directive, departure: Departure) -> Sequence[Machine]:
+        """Return the machines that the order still concerns."""
         site = self._site
         # Read running and stopped machines at one moment. A machine started between two readings
         # would be in neither, and its node would count as left. The stopped machines count until
         # the repair has ended them.
         state = site.ledger.state()
         machines_in_use = (*site.serving_machines(state.machines), *state.stopped)
-        machines = concerned(machines_in_use, departure, directive.starts)
-        # Before the waiting jobs are sent there. They then use the nodes that power up already;
-        # otherwise Slurm powers up other nodes for them, and twice as many machines start.
-        if departure.start_replacements and departure.to in site.clouds:
-            running = [m.instance.node for m in machines if not m.is_off]
-            self._replacements.look(directive, departure, running)
-        if departure.to:
-            self._redirects.send(directive, departure)
+        return concerned(machines_in_use, departure, directive.starts)
+
+    def _advance(self, directive: Directive, departure: Departure) -> None:
+        site, machines = self._site, self._machines_of(directive, departure)
         if not machines:
             self._finish(directive, departure)
             return

@@ -187,19 +187,6 @@ def whole_id(machine_or_part: str) -> str:
     return machine if machine and number.isdecimal() else machine_or_part
 
 
-class Deferral(Struct, frozen=True, kw_only=True):
-    """A job that we keep out of public clouds because its ``account`` is over its budget.
-    ``partitions``, ``begin``: its values before our change (empty: partitions not changed; 0: no
-    begin time). ``until``: the begin time that we set (0: none). Times are Unix time.
-    """
-
-    job: int
-    account: str
-    partitions: tuple[str, ...] = ()
-    begin: float = 0.0
-    until: float = 0.0
-
-
 class Decision(Struct, frozen=True, kw_only=True):
     """One entry of the decisions that ``explain`` prints. ``at``: Unix time. ``subjects``: node
     names and ``job:ID``. ``detail``: any data (ranked and rejected offers, errors).

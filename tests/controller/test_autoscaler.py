@@ -34,10 +34,11 @@ from slurm_elastic.features.pool_nodes import Observation
 from slurm_elastic.model.causes import Quoted
 from slurm_elastic.model.causes.composed import GrowthStopped, StoppedPool
 from slurm_elastic.model.causes.growth import GrowthPlanned
+from slurm_elastic.model.changed_jobs import Barred, ChangedJob, JobValues
 from slurm_elastic.model.cluster import Limits, Location, Market
 from slurm_elastic.model.directive import Departure, LimitChange
 from slurm_elastic.model.exclusion import POLICY, Exclusion
-from slurm_elastic.model.memory import Deferral
+from slurm_elastic.model.job_key import JobKey
 from slurm_elastic.model.slurm import SlurmJob, SlurmNode
 from slurm_elastic.policies.growth.scaling import GroupSnapshot, PendingJob, ScaleDown, ScalingPlan
 from slurm_elastic.policies.nodes.node_state import Phase, is_drained, phase
@@ -717,17 +718,20 @@ def test_without_policies_a_deferral_ends_however_many_looks_it_takes(
     make: Callable[..., World], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     world = make()
-    aside = Deferral(job=7, account="physics", partitions=("pub",), begin=0.0, until=0.0)
-    world.ledger.deferred.defer([aside])
+    aside = ChangedJob(
+        key=JobKey(number=7), own=JobValues(partitions=("pub",)),
+        latest=JobValues(partitions=("onp",)), wishes=(Barred(until=0.0),),
+    )  # fmt: skip
+    world.ledger.changed_jobs.keep([aside])
     world.slurm.set_job(7, "PENDING", account="physics", partitions=("pub",))
     made = Autoscaler(world.site, Inline())  # type: ignore[arg-type]
     with monkeypatch.context() as patched:
-        patched.setattr(world.ledger.deferred, "forget", lambda _: None)
+        patched.setattr(world.ledger.changed_jobs, "forget", lambda _: None)
         made.task.tick()
     world.now += 3600
     assert made.task.is_due
     made.task.tick()
-    assert world.ledger.deferred.jobs() == ()
+    assert world.ledger.changed_jobs.all() == ()
 
 
 def test_a_budget_that_an_operator_sets_is_kept_where_the_file_has_no_policies(

@@ -18,8 +18,9 @@ from slurm_elastic.controller.budget import read_payer_spending, read_spending
 from slurm_elastic.features.budget_enforcement import enforce
 from slurm_elastic.features.usage_record import PERIOD_S
 from slurm_elastic.model.causes import Quoted
+from slurm_elastic.model.changed_jobs import Barred, ChangedJob, JobValues
 from slurm_elastic.model.cluster import Limits, Location, Market
-from slurm_elastic.model.memory import Deferral
+from slurm_elastic.model.job_key import JobKey
 from slurm_elastic.policies.money.account_budgets import Overdrawn
 from slurm_elastic.policies.nodes.node_state import Phase, phase
 from slurm_elastic.providers.fake.settings import FakeCloud
@@ -113,7 +114,7 @@ def test_its_jobs_wait_for_the_next_day_others_go_on_and_so_do_running_ones(
     world.advance(midnight - world.now + 60, step=120)
     assert 3 in running(world), "a new day, a new budget"
     assert whys(world, 3, "let-back") == []
-    assert world.ledger.deferred.jobs() == ()
+    assert world.ledger.changed_jobs.all() == ()
 
 
 def test_what_slurmctld_gave_its_job_in_between_is_refused_once_and_nobody_else_loses_a_node(
@@ -171,10 +172,12 @@ def test_a_job_that_may_start_elsewhere_too_moves_there_and_comes_back(
     world.advance(60)
     assert 3 in running(world), "there are no budgets any more"
     assert whys(world, 3, "let-back") == ["its account and user may start new machines again"]
-    assert [row.job for row in world.ledger.deferred.jobs()] == [2], "it may be requeued yet"
+    assert [row.key.number for row in world.ledger.changed_jobs.all()] == [2], (
+        "it may be requeued yet"
+    )
     world.slurm.finish(2)
     world.advance(30)
-    assert world.ledger.deferred.jobs() == ()
+    assert world.ledger.changed_jobs.all() == ()
     before = world.slurm.calls["jobs"]
     world.advance(300)
     looks = world.slurm.calls["jobs"] - before
@@ -193,7 +196,7 @@ def test_a_list_that_its_user_gives_a_job_meanwhile_is_kept(make: Callable[..., 
     world.start()
     world.advance(60)
     assert world.slurm.queue()[2].partitions == ("pub",)
-    assert world.ledger.deferred.jobs() == ()
+    assert world.ledger.changed_jobs.all() == ()
 
 
 def spent(world: World, seconds: float) -> dict[str, Overdrawn]:
@@ -203,7 +206,7 @@ def spent(world: World, seconds: float) -> dict[str, Overdrawn]:
 
 
 def look(world: World, over: dict[str, Overdrawn]) -> None:
-    enforce(world.site, world.slurm.jobs(), over, world.now)
+    enforce(world.site, world.slurm.jobs(), over)
 
 
 def waits(world: World, job: int, **fields: Any) -> None:
@@ -220,7 +223,8 @@ def test_the_list_that_a_user_gives_a_narrowed_job_comes_back(make: Callable[...
     assert world.slurm.queue()[7].partitions == ("main",)
     look(world, {})
     assert world.slurm.queue()[7].partitions == ("main", "pub")
-    assert world.ledger.deferred.jobs() == ()
+    look(world, {})
+    assert world.ledger.changed_jobs.all() == ()
 
 
 def test_a_list_that_its_user_has_replaced_does_not_come_back(make: Callable[..., World]) -> None:
@@ -263,11 +267,11 @@ def test_a_begin_time_that_we_or_slurm_have_set_is_not_taken_for_its_users(
     waits(world, 7, partitions=("pub",), reason="BeginTime", eligible=asked)
     look(world, spent(world, 7200))
     look(world, spent(world, 30 * 86400))
-    assert [row.begin for row in world.ledger.deferred.jobs()] == [asked]
+    assert [row.own.begin for row in world.ledger.changed_jobs.all()] == [asked]
     requeued = world.now + 121
     world.slurm.set_job(7, restarts=1, reason="BeginTime", start=requeued, eligible=requeued)
     look(world, spent(world, 7200))
-    assert [row.begin for row in world.ledger.deferred.jobs()] == [asked]
+    assert [row.own.begin for row in world.ledger.changed_jobs.all()] == [asked]
 
 
 def test_a_task_that_has_left_its_narrowed_array_gets_its_list_back(
@@ -282,13 +286,15 @@ def test_a_task_that_has_left_its_narrowed_array_gets_its_list_back(
     look(world, over)
     look(world, {})
     assert world.slurm.queue()[100].partitions == ("main", "pub")
-    assert [row.job for row in world.ledger.deferred.jobs()] == [101]
+    look(world, {})
+    assert [row.key.number for row in world.ledger.changed_jobs.all()] == [101]
     world.slurm.remove_job(100)
     look(world, {})
     waits(world, 101)
     look(world, {})
     assert world.slurm.queue()[101].partitions == ("main", "pub")
-    assert world.ledger.deferred.jobs() == ()
+    look(world, {})
+    assert world.ledger.changed_jobs.all() == ()
 
 
 def test_a_task_of_an_array_that_has_left_the_queue_gets_its_list_back(
@@ -321,10 +327,28 @@ def test_a_list_comes_back_though_a_cloud_of_it_has_left_the_configuration(
     submit(world, 2, "physics", count=3, partitions=("main", "gone", "pub"))
     world.advance(30)
     assert world.slurm.queue()[2].partitions == ("main", "gone")
-    world.slurm.change_pending((2,), partitions=("main",))  # as if gone had been public then
+    (row,) = world.ledger.changed_jobs.all()
+    latest = replace(row.latest, partitions=("main",))  # as if gone had been public then
+    world.ledger.changed_jobs.keep([replace(row, latest=latest)])
+    world.slurm.change_pending((2,), partitions=("main",))
     restart(world, SitePolicies(poll_interval=5.0))
     world.advance(60)
     assert world.slurm.queue()[2].partitions == ("main", "gone", "pub")
+
+
+def test_a_job_that_its_user_moves_out_of_the_public_clouds_may_begin(
+    make: Callable[..., World],
+) -> None:
+    world = make()
+    over = spent(world, 7200)
+    waits(world, 7, partitions=("pub",))
+    look(world, over)
+    assert world.slurm.queue()[7].begin > world.now + 600
+    world.slurm.change_pending((7,), partitions=("main",))
+    look(world, over)
+    assert world.slurm.queue()[7].begin <= world.now
+    look(world, over)
+    assert world.ledger.changed_jobs.all() == ()
 
 
 def test_its_own_begin_time_is_kept(make: Callable[..., World]) -> None:
@@ -357,8 +381,8 @@ def test_slurms_estimate_is_not_taken_for_a_begin_time_of_its_own(
     estimate = world.now + 3000
     submit(world, 2, "physics", start=estimate, eligible=world.now - 10, reason="Resources")
     world.advance(30)
-    (row,) = world.ledger.deferred.jobs()
-    assert row.begin == 0.0
+    (row,) = world.ledger.changed_jobs.all()
+    assert row.own.begin == 0.0
     assert world.slurm.queue()[2].reason == "BeginTime"
     world.stop()
     world.config = replace(
@@ -389,11 +413,12 @@ def test_who_is_set_aside_and_let_back_is_in_the_log(
     world = make()
     world.slurm.set_job(7, "PENDING", account="physics", partitions=("pub",))
     over = {"account:physics": Overdrawn(world.now + 5000, Quoted(text="physics has spent it"))}
-    enforce(world.site, world.slurm.jobs(), over, world.now)
+    enforce(world.site, world.slurm.jobs(), over)
     assert "jobs deferred jobs=['7'] reason=physics has spent it" in caplog.text
-    enforce(world.site, world.slurm.jobs(), {}, world.now)
+    enforce(world.site, world.slurm.jobs(), {})
     assert "deferred jobs restored jobs=['7'] reason=its account and user may start" in caplog.text
-    assert world.ledger.deferred.jobs() == ()
+    look(world, {})
+    assert world.ledger.changed_jobs.all() == ()
 
 
 @pytest.mark.parametrize(
@@ -419,8 +444,8 @@ def test_only_what_might_get_a_node_of_a_public_cloud_before_is_set_aside(
         7, *states.split(), account="physics", partitions=partitions, start=start, eligible=start,
         reason="BeginTime" if begin else "",
     )  # fmt: skip
-    enforce(world.site, world.slurm.jobs(), over, world.now)
-    assert bool(world.ledger.deferred.jobs()) is aside
+    enforce(world.site, world.slurm.jobs(), over)
+    assert bool(world.ledger.changed_jobs.all()) is aside
 
 
 def test_a_job_that_may_start_elsewhere_keeps_the_begin_time_that_its_user_gave(
@@ -433,7 +458,7 @@ def test_a_job_that_may_start_elsewhere_keeps_the_begin_time_that_its_user_gave(
         reason="BeginTime",
     )  # fmt: skip
     over = {"account:physics": Overdrawn(world.now + 5000, Quoted(text="physics has spent it"))}
-    enforce(world.site, world.slurm.jobs(), over, world.now)
+    enforce(world.site, world.slurm.jobs(), over)
     (job,) = [job for job in world.slurm.jobs() if job.id == 7]
     assert (job.partitions, job.begin) == (("main",), own)
 
@@ -447,8 +472,8 @@ def test_a_job_that_may_begin_now_is_set_aside_also_in_the_last_minute(
     world.slurm.set_job(
         7, "PENDING", account="physics", partitions=("pub",), eligible=world.now + begin
     )
-    enforce(world.site, world.slurm.jobs(), over, world.now)
-    assert bool(world.ledger.deferred.jobs()) is aside
+    enforce(world.site, world.slurm.jobs(), over)
+    assert bool(world.ledger.changed_jobs.all()) is aside
 
 
 @pytest.mark.parametrize(("off", "back"), [(60.0, True), (-60.0, True), (61.0, False)])
@@ -457,15 +482,19 @@ def test_only_the_begin_time_that_we_gave_is_taken_back(
 ) -> None:
     world = make()
     until = world.now + 5000
-    row = Deferral(job=7, account="physics", begin=0.0, until=until)
-    world.ledger.deferred.defer([row])
+    row = ChangedJob(
+        key=JobKey(number=7), own=JobValues(partitions=("pub",)),
+        latest=JobValues(partitions=("pub",), begin=until), wishes=(Barred(until=until),),
+    )  # fmt: skip
+    world.ledger.changed_jobs.keep([row])
     world.slurm.set_job(
         7, "PENDING", account="physics", partitions=("pub",), start=until + off,
         eligible=until + off, reason="BeginTime",
     )  # fmt: skip
-    enforce(world.site, world.slurm.jobs(), {}, world.now)
+    enforce(world.site, world.slurm.jobs(), {})
     assert (world.slurm.jobs()[-1].begin <= world.now) is back
-    assert world.ledger.deferred.jobs() == ()
+    look(world, {})
+    assert world.ledger.changed_jobs.all() == ()
 
 
 def test_a_request_that_is_refused_for_a_budget_is_in_the_log(
@@ -667,8 +696,8 @@ def test_a_partition_that_refuses_a_job_lets_it_wait(
     job = world.slurm.queue()[2]
     assert job.partitions == ("main", "pub")
     assert job.start > world.now + 600
-    (row,) = world.ledger.deferred.jobs()
-    assert row.partitions == ()
+    (row,) = world.ledger.changed_jobs.all()
+    assert row.latest.partitions == row.own.partitions
 
 
 def test_a_job_that_is_refused_again_still_gets_its_own_begin_time_back(
@@ -689,17 +718,17 @@ def test_a_job_that_is_refused_again_still_gets_its_own_begin_time_back(
     later = {"start": own, "eligible": own, "reason": "BeginTime"}
     submit(world, 2, "physics", partitions=("main", "pub"), **later)
     world.advance(60)
-    (first,) = world.ledger.deferred.jobs()
+    (first,) = world.ledger.changed_jobs.all()
     monthly = SitePolicies(poll_interval=5.0, account_budgets={"physics": Budget(per_month=0.02)})
     restart(world, monthly)
     world.advance(60)
-    (row,) = world.ledger.deferred.jobs()
-    assert row.until > first.until, "it waits for the next month by now"
-    assert row.begin == pytest.approx(own)
+    (row,) = world.ledger.changed_jobs.all()
+    assert row.latest.begin > first.latest.begin, "it waits for the next month by now"
+    assert row.own.begin == pytest.approx(own)
     restart(world, SitePolicies(poll_interval=5.0, growth="slurm"))
     world.advance(60)
     assert world.slurm.queue()[2].begin == pytest.approx(own, abs=10)
-    assert world.ledger.deferred.jobs() == ()
+    assert world.ledger.changed_jobs.all() == ()
 
 
 def restart(world: World, policies: SitePolicies) -> None:
@@ -728,11 +757,11 @@ def test_what_slurm_does_not_give_back_now_is_tried_again(
         restart(world, SitePolicies(poll_interval=5.0, growth="slurm"))
         world.advance(60)
         assert 3 in running(world)
-        assert [row.job for row in world.ledger.deferred.jobs()] == [2]
+        assert [row.key.number for row in world.ledger.changed_jobs.all()] == [2]
         assert whys(world, 2, "let-back") == []
     world.advance(60)
     assert 2 in running(world)
-    assert world.ledger.deferred.jobs() == ()
+    assert world.ledger.changed_jobs.all() == ()
 
 
 HANGS = SlurmError(("squeue",), None, "no answer")
@@ -761,11 +790,11 @@ def test_no_job_that_is_set_aside_is_forgotten_while_slurm_is_unreachable(
     overdraw(world)
     world.slurm.set_job(3, "PENDING", account="physics", partitions=("pub",), submit=world.now)
     world.advance(60)
-    before = world.ledger.deferred.jobs()
-    assert [row.job for row in before] == [3]
+    before = world.ledger.changed_jobs.all()
+    assert [row.key.number for row in before] == [3]
     world.slurm.broken = away
     world.advance(600)
-    assert world.ledger.deferred.jobs() == before
+    assert world.ledger.changed_jobs.all() == before
 
 
 @pytest.mark.parametrize("away", [HANGS, STOPPED])

@@ -20,6 +20,9 @@ CALLERS = {
     "terminate": {"controller/ending.py", "watch/watchdog.py"},
     "start": {"features/starting.py"},
     "stop": {"features/stopping.py"},
+    # One owner computes the values of a waiting job from all wishes.
+    "change_pending": {"controller/changed_jobs.py"},
+    "hold": {"controller/changed_jobs.py"},
     "requeue": {
         "ckptman/requeueing.py",
         "ckptman/unfit_nodes.py",

@@ -16,9 +16,10 @@ from msgspec.structs import replace
 
 from slurm_elastic.base.errors import EndOnlyError, SlurmError, TransientError
 from slurm_elastic.model.causes import Quoted, decoded
+from slurm_elastic.model.changed_jobs import ChangedJob, JobValues
 from slurm_elastic.model.cluster import Instance, LaunchSpec, Market, Offer, Pool
 from slurm_elastic.model.directive import Directive, LimitChange, Pause, Word
-from slurm_elastic.model.memory import Deferral
+from slurm_elastic.model.job_key import JobKey
 from slurm_elastic.state.heartbeat import read_mark
 from slurm_elastic.state.ledger import Ledger, Machine
 from slurm_elastic.state.ledger.machines import Machines
@@ -704,14 +705,17 @@ def order(word: Word, now: float) -> Directive:
 
 def test_how_jobs_were_before_they_were_changed_outlives_the_file(world: EnduringWorld) -> None:
     world.advance(1)
-    row = Deferral(job=7, account="physics", partitions=("pub", "onp"), begin=0.0, until=5.0)
-    world.ledger.deferred.defer([row])
+    row = ChangedJob(
+        key=JobKey(number=7), own=JobValues(partitions=("pub", "onp")),
+        latest=JobValues(partitions=("onp",)),
+    )  # fmt: skip
+    world.ledger.changed_jobs.keep([row])
     world.ledger.requeues.lift(8, 0, world.now)
     world.stop()
     spoil_all(world)
     world.start()
     world.ledger.check()
-    assert world.ledger.deferred.jobs() == (row,)
+    assert world.ledger.changed_jobs.all() == (row,)
     assert world.ledger.requeues.lifted() == ((8, 0),)
 
 

@@ -17,7 +17,7 @@ from slurm_elastic.features.replacements import ReplacementStarts
 from slurm_elastic.model.causes.composed import ReplacementsMissing
 from slurm_elastic.model.causes.departures import NoStandIn, StandInLack
 from slurm_elastic.model.causes.stops import BudgetSpent
-from slurm_elastic.model.cluster import Limits
+from slurm_elastic.model.cluster import Limits, Market
 from slurm_elastic.model.directive import Departure, LimitChange
 from slurm_elastic.policies.launch.order_note import with_order
 from slurm_elastic.policies.repair.replacements import REPLACEMENT_KEPT_S
@@ -355,6 +355,32 @@ def test_a_lost_answer_of_slurm_loses_no_way_back(world: World) -> None:
     resume(world)
     world.advance(60)
     assert partitions(world, 1) == ("onp",)
+
+
+def test_a_job_that_the_target_never_allows_stays_and_starts_in_its_own_cloud(
+    tmp_path: Path,
+) -> None:
+    plain = make_config(tmp_path)
+    small = replace(plain.clouds[1], limits=Limits(nodes=1, dollars_per_hour=10))
+    pools = (plain.pools[0], replace(plain.pools[1], markets=(Market.ON_DEMAND,)))
+    world = World(tmp_path, clouds=(plain.clouds[0], small), pools=pools, limits=Limits())
+    busy(world)
+    world.slurm.submit(4, ONP, 2, partitions=("onp",), limit=3600, node_count=2)
+    migrate(world, *ONP, scope="cloud:onp")
+    world.advance(10)
+    assert partitions(world, 4) == ("pub",)
+    world.slurm.set_wish(4, PUB, 2)
+    world.advance(400, step=2)
+    job = world.slurm.queue()[4]
+    assert (job.partitions, job.is_held) == (("onp",), False)
+    assert world.kinds("job:4").count("redirected") == 1
+    resume(world)
+    world.slurm.set_wish(4, ONP, 2)
+    for number in (1, 2):
+        world.slurm.finish(number)
+    world.advance(300)
+    assert len(running(world)[4]) == 2
+    world.close()
 
 
 @pytest.mark.parametrize(

@@ -64,7 +64,37 @@ def test_one_that_has_no_other_partition_is_held_and_not_tried_again(small: Worl
     assert small.slurm.queue()[1].reason == "JobHeldUser"
     assert resumes(small) == tries
     (told,) = [d for d in small.ledger.decisions.about("job:1") if d.kind == "never"]
-    assert str(told.reason).endswith("the job is held; once that is changed: scontrol release 1")
+    assert str(told.reason).endswith(
+        "the job is held until the limit allows it; to try it before: scontrol release 1"
+    )
+
+
+@pytest.mark.parametrize("others", [(), ("static",)])
+def test_it_comes_back_when_the_limit_is_raised(tmp_path: Path, others: tuple[str, ...]) -> None:
+    cloud = FakeCloud(
+        name="pub", location=Location.PUBLIC, types=SHAPE,
+        limits=Limits(dollars_per_hour=9.0, nodes=2),
+    )  # fmt: skip
+    pool = PoolSettings(
+        name="many", cloud="pub", nodes="m[1-8]", cpus=2, memory=4096, markets=(Market.SPOT,)
+    )
+    world = World(tmp_path, clouds=(cloud,), pools=(pool,), limits=Limits())
+    for name in MANY:
+        world.slurm.set_node(name, partitions=("pub",))
+    world.slurm.submit(1, MANY, 4, partitions=(*others, "pub"))
+    world.advance(300)
+    job = world.slurm.queue()[1]
+    assert job.partitions == (others or ("pub",))
+    assert job.is_held is not bool(others)
+    world.restart()
+    say(world, LimitChange(scope="cloud:pub", key="nodes", value=8))
+    world.advance(300)
+    job = world.slurm.queue()[1]
+    assert job.partitions == (*others, "pub")
+    assert "RUNNING" in job.states
+    (back,) = [d for d in world.ledger.decisions.about("job:1") if d.kind == "let-back"]
+    assert str(back.reason) == "cloud pub may serve it now"
+    world.close()
 
 
 def test_one_that_its_other_partitions_refuse_is_held_and_not_tried_again(small: World) -> None:
@@ -161,7 +191,7 @@ def test_who_never_fits_or_is_not_moved_is_in_the_log(
     site = small.site
     keep_job_out(site, 1, "pub", TOO_LARGE, "r1")
     move_or_hold_jobs(site)
-    assert "job not moved job=1 partitions=static error=scontrol" in caplog.text
+    assert "job not changed job=1 error=scontrol" in caplog.text
     assert "job can never start here job=1 reason=its 9 nodes" in caplog.text
 
 

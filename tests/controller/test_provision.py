@@ -531,6 +531,6 @@ def test_a_job_that_never_fits_is_not_hurried_back(
         many.slurm.set_node(node, "ALLOCATED", "CLOUD", "POWERING_UP")
         many.slurm.set_job(number, "CONFIGURING", nodes=(node,))
     jobs = {1: ["m1", "m2"]}
-    forced = shortfall.turn_away_jobs(many.site, "pub", "r1", {1: "too large"}, jobs, {"m1"})
+    forced = shortfall.turn_away_jobs(many.site, "pub", "r1", {1: "too large"}, jobs, {"m1"}, {})
     assert forced == {"m1"}
     assert hurried == [False]

@@ -92,7 +92,7 @@ class AccountChaos(Chaos):
         """
         w = self.world
         with self._ledger() as ledger:
-            ours = {row.job for row in ledger.deferred.jobs()}
+            ours = {row.key.number for row in ledger.changed_jobs.all()}
         for job in w.slurm.queue().values():
             if job.start > w.now and job.id not in ours and "PENDING" in job.states:
                 assert job.start <= w.now + 24 * HOUR

@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from msgspec.structs import replace
 
+from slurm_elastic.model.changed_jobs import JobValues, Redirected, Wish
 from slurm_elastic.model.cluster import Pool
 from slurm_elastic.model.slurm import SlurmJob
+from slurm_elastic.policies.launch.changed_jobs import new_record, own_order, values_of
 from slurm_elastic.policies.repair.redirects import (
-    Redirect,
     Route,
-    due_back,
-    own_order,
-    redirected,
+    count_redirected,
     routes,
-    steps_of_tasks,
+    with_redirects,
 )
 
 SMALL = Pool(name="b", cloud="gcp", nodes=("g1",), cpus=4, real_memory=8000)
@@ -34,8 +34,23 @@ def route(*nodes: str) -> Route:
     return only
 
 
-def sent(jobs: list[SlurmJob], way: Route) -> dict[int, tuple[str, ...]]:
-    return {j: change.partitions for change, ids in redirected(jobs, way).items() for j in ids}
+def sent(jobs: list[SlurmJob], *ways: Route) -> dict[int, tuple[str, ...]]:
+    """Return the new lists of the jobs that orders with these routes change."""
+    routes_of = {number: [way] for number, way in enumerate(ways, 1)}
+    found = {}
+    for each in jobs:
+        record = new_record(each, (), 0.0)
+
+        def list_of(wishes: Sequence[Wish], own: JobValues = record.own) -> tuple[str, ...]:
+            return values_of(
+                own, wishes, (), is_bound=False, is_refused=lambda _: False, now=0.0
+            ).partitions
+
+        names = list_of(with_redirects(each, record, routes_of, list_of).wishes)
+        if names != each.partitions:
+            found[each.id] = names
+    assert len(found) == count_redirected(jobs, ways[0])
+    return found
 
 
 def test_waiting_jobs_of_an_emptied_cloud_go_to_the_other_one_if_it_could_run_them() -> None:
@@ -77,32 +92,16 @@ def test_a_route_leads_from_each_cloud_that_loses_machines() -> None:
     assert [way.source for way in both] == ["aws"]
 
 
-def test_jobs_get_their_partitions_back_when_the_order_is_over_unless_someone_changed_them() -> (
-    None
-):
-    step = Redirect(earlier=("static", "aws"), partitions=("gcp", "static"), number=7)
-    steps = {n: [step] for n in range(1, 5)}
-    jobs = [
-        job(1, "static", "gcp"),  # slurmctld tried that one last
-        job(2, "static"),
-        job(3, "gcp", "static", state="RUNNING"),
-        job(9, "gcp", "static"),
-    ]
-    assert due_back(jobs, steps, {7}) == []
-    assert due_back(jobs, steps, {8}) == [(jobs[0], step)]
-
-
-def test_a_task_of_an_array_was_redirected_with_its_array() -> None:
-    step = Redirect(earlier=("aws",), partitions=("gcp",), number=7)
-    own = Redirect(earlier=("aws",), partitions=("gcp",), number=8)
-    jobs = [
-        job(12, "gcp", array=12),
-        job(13, "gcp", array=12, task=1),
-        job(14, "mine", array=12, task=2),
-        job(15, "gcp", array=12, task=3),
-        job(20, "gcp"),
-    ]
-    assert steps_of_tasks(jobs, {12: [step], 15: [own]}) == {13: [step]}
+def test_an_order_that_a_person_has_overruled_or_that_has_ended_is_no_wish() -> None:
+    whole = route("r1", "r2", "m1")
+    (order,) = with_redirects(
+        job(1, "aws"), new_record(job(1, "aws"), (), 0.0), {7: [whole]},
+        lambda wishes: ("gcp",) if wishes else ("aws",),
+    ).wishes  # fmt: skip
+    assert order == Redirected(number=7, source="aws", target="gcp", is_whole=True)
+    record = replace(new_record(job(1, "aws"), (), 0.0), wishes=(order,), overruled=(8, 9))
+    kept = with_redirects(job(1, "aws"), record, {9: [whole]}, lambda _: ("aws",))
+    assert (kept.wishes, kept.overruled) == ((), (9,))
 
 
 def test_the_order_of_the_clouds_is_the_one_that_the_submit_filter_has_noted() -> None:

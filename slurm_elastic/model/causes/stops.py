@@ -136,10 +136,21 @@ class PayerMaySpend(Cause, frozen=True, kw_only=True):
         return "its account and user may start new machines again"
 
 
+class CloudMayServe(Cause, frozen=True, kw_only=True):
+    """The cloud may serve the job again: a limit was raised, or a reservation was added."""
+
+    cloud: str
+
+    @property
+    def words(self) -> str:
+        return f"cloud {self.cloud} may serve it now"
+
+
 SiteStop = (
     ByOrder
     | PayerOverdrawn
     | PayerMaySpend
+    | CloudMayServe
     | StoppedByOrder
     | CloudBlocked
     | OutsideTimes

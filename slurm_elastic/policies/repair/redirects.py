@@ -1,24 +1,17 @@
-"""Decides which waiting jobs a migration sends to the other cloud, and when they get their own
-partitions back. Pure.
-"""
+"""Decides which waiting jobs a migration sends to the other cloud. Pure."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 
 from msgspec import Struct
+from msgspec.structs import replace
 
+from slurm_elastic.model.changed_jobs import ChangedJob, Redirected, Wish
 from slurm_elastic.model.cluster import Pool
 from slurm_elastic.model.slurm import SlurmJob
+from slurm_elastic.policies.launch.changed_jobs import is_waiting
 from slurm_elastic.policies.launch.verdict import could_run
-
-
-class Redirect(Struct, frozen=True, kw_only=True):
-    """The jobs with the partitions ``earlier`` get ``partitions``, by the order ``number``."""
-
-    earlier: tuple[str, ...]
-    partitions: tuple[str, ...]
-    number: int = 0
 
 
 class Route(Struct, frozen=True, kw_only=True):
@@ -54,86 +47,52 @@ def routes(
             )
 
 
-def is_waiting(job: SlurmJob) -> bool:
-    """Whether the job waits and its partitions can be changed."""
-    # A requeued job is PENDING and COMPLETING until its last run has left the nodes.
-    return "PENDING" in job.states and "COMPLETING" not in job.states
-
-
-def redirected(jobs: Iterable[SlurmJob], route: Route) -> Mapping[Redirect, list[int]]:
-    """Return the waiting jobs of the source by their change of partitions.
-
-    If the whole cloud is emptied, the target takes the place of the source and comes first.
-    Otherwise jobs may still start on the machines that stay, so the target comes behind the source,
-    and only jobs that could have used the leaving machines get it. A job that fits none of the
-    target's pools stays where it is.
+def is_redirectable(job: SlurmJob, route: Route) -> bool:
+    """Whether the order may change the list of the waiting job: the target can run it and, as long
+    as machines of the source stay, the job could have used the leaving ones.
     """
-    changes: dict[Redirect, list[int]] = {}
+    # A partition that can never run the job would only hide why the job waits.
+    if not is_waiting(job) or not any(could_run(job, pool) for pool in route.pools):
+        return False
+    return route.is_whole or any(could_run(job, pool) for pool in route.leaving)
+
+
+def with_redirects(
+    job: SlurmJob,
+    record: ChangedJob,
+    routes_of: Mapping[int, Sequence[Route]],
+    list_of: Callable[[Sequence[Wish]], tuple[str, ...]],
+) -> ChangedJob:
+    """Return the record with the wishes of the orders in force, and without those of ended orders.
+
+    ``routes_of``: by number, the routes of each order in force. ``list_of``: the job's partitions
+    according to wishes. An order that changes nothing for the job is no wish, so a job stays where
+    it is if it may not or can never start in the target.
+    """
+    wishes = tuple(
+        w for w in record.wishes if not isinstance(w, Redirected) or w.number in routes_of
+    )
+    names = list_of(wishes)
+    for number, route in ((n, r) for n in sorted(routes_of) for r in routes_of[n]):
+        redirect = Redirected(
+            number=number, source=route.source, target=route.target, is_whole=route.is_whole
+        )
+        is_known = number in record.overruled or redirect in wishes
+        if is_known or route.source not in names or not is_redirectable(job, route):
+            continue
+        if list_of((*wishes, redirect)) != names:
+            wishes = (*wishes, redirect)
+            names = list_of(wishes)
+    overruled = tuple(number for number in record.overruled if number in routes_of)
+    return replace(record, wishes=wishes, overruled=overruled)
+
+
+def count_redirected(jobs: Iterable[SlurmJob], route: Route) -> int:
+    """Return how many waiting jobs an order would send along the route."""
+    count = 0
     for job in jobs:
-        if not is_waiting(job) or route.source not in job.partitions:
-            continue
-        # A partition that can never run the job would only hide why the job waits.
-        if not any(could_run(job, pool) for pool in route.pools):
-            continue
-        if route.is_whole:
-            others = (p for p in job.partitions if p not in (route.source, route.target))
-            partitions = (route.target, *others)
-        elif route.target in job.partitions or not _wanted_leaving(job, route):
-            continue
-        else:
-            place = job.partitions.index(route.source) + 1
-            partitions = (*job.partitions[:place], route.target, *job.partitions[place:])
-        change = Redirect(earlier=job.partitions, partitions=partitions)
-        changes.setdefault(change, []).append(job.id)
-    return changes
-
-
-def _wanted_leaving(job: SlurmJob, route: Route) -> bool:
-    return any(could_run(job, pool) for pool in route.leaving)
-
-
-def due_back(
-    jobs: Iterable[SlurmJob],
-    redirects: Mapping[int, Sequence[Redirect]],
-    in_force: Collection[int],
-) -> list[tuple[SlurmJob, Redirect]]:
-    """Return the waiting jobs that get their earlier partitions back, with the redirect to undo.
-
-    ``redirects``: by job, in their order. ``in_force``: the numbers of the orders that still hold.
-    A job keeps its partitions if a person has changed them after our change.
-    """
-    due = []
-    for job in jobs:
-        steps = redirects.get(job.id, ())
-        if not steps or not is_waiting(job):
-            continue
-        last = steps[-1]
-        # slurmctld shows the partition that it tried last at the front, so the order says nothing.
-        if last.number not in in_force and {*job.partitions} == {*last.partitions}:
-            due.append((job, last))
-    return due
-
-
-def steps_of_tasks(
-    jobs: Iterable[SlurmJob], redirects: Mapping[int, Sequence[Redirect]]
-) -> dict[int, list[Redirect]]:
-    """Return by job the redirects of tasks that were redirected as part of their array.
-
-    slurmctld gives a task of an array a job id of its own when it starts. The id of the array stays
-    with the tasks that still wait.
-    """
-    found = {}
-    for job in jobs:
-        steps = redirects.get(job.array, ()) if job.id not in redirects else ()
-        if steps and {*job.partitions} == {*steps[-1].partitions}:
-            found[job.id] = list(steps)
-    return found
-
-
-def own_order(earlier: Sequence[str], noted: Sequence[str]) -> tuple[str, ...]:
-    """Return the partitions ``earlier`` in the order that the submit filter has ``noted`` on the
-    job; unchanged if there is no such note.
-    """
-    if not noted or not {*noted} <= {*earlier}:
-        return tuple(earlier)
-    return (*(p for p in earlier if p not in noted), *noted)
+        is_changed = route.source in job.partitions and (
+            route.is_whole or route.target not in job.partitions
+        )
+        count += is_changed and is_redirectable(job, route)
+    return count

@@ -22,8 +22,8 @@ with the tables below. Times are Unix seconds, prices dollars per hour, lists an
     wanted_by          node (key), accounts, at: who pays for its next machine (``books``)
     reservations       cloud, name and begins (key), ends, terms, removed: reservations that have
                        begun, until 400 days after their end (policies.money.recorded_reservations)
-    set_aside          job (key), account, partitions, begin, until: jobs that are kept away from
-                       public clouds (``deferred``)
+    changed_jobs       job (key), identity, own, latest, before, answered, wishes, overruled: jobs
+                       with changed partitions, begin time or hold (model.changed_jobs)
     growth_purchases   first_node and at (key), open, came_up, unused, jobs: machines that a growth
                        policy started, until each was used or was not (``growth_guard``)
     unhelped_jobs      job (key), asks, since, nodes, reason, strikes: during a pause growth does
@@ -81,9 +81,9 @@ from slurm_elastic.state.ledger import (
     usage,
 )
 from slurm_elastic.state.ledger.books import BookRows
+from slurm_elastic.state.ledger.changed_jobs import ChangedJobRows
 from slurm_elastic.state.ledger.copies import CopyRows
 from slurm_elastic.state.ledger.decisions import Decisions
-from slurm_elastic.state.ledger.deferred import DeferredJobs
 from slurm_elastic.state.ledger.directives import Directives
 from slurm_elastic.state.ledger.exclusions import Exclusions
 from slurm_elastic.state.ledger.growth_guard import GrowthGuard
@@ -149,8 +149,8 @@ SOUND = Condition()
 class Ledger:
     """Each attribute reads and writes the rows of one concern: ``launches``, ``machines``,
     ``stops`` (machines that are stopped and started again), ``exclusions``, ``directives``,
-    ``decisions``, ``books``, ``deferred``, ``growth_guard``, ``usage``, ``requeues``, ``tunnels``,
-    ``copies``, ``health``, ``owner``.
+    ``decisions``, ``books``, ``changed_jobs``, ``growth_guard``, ``usage``, ``requeues``,
+    ``tunnels``, ``copies``, ``health``, ``owner``.
 
     Each method is one transaction. sqlite3.Error passes through, because a service that cannot
     remember a purchase must not buy. Safe for several threads and processes (busy time-out 10 s).
@@ -168,7 +168,7 @@ class Ledger:
         self.store = store = Store(home, schema.LEDGER, tables=_TABLES)
         self.usage = UsageRows(store)
         self.books = BookRows(store)
-        self.deferred = DeferredJobs(store)
+        self.changed_jobs = ChangedJobRows(store)
         self.growth_guard = GrowthGuard(store)
         self.decisions = Decisions(store)
         self.exclusions = Exclusions(store, self.usage)

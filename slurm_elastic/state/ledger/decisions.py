@@ -61,16 +61,6 @@ class Decisions:
         )
         return tuple(decision_from(row) for row in reversed(rows))
 
-    def of_kinds(self, correlation: str, kinds: Sequence[str]) -> tuple[Decision, ...]:
-        """All decisions of these kinds, oldest first. It reads every kept decision."""
-        marks = ", ".join("?" * len(kinds))
-        rows = self._store.select(
-            f"select * from decisions where correlation = ? and kind in ({marks}) order by id",
-            correlation,
-            *kinds,
-        )
-        return tuple(decision_from(row) for row in rows)
-
     def requeued(self) -> dict[int, RequeuedJob]:
         """The last requeue of each job whose nodes got no machine."""
         rows = self._store.select(

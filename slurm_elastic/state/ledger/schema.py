@@ -85,12 +85,15 @@ _STATEMENTS = (
         accounts text not null,
         at real not null
     ) without rowid""",
-    """create table set_aside (
+    """create table changed_jobs (
         job integer primary key,
-        account text not null,
-        partitions text not null,
-        begin real not null,
-        until real not null
+        identity text not null,
+        own text not null,
+        latest text not null,
+        before text not null,
+        answered integer not null,
+        wishes text not null,
+        overruled text not null
     )""",
     """create table reservations (
         cloud text not null,

@@ -18,11 +18,21 @@ from patience import patience
 
 from slurm_elastic.base.errors import ConfigError, SlurmElasticError
 from slurm_elastic.model.causes import Quoted
+from slurm_elastic.model.changed_jobs import (
+    Barred,
+    ChangedJob,
+    Delayed,
+    Held,
+    JobValues,
+    Misfit,
+    Redirected,
+)
 from slurm_elastic.model.cluster import InstanceState
 from slurm_elastic.model.exclusion import BREAKER, CAPACITY, COOL_DOWN, POLICY, Exclusion
+from slurm_elastic.model.job_key import JobKey
 from slurm_elastic.model.launch_states import Done, Failed, Intended
 from slurm_elastic.model.machine_states import Serving
-from slurm_elastic.model.memory import MACHINE_JOBS, Deferral
+from slurm_elastic.model.memory import MACHINE_JOBS
 from slurm_elastic.policies.launch.exclusions import strikes_of
 from slurm_elastic.state.ledger import Decision, Health, Ledger
 from slurm_elastic.state.ledger import schema as ledger_schema
@@ -741,16 +751,28 @@ def test_who_pays_a_machine_is_kept_with_its_launch(path: Path) -> None:
     ledger.close()
 
 
-def test_jobs_set_aside_are_remembered_until_they_are_let_back(path: Path) -> None:
+def test_changed_jobs_are_remembered_until_they_have_their_own_values(path: Path) -> None:
     ledger = Ledger(path)
-    one = Deferral(job=7, account="physics", partitions=("main", "aws"))
-    two = Deferral(job=8, account="physics", begin=T0, until=T0 + 60)
-    ledger.deferred.defer([one, two])
+    key = JobKey(number=7, uid=5, attempt=2, submitted=T0)
+    own = JobValues(partitions=("main", "aws"), begin=T0)
+    held = JobValues(partitions=("main",), is_held=True)
+    wishes = (
+        Barred(until=T0 + 60),
+        Redirected(number=3, source="main", target="aws", is_whole=True),
+        Misfit(cloud="aws", partition="aws", nodes="a[1-9]", need_s=5.0, request=(9, 18)),
+        Delayed(partition="aws", begins_at=T0, request=(9, 18)),
+        Held(),
+    )
+    one = ChangedJob(
+        key=key, own=own, latest=held, before=own, is_answered=True, wishes=wishes, overruled=(2,)
+    )
+    two = ChangedJob(key=JobKey(number=8), own=own, latest=own)
+    ledger.changed_jobs.keep([one, two])
     ledger.close()
     ledger = Ledger(path)
-    assert ledger.deferred.jobs() == (one, two)
-    ledger.deferred.forget([7])
-    assert ledger.deferred.jobs() == (two,)
+    assert ledger.changed_jobs.all() == (one, two)
+    ledger.changed_jobs.forget([7])
+    assert ledger.changed_jobs.all() == (two,)
     ledger.close()
 
 
