@@ -84,3 +84,11 @@ def test_one_module_starts_the_commands_of_slurm() -> None:
 
     found = {str(path.relative_to(ROOM)) for path in ROOM.rglob("*.py") if starts(path)}
     assert found == set(STARTS_OTHER_PROGRAMS)
+
+
+def test_the_restart_command_may_be_a_program_in_usr_local(
+    settings: SlurmSettings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(controller, "wait_up", lambda _: None)
+    controller.restart(settings, f"/bin/sh -c 'echo $PATH >{tmp_path}/path'")
+    assert "/usr/local/bin" in (tmp_path / "path").read_text().strip().split(":")

@@ -151,6 +151,15 @@ def test_an_install_that_would_end_jobs_on_nodes_that_stay_is_refused(root: Path
             with pytest.raises(ConfigError, match=re.escape(f"job {number} is {reason}")):
                 install(changed, live.config_path, restart=live.restart_command)
             assert live.conf.read_bytes() == text
+        # The files have the new CPUs then, and slurmctld has the old ones until its restart.
+        install(resized, live.config_path, force=True)
+        with pytest.raises(ConfigError, match="whose number of CPUs changes"):
+            install(resized, live.config_path, restart=live.restart_command)
+        told = install(resized, live.config_path, restart=live.restart_command, force=True).lines
+        assert f"changes CPUs of op[1-2]: {hall.cpus} -> {hall.cpus - 1}" in told
+        assert not any(
+            line.startswith("changes ") for line in install(resized, live.config_path).lines
+        )
     finally:
         live.stop()
 

@@ -5,10 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from slurm_elastic.config import SlurmSettings
 from slurm_elastic.model.cluster import Market, Pool
 from slurm_elastic.model.slurm import SlurmJob
+from slurm_elastic.slurm.client import controller
 from slurm_elastic.slurm.client.fake import FakeSlurm
 from slurm_elastic.slurm.conf import fragment, leaving
 from slurm_elastic.slurm.conf.leaving import LeavingCosts, NodesAndPartitions
@@ -60,6 +62,34 @@ def test_a_job_is_a_hindrance_to_other_gres_of_its_node_if_it_uses_gres(
     assert len(found) == is_hindrance
     for sentence in found:
         assert sentence.startswith("job 7 is using gres of cloud nodes (c1) whose gres change")
+
+
+NODE = (
+    "NodeName={name} Arch=x86_64 CPUAlloc=0 CPUTot=4 CPULoad=0.1 AvailableFeatures=aws,{feature}"
+    " Gres=gpu:a100:2(S:0-1) NodeAddr={name} RealMemory=1000 State=IDLE+CLOUD Weight=7"
+    " Reason=CPUTot=99 is wrong [root@x] Comment=Gres=none"
+)
+
+
+def test_values_that_the_running_slurmctld_has_are_compared(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The installed files may have the new values already, and slurmctld may not."""
+    answer = "\n".join(NODE.format(name=name, feature="burst") for name in ("c1", "c2", "site"))
+    monkeypatch.setattr(controller, "is_up", lambda _: True)
+    monkeypatch.setattr(controller, "_scontrol", lambda *_: answer)
+    monkeypatch.setattr(fragment, "features", lambda _: ("burst", "aws"))
+    pool = Pool(
+        name="burst", cloud="aws", nodes=("c1", "c2", "new"), cpus=4, real_memory=1000, gres=GPU,
+        markets=(Market.SPOT,),
+    )  # fmt: skip
+    assert not leaving.changed_in_running(SlurmSettings(), [pool])
+    other = replace(pool, cpus=2, real_memory=900, gres={})
+    assert [str(change) for change in leaving.changed_in_running(SlurmSettings(), [other])] == [
+        "changes CPUs of c[1-2]: 4 -> 2",
+        "changes RealMemory of c[1-2]: 1000 -> 900",
+        "changes Gres of c[1-2]: gpu:a100:2 -> none",
+    ]
 
 
 @pytest.mark.parametrize(

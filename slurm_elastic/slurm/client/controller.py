@@ -76,6 +76,17 @@ def _names(settings: SlurmSettings, kind: str) -> Set[str]:
     return {line.split(maxsplit=1)[0].partition("=")[2] for line in shown.splitlines() if line}
 
 
+def node_values(settings: SlurmSettings) -> dict[str, dict[str, str]]:
+    """The values that the running slurmctld has for each node, by node and by scontrol's name."""
+    nodes = {}
+    for line in _scontrol(settings, "--all", "--oneliner", "show", "node").splitlines():
+        # The first of a name: people write the texts at the end, such as the reason of a drain.
+        pairs = [word.partition("=")[::2] for word in reversed(line.split()) if "=" in word]
+        values = dict(pairs)
+        nodes[values.get("NodeName", "")] = values
+    return nodes
+
+
 def reconfigure(settings: SlurmSettings) -> None:
     """``scontrol reconfigure``. SlurmError if slurmctld does not answer afterwards."""
     _scontrol(settings, "reconfigure")
@@ -86,7 +97,9 @@ def restart(settings: SlurmSettings, command: str) -> None:
     """Run the site's restart command (no shell) and wait until slurmctld answers."""
     log.info("slurmctld restart command=%s", command)
     # Without TZ: a slurmctld that the command itself starts must log in the zone of its host.
-    variables = {"SLURM_CONF": settings.conf, "PATH": "/usr/sbin:/usr/bin:/sbin:/bin"}
+    # Sites have programs of their own in /usr/local.
+    path = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+    variables = {"SLURM_CONF": settings.conf, "PATH": path}
     output_in(split_command(command), variables, settings.command_timeout)
     wait_up(settings)
 

@@ -93,7 +93,9 @@ def install(
     controller.require_own_conf(config.slurm)
     changes = planned.changes()
     lines += planned.notices + planned.manual
-    departing = _departing(planned)
+    changed = leaving.changed_in_running(config.slurm, planned.pools)
+    lines += map(str, changed)
+    departing = _departing(planned, changed)
     if departing.nodes or departing.partitions:
         # The check's first slurmctld fails, too, on a partition with nodes that it does not know.
         removal.refuse_mentions(config.slurm, planned.site, planned.version, departing, force=force)
@@ -290,10 +292,16 @@ def _check_state_dir(config: Config) -> None:
         )
 
 
-def _departing(planned: ConfPlan) -> leaving.NodesAndPartitions:
+def _departing(
+    planned: ConfPlan, changed: Sequence[leaving.ChangedNodes]
+) -> leaving.NodesAndPartitions:
     """The nodes and partitions of earlier installs that the planned install does not have, and the
-    nodes that it changes.
+    nodes that it changes. ``changed``: as the running slurmctld has them.
     """
+    resized, other_gres = (
+        frozenset(node for change in changed if change.key == key for node in change.nodes)
+        for key in (leaving.CPUS, leaving.GRES)
+    )
     new = leaving.NodesAndPartitions(
         nodes=frozenset(node for pool in planned.pools for node in pool.nodes),
         partitions=frozenset(cloud.partition_name for cloud in planned.config.clouds),
@@ -306,8 +314,8 @@ def _departing(planned: ConfPlan) -> leaving.NodesAndPartitions:
     departing = leaving.installed(directory).without(new)
     return replace(
         departing.joined(leaving.running(planned.config.slurm).without(new.joined(of_site))),
-        resized=leaving.resized(directory, pools),
-        other_gres=leaving.with_other_gres(directory, pools),
+        resized=leaving.resized(directory, pools) | resized,
+        other_gres=leaving.with_other_gres(directory, pools) | other_gres,
     )
 
 

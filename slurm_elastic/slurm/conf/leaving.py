@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import re
 import sqlite3
 from collections.abc import Iterator, Sequence, Set
 from pathlib import Path
@@ -217,6 +218,61 @@ def with_other_gres(directory: Path, pools: Sequence[Pool]) -> frozenset[str]:
         if node in installed_gres
         and set(installed_gres[node].split(",")) != set(fragment.gres_value(pool).split(","))
     )
+
+
+class ChangedNodes(Struct, frozen=True, kw_only=True):
+    """Nodes that stay, and for which the running slurmctld has another value than the plan."""
+
+    key: str
+    nodes: frozenset[str]
+    before: str
+    after: str
+
+    def __str__(self) -> str:
+        shown = compress(self.nodes)
+        return f"changes {self.key} of {shown}: {self.before or 'none'} -> {self.after or 'none'}"
+
+
+CPUS, GRES = "CPUs", "Gres"
+_SHOWN_AS = {CPUS: "CPUTot", "RealMemory": "RealMemory", GRES: "Gres",
+             "Feature": "AvailableFeatures"}  # fmt: skip
+"""By option what scontrol calls its value. Weight is not compared: policies set it meanwhile."""
+
+
+def changed_in_running(settings: SlurmSettings, pools: Sequence[Pool]) -> Sequence[ChangedNodes]:
+    """What the running slurmctld has other than the plan, on nodes that stay; nothing if it does
+    not answer. An earlier install without a restart may have replaced the fragment already.
+    """
+    if not controller.is_up(settings):
+        return ()
+    try:
+        values = controller.node_values(settings)
+    except SlurmError:  # a controller that stands by answers pings and nothing else
+        return ()
+    nodes: dict[tuple[str, str, str], set[str]] = {}
+    for pool in pools:
+        planned = _planned_values(pool)
+        for node in values.keys() & set(pool.nodes):
+            for key, after in planned.items():
+                before = _without_sockets(values[node].get(_SHOWN_AS[key], ""))
+                if set(before.split(",")) != set(after.split(",")):
+                    nodes.setdefault((key, before, after), set()).add(node)
+    return [
+        ChangedNodes(key=key, nodes=frozenset(names), before=before, after=after)
+        for (key, before, after), names in nodes.items()
+    ]
+
+
+def _planned_values(pool: Pool) -> dict[str, str]:
+    return {
+        CPUS: str(pool.cpus), "RealMemory": str(pool.real_memory), GRES: fragment.gres_value(pool),
+        "Feature": ",".join(fragment.features(pool)),
+    }  # fmt: skip
+
+
+def _without_sockets(text: str) -> str:
+    """A value of scontrol as slurm.conf has it: gres without their sockets, "(null)" as ""."""
+    return re.sub(r"\([^)]*\)", "", text)
 
 
 def _installed_values(directory: Path, key: str) -> dict[str, str]:
