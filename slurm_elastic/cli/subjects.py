@@ -35,14 +35,19 @@ def subjects(config: Config, slurm: Slurm, text: str) -> tuple[str, ...]:
     """The nodes, jobs and pools that ``text`` stands for.
 
     A node or pool stands for itself, a hostlist for its nodes, and a cloud or its partition for
-    its pools. A step (``18.batch``), a task of an array (``18_3``), its waiting tasks
-    (``18_[3-5]``), a part of a heterogeneous job (``18+1``) and a job's name become the number of
-    their job (the newest job of that name).
+    its pools. ``pool:NAME`` and ``cloud:NAME`` are as in orders. A step (``18.batch``), a task of
+    an array (``18_3``), its waiting tasks (``18_[3-5]``), a part of a heterogeneous job (``18+1``)
+    and a job's name become the number of their job (the newest job of that name).
     Raises ConfigError for a wrong or too long hostlist.
     """
     own_nodes = {node for pool in domain_pools(config, expand) for node in pool.nodes}
     if text in own_nodes or any(text == pool.name for pool in config.pools):
         return (text,)
+    kind, _, name = text.partition(":")
+    if kind == "pool" and any(name == pool.name for pool in config.pools):
+        return (name,)
+    if kind == "cloud" and any(name == cloud.name for cloud in config.clouds):
+        return tuple(pool.name for pool in config.pools if pool.cloud == name)
     for names in ([c.name for c in config.clouds], [c.partition_name for c in config.clouds]):
         if text in names:
             cloud = config.clouds[names.index(text)].name

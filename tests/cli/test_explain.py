@@ -201,6 +201,9 @@ def test_a_job_is_found_by_its_name_and_a_cloud_by_its_partition(tmp_path: Path)
     assert subjects(site, slurm, "train") == ("8",)
     (aws,) = (cloud for cloud in site.clouds if cloud.name == "aws")
     assert subjects(site, slurm, aws.partition_name) == ("general",)
+    for asked in ("cloud:aws", "pool:general"):
+        assert subjects(site, slurm, asked) == ("general",), "as orders write it"
+    assert subjects(site, slurm, "cloud:general") == ("cloud:general",)
     slurm.set_node("train", "IDLE")
     assert subjects(site, slurm, "train") == ("train",), "a node goes before a job"
     slurm.broken = SlurmError(("sinfo",), 1, "away")
