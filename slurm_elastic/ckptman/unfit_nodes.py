@@ -65,10 +65,10 @@ class UnfitNodes:
                 machines = _machine_ids(snapshot, job.nodes)
                 look = partial(self._requeue_if_unfit, run_of(job, choice), choice.method, machines)
                 crew.submit(number, _NO_HURRY, look)
-        for number, (attempt, machines) in self._avoided.snapshot().items():
+        for number, (attempt, unfit) in self._avoided.snapshot().items():
             job = snapshot.jobs[number]
             if job.restarts > attempt and _is_waiting(job):
-                crew.submit(number, _NO_HURRY, partial(self._avoid, job, machines))
+                crew.submit(number, _NO_HURRY, partial(self._avoid, job, unfit))
         if not snapshot.blind:  # an old list of machines proves no change
             self._end_exclusions(snapshot, crew)
 
