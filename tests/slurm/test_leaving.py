@@ -78,7 +78,7 @@ def test_values_that_the_running_slurmctld_has_are_compared(
     answer = "\n".join(NODE.format(name=name, feature="burst") for name in ("c1", "c2", "site"))
     monkeypatch.setattr(controller, "is_up", lambda _: True)
     monkeypatch.setattr(controller, "_scontrol", lambda *_: answer)
-    monkeypatch.setattr(fragment, "features", lambda _: ("burst", "aws"))
+    monkeypatch.setattr(leaving, "features", lambda _: ("burst", "aws"))
     pool = Pool(
         name="burst", cloud="aws", nodes=("c1", "c2", "new"), cpus=4, real_memory=1000, gres=GPU,
         markets=(Market.SPOT,),

@@ -26,6 +26,7 @@ from slurm_elastic.config import Config, SlurmSettings
 from slurm_elastic.model.cluster import Pool
 from slurm_elastic.model.exclusion import CAPACITY, POLICY
 from slurm_elastic.model.slurm import ON_NODES, SlurmJob
+from slurm_elastic.policies.launch.verdict import features
 from slurm_elastic.policies.nodes.node_state import Phase, phase
 from slurm_elastic.slurm.client import controller
 from slurm_elastic.slurm.client.cli import SlurmCli
@@ -266,7 +267,7 @@ def changed_in_running(settings: SlurmSettings, pools: Sequence[Pool]) -> Sequen
 def _planned_values(pool: Pool) -> dict[str, str]:
     return {
         CPUS: str(pool.cpus), "RealMemory": str(pool.real_memory), GRES: fragment.gres_value(pool),
-        "Feature": ",".join(fragment.features(pool)),
+        "Feature": ",".join(features(pool)),
     }  # fmt: skip
 
 
