@@ -13,7 +13,7 @@ If the configuration has no policies, the autoscaler only removes their remainin
 from __future__ import annotations
 
 import logging
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence, Set
 from concurrent.futures import Executor
 from itertools import islice
@@ -33,6 +33,8 @@ from slurm_elastic.controller.extensions import Extensions, Part
 from slurm_elastic.controller.periodic import SiteTask
 from slurm_elastic.features import budget_enforcement, growth_stays, spent_budgets
 from slurm_elastic.features.covered_jobs import CoveredJobs
+from slurm_elastic.features.growth_rooms import with_purchase_rooms
+from slurm_elastic.features.kept_machines import keep_idle_machines
 from slurm_elastic.features.observe import PoolGroup, observe, pool_groups
 from slurm_elastic.features.pool_nodes import Observation
 from slurm_elastic.features.purchase_guard import PurchaseGuard
@@ -52,10 +54,11 @@ from slurm_elastic.model.directive import kept_replacements
 from slurm_elastic.model.exclusion import POLICY
 from slurm_elastic.policies.growth import foreign
 from slurm_elastic.policies.growth.capacity import OwnGrowth
-from slurm_elastic.policies.growth.dealing import split_demand
+from slurm_elastic.policies.growth.dealing import split_demand, take_shared, tasks_on_machines
 from slurm_elastic.policies.growth.scaling import (
     GroupSnapshot,
     PendingJob,
+    ScaleUp,
     ScalingPlan,
     holds_back,
     weights,
@@ -149,6 +152,7 @@ class Autoscaler(Part):
             replace(group, now=self._waste.resolved(group.name, group.now))
             for group in pool_groups(site, view, self._covered_jobs)
         ]
+        groups = with_purchase_rooms(site, view, groups, self._calls)
         self._report_health(self._serve_all(groups, view))
         partitions = {cloud.partition_name for cloud in site.clouds.values()}
         work_in_s = seconds_to_work(view.jobs, partitions, site.now())
@@ -174,20 +178,26 @@ class Autoscaler(Part):
         A job may be able to use several groups. It counts only in the group with machines
         for it, so in the first group that can start machines for it.
         """
-        covered = self._covered_jobs
-        jobs_of = {group.name: group.served | covered[group.name].awaiting() for group in groups}
+        # The machines that boot, of all groups before anything starts.
+        tasks_of: dict[str, Mapping[int, int]] = {}
+        for place, group in enumerate(groups if len(groups) > 1 else ()):
+            unserved = group.without(find_elsewhere(groups, tasks_of, place))
+            tasks_of[group.name] = tasks_on_machines(unserved.now)
         errors = []
-        for group in groups:
-            elsewhere = {
-                job for name, jobs in jobs_of.items() if name != group.name for job in jobs
-            }
-            errors.append(self._serve(group.without(elsewhere), view))
-            jobs_of[group.name] = group.served | covered[group.name].awaiting()
+        starts: list[ScaleUp] = []
+        for place, group in enumerate(groups):
+            unserved = group.without(find_elsewhere(groups, tasks_of, place))
+            shared = take_shared(unserved.now.shared_rooms, starts)
+            unserved = replace(unserved, now=replace(unserved.now, shared_rooms=shared))
+            plans, error = self._serve(unserved, view)
+            errors.append(error)
+            starts += [start for plan in plans for start in plan.starts]
+            tasks_of[group.name] = _tasks_of(plans)
         return [error for error in errors if error]
 
-    def _serve(self, group: PoolGroup, view: Observation) -> str:
-        """Decide for one group and carry the decision out. Return the growth policy's error, or
-        "".
+    def _serve(self, group: PoolGroup, view: Observation) -> tuple[list[ScalingPlan], str]:
+        """Decide for one group and carry the decision out. Return the plans, and the growth
+        policy's error, or "".
         """
         dealt = self._without_kept(self._decide(group))
         plans = [plan for _, plan in dealt]
@@ -197,13 +207,16 @@ class Autoscaler(Part):
         nodes = self._journal(group, dealt, payers, view)
         covered = {job for plan in plans for job in plan.covered}
         counted = {job.id for now, _ in dealt for job in now.queue}
-        self._covered_jobs[group.name].add(covered, nodes, counted, view.jobs)
+        begun = {job for plan in plans for job in plan.begun}
+        self._covered_jobs[group.name].add(covered, nodes, counted, view.jobs, begun)
         self._release_holds(group)
         self._hold(group, frozenset(nodes))
         self._start(nodes)
         self._leave(group, [leave.node for plan in plans for leave in plan.leaves])
+        kept = [node for plan in plans for node in plan.kept]
+        keep_idle_machines(self._site, kept, view.nodes)
         self._set_weights(group, view)
-        return next((plan.unserved or "" for plan in plans if plan.failed), "")
+        return plans, next((plan.unserved or "" for plan in plans if plan.failed), "")
 
     def _decide(self, group: PoolGroup) -> Sequence[tuple[GroupSnapshot, ScalingPlan]]:
         """Return the plans of the group, each with the snapshot that it was made from. A growth
@@ -418,6 +431,29 @@ def _held_for_another_cause(held: Mapping[str, object], cause: object) -> list[s
     return [node for node, held_cause in held.items() if held_cause != cause]
 
 
+def find_elsewhere(
+    groups: Sequence[PoolGroup], tasks_of: Mapping[str, Mapping[int, int]], place: int
+) -> Counter[int]:
+    """Return by job how many of its tasks have machines of other groups than the one at ``place``.
+    ``tasks_of``: by group, the tasks whose machines boot or start.
+    """
+    name = groups[place].name
+    tasks = [tasks for other, tasks in tasks_of.items() if other != name]
+    # The idle machines of earlier groups are taken off the queue of later ones (``times_left``).
+    tasks += [group.served for group in groups[place + 1 :]]
+    return sum(map(Counter, tasks), Counter[int]())
+
+
+def _tasks_of(plans: Sequence[ScalingPlan]) -> dict[int, int]:
+    """Return by job how many of its tasks have machines, or get them by these plans."""
+    counts: dict[int, list[int]] = {}
+    for plan in plans:
+        for job, count in plan.served:
+            counts.setdefault(job, []).append(count)
+    # A job with nodes of several kinds is in several plans.
+    return {job: min(of_job) for job, of_job in counts.items()}
+
+
 def _may_start_unasked(now: GroupSnapshot) -> bool:
     """Whether growth may start machines although no job waits, for example at a time of day."""
     return not foreign.is_ours(now) or any(pool.rules.min_idle for pool in now.pools)
@@ -462,6 +498,7 @@ def recalled(site: Site, group: str) -> CoveredJobs:
     removes jobs ended in between.
     """
     jobs: set[int] = set()
+    begun: set[int] = set()
     started: dict[str, frozenset[int]] = {}
     for decision in site.ledger.decisions.about(pool_subject(group), MAX_RECALLED_DECISIONS):
         if (past_plan := _plan_of(decision)) is not None:
@@ -469,7 +506,8 @@ def recalled(site: Site, group: str) -> CoveredJobs:
             nodes = [n for n in decision.subjects if n in site.pool_of and n not in leaving]
             started |= dict.fromkeys(nodes, frozenset(past_plan.covered) - jobs)
             jobs.update(past_plan.covered)
-    return CoveredJobs(jobs, started)
+            begun.update(past_plan.begun)
+    return CoveredJobs(jobs, started, begun)
 
 
 def _plan_of(decision: Decision) -> ScalingPlan | None:

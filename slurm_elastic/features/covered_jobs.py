@@ -7,34 +7,28 @@ own when it starts, except the last one, which keeps the array's id (measured on
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from types import MappingProxyType
 
 from slurm_elastic.model.slurm import SlurmJob, SlurmNode
-from slurm_elastic.policies.growth.capacity import AnyGrowth, OnDemand
-from slurm_elastic.policies.growth.scaling import PendingJob
 from slurm_elastic.policies.nodes.node_state import Phase, is_down, phase
 
 
 class CoveredJobs:
     """The covered jobs of one group of pools. ``_jobs``: by job, its restart count when it was
-    added. ``_started``: by node that is not up yet, the jobs for which it was started.
-    ``_by_size``: those of these nodes that a policy started which covers no jobs, because it
-    compares the number of machines with the queue.
+    added. ``_started``: by node that is not up yet, the jobs for which it was started. ``begun``:
+    the jobs whose machines start in turns.
     """
 
     def __init__(
-        self, jobs: Iterable[int] = (), started: Mapping[str, frozenset[int]] = MappingProxyType({})
+        self,
+        jobs: Iterable[int] = (),
+        started: Mapping[str, frozenset[int]] = MappingProxyType({}),
+        begun: Iterable[int] = (),
     ) -> None:
         self._jobs: dict[int, int | None] = dict.fromkeys(jobs)
         self._started = dict(started)
-        self._by_size: set[str] = set()
-
-    def awaiting(self) -> frozenset[int]:
-        """The jobs for which a started node is not up yet."""
-        by_size = frozenset().union(*(self._started[name] for name in self._by_size))
-        return by_size | frozenset().union(*self._started.values()) & self._jobs.keys()
+        self.begun = frozenset(begun)
 
     def remaining(
         self, jobs: Sequence[SlurmJob], nodes: Mapping[str, SlurmNode]
@@ -46,7 +40,6 @@ class CoveredJobs:
             if node_phase is Phase.POWERING_UP:
                 continue
             del self._started[name]
-            self._by_size.discard(name)
             # If the machine never came up, its jobs must count again.
             if node_phase is not Phase.UP:
                 for job in ids:
@@ -66,6 +59,7 @@ class CoveredJobs:
         nodes: Iterable[str],
         counted: Iterable[int],
         jobs: Sequence[SlurmJob],
+        begun: Iterable[int] = (),
     ) -> None:
         """Replace the covered jobs by ``ids``. ``nodes`` were started for the ``counted`` jobs,
         some of which may lack other nodes until a later look.
@@ -74,23 +68,4 @@ class CoveredJobs:
         new = frozenset(counted) - self._jobs.keys()
         self._jobs = {job: restarts.get(job) for job in ids}
         self._started |= dict.fromkeys(nodes, new)
-        if not self._jobs:
-            self._by_size.update(nodes)
-
-
-def with_machines(
-    growth: AnyGrowth, covered: Collection[int], queue: Sequence[PendingJob], machines: int
-) -> frozenset[int]:
-    """The covered jobs of the queue, head first, for which that many idle and booting machines
-    suffice. Another job, such as one of a higher priority, may have got a covered job's machine.
-    """
-    needs: dict[int, int] = {}
-    for job in queue:
-        if job.id in covered:
-            needs[job.id] = needs.get(job.id, 0) + job.nodes * max(job.times, 1)
-    # The other policies want fewer machines than jobs, so a covered job may wait for a busy one.
-    if not isinstance(growth, OnDemand):
-        return frozenset(covered)
-    totals = itertools.accumulate(needs.values())
-    served = {job for job, total in zip(needs, totals, strict=True) if total <= machines}
-    return frozenset(job for job in covered if job in served or job not in needs)
+        self.begun = frozenset(begun)

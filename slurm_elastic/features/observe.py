@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence, Set
+from collections.abc import Mapping, Sequence
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -12,7 +12,7 @@ from slurm_elastic.controller.budget import apply_directives, find_barred_payers
 from slurm_elastic.controller.context import Site
 from slurm_elastic.controller.holds import find_closed_nodes
 from slurm_elastic.controller.snapshot import read_all_nodes
-from slurm_elastic.features.covered_jobs import CoveredJobs, with_machines
+from slurm_elastic.features.covered_jobs import CoveredJobs
 from slurm_elastic.features.lasting import LastingMachines
 from slurm_elastic.features.pool_nodes import Observation, PoolNodes
 from slurm_elastic.features.waiting_jobs import (
@@ -42,7 +42,8 @@ class PoolGroup(Struct, frozen=True, kw_only=True):
     idle machines, including machines that slurmctld is about to allocate, because it picks them by
     their weights. ``too_long``: by job that may run longer than any machine stays, the cause.
 
-    ``served``: waiting jobs that slurmctld is about to start on machines of the group.
+    ``served``: by waiting job, how many of its tasks slurmctld is about to start on machines of
+    the group.
     """
 
     name: str
@@ -53,15 +54,16 @@ class PoolGroup(Struct, frozen=True, kw_only=True):
     needless_holds: tuple[str, ...]
     idle: Mapping[str, tuple[IdleInstance, ...]]
     too_long: Mapping[int, AnyCause]
-    served: frozenset[int] = frozenset()
+    served: Mapping[int, int] = {}
 
-    def without(self, jobs: Set[int]) -> PoolGroup:
-        """Return the group without these ``jobs``, which get machines of other groups. Jobs with
-        machines of this group on their way stay: they need no more, but must not count again.
-        """
-        moved = jobs - set(self.now.covered)
-        queue = tuple(job for job in self.now.queue if job.id not in moved)
-        return replace(self, now=replace(self.now, queue=queue))
+    def without(self, tasks: Mapping[int, int]) -> PoolGroup:
+        """Return the group without so many tasks of jobs, which get machines of other groups."""
+        queue = [
+            job._replace(times=max(job.times, 1) - tasks[job.id]) if job.id in tasks else job
+            for job in self.now.queue
+            if job.id not in tasks or max(job.times, 1) > tasks[job.id]
+        ]
+        return replace(self, now=replace(self.now, queue=tuple(queue)))
 
 
 def observe(site: Site) -> Observation:
@@ -136,8 +138,13 @@ def pool_groups(
     groups = []
     times_left: dict[int, int] = {}
     for growth, pools in by_use:
-        covered = counted[pools[0].name].remaining(view.jobs, view.nodes)
-        groups.append(_pool_group(site, view, growth, pools, covered, times_left))
+        group = _pool_group(site, view, growth, pools, times_left)
+        memory = counted[pools[0].name]
+        # A job whose machines boot has enough.
+        covered = {*memory.remaining(view.jobs, view.nodes), *group.now.covered}
+        begun = tuple(sorted(memory.begun))
+        now = replace(group.now, covered=tuple(sorted(covered)), begun=begun)
+        groups.append(replace(group, now=now))
     return groups
 
 
@@ -146,7 +153,6 @@ def _pool_group(
     view: Observation,
     growth: AnyGrowth,
     pools: Sequence[Pool],
-    covered: Sequence[int],
     times_left: dict[int, int],
 ) -> PoolGroup:
     """``times_left``: by job, how many of its tasks the idle machines of earlier groups leave
@@ -178,17 +184,15 @@ def _pool_group(
         if job.states & ON_NODES and job.id not in boots and not node_names.isdisjoint(job.nodes)
     ]
     snapshots = tuple(group_pool.now(running, named=is_narrow) for group_pool in pool_nodes)
-    counted_queue = (*arriving, *unserved)
-    machines = sum(len(pool.idle) + pool.booting for pool in snapshots)
-    covered_now = with_machines(growth, {*covered, *boots}, counted_queue, machines)
+    waiting_tasks = {job.id: job.times for job in queue}
     return PoolGroup(
         name=name,
         now=GroupSnapshot(
             now=view.at,
             growth=growth,
             pools=snapshots,
-            queue=counted_queue,
-            covered=tuple(sorted(covered_now)),
+            queue=(*arriving, *unserved),
+            covered=tuple(sorted(boots)),
         ),
         startable={group_pool.pool.name: tuple(group_pool.off) for group_pool in pool_nodes},
         unheld={group_pool.pool.name: tuple(group_pool.unheld) for group_pool in pool_nodes},
@@ -198,7 +202,9 @@ def _pool_group(
         ),
         idle=idle,
         too_long=lasting.too_long,
-        served=frozenset(job.id for job in rows) - {job.id for job in queue},
+        served={
+            job.id: count for job in rows if (count := job.times - waiting_tasks.get(job.id, 0))
+        },
     )
 
 

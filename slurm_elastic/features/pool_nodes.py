@@ -119,6 +119,7 @@ class PoolNodes:
         return PoolSnapshot(
             name=self.pool.name,
             rules=self._rules,
+            cloud=self.pool.cloud,
             room=self._room(),
             total_room=None if self.pool.max_booting is None else self._total_room(),
             stop=stop,

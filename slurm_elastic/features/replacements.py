@@ -3,10 +3,7 @@
 The order in the ledger contains the nodes, so a restarted daemon starts none twice. A launch
 follows the same rules as any other: slurmctld asks for the node, and the core checks all limits.
 
-We set the idle node of a machine IDLE again to keep the machine without a job. slurmctld then
-counts SuspendTime from that moment on (measured on 22.05 and 25.11). It refuses this for a node
-with a job, so the job is not disturbed. If slurm-elasticd stops, the machines end by Slurm's
-SuspendTime.
+``kept_machines`` keeps the machines without a job.
 """
 
 from __future__ import annotations
@@ -16,13 +13,13 @@ from collections.abc import Collection, Mapping, Sequence
 
 from msgspec.structs import replace
 
-from slurm_elastic.base.errors import SlurmError
 from slurm_elastic.base.hostlist import compress
 from slurm_elastic.base.report_once import ReportOnce
 from slurm_elastic.config.pool_rules import cheapest
 from slurm_elastic.controller import holds
 from slurm_elastic.controller.budget import apply_directives, find_stops
 from slurm_elastic.controller.context import Site
+from slurm_elastic.features.kept_machines import keep_idle_machines
 from slurm_elastic.model.causes import AnyCause
 from slurm_elastic.model.causes.composed import ReplacementsMissing
 from slurm_elastic.model.causes.departures import (
@@ -44,7 +41,7 @@ from slurm_elastic.model.directive import (
 )
 from slurm_elastic.model.exclusion import POLICY
 from slurm_elastic.model.slurm import SlurmNode
-from slurm_elastic.policies.nodes.node_state import Phase, is_busy, may_take_jobs, phase
+from slurm_elastic.policies.nodes.node_state import Phase, is_busy, phase
 from slurm_elastic.policies.repair.replacements import (
     REPLACEMENT_KEPT_S,
     StandIn,
@@ -56,8 +53,6 @@ from slurm_elastic.slurm.client import node_updates
 
 log = logging.getLogger(__name__)
 
-MAX_TOUCH_S = 60.0
-"""An idle replacement is set IDLE again at least this often, or three times in SuspendTime."""
 TRY_EVERY_S = 30.0
 """Seconds between two attempts to find nodes for missing replacements: it reads all nodes there."""
 
@@ -119,7 +114,7 @@ class ReplacementStarts:
             site.record(OPERATORS, "replacement", (node, instead_of), cause)
         kept = [m.node for m in started.machines if not m.is_over]
         self._power_up(directive, kept, view, chosen)
-        self._keep(kept, view)
+        keep_idle_machines(site, kept, view)
 
     def _replaced_by_others(self, directive: Directive) -> set[str]:
         """Return the nodes that have a replacement by another order. Orders may name the same
@@ -266,36 +261,3 @@ class ReplacementStarts:
         cause = ReplacementOver(is_used=is_used, number=directive.number)
         self._site.record(OPERATORS, "replacement-over", (machine.node,), cause)
         return replace(machine, is_over=True)
-
-    def _keep(self, nodes: Sequence[str], view: Mapping[str, SlurmNode]) -> None:
-        """Keep Slurm from suspending these machines while they are idle."""
-        site = self._site
-        idle = []
-        for name in nodes:
-            node = view.get(name)
-            if node is None or name not in site.pool_of or not may_take_jobs(node):
-                continue
-            # Slurm powers a node down that has been idle for SuspendTime. At a third of it two
-            # looks may fail before that.
-            suspend_s = site.config.suspend_time(site.clouds[site.pool_of[name].cloud])
-            since = max(node.last_busy, node.boot_time)
-            if site.now() - since >= min(suspend_s / 3, MAX_TOUCH_S) and not is_busy(node):
-                idle.append(name)
-        # Read the nodes again just before the change: IDLE ends a DRAIN or a FAIL together with its
-        # reason (22.05, measured), so nobody could see afterwards that a drain got lost.
-        latest = site.slurm.nodes(idle) if idle else {}
-        idle = [name for name in idle if name in latest and _is_untouched(latest[name])]
-        if not idle:
-            return
-        try:
-            node_updates.keep_idle(site.slurm, idle)
-        except SlurmError as error:
-            if error.unanswered:
-                raise
-            # Slurm has just started a job on a node of these. The next look leaves this node out.
-            log.info("not all replacements are idle nodes=%s error=%s", compress(idle), error)
-
-
-def _is_untouched(node: SlurmNode) -> bool:
-    """Whether the node is up without a job, and nobody has drained it or given it a reason."""
-    return may_take_jobs(node) and not is_busy(node) and not node.reason

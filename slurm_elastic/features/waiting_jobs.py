@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Iterable, Mapping, MutableMapping, Sequence, Set
 
+from slurm_elastic.base.grouping import group_by
 from slurm_elastic.base.hostlist import compress, expand
 from slurm_elastic.controller.context import Site
 from slurm_elastic.features.lasting import LastingMachines
@@ -172,17 +173,21 @@ def waiting(queue: Sequence[PendingJob], pools: Sequence[PoolNodes], now: int) -
     """
     unserved: list[PendingJob] = []
     for job in queue:
-        candidates = [pool for pool in pools if pool.pool.name in job.pools]
+        by_cloud = group_by(
+            (pool for pool in pools if pool.pool.name in job.pools), lambda pool: pool.pool.cloud
+        )
         avoids = frozenset(expand(job.avoids)) if job.avoids else frozenset()
         served = 0
-        while (
-            served < job.times
-            and sum(p.count_fresh(now, job.submit, avoids) for p in candidates) >= job.nodes
-        ):
-            lack = job.nodes
-            for pool in candidates:
-                lack -= pool.give(lack, now, job.submit, avoids)
-            served += 1
+        # A job never spans clouds.
+        for candidates in by_cloud.values():
+            while (
+                served < job.times
+                and sum(p.count_fresh(now, job.submit, avoids) for p in candidates) >= job.nodes
+            ):
+                lack = job.nodes
+                for pool in candidates:
+                    lack -= pool.give(lack, now, job.submit, avoids)
+                served += 1
         if served < job.times:
             unserved.append(job._replace(times=job.times - served))
     return [row for job in unserved if (row := _without_up(job, pools))]

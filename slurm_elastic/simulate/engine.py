@@ -235,7 +235,7 @@ class Engine(RunState):
                 stays = stays[count:]
                 launched = True
             queue.watch_started(jobs, now)
-        self.grower.given = 0
+        self.grower.given.clear()
         if launched and len(queue.waiting) > 1:
             queue.schedule(now)
             self._look_again(now)

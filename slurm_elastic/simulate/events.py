@@ -57,6 +57,7 @@ class RunEvents:
         self.runs = Runs(jobs, scenario, self.pools)
         self.orders = job_orders(jobs, scenario, self.pools, self.needs, self.purchases)
         self.grower = Grower(jobs, scenario, self.pools, self.needs, origin, self.orders)
+        self.grower.purchases = self.purchases
         self.events: list[int] = []
         queue_arguments = (jobs, scenario, self.pools, self.needs, self.grower, self.runs)
         if self.orders is None:

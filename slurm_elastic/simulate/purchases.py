@@ -19,6 +19,7 @@ from slurm_elastic.model.causes import Quoted
 from slurm_elastic.model.cluster import Limits, Market, NodeRequest, Offer, Placement, Pool, Usage
 from slurm_elastic.model.exclusion import Exclusion
 from slurm_elastic.model.reserved import Held
+from slurm_elastic.policies.growth.purchase_rooms import PurchaseRoom, purchase_room
 from slurm_elastic.policies.launch.exclusions import (
     after_interruption,
     after_partial,
@@ -137,6 +138,16 @@ class Purchases:
         )  # fmt: skip
         turns = [start + 1 for start in latest_starts if start >= now]
         return min([*turns, *self._turns_of_reservations(now)], default=NEVER), end is not None
+
+    def room(self, pool: int, count: int, now: int) -> PurchaseRoom | None:
+        """Return how many of ``count`` more machines limits and cool-downs leave; None if they
+        bound no machine of the pool.
+        """
+        scope = self._scope(now, pool, ())
+        if self.unlimited and not scope.exclusions:
+            return None
+        request = NodeRequest(id="", pool=self._pools[pool], nodes=self._nodes(count))
+        return purchase_room(request, self._offers(pool, now), scope, now, self.keys)
 
     def review(self, now: int, *, waited_for: bool) -> bool:
         """Release the nodes of held pools that can be served again; all nodes if no job waits.

@@ -1,20 +1,29 @@
-"""Asks the growth policy for the whole site, and divides its machines among the pools in order."""
+"""Asks the growth policy for the whole site, and deals its machines to the waiting jobs."""
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
+from itertools import chain
 
+from msgspec.structs import replace
+
+from slurm_elastic.policies.growth.allotting import CommonBound, Room, Share, choose
 from slurm_elastic.policies.growth.capacity import Demand, Growth, Slurm, Waiting, bounded
-from slurm_elastic.policies.growth.counted_once import counts_once, served_jobs, spare_machines
-from slurm_elastic.policies.growth.guarded import grown_by
-from slurm_elastic.policies.growth.release import Flagged
-from slurm_elastic.policies.growth.scaling import (
-    HeadRoom,
-    excess,
-    head_deficit,
-    shortfall,
-    spread,
+from slurm_elastic.policies.growth.counted_once import (
+    Dealing,
+    counts_by_nodes,
+    counts_once,
+    deal,
+    find_fitting,
+    free_of,
+    served_jobs,
+    spare_machines,
 )
+from slurm_elastic.policies.growth.guarded import grown_by
+from slurm_elastic.policies.growth.purchase_rooms import PurchaseRoom, shared_rooms
+from slurm_elastic.policies.growth.release import Flagged
+from slurm_elastic.policies.growth.scaling import excess, shortfall
 from slurm_elastic.policies.growth.stays import stays
 from slurm_elastic.policies.growth.waste import ENDING_S, with_waste
 from slurm_elastic.policies.money.bounds import UNBOUNDED, Bounds, Spent, stopped
@@ -22,6 +31,7 @@ from slurm_elastic.simulate.cloud_order import JobOrders, Pools
 from slurm_elastic.simulate.jobs import Jobs
 from slurm_elastic.simulate.lasting import LastingPools
 from slurm_elastic.simulate.machines import PoolMachines
+from slurm_elastic.simulate.purchases import Purchases
 from slurm_elastic.simulate.scenario import Scenario
 from slurm_elastic.simulate.spending import Purses
 
@@ -29,6 +39,7 @@ DAY_S = 86400
 WINDOW_LOOK_S = 60
 _MAX_CACHED = 1000
 _NOTHING = Spent()
+Shares = list[Share[int] | None]
 _new = tuple.__new__  # `_new(Waiting, values)` is `Waiting(*values)` in half of the time
 
 
@@ -52,9 +63,11 @@ class Grower:
 
     ``period``: seconds between two looks (None: at each arrival and end of a job). ``watches``: the
     policy is asked even while no job waits. ``covered``: the waiting jobs that have enough
-    machines. ``is_committed``: running jobs may use what is left of the budget (``finishing``).
-    ``given``: idle and booting machines that other groups of jobs get. ``patience``:
-    seconds after which the simulation stops serving a queue that makes no progress.
+    machines. ``begun``: the waiting jobs whose machines start in turns. ``is_committed``: running
+    jobs may use what is left of the budget (``finishing``). ``given``: idle and booting machines
+    that other groups of jobs get, by pool. ``cloud_of``: by pool, its cloud if a job may have
+    machines of several pools. ``purchases``: knows limits and cool-downs. ``patience``: seconds
+    after which the simulation stops serving a queue that makes no progress.
     """
 
     patience = 45 * DAY_S
@@ -91,8 +104,12 @@ class Grower:
             isinstance(machines.pool.release, Flagged) for _, machines in self.growing
         )
         self.covered: set[int] = set()
+        self.begun: set[int] = set()
+        self.purchases: Purchases | None = None
         self.boot_s = self.growing[0][1].boot_seconds(1) if self.growing else 0
-        self.given = 0
+        self.given = Counter[int]()
+        self.cloud_of = [f"pool {index}" for index in range(len(pools))]
+        self._by_nodes = counts_by_nodes(scenario.growth)
         self._has_ends = any(machines.ending is not None for _, machines in self.growing)
         self.lasting: LastingPools | None = None
         self._demand = Demand(now=start)
@@ -126,37 +143,121 @@ class Grower:
         growing = self._in_order(queue, now)
         pools = self._open_pools(growing, queue, now, own_only=own_only)
         queue = queue if self.depth is None else queue[: self.depth]
+        dealing, clouds, bounds = self._deal(queue, running, growing, pools, now)
+        shares, fresh = dealing.shares, dealing.fresh
         self._demand = demand = self.demand(queue, head, running, now)
-        if self._has_ends or self._once:
-            available = demand.idle + demand.booting
-            self.given += min(sum([job.nodes for job in demand.queue]), available)
-        growth = self._grown(demand)
-        shares = [] if growth is None else self._shares(growth, demand, pools, room)
         if self._once:
-            self._cover(queue, demand, growth, sum([count for _, count in shares]))
-        if growth is None:
-            return self._for_head(queue, running, growing, pools, now)
-        return shares
+            spare = free_of(shares[place] for place in fresh) if self._by_nodes else demand.spare
+            waiting = [demand.queue[place] for place in fresh]
+            self._demand = demand = replace(demand, fresh=waiting, spare=spare)
+        for share in shares if self._has_ends or self._once else ():
+            self.given.update(dict(share.free) if share is not None else {})
+        if self._by_nodes:
+            # Not by the policy's answer: it counts all jobs in machines of the first pool.
+            wanted = sum([share.lack for place in fresh if (share := shares[place]) is not None])
+            growth = None
+        else:
+            growth = self._grown(demand)
+            wanted = 0 if growth is None else growth.machines
+        needs = [job.nodes for job in demand.queue]
+        rooms = [room for cloud in clouds for room in cloud]
+        chosen = choose(wanted, shares, fresh, dealing.sure, needs, rooms, bounds)
+        if self._by_nodes:
+            self._cover_by_nodes(queue, shares)
+        else:
+            possible = growth and growth._replace(machines=wanted - chosen.without_room)
+            self._cover(queue, demand, shares, fresh, possible, chosen.counted)
+            lost = {job for job, share in zip(queue, shares, strict=True) if share is None}
+            self.covered -= lost & self.begun
+            self.begun.difference_update(queue)
+            in_turns = [
+                p for p in chosen.places if (share := shares[p]) is not None and share.later
+            ]
+            self.begun.update(queue[place] for place in in_turns)
+        return [(index, chosen.starts[index]) for index, _ in growing if index in chosen.starts]
 
-    def _shares(
-        self, growth: Growth, demand: Demand, pools: Pools, room: int
-    ) -> list[tuple[int, int]]:
-        """Return the part of the growth that bounds and pools allow, by pool. ``room``: of the only
-        pool.
+    def _deal(
+        self, queue: Sequence[int], running: int, growing: Pools, pools: Pools, now: int
+    ) -> tuple[Dealing[int], list[list[Room[int]]], list[CommonBound[int]]]:
+        """Deal the machines of the ``growing`` pools to the jobs. Machines start in ``pools``."""
+        allowed = {index for index, _ in pools}
+        clouds: dict[str, list[Room[int]]] = {}
+        needs: list[list[int]] = []
+        for index, machines in growing:
+            cloud = self.cloud_of[index]
+            if cloud not in clouds:
+                clouds[cloud] = []
+                needs.append(list(map(self.needs[index].__getitem__, queue)))
+            free = self._idle(machines, queue, now) if self._has_ends else machines.idle
+            free = max(free + machines.booting - self.given[index], 0)
+            is_open = index in allowed
+            now_room, total = (machines.room_now(), machines.room()) if is_open else (0, 0)
+            clouds[cloud].append(Room(index, free, now_room, total))
+        bounds = self._common_bounds(growing)
+        # A single machine meets the bounds of purchases only when it is bought, as in the daemon.
+        if self.purchases is not None and any(need > 1 for of_cloud in needs for need in of_cloud):
+            bounds += self._within_purchases([*chain(*clouds.values())], self.purchases, now)
+        covered = [job in self.covered for job in queue]
+        stuck = not running and not any(machines.booting for _, machines in growing)
+        rooms = [*clouds.values()]
+        begun = [job in self.begun for job in queue]
+        dealing = deal(self.policy, needs, rooms, bounds, covered, begun, is_stuck=stuck)
+        return dealing, rooms, bounds
+
+    def _common_bounds(self, growing: Pools) -> list[CommonBound[int]]:
+        """Return the scenario's caps of all machines and of booting machines."""
+        if not self._is_capped:
+            return []
+        costs = {index: 1.0 for index, _ in growing}
+        up = sum(machines.up - machines.draining for _, machines in growing)
+        booting = sum(machines.booting for _, machines in growing)
+        most, at_once = self.caps.machines, self.caps.booting
+        bounds = [] if most is None else [CommonBound(most - up, costs)]
+        if at_once is not None:
+            bounds.append(CommonBound(at_once - booting, costs, is_turn=True))
+        return bounds
+
+    def _within_purchases(
+        self, rooms: Sequence[Room[int]], purchases: Purchases, now: int
+    ) -> list[CommonBound[int]]:
+        """Reduce the rooms to the machines that may be bought now. Return the bounds of several
+        pools.
         """
-        if self._is_capped:
-            growth = bounded(growth, demand, self.caps, _NOTHING)
-        if len(pools) == len(self.growing) == 1:
-            count = min(growth.machines, room)
-            return [(pools[0][0], count)] if count > 0 else []
-        return spread(growth.machines, [(index, entry.room_now()) for index, entry in pools])
+        by_pool: dict[str, PurchaseRoom] = {}
+        for room in rooms:
+            if room.total and (may_buy := purchases.room(room.pool, room.total, now)):
+                room.total = min(room.total, may_buy.room)
+                room.now = min(room.now, room.total)
+                by_pool[str(room.pool)] = may_buy
+        return [
+            CommonBound(bound.left, {int(pool): cost for pool, cost in bound.costs.items()})
+            for bound in shared_rooms(by_pool)
+        ]
 
     def _cover(
-        self, queue: Sequence[int], demand: Demand, growth: Growth | None, started: int
+        self,
+        queue: Sequence[int],
+        demand: Demand,
+        shares: Shares,
+        fresh: Sequence[int],
+        growth: Growth | None,
+        started: int,
     ) -> None:
         """No longer count the first jobs with enough machines after ``started`` more."""
-        fresh = ((job, 1) for job in queue if job not in self.covered)
-        self.covered.update(list(served_jobs(self.policy, fresh, demand, growth, started)))
+        if not self._once:
+            return
+        fitting = find_fitting(fresh, shares, [job.nodes for job in demand.queue])
+        demand = replace(demand, fresh=[demand.queue[place] for place in fitting])
+        tasks = ((queue[place], 1) for place in fitting)
+        self.covered.update(list(served_jobs(self.policy, tasks, demand, growth, started)))
+
+    def _cover_by_nodes(self, queue: Sequence[int], shares: Shares) -> None:
+        """Count the jobs whose machines neither idle nor boot at the next look."""
+        for job, share in zip(queue, shares, strict=True):
+            if share is None or share.later:
+                self.covered.discard(job)
+            else:
+                self.covered.add(job)
 
     def _open_pools(
         self, growing: Pools, queue: Sequence[int], now: int, *, own_only: bool
@@ -190,30 +291,6 @@ class Grower:
             self._waiting_caches[first] = cache
         self.need, self._waiting_cache = self.needs[first], self._waiting_caches[first]
         return growing
-
-    def _for_head(
-        self, queue: Sequence[int], running: int, growing: Pools, pools: Pools, now: int
-    ) -> list[tuple[int, int]]:
-        """Return machines for the first job, if nothing runs or boots and the policy wants no
-        growth. The policy may count idle machines of several pools together, but a job needs one
-        pool.
-        """
-        if running or not queue or any(machines.booting for _, machines in self.growing):
-            return []
-        if isinstance(self.policy, Slurm):
-            return []
-        allowed_pools = {index for index, _ in pools}
-        head = head_deficit(
-            HeadRoom(
-                index,
-                self.needs[index][queue[0]],
-                self._idle(machines, queue, now),
-                machines.room_now() if index in allowed_pools else 0,
-                machines.room(),
-            )
-            for index, machines in growing
-        )
-        return [] if head is None else [head]
 
     def may_launch(self, count: int, now: int, *, public: bool = True) -> bool:
         """Return True if the bounds allow all ``count`` machines for one job."""
@@ -285,13 +362,14 @@ class Grower:
             idle += self._idle(machines, queue, now) if self._has_ends else machines.idle
             busy += machines.busy - machines.draining
             booting += machines.booting
-        available = max(idle + booting - self.given, 0)
+        given = self.given.total()
+        available = max(idle + booting - given, 0)
         return Demand(
             now=now + self.start,
             queue=waiting,
             fresh=fresh,
             running=running,
-            idle=max(idle - self.given, 0),
+            idle=max(idle - given, 0),
             busy=busy,
             booting=booting,
             spare=spare_machines(self.policy, covered, available),

@@ -246,6 +246,68 @@ def test_machines_of_two_policies_that_came_up_together_serve_different_jobs() -
     assert sorted(row.instance.cloud for row in rows) == ["next", "pub"]
 
 
+@pytest.mark.parametrize(("first", "second"), [(2, 3), (3, 1)])
+def test_the_tasks_of_an_array_get_machines_of_one_group_or_another_once(
+    first: int, second: int
+) -> None:
+    """The first group has room for a part of the array."""
+    tasks = 4
+    world = two_groups(("on_demand", "on_demand(period=30)"), max_nodes=first)
+    for name in NEXT:
+        world.slurm.set_node(name, partitions=("next",))
+    world.advance(30)
+    world.slurm.submit(
+        1, (*PUB, *NEXT), tasks + 1, partitions=("pub", "next"), limit=600, node_count=1,
+        tasks=tasks,
+    )  # fmt: skip
+    world.advance(60)
+    alive = [row.instance.cloud for row in world.ledger.machines.live(ended_since=0.0)]
+    world.close()
+    assert (alive.count("pub"), alive.count("next")) == (first, tasks - first)
+
+
+def test_idle_machines_of_an_earlier_group_are_taken_off_the_queue_of_a_later_one_once() -> None:
+    groups: Any = [
+        SimpleNamespace(name=name, served={1: count}) for name, count in (("a", 2), ("b", 3))
+    ]
+    started = {"a": {1: 4}, "b": {1: 5}}
+    found = [dict(autoscaler.find_elsewhere(groups, started, place)) for place in (0, 1)]
+    assert found == [{1: 3 + 5}, {1: 4}]
+
+
+@pytest.mark.parametrize("bound", ["limit of the cloud", "max_nodes", "stock"])
+def test_a_job_that_lacks_room_for_all_its_machines_gets_none(
+    make: Callable[..., World], bound: str
+) -> None:
+    world = make(growth="on_demand")
+    if bound == "stock":
+        world.clouds["pub"].limit("*", 2)
+    else:
+        scope, key = ("pool:burst", bound) if bound == "max_nodes" else ("cloud:pub", "nodes")
+        change = LimitChange(scope=scope, key=key, value=2)
+        carry_out(world.config, DirectAsk(word=change), "alice", world.now)
+    world.advance(20)
+    submit(world, 1, count=3)
+    submit(world, 2, count=2)
+    world.advance(120)
+    assert running(world) == [2]
+    assert len(world.ledger.machines.live(ended_since=0.0)) == 2
+
+
+def test_machines_whose_turns_outlast_suspend_time_wait_for_the_last_one(
+    make: Callable[..., World], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Otherwise Slurm ends the first ones before the last one is up."""
+    monkeypatch.setattr("tests.controller.world.BOOT", 400.0)
+    world = make(growth="on_demand", max_booting=1)
+    assert world.site.config.suspend_time(world.site.clouds["pub"]) < 800.0
+    world.advance(20)
+    submit(world, 1, count=3, limit=600)
+    world.advance(3 * 430, step=5)
+    assert running(world) == [1]
+    assert len(world.ledger.machines.live(ended_since=0.0)) == 3
+
+
 def test_a_job_whose_machine_another_job_took_gets_a_new_one(make: Callable[..., World]) -> None:
     """Otherwise it waits beside free nodes for as long as anything runs."""
     world = make(growth="on_demand")

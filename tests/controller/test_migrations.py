@@ -13,7 +13,7 @@ from slurm_elastic.base.errors import ConfigError, SlurmError
 from slurm_elastic.base.hostlist import compress
 from slurm_elastic.config.policies import SitePolicies
 from slurm_elastic.features import replacements
-from slurm_elastic.features.replacements import ReplacementStarts
+from slurm_elastic.features.kept_machines import keep_idle_machines
 from slurm_elastic.model.causes.composed import ReplacementsMissing
 from slurm_elastic.model.causes.departures import NoStandIn, StandInLack
 from slurm_elastic.model.causes.stops import BudgetSpent
@@ -164,7 +164,7 @@ def test_a_drain_after_the_first_read_of_the_nodes_stays(world: World, state: st
     kept: list[Sequence[str]] = []
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(node_updates, "keep_idle", lambda _, nodes: kept.append(nodes))
-        ReplacementStarts(world.site)._keep([first, second], view)
+        keep_idle_machines(world.site, [first, second], view)
     assert kept == [[second]]
 
 

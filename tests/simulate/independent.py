@@ -8,8 +8,7 @@ queue, ``independent_site`` those of machines and purchases):
   let go or taken, a hold ends; and once more in that second where machines are released or launched;
 - a job of no length that starts now also ends now, before growth and release are looked at;
 - an interrupted job's other machines are idle, or boot on for whoever comes first; it starts no
-  earlier than its requeue delay later, waits in its place by submission, and counts as new to the
-  growth policy. All jobs of a machine that is taken are interrupted;
+  earlier than its requeue delay later, and waits in its place by submission. All jobs of a machine that is taken are interrupted;
 - ``on_demand`` growth starts machines in the order of the first waiting job, or as the last time if that is
   hardly dearer. It looks at the next multiple of its period after something has happened while jobs
   wait, or when a hold ends or machines went while jobs wait. It counts by the machines of the first pool that
@@ -21,6 +20,7 @@ queue, ``independent_site`` those of machines and purchases):
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from dataclasses import dataclass
 
@@ -29,7 +29,7 @@ from slurm_elastic.policies.growth.release import AtOnce, Delayed, Idle
 from slurm_elastic.simulate.jobs import Jobs
 from slurm_elastic.simulate.scenario import Scenario
 from tests.simulate.independent_queue import Queue, Run
-from tests.simulate.independent_site import Machine, changes
+from tests.simulate.independent_site import PLENTY, Machine, changes
 
 GIVEN_UP = 45 * 86400
 
@@ -53,7 +53,6 @@ class Independent(Queue):
         self.to_come = [number for number in range(len(jobs)) if self.fits_ever(number)]
         self.back: list[tuple[int, int]] = []
         self.ends = [-1] * len(jobs)
-        self.covered: set[int] = set()
         self.growth_look = -1
         self.growth_looks: set[int] = set()
         self.interruptions = 0
@@ -233,7 +232,6 @@ class Independent(Queue):
         if self.now > run.start:
             kept = max(self.ride(run, self.now)[1] - run.restart, 0)
             self.saved[run.job] = self.saved.get(run.job, 0) + kept
-        self.covered.discard(run.job)
         self.back.append((self.now + self.scenario.requeue_delay, run.job))
 
     # growth and release
@@ -248,8 +246,8 @@ class Independent(Queue):
             self.growth_looks.add(self.growth_look)
 
     def grow(self) -> None:
-        """A machine for each node that newly waiting jobs lack beyond those idle; for the first one
-        also where nothing runs or boots.
+        """The jobs in turn get all the machines that they need in one pool, or none: those that idle
+        or boot, and new ones for the rest.
         """
         assert isinstance(self.scenario.growth, OnDemand)
         growing = [
@@ -262,41 +260,57 @@ class Independent(Queue):
             return
         queue = self.waiting[: self.scenario.depth]
         growing = self.orders.growing(queue[0], growing)
-        idle = {pool: len(self.site.idle(pool, self.now)) for pool in growing}
-        boots = any(not m.up for m in self.site.machines)
-        stands = not self.running and not boots
-        needs = {job: self.need(job, growing[0]) for job in queue}
-        fresh = [job for job in queue if job not in self.covered]
-        booting = sum(not m.up for pool in growing for m in self.site.of(pool))
-        promised = sum(needs[job] for job in queue if job in self.covered)
-        there = max(sum(idle.values()) + booting - promised, 0)
-        count = sum(needs[job] for job in fresh) - there
-        if count <= 0 and stands:
-            count = needs[queue[0]] - sum(idle.values())
-        self.serve(fresh, needs, count, there, sum(rooms.values()))
-        if count > 0:
+        free = {
+            pool: len(self.site.idle(pool, self.now)) + sum(not m.up for m in self.site.of(pool))
+            for pool in growing
+        }
+        rooms_in_turns = {pool: max(self.site.room(pool), 0) for pool in growing}
+        starts = dict.fromkeys(growing, 0)
+        shared: list[tuple[float, dict[int, float]]] = []
+        if any(self.need(job, pool) > 1 for job in queue for pool in growing):
+            buyable = {
+                pool: self.site.buyable(pool, rooms_in_turns[pool], self.now, [])
+                for pool in growing
+            }
+            shared = self.site.bounds(buyable)
             for pool in growing:
-                self.launch_ahead(pool, min(count, rooms[pool]))
-                count -= min(count, rooms[pool])
-        elif stands:
-            head = {pool: self.need(queue[0], pool) - idle[pool] for pool in growing}
-            fitting = [p for p in growing if rooms[p] and head[p] <= self.site.room(p)]
-            if fitting and all(lacks > 0 for lacks in head.values()):
-                self.launch_ahead(fitting[0], min(head[fitting[0]], rooms[fitting[0]]))
-
-    def serve(
-        self, fresh: list[int], needs: dict[int, int], count: int, there: int, room: int
-    ) -> None:
-        """The first jobs that have enough machines count no more: all, if all machines start."""
-        if count <= room:
-            self.covered |= set(fresh)
-            return
-        machines = there + room
-        for job in fresh:
-            machines -= needs[job]
-            if machines < 0:
-                return
-            self.covered.add(job)
+                rooms_in_turns[pool] = min(rooms_in_turns[pool], len(buyable[pool]))
+                rooms[pool] = min(rooms[pool], rooms_in_turns[pool])
+        for job in queue:
+            lacks = {pool: self.need(job, pool) - free[pool] for pool in growing}
+            served = [pool for pool in growing if lacks[pool] <= 0]
+            if served:
+                free[served[0]] -= self.need(job, served[0])
+                continue
+            allowed = {
+                pool: min(
+                    [
+                        math.floor(left / costs[pool] + 1e-9)
+                        for left, costs in shared
+                        if costs.get(pool)
+                    ],
+                    default=PLENTY,
+                )
+                for pool in growing
+            }
+            possible = [pool for pool in growing if lacks[pool] <= allowed[pool]]
+            fitting = [pool for pool in possible if lacks[pool] <= rooms[pool]]
+            fitting += [
+                pool
+                for pool in possible
+                if lacks[pool] <= rooms_in_turns[pool] and self.need(job, pool) > 1
+            ]
+            for pool in fitting[:1]:
+                at_once = min(lacks[pool], rooms[pool])
+                starts[pool] += at_once
+                rooms_in_turns[pool] -= lacks[pool]
+                rooms[pool] = min(rooms[pool] - at_once, rooms_in_turns[pool])
+                free[pool] = 0
+                shared = [
+                    (left - lacks[pool] * costs.get(pool, 0.0), costs) for left, costs in shared
+                ]
+        for pool in growing:
+            self.launch_ahead(pool, starts[pool])
 
     def room_now(self, pool: int) -> int:
         """As many machines as a growth policy may ask of it."""

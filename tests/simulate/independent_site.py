@@ -33,7 +33,7 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import TypeVar
 
-from slurm_elastic.model.cluster import Limits, Market
+from slurm_elastic.model.cluster import Limits, Market, Offer
 from slurm_elastic.policies.growth.release import Delayed, Idle
 from slurm_elastic.simulate.billing import Hourly, PerSecond
 from slurm_elastic.simulate.boot import BootTimes
@@ -334,17 +334,57 @@ class Site:
 
     def _rooms(self, pool: int, count: int, now: int, used: list[int]) -> int:
         """How many of ``count`` machines all offers together have room for."""
-        used, total, asked = list(used), 0, set[int]()
-        while total < count:
-            ranked = self._ranked(pool, count - total, now, used)
-            ranked = [one for one in ranked if one[0] not in asked]
+        return len(self.buyable(pool, count, now, used))
+
+    def buyable(self, pool: int, count: int, now: int, used: list[int]) -> list[int]:
+        """The offer of each of ``count`` machines for which all offers together have room."""
+        found: list[int] = []
+        while len(found) < count:
+            ranked = self._ranked(pool, count - len(found), now, [*used, *found])
+            ranked = [one for one in ranked if one[0] not in found]
             if not ranked:
                 break
             offer, room = ranked[0]
-            asked.add(offer)
-            used += [offer] * room
-            total += room
-        return total
+            found += [offer] * room
+        return found
+
+    def bounds(self, buyable: dict[int, list[int]]) -> list[tuple[float, dict[int, float]]]:
+        """What is left of each limit, and what a machine of each pool takes of it: on average, of
+        the machines that the pool alone could buy.
+        """
+        found: dict[str, tuple[float, dict[int, float]]] = {}
+        for pool, offers in buyable.items():
+            for number in offers:
+                mine = self.sold[pool][number].offer
+                for key, left, cost in self._taken(pool, mine):
+                    costs = found.setdefault(key, (left, {}))[1]
+                    costs[pool] = costs.get(pool, 0.0) + cost / len(offers)
+        return [*found.values()]
+
+    def _taken(self, pool: int, mine: Offer) -> list[tuple[str, float, float]]:
+        """(limit, what is left of it, what a machine takes)."""
+        there = [
+            self.sold[m.pool][-1 if m.offer is None else m.offer].offer
+            for m in self.machines
+            if self.pools[m.pool].limited
+        ]
+        own_cloud = [one for one in there if one.cloud == mine.cloud]
+        of_cloud = self.scenario.cloud_limits.get(mine.cloud, Limits())
+        found: list[tuple[str, float, float]] = []
+        for name, limits, used in (
+            ("", self.scenario.limits, there),
+            (mine.cloud, of_cloud, own_cloud),
+        ):
+            if limits.nodes is not None:
+                found.append((f"{name} nodes", limits.nodes - len(used), 1.0))
+            most = {Market.SPOT: limits.spot, Market.ON_DEMAND: limits.on_demand}.get(mine.market)
+            if most is not None:
+                there_now = sum(one.market is mine.market for one in used)
+                found.append((f"{name} {mine.market}", most - there_now, 1.0))
+            if limits.dollars_per_hour is not None:
+                left = limits.dollars_per_hour - sum(one.worst_price for one in used)
+                found.append((f"{name} dollars", left, mine.worst_price))
+        return found
 
     def _limited(self, pool: int, offer: int, used: list[int]) -> int:
         """How many more machines of an offer the limits leave, beside those of ``used`` just now."""

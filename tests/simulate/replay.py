@@ -81,7 +81,9 @@ class _Still:
         needs = [jobs.procs for _ in models]
         self._grower = Grower(jobs, scenario, self._pools, needs)
         known = frozenset(now.covered)
+        self._grower.cloud_of = [pool.cloud or pool.name for pool in now.pools]
         self._grower.covered = {i for i in self._queue if jobs.number[i] in known}
+        self._grower.begun = {i for i in self._queue if jobs.number[i] in now.begun}
 
     def starts(self) -> dict[str, int]:
         """Machines to launch, by pool."""
@@ -113,9 +115,11 @@ def _model(pool: PoolSnapshot) -> PoolModel:
     """The pool with as much room as there was for the jobs that waited."""
     rules = pool.rules
     there = len(pool.idle) + len(pool.taken) + pool.promised + pool.booting
+    total = pool.room if pool.total_room is None else pool.total_room
     return PoolModel(
         name=pool.name,
-        machines=there + (pool.room if pool.stop is None else 0),
+        machines=there + (total if pool.stop is None else 0),
+        max_booting=None if pool.total_room is None else pool.booting + pool.room,
         public=rules.public,
         billing=PerSecond() if rules.lease <= 1 else Hourly(seconds=rules.lease),
         release=rules.release or Idle(NEVER),

@@ -42,7 +42,10 @@ RELEASE: tuple[AnyRelease | None, ...] = (None, Idle(60), AtOnce(), Delayed(60, 
 def moments(draw: st.DrawFn) -> GroupSnapshot:
     flagged = draw(st.booleans())
     growth = draw(st.sampled_from((*GROWTH, SteadyStream(waste=60)) if flagged else GROWTH))
-    pools = tuple(_pool(draw, name, growth, flagged) for name in ("rack", "burst"))
+    cloud = draw(st.sampled_from(("", "both")))
+    pools = tuple(
+        replace(_pool(draw, name, growth, flagged), cloud=cloud) for name in ("rack", "burst")
+    )
     jobs = st.builds(
         PendingJob,
         st.integers(1, 50),
@@ -61,6 +64,7 @@ def moments(draw: st.DrawFn) -> GroupSnapshot:
         pools=pools,
         queue=queue,
         covered=tuple(job.id for job in queue if draw(st.booleans())),
+        begun=tuple(job.id for job in queue if not draw(st.integers(0, 3))),
     )
 
 
@@ -82,6 +86,7 @@ def _pool(draw: st.DrawFn, name: str, growth: AnyGrowth, flagged: bool) -> PoolS
             public=name == "burst",
         ),
         room=room,
+        total_room=draw(st.none() | st.integers(room, room + 3)),
         stop=draw(st.none() | st.just(Quoted(text="the budget is spent"))),
         idle=tuple(idle),
         taken=tuple(f"{name}-{i}" for i in range(draw(st.integers(0, 3)))),

@@ -10,7 +10,10 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Sequence
+from operator import or_
+from typing import Generic, NamedTuple
 
+from slurm_elastic.policies.growth.allotting import CommonBound, P, Room, Share, allot
 from slurm_elastic.policies.growth.capacity import (
     AnyGrowth,
     Bursts,
@@ -19,6 +22,7 @@ from slurm_elastic.policies.growth.capacity import (
     Growth,
     OnDemand,
     OwnGrowth,
+    Slurm,
     Waiting,
 )
 
@@ -27,6 +31,69 @@ def counts_once(growth: AnyGrowth) -> bool:
     """Whether the policy counts a waiting job only until machines were started for it."""
     is_own_once = isinstance(growth, OwnGrowth) and growth.once
     return is_own_once or isinstance(growth, OnDemand | Bursts | GroupBursts)
+
+
+def counts_by_nodes(growth: AnyGrowth) -> bool:
+    """Whether the policy wants exactly one machine for each node of each waiting job."""
+    return isinstance(growth, OnDemand)
+
+
+class Dealing(NamedTuple, Generic[P]):
+    """``shares``: of each job. ``fresh``: the places of the jobs for which the policy may start
+    machines. ``sure``: the places of the jobs whose machines start whatever the policy wants.
+    """
+
+    shares: list[Share[P] | None]
+    fresh: list[int]
+    sure: list[int]
+
+
+def deal(
+    growth: AnyGrowth,
+    needs: Sequence[Sequence[int]],
+    clouds: Sequence[Sequence[Room[P]]],
+    bounds: Sequence[CommonBound[P]],
+    covered: Sequence[bool],
+    begun: Sequence[bool],
+    *,
+    is_stuck: bool,
+) -> Dealing[P]:
+    """Deal the machines to the waiting jobs, in the order of the queue (``allot``).
+
+    ``covered``: by job, whether it counts no longer. ``begun``: by job, whether its machines start
+    in turns. ``is_stuck``: nothing runs or boots, so the first job would wait for ever if the
+    machines that serve it by the policy's count are in several clouds.
+    """
+    if isinstance(growth, Slurm):
+        # Slurm itself starts the machines of jobs.
+        shares = allot(needs, clouds, bounds, [False] * len(covered))
+        return Dealing(shares, [*range(len(covered))], [])
+    if counts_by_nodes(growth):
+        shares = allot(needs, clouds, bounds)
+        lacking = (place for place, share in enumerate(shares) if share is None or share.lack)
+        return Dealing(shares, [*lacking], [])
+    is_once = counts_once(growth)
+    counted = [not (is_once and is_covered) for is_covered in covered]
+    is_sure = [is_begun or (is_stuck and not place) for place, is_begun in enumerate(begun)]
+    may_start = [*map(or_, counted, is_sure)]
+    shares = allot(needs, clouds, bounds, may_start)
+    sure = [place for place, share in enumerate(shares) if is_sure[place] and share is not None]
+    fresh = [place for place, is_counted in enumerate(counted) if is_counted and not begun[place]]
+    return Dealing(shares, fresh, sure)
+
+
+def find_fitting(
+    fresh: Iterable[int], shares: Sequence[Share[P] | None], nodes: Sequence[int]
+) -> list[int]:
+    """Return the places of the fresh jobs that may be served by the machines of others. A
+    multi-node job without room gets no machine, so it must count again.
+    """
+    return [place for place in fresh if shares[place] is not None or nodes[place] == 1]
+
+
+def free_of(shares: Iterable[Share[P] | None]) -> int:
+    """Return how many idle and booting machines these jobs get."""
+    return sum([n for share in shares if share is not None for _, n in share.free])
 
 
 def machines_for(growth: AnyGrowth, jobs: Sequence[Waiting]) -> int:

@@ -5,6 +5,7 @@ group. Pure.
 from __future__ import annotations
 
 import functools
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
@@ -12,15 +13,22 @@ from msgspec.structs import replace
 
 from slurm_elastic.base.hostlist import compress, expand
 from slurm_elastic.policies.growth.capacity import Slurm
+from slurm_elastic.policies.growth.counted_once import counts_by_nodes
 from slurm_elastic.policies.growth.scaling import (
+    Dealt,
     GroupSnapshot,
+    IdleInstance,
     PendingJob,
+    PoolRules,
     PoolSnapshot,
     ScaleUp,
     ScalingPlan,
+    SharedRoom,
     decide,
     head_start,
+    holds_back,
 )
+from slurm_elastic.policies.growth.unused_purchases import IDLE_PROOF_S
 
 
 class _Narrow(NamedTuple):
@@ -48,6 +56,7 @@ def split_demand(group: GroupSnapshot) -> list[tuple[GroupSnapshot, ScalingPlan]
         moment = _moment(group, [_narrowed(pool, narrow) for pool in pools], jobs)
         plan = _placed(moment, decide(moment), narrow)
         planned.append((moment, plan))
+        group = replace(group, shared_rooms=take_shared(group.shared_rooms, plan.starts))
         for whole, remaining_pool in zip(pools, _remaining(moment, plan), strict=True):
             remaining_pools[whole.name] = (
                 _widened(whole, remaining_pool, narrow, plan) if any(narrow) else remaining_pool
@@ -62,6 +71,51 @@ def split_demand(group: GroupSnapshot) -> list[tuple[GroupSnapshot, ScalingPlan]
         moment = _moment(quiet_group, unasked_pools, ())
         planned.append((moment, decide(moment)))
     return planned
+
+
+def needs_several_machines(now: GroupSnapshot) -> bool:
+    """Whether a job needs several machines that a policy of ours would start."""
+    covered = frozenset(now.covered)
+    return holds_back(now.growth) and any(
+        job.nodes > 1 and (counts_by_nodes(now.growth) or job.id not in covered)
+        for job in now.queue
+    )
+
+
+def tasks_on_machines(now: GroupSnapshot) -> dict[int, int]:
+    """Return by job how many of its tasks have all their machines among those that boot, or that
+    came a moment ago.
+    """
+    pools = tuple(
+        replace(
+            pool, rules=PoolRules(growth=Slurm()), room=0, total_room=0,
+            idle=pool.idle if _boots(now, pool) else _young(pool, now.now),
+        )
+        for pool in now.pools
+    )  # fmt: skip
+    tasks: dict[int, list[int]] = {}
+    for moment, _ in split_demand(replace(now, growth=Slurm(), pools=pools, shared_rooms=())):
+        dealt = Dealt(moment)
+        served = Counter(
+            job.id for job, share in zip(dealt.jobs, dealt.shares, strict=True) if share is not None
+        )
+        for job in moment.queue:
+            tasks.setdefault(job.id, []).append(served[job.id])
+    # A job with nodes of several kinds has a row for each kind, and needs all of them.
+    return {job: min(counts) for job, counts in tasks.items() if min(counts)}
+
+
+def _boots(now: GroupSnapshot, pool: PoolSnapshot) -> bool:
+    """Whether machines boot in the pool's cloud. Idle machines there may wait for these."""
+    cloud = pool.cloud or pool.name
+    return any(other.booting for other in now.pools if (other.cloud or other.name) == cloud)
+
+
+def _young(pool: PoolSnapshot, now: int) -> tuple[IdleInstance, ...]:
+    """Return the machines that became idle a moment ago. Slurm evidently starts no job of ours on
+    the others.
+    """
+    return tuple(machine for machine in pool.idle if now - machine.since < IDLE_PROOF_S)
 
 
 @functools.lru_cache(maxsize=256)
@@ -139,15 +193,17 @@ def _moment(
 
 def _remaining(moment: GroupSnapshot, plan: ScalingPlan) -> Iterable[PoolSnapshot]:
     """Yield the pools with the machines that these jobs leave to the next class."""
-    need = sum(job.nodes * max(job.times, 1) for job in moment.queue)
+    dealt = Dealt(moment)
+    counts = Counter[str]()
+    for share in dealt.shares:
+        counts.update(dict(share.free) if share is not None else {})
     leaving_nodes = {leave.node for leave in plan.leaves}
     for pool in moment.pools:
         started = sum(start.machines for start in plan.starts if start.pool == pool.name)
         idle = tuple(machine for machine in pool.idle if machine.node not in leaving_nodes)
         # These jobs take idle machines, then booting ones; the next class must not count them.
-        of_idle = min(need, len(idle))
-        of_booting = min(need - of_idle, pool.booting)
-        need -= of_idle + of_booting
+        of_idle = min(counts[pool.name], len(idle))
+        of_booting = min(counts[pool.name] - of_idle, pool.booting)
         yield replace(
             pool,
             # Warm machines are handled once, with the first class.
@@ -159,3 +215,16 @@ def _remaining(moment: GroupSnapshot, plan: ScalingPlan) -> Iterable[PoolSnapsho
             booting=pool.booting - of_booting,
             promised=pool.promised + of_idle + of_booting + started,
         )
+
+
+def take_shared(bounds: Sequence[SharedRoom], starts: Iterable[ScaleUp]) -> tuple[SharedRoom, ...]:
+    """Return what these starts leave of the bounds that several pools share."""
+    counts = Counter[str]()
+    for start in starts:
+        counts[start.pool] += start.machines
+    return tuple(
+        bound._replace(
+            left=bound.left - sum(bound.costs.get(pool, 0.0) * n for pool, n in counts.items())
+        )
+        for bound in bounds
+    )

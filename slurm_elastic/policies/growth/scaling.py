@@ -2,13 +2,14 @@
 Pure.
 
 The daemon calls ``decide`` with its measurement and records both in the journal. The simulator uses
-the parts (``spread``, ``excess``, ``shortfall``), too.
+the parts (``excess``, ``shortfall``), too.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from typing import Generic, NamedTuple, TypeVar
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from typing import NamedTuple
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -17,6 +18,7 @@ from slurm_elastic.base.errors import GrowthError, ReleaseError
 from slurm_elastic.base.units import brief
 from slurm_elastic.model.causes import AnyCause
 from slurm_elastic.model.causes.stops import BudgetSpent, OutsideTimes
+from slurm_elastic.policies.growth.allotting import CommonBound, Room, choose
 from slurm_elastic.policies.growth.capacity import (
     AnyGrowth,
     Demand,
@@ -26,7 +28,15 @@ from slurm_elastic.policies.growth.capacity import (
     SteadyStream,
     Waiting,
 )
-from slurm_elastic.policies.growth.counted_once import counts_once, served_jobs, spare_machines
+from slurm_elastic.policies.growth.counted_once import (
+    counts_by_nodes,
+    counts_once,
+    deal,
+    find_fitting,
+    free_of,
+    served_jobs,
+    spare_machines,
+)
 from slurm_elastic.policies.growth.guarded import grown, surplus
 from slurm_elastic.policies.growth.release import (
     AnyRelease,
@@ -35,8 +45,6 @@ from slurm_elastic.policies.growth.release import (
     rank_key,
 )
 from slurm_elastic.policies.money.bounds import Bounds, Spent, Window, stopped
-
-T = TypeVar("T")
 
 
 class PendingJob(NamedTuple):
@@ -88,20 +96,24 @@ class PoolRules(Struct, frozen=True, kw_only=True):
 class PoolSnapshot(Struct, frozen=True, kw_only=True):
     """One pool as measured. None of the counted machines is powering down.
 
+    ``cloud``: no job gets machines of two clouds (empty: the pool is the only one of its cloud).
+
     ``room``: how many machines could start if ``stop`` did not forbid it; ``stop``: why none may
     start. ``total_room``: the same over several looks, because ``max_booting`` limits how many boot
-    at a time (None: the same as ``room``). ``off``: the nodes for these machines (a hostlist; only
-    if a pending job can use a part of the nodes). ``taken``: nodes with jobs that are up and may be
-    flagged. ``promised``: other machines with jobs, and machines that pending jobs will get.
-    ``running``: number of jobs. ``free``: when each machine may be free (Unix s), if the growth
-    policy asks for it.
+    at a time (None: the same as ``room``). ``bound``: why there is not more room. ``off``: the
+    nodes for these machines (a hostlist; only if a pending job can use a part of the nodes).
+    ``taken``: nodes with jobs that are up and may be flagged. ``promised``: other machines with
+    jobs, and machines that pending jobs will get. ``running``: number of jobs. ``free``: when each
+    machine may be free (Unix s), if the growth policy asks for it.
     """
 
     name: str
     rules: PoolRules
+    cloud: str = ""
     room: int = 0
     total_room: int | None = None
     stop: AnyCause | None = None
+    bound: AnyCause | None = None
     off: str = ""
     idle: tuple[IdleInstance, ...] = ()
     taken: tuple[str, ...] = ()
@@ -111,12 +123,24 @@ class PoolSnapshot(Struct, frozen=True, kw_only=True):
     free: tuple[int, ...] = ()
 
 
+class SharedRoom(NamedTuple):
+    """A bound that several pools share, such as a limit of their cloud. ``left``: the rest of it.
+    ``costs``: by pool, how much of it a machine takes. ``is_turn``: it bounds only how many
+    machines boot at a time.
+    """
+
+    left: float
+    costs: Mapping[str, float]
+    is_turn: bool = False
+
+
 class GroupSnapshot(Struct, frozen=True, kw_only=True):
     """A group of pools as measured, in the order in which they are used, and the jobs that wait for
     any of them.
 
-    ``covered``: ids of pending jobs that have enough machines already. ``now``, ``head_start``
-    (Unix s).
+    ``covered``: ids of pending jobs that have enough machines already. ``begun``: ids of pending
+    jobs whose machines start in turns. ``shared_rooms``: the bounds of several pools. ``now``,
+    ``head_start`` (Unix s).
     """
 
     now: int
@@ -124,6 +148,8 @@ class GroupSnapshot(Struct, frozen=True, kw_only=True):
     pools: tuple[PoolSnapshot, ...]
     queue: tuple[PendingJob, ...] = ()
     covered: tuple[int, ...] = ()
+    begun: tuple[int, ...] = ()
+    shared_rooms: tuple[SharedRoom, ...] = ()
     running: int = 0
     head_start: int | None = None
 
@@ -148,13 +174,18 @@ class ScaleDown(NamedTuple):
 class ScalingPlan(Struct, frozen=True, kw_only=True):
     """The answer to a ``GroupSnapshot``.
 
-    ``covered``: for the next snapshot. ``unserved``: why a growth gets fewer machines than the
-    policy wanted, or, if ``failed``, the policy's error.
+    ``covered``, ``begun``: for the next snapshot. ``served``: by job, how many of its tasks have
+    all their machines, or get them by this plan. ``kept``: idle nodes whose machines wait for the
+    others of their job. ``unserved``: why a growth gets fewer machines than the policy wanted, or,
+    if ``failed``, the policy's error.
     """
 
     starts: tuple[ScaleUp, ...] = ()
     leaves: tuple[ScaleDown, ...] = ()
     covered: tuple[int, ...] = ()
+    begun: tuple[int, ...] = ()
+    served: tuple[tuple[int, int], ...] = ()
+    kept: tuple[str, ...] = ()
     unserved: str | None = None
     failed: bool = False
 
@@ -183,9 +214,9 @@ def without_growth(now: GroupSnapshot, error_text: str) -> ScalingPlan:
 
 def _decided(now: GroupSnapshot) -> ScalingPlan:
     # The growth first: the warm machines only fill the room that it leaves.
-    starts, covered, unserved = _growth(now)
-    warm = [start for pool in now.pools if (start := _warm(pool, starts)) is not None]
-    plan = ScalingPlan(starts=(*starts, *warm), covered=covered, unserved=unserved)
+    plan = _growth(now)
+    warm = [start for pool in now.pools if (start := _warm(pool, plan.starts)) is not None]
+    plan = replace(plan, starts=(*plan.starts, *warm))
     # Never start and release in one look: the surplus is counted before the starts.
     if plan.starts:
         return plan
@@ -195,14 +226,50 @@ def _decided(now: GroupSnapshot) -> ScalingPlan:
         return replace(plan, unserved=str(error), failed=True)
 
 
-def demand_of(now: GroupSnapshot) -> Demand:
+class Dealt:
+    """The machines of the snapshot, dealt to its jobs. ``jobs``: the waiting jobs, a task of an
+    array each. ``shares``, ``fresh``, ``sure``: see ``Dealing``. ``rooms``, ``bounds``: what is
+    left.
+    """
+
+    def __init__(self, now: GroupSnapshot) -> None:
+        self.jobs = [job for job in now.queue for _ in range(max(job.times, 1))]
+        self.waiting = [Waiting(job.nodes, job.limit, job.submit) for job in self.jobs]
+        clouds: dict[str, list[Room[str]]] = {}
+        for pool in now.pools:
+            clouds.setdefault(pool.cloud or f"pool {pool.name}", []).append(_room_of(pool))
+        self.rooms = [*clouds.values()]
+        self.bounds = [
+            CommonBound(bound.left, bound.costs, is_turn=bound.is_turn)
+            for bound in now.shared_rooms
+        ]
+        covered, begun = frozenset(now.covered), frozenset(now.begun)
+        self.needs = [job.nodes for job in self.jobs]
+        self.shares, self.fresh, self.sure = deal(
+            now.growth,
+            [self.needs] * len(self.rooms),
+            self.rooms,
+            self.bounds,
+            [job.id in covered for job in self.jobs],
+            [job.id in begun for job in self.jobs],
+            is_stuck=not now.running and not any(pool.booting for pool in now.pools),
+        )
+
+
+def _room_of(pool: PoolSnapshot) -> Room[str]:
+    free = len(pool.idle) + pool.booting
+    if pool.stop:
+        return Room(pool.name, free, 0)
+    return Room(pool.name, free, pool.room, pool.total_room)
+
+
+def demand_of(now: GroupSnapshot, dealt: Dealt | None = None) -> Demand:
     """Return the facts that the growth policy may use."""
-    covered_ids = frozenset(now.covered)
-    waiting = _waiting(now.queue)
-    # A job that a growth covers must not be bought for again while its machines boot.
+    dealt = dealt or Dealt(now)
+    waiting = tuple(dealt.waiting)
     is_once = counts_once(now.growth)
-    fresh = _waiting(job for job in now.queue if job.id not in covered_ids) if is_once else waiting
-    covered = _waiting(job for job in now.queue if is_once and job.id in covered_ids)
+    # A job that a growth covers must not be bought for again while its machines boot.
+    fresh = tuple(waiting[number] for number in dealt.fresh) if is_once else waiting
     idle = sum(len(pool.idle) for pool in now.pools)
     booting = sum(pool.booting for pool in now.pools)
     return Demand(
@@ -213,57 +280,19 @@ def demand_of(now: GroupSnapshot) -> Demand:
         idle=idle,
         busy=sum(len(pool.taken) + pool.promised for pool in now.pools),
         booting=booting,
-        spare=spare_machines(now.growth, covered, idle + booting),
+        spare=_spare(now, dealt, idle + booting),
         head_start=now.head_start,
     )
 
 
-def _waiting(queue: Iterable[PendingJob]) -> tuple[Waiting, ...]:
-    return tuple(
-        entry
-        for job in queue
-        for entry in (Waiting(job.nodes, job.limit, job.submit),) * max(job.times, 1)
-    )
-
-
-def spread(count: int, rooms: Iterable[tuple[T, int]]) -> list[tuple[T, int]]:
-    """Distribute ``count`` machines over the pools in order, each up to its room."""
-    shares = []
-    for pool, room in rooms:  # the simulator is slower with ``min``
-        share = count if count < room else room
-        if share > 0:
-            shares.append((pool, share))
-            count -= share
-    return shares
-
-
-class HeadRoom(NamedTuple, Generic[T]):
-    """One pool's machines for the first job, which ``needs`` so many. ``idle`` are up, ``room``
-    more may start now, ``total_room`` more may start one after the other.
-    """
-
-    pool: T
-    needs: int
-    idle: int
-    room: int
-    total_room: int
-
-
-def head_deficit(pools: Iterable[HeadRoom[T]]) -> tuple[T, int] | None:
-    """Return the first pool that could ever hold the first job, and how many machines to start
-    there now; None if nothing must start. To be called when nothing runs or boots.
-
-    A job runs within one pool. If a growth is spread over several pools, or if bounds cut it, no
-    pool has enough machines, and without this function the job would wait forever.
-    """
-    rows = list(pools)
-    if any(row.idle >= row.needs for row in rows):
-        return None
-    # The pool's max_booting may admit fewer machines at a time than the job lacks. The next looks
-    # start the others; a pool whose total room is too small would be asked forever.
-    lacks = ((row, row.needs - row.idle) for row in rows if row.room > 0)
-    fitting = ((row.pool, min(lack, row.room)) for row, lack in lacks if lack <= row.total_room)
-    return next(fitting, None)
+def _spare(now: GroupSnapshot, dealt: Dealt, machines: int) -> int:
+    """Return how many of the idle and booting ``machines`` the fresh jobs may use."""
+    if counts_by_nodes(now.growth):
+        # Machines of a cloud without room for the rest of a job are of no use to the job.
+        return free_of(dealt.shares[number] for number in dealt.fresh)
+    is_once, fresh = counts_once(now.growth), frozenset(dealt.fresh)
+    covered = [job for number, job in enumerate(dealt.waiting) if number not in fresh]
+    return spare_machines(now.growth, covered if is_once else (), machines)
 
 
 def excess(growth: AnyGrowth, demand: Demand) -> int:
@@ -336,59 +365,113 @@ def _still_waiting(now: GroupSnapshot) -> tuple[int, ...]:
     return tuple(sorted({job.id for job in now.queue}.intersection(now.covered)))
 
 
-def _growth(now: GroupSnapshot) -> tuple[tuple[ScaleUp, ...], tuple[int, ...], str | None]:
-    demand = demand_of(now)
+def _growth(now: GroupSnapshot) -> ScalingPlan:
+    dealt = Dealt(now)
+    demand = demand_of(now, dealt)
     answer = grown(now.growth, demand)
-    rooms = _rooms(now) if answer else []
-    shares = spread(answer.machines if answer else 0, rooms)
-    started = sum(count for _, count in shares)
-    covered = _covered_now(now, demand, answer, started)
-    if answer is None:
-        return _head_start(now), covered, None
-    starts = tuple(ScaleUp(name, count, str(answer.reason)) for name, count in shares)
-    missing = answer.machines - started
-    return starts, covered, _unserved(now, answer, missing) if missing > 0 else None
+    wanted = answer.machines if answer is not None else 0
+    rooms = [room for cloud in dealt.rooms for room in cloud]
+    chosen = choose(wanted, dealt.shares, dealt.fresh, dealt.sure, dealt.needs, rooms, dealt.bounds)
+    reason = str(answer.reason) if answer is not None else _reason_of_sure(dealt)
+    starts = tuple(
+        ScaleUp(pool.name, chosen.starts[pool.name], reason)
+        for pool in now.pools
+        if pool.name in chosen.starts
+    )
+    # The jobs without room count again, and keep no other job from being covered.
+    possible = answer and answer._replace(machines=wanted - chosen.without_room)
+    missing = wanted - chosen.counted
+    return ScalingPlan(
+        starts=starts,
+        covered=_covered_now(now, dealt, demand, possible, chosen.counted),
+        begun=_begun(now, dealt, chosen.places),
+        served=_served(now, dealt, chosen.places, is_enough=missing <= 0),
+        kept=_kept(now, dealt),
+        unserved=_unserved(now, answer, missing) if answer is not None and missing > 0 else None,
+    )
+
+
+def _begun(now: GroupSnapshot, dealt: Dealt, places: Iterable[int]) -> tuple[int, ...]:
+    # A policy that counts by nodes finds the machines that these jobs lack at each look.
+    if counts_by_nodes(now.growth):
+        return ()
+    in_turns = (p for p in places if (share := dealt.shares[p]) is not None and share.later)
+    return tuple(sorted({dealt.jobs[place].id for place in in_turns}))
+
+
+def _served(
+    now: GroupSnapshot, dealt: Dealt, places: Iterable[int], *, is_enough: bool
+) -> tuple[tuple[int, int], ...]:
+    """Return by job how many of its tasks have machines. ``is_enough``: all machines that the
+    policy wants are there.
+    """
+    places = {*places, *(p for p, share in enumerate(dealt.shares) if share and not share.lack)}
+    comes = any(pool.booting for pool in now.pools) or bool(places)
+    if is_enough and comes and not counts_by_nodes(now.growth) and holds_back(now.growth):
+        # These policies want fewer machines than jobs: the machines that come serve all of them.
+        places = {*places, *find_fitting(range(len(dealt.jobs)), dealt.shares, dealt.needs)}
+    count = Counter(dealt.jobs[place].id for place in places)
+    return tuple(sorted(count.items()))
+
+
+def _reason_of_sure(dealt: Dealt) -> str:
+    if not dealt.sure:
+        return ""
+    needs = dealt.needs[dealt.sure[0]]
+    return f"a job needs {needs} machines of one cloud at once"
 
 
 def _covered_now(
-    now: GroupSnapshot, demand: Demand, answer: Growth | None, started: int
+    now: GroupSnapshot, dealt: Dealt, demand: Demand, answer: Growth | None, started: int
 ) -> tuple[int, ...]:
     """Return the jobs that do not count at the next look."""
-    covered = set(_still_waiting(now))
+    if counts_by_nodes(now.growth):
+        return _with_machines(dealt)
+    covered = set(_still_waiting(now)) - _lost(now, dealt)
     if counts_once(now.growth):
-        fresh = ((job.id, max(job.times, 1)) for job in now.queue if job.id not in covered)
-        covered.update(served_jobs(now.growth, fresh, demand, answer, started))
+        fitting = find_fitting(dealt.fresh, dealt.shares, dealt.needs)
+        demand = replace(demand, fresh=[dealt.waiting[place] for place in fitting])
+        tasks = Counter(dealt.jobs[place].id for place in fitting)
+        covered.update(served_jobs(now.growth, tasks.items(), demand, answer, started))
+        # An array is served with its last task.
+        covered -= {dealt.jobs[place].id for place in set(dealt.fresh).difference(fitting)}
     return tuple(sorted(covered))
 
 
-def _head_start(now: GroupSnapshot) -> tuple[ScaleUp, ...]:
-    """Start machines for the first job if the policy believes that idle machines of several pools
-    serve it.
+def _lost(now: GroupSnapshot, dealt: Dealt) -> set[int]:
+    """Return the jobs whose machines start in turns and have no more room. They count again."""
+    pairs = zip(dealt.jobs, dealt.shares, strict=True)
+    return {job.id for job, share in pairs if share is None}.intersection(now.begun)
+
+
+def _with_machines(dealt: Dealt) -> tuple[int, ...]:
+    """Return the jobs whose machines all idle or boot after the starts of this look."""
+    pairs = [*zip(dealt.jobs, dealt.shares, strict=True)]
+    lacking = {job.id for job, share in pairs if share is None or share.later}
+    return tuple(sorted({job.id for job, _ in pairs} - lacking))
+
+
+def _kept(now: GroupSnapshot, dealt: Dealt) -> tuple[str, ...]:
+    """Return the idle nodes of jobs whose other machines boot or wait for their turn. Slurm would
+    end an idle machine after SuspendTime, and the job would never have all of its machines.
     """
-    # Without a hold Slurm itself powers up the nodes of the first job.
-    needs_help = holds_back(now.growth) and not any(pool.booting for pool in now.pools)
-    if not needs_help or not now.queue or now.running:
-        return ()
-    needs = now.queue[0].nodes
-    head = head_deficit(_head_room(pool, needs) for pool in now.pools)
-    if head is None:
-        return ()
-    return (ScaleUp(*head, f"nothing runs, and the head needs {needs} machines of one pool"),)
-
-
-def _head_room(pool: PoolSnapshot, needs: int) -> HeadRoom[str]:
-    room = 0 if pool.stop else pool.room
-    total = room if pool.stop or pool.total_room is None else pool.total_room
-    return HeadRoom(pool.name, needs, len(pool.idle), room, total)
-
-
-def _rooms(now: GroupSnapshot) -> list[tuple[str, int]]:
-    return [(pool.name, pool.room) for pool in now.pools if pool.stop is None]
+    idle = {pool.name: [machine.node for machine in pool.idle] for pool in now.pools}
+    kept: list[str] = []
+    for share in dealt.shares:
+        used = []
+        lacks = share is not None and share.lack > 0
+        for pool, count in share.free if share is not None else ():
+            nodes, idle[pool] = idle[pool][:count], idle[pool][count:]
+            used += nodes
+            lacks = lacks or len(nodes) < count
+        kept += used if lacks else ()
+    return tuple(kept)
 
 
 def _unserved(now: GroupSnapshot, answer: Growth, missing: int) -> str:
-    causes = dict.fromkeys(pool.stop for pool in now.pools if pool.stop is not None)
-    reasons = "; ".join(map(str, causes)) or "no node is left that could be started"
+    causes = [pool.stop or pool.bound for pool in now.pools]
+    reasons = "; ".join(dict.fromkeys(str(cause) for cause in causes if cause is not None))
+    reasons = reasons or "no node is left that could be started"
     return f"{missing} of {answer.machines} machines are not started: {reasons} ({answer.reason})"
 
 
@@ -406,9 +489,7 @@ def _leaving(now: GroupSnapshot, plan: ScalingPlan) -> ScalingPlan:
     # The idle time ends a machine only while no job waits; a flagged machine goes in any case.
     pools = () if now.queue else now.pools
     idle_too_long = [leave for pool in pools for leave in _idle_too_long(pool, now.now)]
-    return ScalingPlan(
-        leaves=(*_flagged(now), *idle_too_long), covered=plan.covered, unserved=plan.unserved
-    )
+    return replace(plan, leaves=(*_flagged(now), *idle_too_long))
 
 
 def _idle_too_long(pool: PoolSnapshot, now: int) -> list[ScaleDown]:
