@@ -186,6 +186,7 @@ def rebuild_spec(site: Site, launch_row: Launch) -> LaunchSpec:
         alternatives=launch_row.alternatives,
         is_repeated=True,
         owner=launch_row.owner,
+        least=launch_row.least,
     )
     for describe in site.extensions.complete_spec:
         spec = describe(spec)

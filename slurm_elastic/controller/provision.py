@@ -316,6 +316,7 @@ def _decide_next_launch(
             offer=decided.offers[0],
             jobs=decided.jobs,
             alternatives=decided.offers[1:],
+            least=decided.least,
         )
         if request.owners:
             owner = agreed(decided.jobs, request.owners, site.config.accounting.tags)

@@ -441,7 +441,10 @@ def find_elsewhere(
     tasks = [tasks for other, tasks in tasks_of.items() if other != name]
     # The idle machines of earlier groups are taken off the queue of later ones (``times_left``).
     tasks += [group.served for group in groups[place + 1 :]]
-    return sum(map(Counter, tasks), Counter[int]())
+    count = Counter[int]()
+    for of_group in tasks:
+        count.update(of_group)
+    return count
 
 
 def _tasks_of(plans: Sequence[ScalingPlan]) -> dict[int, int]:

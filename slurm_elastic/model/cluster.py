@@ -295,7 +295,8 @@ class LaunchSpec(Struct, frozen=True, kw_only=True):
     Only a ``model.protocols.Chooser`` gets alternatives. ``is_repeated``: the same call may have
     been made before, perhaps by an earlier process. ``owner``: the ``account`` and ``user`` of the
     jobs if all have the same. ``enrol``: the word from which the machines' enrolment keys are
-    derived (``features.enrolment``).
+    derived (``features.enrolment``). ``least``: fewer machines are of no use to the jobs, so a
+    cloud that can refuse a smaller launch as a whole must do so.
     """
 
     generation: str
@@ -307,6 +308,7 @@ class LaunchSpec(Struct, frozen=True, kw_only=True):
     enrol: str = ""
     is_repeated: bool = False
     owner: dict[str, str] = field(default_factory=dict)
+    least: int = 1
 
     @property
     def offers(self) -> tuple[Offer, ...]:

@@ -36,8 +36,9 @@ _UNHELPED_PAUSE = Backoff(first_s=2 * 3600.0, longest_s=24 * 3600.0)
 
 class Launch(Struct, frozen=True, kw_only=True):
     """A launch row. The launch asked for ``offer`` or any of ``alternatives``. ``created``: Unix
-    time. ``accounts``: by node, its payers and their parts. ``owner``: see LaunchSpec. ``recipe``:
-    the recipe of its machines (protocols.Stops), "" if it was not requested.
+    time. ``accounts``: by node, its payers and their parts. ``owner``, ``least``: see
+    LaunchSpec. ``recipe``: the recipe of its machines (protocols.Stops), "" if it was not
+    requested.
     """
 
     generation: str
@@ -53,6 +54,7 @@ class Launch(Struct, frozen=True, kw_only=True):
     accounts: dict[str, dict[str, int]] = field(default_factory=dict)
     owner: dict[str, str] = field(default_factory=dict)
     recipe: str = ""
+    least: int = 1
 
     @property
     def offers(self) -> tuple[Offer, ...]:

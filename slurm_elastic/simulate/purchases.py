@@ -10,7 +10,7 @@ a cool-down begins or ends, or the usage under a limit changes.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from math import ceil, floor
 
 from msgspec.structs import replace
@@ -21,6 +21,7 @@ from slurm_elastic.model.exclusion import Exclusion
 from slurm_elastic.model.reserved import Held
 from slurm_elastic.policies.growth.purchase_rooms import PurchaseRoom, purchase_room
 from slurm_elastic.policies.launch.exclusions import (
+    PARTIAL,
     after_interruption,
     after_partial,
     after_refusal,
@@ -233,6 +234,7 @@ class Purchases:
         self._drop_decisions()
         sales: Sales = []
         served = spare = 0
+        earlier_refusals: dict[str, int] = {}
         while served < count:
             offers, scope = self._offers(pool, now), self._scope(now, pool, sales)
             decided = next_launch(
@@ -247,6 +249,9 @@ class Purchases:
             requested, offer = len(decided.nodes), decided.offers[0]
             index = self._offer_index[pool][offer.key]
             delivered = min(requested, machines.stock(index, now, sales))
+            if 0 < delivered < requested:
+                rows = self.cool_downs.values()
+                earlier_refusals[offer.key] = strikes_of(rows, offer.key, now)
             self._update_cool_down(offer, delivered, requested, now)
             if delivered > 0:
                 sales.append((index, delivered))
@@ -258,6 +263,7 @@ class Purchases:
             return sales
         if whole:
             machines.waste(sales, now)
+            self._count_as_refused(earlier_refusals, now)
             sales, served = [], 0
         room = max(machines.room() - served, 0)
         machines.held += room - min(spare, max(room - (count - served), 0))
@@ -279,6 +285,14 @@ class Purchases:
             for key in keys_of(offer):
                 if self.cool_downs.pop(key, None) is not None:
                     self.version += 1
+
+    def _count_as_refused(self, earlier_refusals: Mapping[str, int], now: int) -> None:
+        """Count partial answers as refusals, because the machines were too few for their job, as
+        slurm-elasticd does (``controller/launch.py``, ``count_as_refused``).
+        """
+        for key, count in earlier_refusals.items():
+            cause = self.cool_downs[key].cause
+            self._cool(after_refusal(key, count, now, self.seconds, self.longest, PARTIAL, cause))
 
     def _cool(self, cooling: Exclusion) -> None:
         self.cool_downs[cooling.scope] = cooling

@@ -134,3 +134,12 @@ def test_a_part_of_a_request_has_the_jobs_of_its_nodes() -> None:
     request = NodeRequest(id="r", pool=POOL, nodes=NODES, jobs=(1, 2), job_nodes=jobs)
     part = part_of(request, ("n2",))
     assert (part.nodes, part.jobs, part.job_nodes) == (("n2",), (1,), {1: ("n2",)})
+
+
+def test_the_last_offer_is_asked_for_a_whole_job_or_for_none() -> None:
+    """While others remain, they may give the machines that the first one lacks."""
+    jobs = {1: ("n1", "n2", "n3"), 2: ("n4", "n5")}
+    assert decide(jobs).least == 1
+    assert decide(jobs, (SPOT,)).least == 2
+    assert decide(jobs, (SPOT,), had=("n4",)).least == 1
+    assert decide({1: ("n1", "n2", "n3")}, (SPOT,)).least == 3

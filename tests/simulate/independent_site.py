@@ -13,7 +13,7 @@ Rules that the documentation leaves open, as they are taken here:
   have room for and the job had not asked for. Then as many are let go as the offers have room for,
   or all where no job waits;
 - an offer that gave only a part cools down for the first cool-down's time, and its next refusal is
-  a first one again; an offer whose machines were taken cools down as for one refusal, unless it does
+  a first one again, unless its machines were too few for their job: then it has refused; an offer whose machines were taken cools down as for one refusal, unless it does
   so for longer already. A refusal counts in a row with one whose cool-down ended less than an hour
   ago; a launch that gave all forgets what its offer had refused;
 - of the machines that a cloud takes, the youngest launch goes first, of one launch those that are
@@ -247,6 +247,7 @@ class Site:
     def buy(self, pool: int, count: int, now: int, *, whole: bool) -> list[int]:
         """The offer of each machine that was to be had; where ``whole`` all or none."""
         bought: list[int] = []
+        parts: dict[str, int] = {}
         spare = 0
         while len(bought) < count:
             lacks = count - len(bought)
@@ -258,12 +259,17 @@ class Site:
             offer = ranked[0][0]
             wanted = min(ranked[0][1], lacks, rooms)
             given = max(min(wanted, self.stock(pool, offer, now, bought)), 0)
+            if 0 < given < wanted:
+                key = self.sold[pool][offer].offer.key
+                parts[key] = self._strikes(key, now)
             self._answered(pool, offer, wanted, given, now)
             bought += [offer] * given
         if len(bought) == count:
             return bought
         if whole:
             self.leases += [Lease(pool, offer, now, now, taken=False) for offer in bought]
+            for key, strikes in parts.items():
+                self._refused(key, strikes, now)
             bought = []
         left = max(self.room(pool) - len(bought), 0)
         unasked = max(left - (count - len(bought)), 0)
@@ -308,10 +314,17 @@ class Site:
         elif given:
             self.cooling[key] = CoolDown(now + first, 0)
         else:
-            known = self.cooling.get(key)
-            strikes = known.strikes if known and known.until > now - HOUR else 0
-            longest = max(self.scenario.cool_downs.longest, first)
-            self.cooling[key] = CoolDown(now + min(first * 2**strikes, longest), strikes + 1)
+            self._refused(key, self._strikes(key, now), now)
+
+    def _strikes(self, key: str, now: int) -> int:
+        """How many refusals of an offer in a row count."""
+        known = self.cooling.get(key)
+        return known.strikes if known and known.until > now - HOUR else 0
+
+    def _refused(self, key: str, strikes: int, now: int) -> None:
+        first = max(self.scenario.cool_downs.capacity, 1.0)
+        longest = max(self.scenario.cool_downs.longest, first)
+        self.cooling[key] = CoolDown(now + min(first * 2**strikes, longest), strikes + 1)
 
     def _ranked(self, pool: int, count: int, now: int, used: list[int]) -> list[tuple[int, int]]:
         """(offer, room) of those that may be asked, the one to ask first first: on-premises before

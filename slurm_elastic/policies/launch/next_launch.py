@@ -35,6 +35,7 @@ class NextLaunch(Struct, frozen=True, kw_only=True):
     within every bound. ``nodes`` is empty if no offer can serve, or if ``delayed_nodes`` nodes are
     available but must wait for their turn to boot; ``cap`` is the bound then. ``spare_nodes``: how
     many more nodes are available, but useless to this request because gangs need all their nodes.
+    ``least``: fewer machines of this launch are of no use.
     """
 
     placement: Placement
@@ -44,6 +45,7 @@ class NextLaunch(Struct, frozen=True, kw_only=True):
     spare_nodes: int = 0
     delayed_nodes: tuple[str, ...] = ()
     cap: BootCap | None = None
+    least: int = 1
 
 
 def next_launch(
@@ -106,4 +108,13 @@ def next_launch(
         jobs=part_of(request, nodes).jobs,
         # A machine must be known to be on its reservation, so a reservation has no alternative.
         offers=(best.offer, *islice(fitting, choices if best.offer.held is None else 0)),
+        # As long as other offers remain, they may give the machines that this one lacks.
+        least=1 if alternatives else _smallest_part(todo, nodes),
     )
+
+
+def _smallest_part(todo: Sequence[Gang], nodes: Sequence[str]) -> int:
+    """Return how many of the ``nodes`` the gang with the fewest of them needs."""
+    names = frozenset(nodes)
+    parts = (sum(node in names for node in gang.nodes) for gang in todo)
+    return min((part for part in parts if part), default=1)

@@ -47,6 +47,14 @@ def chunks(nodes: Sequence[str], settings: AwsCloud) -> Iterator[Sequence[str]]:
         start += size
 
 
+def least_of(spec: LaunchSpec, nodes: Sequence[str]) -> int:
+    """Return the fewest machines of the call for ``nodes`` that are of use. The calls of a launch
+    get its nodes in their order, and the first calls have given all their machines.
+    """
+    before = spec.nodes.index(nodes[0]) if nodes else 0
+    return max(min(spec.least - before, len(nodes)), 1)
+
+
 def client_token(cluster: Cluster, generation: str, number: int) -> str:
     """EC2's idempotency token for call ``number`` of a launch, at most 64 characters.
 
@@ -80,8 +88,8 @@ def run_instances(
     request: dict[str, Any] = {
         "ImageId": settings.image,
         "InstanceType": spec.offer.instance_type,
-        # If EC2 has fewer machines, the launch is partial instead of refused.
-        "MinCount": 1,
+        # If EC2 has fewer machines, the launch is partial, or refused if they would be useless.
+        "MinCount": least_of(spec, nodes),
         "MaxCount": len(nodes),
         "ClientToken": client_token(cluster, spec.generation, number),
         "TagSpecifications": [{"ResourceType": kind, "Tags": tag_list(tags)} for kind in kinds],
@@ -218,7 +226,7 @@ def create_fleet(
         # EC2 accepts a minimum capacity only for a single type or zone (CreateFleet, API
         # reference).
         single_pool = {"SingleInstanceType": True, "SingleAvailabilityZone": True}
-        options |= {**single_pool, "MinTargetCapacity": 1}
+        options |= {**single_pool, "MinTargetCapacity": least_of(spec, nodes)}
     if market == "spot":
         options["InstanceInterruptionBehavior"] = "terminate"
     # The first attempt has the plain generation, so that a repeated launch after a crash has the

@@ -29,7 +29,7 @@ from slurm_elastic.state.store.view import to_json
 
 LAUNCH_COLUMNS = (
     "generation, request, pool, cloud, nodes, jobs, offer, state, created, finished, "
-    "error, accounts, owner, recipe"
+    "error, accounts, owner, recipe, least"
 )
 IN_ORDER = "order by created, generation"
 # sqlite uses the partial index ``launches_open`` only for exactly this condition.
@@ -89,6 +89,7 @@ def launch_of_spec(
         alternatives=spec.alternatives,
         accounts=accounts,
         owner=spec.owner,
+        least=spec.least,
     )
 
 
@@ -96,7 +97,7 @@ def same_call(launch: Launch, other: Launch) -> bool:
     """Whether two rows stand for the same request to the cloud."""
 
     def asked(row: Launch) -> tuple[object, ...]:
-        return row.pool, row.cloud, row.nodes, row.jobs, row.offers
+        return row.pool, row.cloud, row.nodes, row.jobs, row.offers, row.least
 
     return asked(launch) == asked(other)
 
@@ -120,6 +121,7 @@ def launch_row(launch: Launch) -> tuple[object, ...]:
         to_json(launch.accounts),
         to_json(launch.owner),
         launch.recipe,
+        launch.least,
     )
 
 
@@ -144,6 +146,7 @@ def launch_from(row: sqlite3.Row) -> Launch:
         accounts=decode(row["accounts"], type=dict[str, dict[str, int]]),
         owner=decode(row["owner"], type=dict[str, str]),
         recipe=row["recipe"],
+        least=row["least"],
     )
 
 

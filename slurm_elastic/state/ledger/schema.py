@@ -19,7 +19,8 @@ _STATEMENTS = (
         error text,
         accounts text not null default '{}',
         owner text not null default '{}',
-        recipe text not null default ''
+        recipe text not null default '',
+        least integer not null default 1
     ) without rowid""",
     "create index launches_request on launches (request)",
     "create index launches_open on launches (created) where state = 'intent'",

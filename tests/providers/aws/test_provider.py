@@ -100,6 +100,16 @@ class TestAwsBulk(BulkContract):
         assert len(provider.launch(spec_for(bed, provider, 7))) == 3
         assert bed.calls("RunInstances") == 2
 
+    def test_a_launch_that_would_be_useless_is_refused_as_a_whole(self, bed: AwsBed) -> None:
+        bed.limit(3)
+        provider = bed.open()
+        spec = replace(spec_for(bed, provider, 4), least=4)
+        with pytest.raises(CapacityError):
+            provider.launch(spec)
+        assert not provider.instances()
+        useful = replace(spec_for(bed, provider, 4, generation="g2"), least=3)
+        assert len(provider.launch(useful)) == 3
+
     def test_lists_are_read_page_by_page(
         self, bed: AwsBed, monkeypatch: pytest.MonkeyPatch
     ) -> None:
