@@ -17,8 +17,8 @@ from benchmarks.report import Row, bounded, median, noted
 from slurm_elastic.base.hostlist import expand
 from slurm_elastic.config import Config, configfile
 from slurm_elastic.controller.context import Site
-from slurm_elastic.features.wait_judge import WaitJudge
 from slurm_elastic.features.wait_notes import PAUSE_PER_DURATION, PERIOD_S
+from slurm_elastic.features.wait_texts import WaitTexts
 from slurm_elastic.model.directive import Directive, Pause
 from slurm_elastic.model.slurm import SlurmJob, SlurmNode
 from slurm_elastic.slurm.client.fake import FakeSlurm
@@ -52,11 +52,11 @@ def rows(config: Path, jobs: int, runs: int) -> Iterator[Row]:
 
 def measured(site: Site, runs: int) -> tuple[float, int]:
     """The median's processor time of a look, and how many jobs get a note."""
-    jobs, judge = site.slurm.jobs(), WaitJudge(site)
+    jobs, judge = site.slurm.jobs(), WaitTexts(site)
     found, seconds = 0, []
     for _ in range(runs):
         began = time.process_time()
-        found = sum(1 for _ in judge.notes(jobs))
+        found = sum(1 for _ in judge.of(jobs))
         seconds.append(time.process_time() - began)
     return median(seconds), found
 

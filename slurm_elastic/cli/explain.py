@@ -38,10 +38,10 @@ from slurm_elastic.model.machine_states import columns_of
 from slurm_elastic.model.memory import Machine
 from slurm_elastic.model.protocols import Slurm
 from slurm_elastic.model.slurm import SlurmJob, SlurmNode
-from slurm_elastic.model.slurm_words.rows import Fate
-from slurm_elastic.policies.launch.verdict import Verdict
-from slurm_elastic.policies.launch.wait_note import boot_note
+from slurm_elastic.policies.money.account_budgets import barring
 from slurm_elastic.policies.policy_text import text_of
+from slurm_elastic.policies.waits.wait import Wait
+from slurm_elastic.policies.waits.wait_note import boot_note
 from slurm_elastic.slurm.client.prompt import PromptCli
 from slurm_elastic.state.audit_trail import jobs_of, nodes_of
 from slurm_elastic.state.heartbeat import Mark, alive, process_exists, read_mark, trouble_text
@@ -49,7 +49,7 @@ from slurm_elastic.watch.door.client import chain_of, own_jobs_of
 from slurm_elastic.watch.door.questions import Chain, ChainAsk, OwnJobsAsk
 from slurm_elastic.watch.view import StatusView, status_view
 from slurm_elastic.watch.view.attention import machines, sentence
-from slurm_elastic.watch.view.kept import NODE, Waits, kept_views
+from slurm_elastic.watch.view.kept import NODE, kept_views
 from slurm_elastic.watch.view.rows import Facts, KeptView
 
 COST_TIMEOUT_S = 8.0
@@ -229,7 +229,7 @@ def _about_last_machine(pool: str, failure: BootsFailed) -> str:
 def _explain_job(config: Config, slurm: Slurm, number: int) -> Explanation:
     jobs, trouble = _jobs(slurm)
     job = next((candidate for candidate in jobs if candidate.id == number), None)
-    waits = job is not None and "PENDING" in job.states
+    is_waiting = job is not None and "PENDING" in job.states
     ask = ChainAsk(
         about="job",
         name=str(number),
@@ -237,9 +237,6 @@ def _explain_job(config: Config, slurm: Slurm, number: int) -> Explanation:
         # A node has many machines over time: these times tell on which of them the job ran.
         begin=job.start if job else 0.0,
         end=job.end if job and job.has_ended else None,
-        account=job.account if job and waits else "",
-        user=job.user if job and waits else "",
-        wants=job.node_count if job and waits else 0,
     )
     now = time.time()
     chain = chain_of(config, ask, now)
@@ -250,23 +247,22 @@ def _explain_job(config: Config, slurm: Slurm, number: int) -> Explanation:
         raise SlurmElasticError(
             f"nothing is known about job {number}: no decision in the ledger names it, and {where}"
         )
-    no_money = f"; {chain.barred}" if chain.barred else ""
+    payers = chain.obstacles.payers
+    overdrawn = barring(payers, job.account, job.user) if job and is_waiting else None
+    no_money = f"; {overdrawn.reason}" if overdrawn else ""
     own_nodes = {node for pool in domain_pools(config, expand) for node in pool.nodes}
     label = chain.labels.get(number, str(number))
     state = trouble or _job_now(label, job, own_nodes, chain.machines) + no_money
     explanation = _explanation(str(number), "job", state, chain, jobs)
     other_tasks = _other_tasks(number, label, jobs)
-    if job is None or not waits:
+    if job is None or not is_waiting:
         return structs.replace(explanation, attention=other_tasks)
     keeps = structs.replace(kept_of(slurm, now), jobs=jobs)
-    verdicts = why_not.judge(config, job, chain, keeps)
+    waits = why_not.waits_now(config, job, chain, keeps)
     return structs.replace(
         explanation,
-        attention=(
-            *(_pending_advice(config, job, now) or _retry_notice(chain, verdicts, now)),
-            *other_tasks,
-        ),
-        verdicts=verdicts,
+        attention=(*_advice_on_wait(job, waits.of(job), now), *other_tasks),
+        verdicts=waits.of_all_pools(job),
         clouds=published_rows(config, job, now),
     )
 
@@ -283,32 +279,18 @@ def _other_tasks(number: int, label: str, jobs: Sequence[SlurmJob]) -> tuple[str
     return (f"This is job {label} alone. {text}; do: slurm-elastic explain {first.label}",)
 
 
-def _retry_notice(chain: Chain, verdicts: Sequence[Verdict], now: float) -> tuple[str, ...]:
-    """The sentence for a job that needs no help: when a sold-out cloud is asked again. It
-    names the first of these clouds alone.
+def _advice_on_wait(job: SlurmJob, wait: Wait, now: float) -> tuple[str, ...]:
+    """The sentence for a pending job that does not start by itself, with the command that helps. If
+    the job needs no help: when the first of its sold-out clouds is asked again.
     """
-    times = {
-        verdict.cloud: chain.retry_at[verdict.pool]
-        for verdict in verdicts
-        if verdict.predicate == "health" and verdict.pool in chain.retry_at
-    }
-    if not times:
+    if wait.is_stuck:
+        text = f"Job {job.label} {wait.reason}"
+        return (f"{text}; do: {wait.command}" if wait.command else text,)
+    if wait.retry_at is None:
         return ()
-    cloud = min(times, key=lambda name: times[name])
-    retry_at = times[cloud]
-    wait = brief(max(retry_at - now, 0.0))
+    time_left = brief(max(wait.retry_at - now, 0.0))
     text = "You need to do nothing: slurm-elastic asks cloud"
-    return (f"{text} {cloud} again at {clock(retry_at)} (in {wait})",)
-
-
-def _pending_advice(config: Config, job: SlurmJob, now: float) -> tuple[str, ...]:
-    """The sentence for a pending job that does not start by itself, with the command that helps."""
-    wait = Waits(config, now).of(job)
-    if wait.fate is Fate.STARTS:
-        return ()
-    does = "can never start" if wait.fate is Fate.NEVER else "is held"
-    text = f"Job {job.label} {does}: {wait.text}"
-    return (f"{text}; do: {wait.command}" if wait.command else text,)
+    return (f"{text} {wait.retry_cloud} again at {clock(wait.retry_at)} (in {time_left})",)
 
 
 def _node_advice(config: Config, facts: Facts) -> tuple[str, ...]:
@@ -364,7 +346,8 @@ def _pool_now(config: Config, pool: PoolSettings, view: StatusView, chain: Chain
     states = ", ".join(f"{count} {state}" for state, count in shown.states.items())
     if view.slurm_error:
         states = f"Slurm does not answer: {view.slurm_error}"
-    barred = [f"no machine starts: {bar.reason}" for bar in chain.bars]
+    bars = [bar for bar in chain.obstacles.bars if bar.pool == pool.name]
+    barred = [f"no machine starts: {reason}" for bar in bars if (reason := bar.reason_for(1))]
     rules = rules_of(config, pool)
     release = "by Slurm's SuspendTime" if rules.release is None else text_of(rules.release)
     policies = f"growth {text_of(rules.growth)}, release {release}"
@@ -409,7 +392,7 @@ def _explanation(
         machines=chain.machines,
         decisions=chain.decisions,
         private=chain.private,
-        end_only=chain.end_only,
+        end_only=chain.obstacles.end_only,
         labels={k: label for k, label in {**chain.labels, **labels}.items() if k in named},
     )
 

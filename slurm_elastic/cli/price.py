@@ -144,8 +144,8 @@ def gather(config: Config, script: str, options: Sequence[str], now: float) -> P
     # excluded=False saves a query of 22.05: a job that is not submitted excludes no nodes.
     slurm = PromptCli(config.slurm, excluded=False)
     # Our own verdict and limits first: Slurm is asked only about partitions that remain.
-    chain = _chain(config, job, now)
-    verdicts = why_not.judge(config, job, chain, kept_of(slurm, now))
+    chain = _chain(config, now)
+    verdicts = why_not.waits_now(config, job, chain, kept_of(slurm, now)).of_all_pools(job)
     barred = {verdict.pool: verdict.reason for verdict in verdicts if verdict.predicate in BARS}
     limits, too_short = _limits(slurm, job, asked.options)
     ask = PriceAsk(job=job, save=config.checkpoint.expected_duration, limits=limits)
@@ -230,13 +230,12 @@ def _require_partitions(config: Config, asked: Submission) -> None:
     )
 
 
-def _chain(config: Config, job: SlurmJob, now: float) -> Chain:
-    """The reasons for which slurm-elasticd starts no machine for the job now; empty if they cannot
-    be read, or if this user may not see them.
+def _chain(config: Config, now: float) -> Chain:
+    """The reasons for which slurm-elasticd starts no machine now; empty if they cannot be read, or
+    if this user may not see them.
     """
-    ask = ChainAsk(about="job", name="0", account=job.account, user=job.user, wants=job.node_count)
     with contextlib.suppress(SlurmElasticError):
-        return chain_of(config, ask, now)
+        return chain_of(config, ChainAsk(about="job", name="0"), now)
     return Chain()
 
 
@@ -247,7 +246,7 @@ def closed_pools(verdicts: Iterable[Verdict], chain: Chain) -> tuple[ClosedPool,
             cloud=verdict.cloud,
             pool=verdict.pool,
             reason=verdict.reason,
-            retry_at=chain.retry_at.get(verdict.pool),
+            retry_at=chain.obstacles.retry_at.get(verdict.pool),
         )
         for verdict in verdicts
         if verdict.predicate in CLOSED

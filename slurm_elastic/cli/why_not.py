@@ -16,10 +16,12 @@ from slurm_elastic.base.errors import ConfigError
 from slurm_elastic.base.one_line import one_line
 from slurm_elastic.cli.shortened import words
 from slurm_elastic.config import Config
-from slurm_elastic.features.pool_cases import WaitFacts, pool_cases
+from slurm_elastic.features.wait_situation import WaitFacts, situation_of
 from slurm_elastic.model.slurm import SlurmJob
-from slurm_elastic.policies.launch.verdict import Asker, Verdict, grouped, verdicts
+from slurm_elastic.policies.launch.verdict import Verdict, grouped
 from slurm_elastic.policies.launch.waiting import fixed_arrays
+from slurm_elastic.policies.waits.situation import NODES
+from slurm_elastic.policies.waits.wait import Waits
 from slurm_elastic.slurm.client.site import read_site
 from slurm_elastic.slurm.client.siteconf import SiteConf
 from slurm_elastic.slurm.hooks import submit_filter
@@ -31,34 +33,27 @@ MAX_REASON_LENGTH = 320  # most characters of a reason without --all: enough for
 _NARROW = 20
 
 
-def judge(config: Config, job: SlurmJob, chain: Chain, facts: Facts) -> tuple[Verdict, ...]:
-    """The verdict on each pool, from Slurm (``facts``), slurm.conf and the ledger (``chain``).
+def waits_now(config: Config, job: SlurmJob, chain: Chain, facts: Facts) -> Waits:
+    """Return the answers why jobs wait, also for partitions that ``job`` does not list.
 
-    If a source cannot be read, it excludes no pool.
+    They are made from Slurm (``facts``), slurm.conf and the ledger (``chain``). If a source cannot
+    be read, it excludes no pool.
     """
     site = site_of(config)
-    asker = Asker(
-        job=job,
-        now=facts.now,
-        groups=_groups(job),
-        default=default_partition(site),
-        ours=frozenset(cloud.partition_name for cloud in config.clouds),
-        drain_terms=config.slurm.drain_terms,
-        unhelped=next((row for row in chain.unhelped if row.job == job.id), None),
-        fixed_arrays=fixed_arrays(facts.jobs),
-    )
     wait_facts = WaitFacts(
         now=facts.now,
+        obstacles=chain.obstacles,
         nodes=facts.nodes,
         partition_states=facts.partition_states,
         reservations=facts.reservations,
-        bars={bar.pool: bar.reason for bar in chain.bars},
-        barred=chain.barred,
-        end_only=chain.end_only,
+        hides_nodes=NODES in chain.private,
+        fixed_arrays=fixed_arrays(facts.jobs),
+        default=default_partition(site),
+        groups=_groups(job),
         client_timeout_s=submit_filter.client_boot_timeout_s(site),
         unlisted=submit_filter.trouble(Path(config.slurm.conf)),
     )
-    return verdicts(asker, list(pool_cases(config, wait_facts)))
+    return Waits(situation_of(config, wait_facts))
 
 
 def site_of(config: Config) -> SiteConf | None:

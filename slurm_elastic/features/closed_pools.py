@@ -1,16 +1,13 @@
 """Why each pool starts no machines now, from the ledger and the configuration only.
 
 The ranking of launches itself gives the reason. No cloud is asked, so stock and current spot
-prices are unknown. ``explain`` and the notes on waiting jobs show it.
+prices are unknown. All screens that say why a job waits show it (``wait_situation.py``).
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator
-
-from msgspec import Struct
-from msgspec.structs import replace
 
 from slurm_elastic.base.hostlist import expand
 from slurm_elastic.config import Config, blocked_clouds, domain_pools
@@ -21,46 +18,52 @@ from slurm_elastic.controller.budget import (
     apply_directives,
     block_for_pool,
     build_scope,
+    find_barred_payers,
     find_stops,
     stopped_by_operators,
 )
+from slurm_elastic.controller.other_heads import trouble_of_head
 from slurm_elastic.model.causes import AnyCause
 from slurm_elastic.model.causes.composed import RoomShort
+from slurm_elastic.model.causes.holds import GrowthStartsIt
 from slurm_elastic.model.causes.limits import DollarsLimited, NodesLimited
 from slurm_elastic.model.cluster import Market, NodeRequest, Offer, Pool
-from slurm_elastic.model.directive import Directive, LimitChange, describe
-from slurm_elastic.model.exclusion import CAPACITY
+from slurm_elastic.model.directive import Directive, LimitChange, describe, limit_changes
+from slurm_elastic.model.exclusion import CAPACITY, OPERATOR, POLICY, Exclusion
 from slurm_elastic.policies.launch.exclusions import Excluded
 from slurm_elastic.policies.launch.ranking import shortfall
+from slurm_elastic.policies.launch.verdict import PoolBar
+from slurm_elastic.policies.waits.situation import Obstacles
 from slurm_elastic.providers.base.offers import reserved_offers
+from slurm_elastic.state.heartbeat import read_mark, trouble_of
 from slurm_elastic.state.ledger import Ledger
 
 ANY = "any"
 """Stands for a type or zone that only the cloud knows; cool-downs of one type do not match it."""
+_STRENGTH = (CAPACITY, POLICY, OPERATOR)
+"""The kinds of holds, the strongest last."""
 
 
-class Bar(Struct, frozen=True, kw_only=True):
-    """Why a pool starts no machines now.
-
-    ``private``: the reason may reveal money or machines of other users.
-    """
-
-    pool: str
-    reason: str
-    private: bool = False
-
-    @property
-    def public(self) -> Bar:
-        """The bar without a private reason. The bar itself stays, so that users know why they
-        wait.
-        """
-        if not self.private:
-            return self
-        return replace(self, reason="a bound of the site on machines, dollars or hours is reached")
+def read_obstacles(config: Config, ledger: Ledger, now: float) -> Obstacles:
+    """Return what the ledger knows of why jobs get no machine, and the service's own trouble."""
+    mark = read_mark(config.state)
+    trouble = trouble_of(config.state, mark, now, config.timings.daemon_timeout)
+    # Another head comes first: its finding is in the ledger also while the service does not run.
+    end_only = trouble_of_head(ledger) or trouble
+    return Obstacles(
+        bars=bars(config, ledger, now),
+        held=_held_pools(ledger.exclusions.holds()),
+        payers=find_barred_payers(config, ledger, now),
+        retry_at=retry_times(config, ledger, now),
+        unhelped=tuple(ledger.growth_guard.jobs(now)),
+        job_holds=ledger.decisions.job_holds(),
+        limits=limit_changes(ledger.directives.all(), now),
+        end_only=str(end_only or ""),
+    )
 
 
-def bars(config: Config, ledger: Ledger, wants: int, now: float) -> tuple[Bar, ...]:
-    """A bar for each pool that cannot start machines for ``wants`` nodes (or all of its nodes)."""
+def bars(config: Config, ledger: Ledger, now: float) -> tuple[PoolBar, ...]:
+    """A bar for each pool that cannot start machines for all of its nodes."""
     rules = {pool.name: rules_of(config, pool) for pool in config.pools}
     stops = find_stops(config, ledger, rules, now)
     state, blocked = ledger.state(), blocked_clouds(config)
@@ -68,21 +71,42 @@ def bars(config: Config, ledger: Ledger, wants: int, now: float) -> tuple[Bar, .
     scope = build_scope(apply_directives(config, ledger, now), state, blocked, now=now)
     closed_bars = []
     for pool in domain_pools(config, expand):
-        request = NodeRequest(id="explain", pool=pool, nodes=pool.nodes[:wants])
+        # The offers of the configuration are ranked by their prices alone. So a request for fewer
+        # nodes meets the same bounds in the same order, and the bar holds for each size of job.
+        request = NodeRequest(id="explain", pool=pool, nodes=pool.nodes)
         offers = list(_configured(config.cloud(pool.cloud), pool))
         pool_scope = block_for_pool(scope, pool, stops)
         obstacle = shortfall(request, offers, pool_scope, now, config.ranking)
-        if obstacle:
-            open_to_all: tuple[AnyCause | None, ...] = (
-                blocked.get(pool.cloud),
-                Excluded(pool, scope.exclusions, now).pause,
-                closed.get(pool.name),
-            )
-            reason = f"{obstacle}{_order_text(obstacle, state.directives, now)}"
-            closed_bars.append(
-                Bar(pool=pool.name, reason=reason, private=obstacle not in open_to_all)
-            )
+        if obstacle is None:
+            continue
+        room = obstacle.room if isinstance(obstacle, RoomShort) else 0
+        cause = obstacle.cause if isinstance(obstacle, RoomShort) else obstacle
+        open_to_all: tuple[AnyCause | None, ...] = (
+            blocked.get(pool.cloud),
+            Excluded(pool, scope.exclusions, now).pause,
+            closed.get(pool.name),
+        )
+        reason = f"{cause}{_order_text(cause, state.directives, now)}"
+        is_private = obstacle not in open_to_all
+        closed_bars.append(PoolBar(pool=pool.name, reason=reason, room=room, is_private=is_private))
     return tuple(closed_bars)
+
+
+def _held_pools(holds: Iterable[Exclusion]) -> dict[str, str]:
+    """Return by pool why slurm-elasticd keeps nodes of it from Slurm. An operator's order goes
+    before other causes.
+    """
+    strongest: dict[str, Exclusion] = {}
+    for hold in holds:
+        other = strongest.get(hold.pool)
+        if other is None or _strength(hold) > _strength(other):
+            strongest[hold.pool] = hold
+    return {pool: str(hold.cause) for pool, hold in strongest.items()}
+
+
+def _strength(hold: Exclusion) -> int:
+    # A growth policy starts the nodes that it holds as soon as jobs need them.
+    return -1 if hold.cause == GrowthStartsIt() else _STRENGTH.index(hold.kind)
 
 
 def retry_times(config: Config, ledger: Ledger, now: float) -> dict[str, float]:
@@ -107,8 +131,6 @@ def retry_times(config: Config, ledger: Ledger, now: float) -> dict[str, float]:
 
 def _order_text(obstacle: AnyCause, directives: Iterable[Directive], now: float) -> str:
     """Which operator's order set the limit that ``obstacle`` is; "" if the configuration did."""
-    if isinstance(obstacle, RoomShort):
-        obstacle = obstacle.cause
     if not isinstance(obstacle, NodesLimited | DollarsLimited):
         return ""
     is_dollars = isinstance(obstacle, DollarsLimited)

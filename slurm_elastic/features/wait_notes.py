@@ -17,10 +17,10 @@ from slurm_elastic.base.errors import SlurmError
 from slurm_elastic.controller.context import Site
 from slurm_elastic.controller.extensions import Extensions, Part
 from slurm_elastic.controller.periodic import SiteTask
-from slurm_elastic.features.wait_judge import WaitJudge
+from slurm_elastic.features.wait_texts import WaitTexts
 from slurm_elastic.model import admin_comment
 from slurm_elastic.model.slurm import SlurmJob
-from slurm_elastic.policies.launch.wait_note import (
+from slurm_elastic.policies.waits.wait_note import (
     NoteChange,
     WrittenNote,
     is_boot_note,
@@ -62,7 +62,7 @@ class WaitNotes(Part):
             site, worker, self.look, "wait notes", period=PERIOD_S,
             hurried=self._may_write, idle=self._is_idle,
         )  # fmt: skip
-        self._judge = WaitJudge(site)
+        self._texts = WaitTexts(site)
         self._written: dict[int, WrittenNote] = {}
         self._has_learnt = False
         self._left_alone: set[int] = set()
@@ -102,7 +102,7 @@ class WaitNotes(Part):
         shared = {job.id for job in jobs if job.task is None and tasks[job.array] > 1}
         new_notes = {
             job: admin_comment.fitted(WAIT, text)
-            for job, text in self._judge.notes(jobs)
+            for job, text in self._texts.of(jobs)
             if job not in shared
         }
         self._keep_unsettled(jobs, new_notes)

@@ -183,9 +183,9 @@ def test_a_sold_out_cloud_is_named_with_the_time_of_the_next_try(tmp_path: Path)
             )  # fmt: skip
     aws = next(cloud for cloud in site.clouds if cloud.name == "aws")
     job = price.job_of({"account": "physics"}, (aws.partition_name,), requeue=True)
-    chain = price._chain(site, job, now)
-    verdicts = why_not.judge(site, job, chain, kept_of(slurm, now))
-    closed = price.closed_pools(verdicts, chain)
+    chain = price._chain(site, now)
+    waits = why_not.waits_now(site, job, chain, kept_of(slurm, now))
+    closed = price.closed_pools(waits.of_all_pools(job), chain)
     assert [(row.cloud, row.pool, row.retry_at) for row in closed] == [("aws", "general", now + 90)]
     out = io.StringIO()
     priced = Priced(at=now, job="job.sh", limit=60, rows=(), options={}, closed=closed)

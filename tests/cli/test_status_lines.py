@@ -17,6 +17,7 @@ from slurm_elastic.model.causes import Quoted
 from slurm_elastic.model.causes.holds import GrowthStartsIt
 from slurm_elastic.model.exclusion import CAPACITY, OPERATOR, POLICY, Exclusion
 from slurm_elastic.model.slurm import SlurmJob
+from slurm_elastic.policies.waits.situation import Obstacles
 from slurm_elastic.slurm.client.fake import FakeSlurm
 from slurm_elastic.state.ledger import Ledger
 from slurm_elastic.watch.view import StatusView, status_view
@@ -199,7 +200,10 @@ def test_nodes_that_a_growth_policy_starts_on_demand_are_free(
         nodes=[node("pub1", "IDLE", "CLOUD", "POWERED_DOWN", "DRAIN")],
         jobs=[waiting(62, "Resources", partitions=("burst",))],
     )
-    facts = replace(status.gather(config(tmp_path), slurm, NOW), holds=[held_by_growth("pub1")])
+    facts = replace(
+        status.gather(config(tmp_path), slurm, NOW), holds=[held_by_growth("pub1")],
+        obstacles=Obstacles(held={"general": str(GrowthStartsIt())}),
+    )  # fmt: skip
     view = status_view(config(tmp_path), facts)
     assert view.queue is not None
     assert view.queue.waits_for == {"for free nodes": 1}

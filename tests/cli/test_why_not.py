@@ -14,16 +14,19 @@ from rich.console import Console
 from status_cases import busy_ledger, config
 
 from slurm_elastic.base.errors import SlurmElasticError
+from slurm_elastic.base.hostlist import expand
 from slurm_elastic.cli import explain
 from slurm_elastic.cli.explain import Explanation
 from slurm_elastic.config import Config, PoolSettings, SlurmSettings
 from slurm_elastic.config.access import Who
 from slurm_elastic.config.policies import Budget, SitePolicies
+from slurm_elastic.features import closed_pools
 from slurm_elastic.model.causes import Quoted
 from slurm_elastic.model.cluster import Limits
 from slurm_elastic.model.directive import Directive, Pause
 from slurm_elastic.model.exclusion import BREAKER, Exclusion
 from slurm_elastic.model.slurm import SlurmJob, SlurmNode
+from slurm_elastic.policies.waits.situation import Obstacles
 from slurm_elastic.slurm.client.fake import FakeSlurm
 from slurm_elastic.slurm.hooks import submit_filter
 from slurm_elastic.state.ledger import Ledger
@@ -139,23 +142,49 @@ def test_a_cloud_that_may_not_be_used_yet_says_what_is_missing(site: Config) -> 
 def test_what_others_spend_and_hold_is_hidden_with_private_data(tmp_path: Path) -> None:
     busy_ledger(tmp_path / "ledger.db").close()
     site = replace(config(tmp_path), policies=SitePolicies(budget=Budget(per_day=0.01)))
-    ask = ChainAsk(about="job", name="50", account="physics", wants=8)
+    ask = ChainAsk(about="job", name="50")
     chain = read_chain(site, ask, T0 + 3700)
-    (bar,) = (bar for bar in chain.bars if bar.pool == "general")
+    (bar,) = (bar for bar in chain.obstacles.bars if bar.pool == "general")
     assert "$" in bar.reason
     for word in ("usage", "accounts", "nodes"):
-        (seen,) = (
-            b for b in seen_chain(chain, Viewer.of(1, {word}, ())).bars if b.pool == "general"
-        )
+        seen_bars = seen_chain(chain, Viewer.of(1, {word}, ())).obstacles.bars
+        (seen,) = (bar for bar in seen_bars if bar.pool == "general")
         assert "$" not in seen.reason
         assert seen.reason.startswith("a bound of the site")
-    assert seen_chain(chain, Viewer.of(1, {"jobs"}, ())).bars == chain.bars
+    seen = seen_chain(chain, Viewer.of(1, {"jobs"}, ()))
+    assert seen.obstacles.bars == chain.obstacles.bars
+
+
+@pytest.mark.parametrize(
+    "limits",
+    [Limits(nodes=7), Limits(dollars_per_hour=0.5), Limits(nodes=4, spot=1), Limits(on_demand=0)],
+)
+@pytest.mark.parametrize("wanted", range(1, 9))
+def test_the_bar_of_a_pool_holds_for_each_size_of_job(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, limits: Limits, wanted: int
+) -> None:
+    """The bar is found once, for all nodes of the pool. A pool of the job's size has the same."""
+    site = replace(config(tmp_path), limits=limits)
+
+    def reasons(ledger: Ledger) -> dict[str, str]:
+        found = {bar.pool: bar.reason_for(wanted) for bar in closed_pools.bars(site, ledger, T0)}
+        return {pool: reason for pool, reason in found.items() if reason}
+
+    with contextlib.closing(busy_ledger(tmp_path / "ledger.db")) as ledger:
+        of_whole_pool = reasons(ledger)
+        pools = closed_pools.domain_pools(site, expand)
+        cut = [replace(pool, nodes=pool.nodes[:wanted]) for pool in pools]
+        monkeypatch.setattr(closed_pools, "domain_pools", lambda *_: cut)
+        of_general = reasons(ledger).get("general")
+    assert of_whole_pool.get("general") == of_general
 
 
 def test_an_end_only_daemon_is_the_reason(site: Config, monkeypatch: pytest.MonkeyPatch) -> None:
     chain = explain.chain_of
     monkeypatch.setattr(
-        explain, "chain_of", lambda *a: replace(chain(*a), end_only="the disk is full")
+        explain,
+        "chain_of",
+        lambda *a: replace(chain(*a), obstacles=Obstacles(end_only="the disk is full")),
     )
     assert told(site) == "bound: the disk is full"
 
@@ -206,6 +235,6 @@ def test_a_pause_by_an_operator_is_the_verdict_with_who_and_why(site: Config, he
     found = explain.explain(site, asked, "50")
     (one,) = (v for v in found.verdicts if v.pool == "general")
     assert "cloud aws is paused by alice: new image" in one.reason
-    chain = read_chain(site, ChainAsk(about="job", name="50", account="physics", wants=1), T0)
+    chain = read_chain(site, ChainAsk(about="job", name="50"), T0)
     seen = seen_chain(chain, Viewer.of(1, {"nodes", "usage"}, ()))
-    assert "paused by alice" in next(b.reason for b in seen.bars if b.pool == "general")
+    assert "paused by alice" in next(b.reason for b in seen.obstacles.bars if b.pool == "general")

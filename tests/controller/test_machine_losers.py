@@ -6,10 +6,12 @@ import pytest
 from msgspec.structs import replace
 
 from slurm_elastic.controller.machine_losers import IN_A_ROW_S, MAX_LOSSES
+from slurm_elastic.features.wait_situation import WaitFacts, situation_of
 from slurm_elastic.model.job_holds import MACHINES_LOST
 from slurm_elastic.model.memory import Decision
+from slurm_elastic.policies.waits.situation import Obstacles
+from slurm_elastic.policies.waits.wait import judge
 from slurm_elastic.watch.doctor import kept
-from slurm_elastic.watch.view.kept import Waits
 from tests.controller.world import World
 
 
@@ -57,14 +59,16 @@ def test_status_and_doctor_name_the_hold_with_its_reason(world: World) -> None:
     world.advance(60)
     job = world.slurm.queue()[1]
     recorded = world.ledger.decisions.job_holds()
-    wait = Waits(world.config, world.now, recorded).of(job)
+    facts = WaitFacts(now=world.now, obstacles=Obstacles(job_holds=recorded))
+    situation = situation_of(world.config, facts)
+    wait = judge(job, situation)
     assert "machines in a row ended under it" in wait.text
     assert (wait.is_meant, wait.command) == (False, "scontrol release 1")
     findings, stuck = kept.examine(world.config, world.slurm, world.now)
     assert stuck == 1
     assert any("job 1 is held: 6 machines in a row" in one.observed for one in findings)
     requeued = replace(job, submit=recorded[1].at + 1)
-    assert Waits(world.config, world.now, recorded).of(requeued).is_meant, "a later hold"
+    assert judge(requeued, situation).is_meant, "a later hold"
 
 
 def test_a_job_that_was_released_is_counted_anew(world: World) -> None:

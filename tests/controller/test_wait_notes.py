@@ -11,14 +11,15 @@ import pytest
 from slurm_elastic.base.errors import CapacityError, SlurmError
 from slurm_elastic.base.units import utc_minute
 from slurm_elastic.config import SlurmSettings
-from slurm_elastic.features import wait_judge, wait_notes
-from slurm_elastic.features.closed_pools import Bar, bars
+from slurm_elastic.features import closed_pools, wait_notes
+from slurm_elastic.features.closed_pools import bars
 from slurm_elastic.features.wait_notes import MAX_UPDATES, WaitNotes
 from slurm_elastic.model.admin_comment import NoteKind, note_of
 from slurm_elastic.model.causes import Quoted
 from slurm_elastic.model.cluster import Instance, InstanceState, Market
 from slurm_elastic.model.directive import Directive, LimitChange, Pause
-from slurm_elastic.policies.launch.wait_note import REFRESH_S
+from slurm_elastic.policies.launch.verdict import PoolBar
+from slurm_elastic.policies.waits.wait_note import REFRESH_S
 from tests.controller.world import Inline, World
 
 SITE = "ticket 7 [slurm-elastic clouds=onp,pub]"
@@ -78,7 +79,7 @@ def test_a_job_carries_the_sentence_of_explain_until_it_starts(world: World) -> 
     pause(world)
     notes = part(world)
     notes.look()
-    (bar,) = (b for b in bars(world.config, world.ledger, 1, world.now) if b.pool == "burst")
+    (bar,) = (b for b in bars(world.config, world.ledger, world.now) if b.pool == "burst")
     assert note(world, 7) == f"pub: {bar.reason}"
     assert world.slurm.comments[7].startswith("ticket 7 [slurm-elastic: pub: ")
     assert world.slurm.comments[7].endswith(" [slurm-elastic clouds=onp,pub]")
@@ -328,7 +329,7 @@ def test_a_changed_time_alone_is_written_rarely(
         job(world, number)
     notes = part(world)
     monkeypatch.setattr(
-        notes._judge, "notes",
+        notes._texts, "of",
         lambda jobs: [(one.id, f"pub: sold out; next try {world.now:.0f}") for one in jobs],
     )  # fmt: skip
     run(world, notes, REFRESH_S)
@@ -345,8 +346,8 @@ def test_a_changed_time_alone_is_written_rarely(
 def test_nothing_is_shown_that_private_data_hides(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, private: str, is_hidden: bool
 ) -> None:
-    bar = Bar(pool="burst", reason="account art has spent $7 of $7", private=True)
-    monkeypatch.setattr(wait_judge, "bars", lambda *_: (bar,))
+    bar = PoolBar(pool="burst", reason="account art has spent $7 of $7", is_private=True)
+    monkeypatch.setattr(closed_pools, "bars", lambda *_: (bar,))
     world = world_in(tmp_path, private)
     try:
         job(world, 7)
@@ -360,8 +361,8 @@ def test_nothing_is_shown_that_private_data_hides(
 def test_without_a_readable_slurm_conf_all_private_causes_are_hidden(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    bar = Bar(pool="burst", reason="account art has spent $7 of $7", private=True)
-    monkeypatch.setattr(wait_judge, "bars", lambda *_: (bar,))
+    bar = PoolBar(pool="burst", reason="account art has spent $7 of $7", is_private=True)
+    monkeypatch.setattr(closed_pools, "bars", lambda *_: (bar,))
     world = World(tmp_path, slurm=SlurmSettings(conf=str(tmp_path / "missing")))
     try:
         job(world, 7)

@@ -12,7 +12,9 @@ from slurm_elastic.model.memory import UnhelpedJob
 from slurm_elastic.model.slurm import SlurmJob, SlurmNode
 from slurm_elastic.policies.launch.verdict import (
     Asker,
+    PoolBar,
     PoolCase,
+    PoolNodeCounts,
     ReservedNodes,
     Verdict,
     could_run,
@@ -23,6 +25,7 @@ from slurm_elastic.policies.launch.verdict import (
 )
 from slurm_elastic.policies.launch.waiting import fixed_arrays, is_counted, is_limit_fixed, sentence
 from slurm_elastic.policies.nodes.node_reasons import HOLD_MARK
+from slurm_elastic.policies.nodes.out_of_service import DrainTerms
 
 POOL = Pool(
     name="gpu",
@@ -39,11 +42,14 @@ BUSY = frozenset({"ALLOCATED", "CLOUD"})
 DRAINED = frozenset({"IDLE", "CLOUD", "DRAIN"})
 
 
-def nodes(*states: frozenset[str], reason: str = "") -> dict[str, SlurmNode]:
-    return {
-        name: SlurmNode(name=name, states=of, reason=reason if "DRAIN" in of else "")
-        for name, of in zip(POOL.nodes, states, strict=True)
-    }
+def nodes(*states: frozenset[str], reason: str = "") -> PoolNodeCounts:
+    return PoolNodeCounts.of(
+        [
+            SlurmNode(name=name, states=of, reason=reason if "DRAIN" in of else "")
+            for name, of in zip(POOL.nodes, states, strict=True)
+        ],
+        DrainTerms(),
+    )
 
 
 CASE = PoolCase(
@@ -219,7 +225,7 @@ def test_a_child_of_an_allowed_account_that_slurm_let_in_is_believed() -> None:
 
 
 def test_bounds_of_the_ledger_come_after_what_the_job_itself_lacks() -> None:
-    shut = replace(CASE, bar="the budget of today is spent")
+    shut = replace(CASE, bar=PoolBar(pool="gpu", reason="the budget of today is spent"))
     assert verdict(JOB, shut).reason == "the budget of today is spent"
     assert verdict(changed(node_count=5), shut).predicate == "size"
     assert verdict(changed(reason="Dependency"), shut).predicate == "kept"
@@ -448,13 +454,13 @@ def test_nodes_that_are_away_are_told_where_too_few_are_left(
 
 
 def test_the_reason_of_most_nodes_is_told() -> None:
-    some = nodes(*[DRAINED] * 4)
     reasons = ("", f"{HOLD_MARK} no offer", f"{HOLD_MARK} no offer", "fan")
-    some = {
-        name: replace(one, reason=reason)
-        for (name, one), reason in zip(some.items(), reasons, strict=True)
-    }
-    assert verdict(JOB, replace(CASE, nodes=some)).reason == (
+    some = [
+        SlurmNode(name=name, states=DRAINED, reason=reason)
+        for name, reason in zip(POOL.nodes, reasons, strict=True)
+    ]
+    counts = PoolNodeCounts.of(some, DrainTerms())
+    assert verdict(JOB, replace(CASE, nodes=counts)).reason == (
         "4 of its 4 nodes take no jobs: no offer"
     )
     bare = replace(CASE, nodes=nodes(*[DRAINED] * 4))

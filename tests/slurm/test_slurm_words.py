@@ -14,8 +14,8 @@ from slurm_elastic.model.slurm import SlurmJob
 from slurm_elastic.model.slurm_words import job_states, node_states, partition_states
 from slurm_elastic.model.slurm_words.pending_reasons import REASONS, UNKNOWN, reason_of, row_of
 from slurm_elastic.model.slurm_words.rows import Fate
-from slurm_elastic.policies.launch import stuck
 from slurm_elastic.policies.launch.waiting import is_counted, sentence
+from slurm_elastic.policies.waits import wait
 
 PACKAGE = Path(slurm_elastic.__file__).parent
 WORDS: dict[str, dict[str, list[str]]] = json.loads(
@@ -148,7 +148,7 @@ PROSE = frozenset({"with", "then", "and", "or", "less", "more", "fewer"})
 
 def test_a_remedy_is_a_command_that_can_be_typed_or_a_sentence() -> None:
     """A remedy that begins as a command and goes on as prose is an error when it is pasted."""
-    remedies = {row.advice for row in REASONS if row.advice} | set(stuck._MISFITS.values())
+    remedies = {row.advice for row in REASONS if row.advice} | set(wait._MISFITS.values())
     programs = ("scontrol", "scancel", "sinfo", "squeue", "sacctmgr")
     wrong = {
         remedy

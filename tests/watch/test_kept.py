@@ -16,7 +16,7 @@ from slurm_elastic.slurm.client.fake import FakeSlurm
 from slurm_elastic.watch.doctor import kept as doctor
 from slurm_elastic.watch.view import status_view
 from slurm_elastic.watch.view.attention import kept as told
-from slurm_elastic.watch.view.kept import KeptView, Waits, kept_views, when
+from slurm_elastic.watch.view.kept import KeptView, kept_views, waits_of, when
 from slurm_elastic.watch.view.rows import AttentionLevel, Facts
 
 OFF = ("IDLE", "CLOUD", "POWERED_DOWN")
@@ -248,7 +248,7 @@ def test_jobs_of_one_cause_are_one_line_with_one_command(site: Config) -> None:
 
 
 def test_jobs_that_ask_for_the_same_are_judged_once(site: Config) -> None:
-    waits = Waits(site, NOW)
+    waits = waits_of(site, Facts(now=NOW))
     assert waits.of(waiting(1)) == waits.of(waiting(2))
     first, second = (waits.of(waiting(n, reason="JobHeldUser")) for n in (1, 2))
     assert (first.command, second.command) == ("scontrol release 1", "scontrol release 2")

@@ -27,6 +27,7 @@ from slurm_elastic.model.memory import REFUSED, UNREADABLE, PurchaseTerms, Unhel
 from slurm_elastic.model.slurm import SlurmJob, SlurmNode
 from slurm_elastic.policies.money.bounds import Spent
 from slurm_elastic.policies.nodes.node_reasons import HOLD_MARK
+from slurm_elastic.policies.waits.situation import Obstacles
 from slurm_elastic.state.heartbeat import ServiceTrouble
 from slurm_elastic.state.ledger import Health, Machine
 from slurm_elastic.watch.causes import LEDGER, UNHELPED
@@ -716,6 +717,7 @@ def test_a_pool_that_is_out_of_machines_is_told_with_whom_it_keeps_waiting(tmp_p
         now=NOW,
         nodes=held,
         jobs=[waits, replace(waits, id=8, reason="Dependency")],
+        obstacles=Obstacles(held={"general": why}),
         holds=[
             Exclusion(kind=CAPACITY, scope=n, pool="general", cause=Quoted(text=why), until=NOW + 9)
             for n in held
@@ -726,7 +728,10 @@ def test_a_pool_that_is_out_of_machines_is_told_with_whom_it_keeps_waiting(tmp_p
         one.text for one in view.attention
     ]
     assert view.queue is not None
-    assert {job.id: job.why for job in view.queue.jobs} == {7: why, 8: ""}
+    assert {job.id: job.why for job in view.queue.jobs} == {
+        7: f"aws: 8 of its 8 nodes take no jobs: {why}",
+        8: "",
+    }
     free = held | {"pub1": node("pub1", "IDLE", "POWERED_DOWN")}
     some = status_view(made, replace(facts, nodes=free, holds=facts.holds[1:]))
     assert some.queue is not None
@@ -746,7 +751,7 @@ def test_a_plain_job_shows_that_its_cloud_is_sold_out_though_its_sites_nodes_are
         "rtitions",
     )  # fmt: skip
     facts = Facts(
-        now=NOW, nodes=held | busy, jobs=[plain],
+        now=NOW, nodes=held | busy, jobs=[plain], obstacles=Obstacles(held={"general": why}),
         holds=[
             Exclusion(kind=CAPACITY, scope=n, pool="general", cause=Quoted(text=why), until=NOW + 9)
             for n in held
@@ -754,8 +759,9 @@ def test_a_plain_job_shows_that_its_cloud_is_sold_out_though_its_sites_nodes_are
     )  # fmt: skip
     view = status_view(config(tmp_path), facts)
     assert view.queue is not None
+    free = "a node of the site or a running machine starts it as soon as it is free"
     assert [job.why for job in view.queue.jobs] == [
-        f"{why}; a node of the site or a running machine starts it as soon as it is free"
+        f"onprem: nodes in use; aws: 8 of its 8 nodes take no jobs: {why}; {free}"
     ]
     warned = [one.text for one in view.attention if one.level is AttentionLevel.WARN]
     assert f"Pool general gets no machine, and 1 job waits for it: {why}" in warned
@@ -763,7 +769,7 @@ def test_a_plain_job_shows_that_its_cloud_is_sold_out_though_its_sites_nodes_are
 
 def test_jobs_that_no_machine_helped_are_in_status(tmp_path: Path) -> None:
     rows = (UnhelpedJob(job=17, asks="", since=NOW - 60, nodes=("pub1",)),)
-    view = status_view(config(tmp_path), Facts(now=NOW, unhelped=rows))
+    view = status_view(config(tmp_path), Facts(now=NOW, obstacles=Obstacles(unhelped=rows)))
     (told,) = (one for one in view.attention if one.cause == UNHELPED)
     assert told.text.startswith("Job 17: machines came up and no job used them")
     assert told.do == "slurm-elastic explain 17; then slurm-elastic clear job:17"

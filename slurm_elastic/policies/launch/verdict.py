@@ -9,12 +9,14 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 
-from msgspec import Struct, field
+from msgspec import Struct
+from msgspec.structs import replace
 
 from slurm_elastic.base.units import brief
 from slurm_elastic.model.causes import Quoted
+from slurm_elastic.model.causes.holds import GrowthStartsIt
 from slurm_elastic.model.causes.repairs import NodeIll
 from slurm_elastic.model.cluster import Market, Pool
 from slurm_elastic.model.gres import gres_count, gres_requests
@@ -23,8 +25,8 @@ from slurm_elastic.model.slurm import SlurmJob, SlurmNode
 from slurm_elastic.policies.launch.open_partitions import not_open
 from slurm_elastic.policies.launch.unhelped_words import unhelped_reason
 from slurm_elastic.policies.launch.waiting import is_counted, is_limit_fixed, sentence
-from slurm_elastic.policies.nodes.node_reasons import HOLD_MARK, without_mark
-from slurm_elastic.policies.nodes.node_state import is_busy, is_down, is_drained
+from slurm_elastic.policies.nodes.node_reasons import HOLD_MARK, has_mark, without_mark
+from slurm_elastic.policies.nodes.node_state import is_busy, is_down, is_drained, may_take_jobs
 from slurm_elastic.policies.nodes.out_of_service import DrainTerms, ill
 
 _EXPRESSION = frozenset("|[]()*!")
@@ -40,6 +42,89 @@ class ReservedNodes(Struct, frozen=True, kw_only=True):
     text: str
 
 
+class PoolNodeCounts(Struct, frozen=True, kw_only=True):
+    """How many nodes of a pool there are, and of them: in use by jobs, ``idle`` (up and free), and
+    ``unusable`` (down or drained), with the most frequent ``cause``. ``busy``: in use and usable.
+    ``is_hidden``: users may not see these figures.
+    """
+
+    total: int
+    in_use: int = 0
+    busy: int = 0
+    idle: int = 0
+    unusable: int = 0
+    cause: NodeIll | Quoted = Quoted(text="")
+    is_hidden: bool = False
+
+    @classmethod
+    def of(
+        cls,
+        nodes: Collection[SlurmNode],
+        terms: DrainTerms,
+        *,
+        hold: str = "",
+        is_hidden: bool = False,
+    ) -> PoolNodeCounts:
+        """Count the nodes. ``terms``: to read why nodes are drained. ``hold``: why slurm-elasticd
+        holds nodes of the pool, by its records; Slurm's reasons are as old as the hold.
+        """
+        marked = [_with_hold(node, hold) for node in nodes]
+        held_back = [node for node in marked if not _is_held_by_growth(node)]
+        unusable, cause = out_of_service(held_back, terms)
+        return cls(
+            total=len(nodes),
+            in_use=sum(map(is_busy, nodes)),
+            busy=sum(is_busy(n) and not is_down(n) and not is_drained(n) for n in held_back),
+            idle=sum(may_take_jobs(n) and not is_busy(n) for n in nodes),
+            unusable=unusable,
+            cause=cause,
+            is_hidden=is_hidden,
+        )
+
+
+def _is_held_by_growth(node: SlurmNode) -> bool:
+    """Whether a growth policy keeps the node from Slurm only until a job needs it."""
+    return is_drained(node) and without_mark(node, HOLD_MARK) == str(GrowthStartsIt())
+
+
+def _with_hold(node: SlurmNode, hold: str) -> SlurmNode:
+    is_held = is_drained(node) and (has_mark(node, HOLD_MARK) or not node.reason)
+    is_held = is_held and not _is_held_by_growth(node)
+    return replace(node, reason=f"{HOLD_MARK} {hold}") if hold and is_held else node
+
+
+class PoolBar(Struct, frozen=True, kw_only=True):
+    """Why a pool cannot start a machine for each of its nodes now. ``room``: for how many it can.
+
+    ``is_private``: the reason may reveal money or machines of other users. ``shows_room``: whether
+    the sentence names the ``room``.
+    """
+
+    pool: str
+    reason: str
+    room: int = 0
+    is_private: bool = False
+    shows_room: bool = True
+
+    def reason_for(self, node_count: int) -> str:
+        """Return why no machines start for so many nodes; "" if they do."""
+        if node_count <= self.room:
+            return ""
+        if not self.room or not self.shows_room:
+            return self.reason
+        return f"{self.room} of {node_count} nodes are available now: {self.reason}"
+
+    @property
+    def public(self) -> PoolBar:
+        """The bar without a private reason. The bar itself stays, so that users know why they
+        wait.
+        """
+        if not self.is_private:
+            return self
+        reason = "a bound of the site on machines, dollars or hours is reached"
+        return replace(self, reason=reason, shows_room=False)
+
+
 class PoolCase(Struct, frozen=True, kw_only=True):
     """The facts about one pool that matter for any job.
 
@@ -47,9 +132,10 @@ class PoolCase(Struct, frozen=True, kw_only=True):
     all) for at most ``max_time`` s, and only jobs of ``site_partitions`` (empty: jobs that name no
     partition). ``interactive``: srun and salloc wait long enough for its machines. ``most``: how
     many of its nodes may ever be up together; ``cloud_most``: the same for its cloud. ``nodes``:
-    its nodes in Slurm (None: unknown). ``bar``: why none of its machines starts now. ``unlisted``:
-    why the submit filter gives no job our partitions. ``shut``: why its partition starts no job.
-    ``reserved``: reservations of its nodes.
+    its nodes in Slurm (None: unknown). ``stop``: why no machine starts in any pool. ``bar``: why it
+    does not start machines for all of its nodes. ``is_public``: budgets of accounts and users hold
+    for its machines. ``unlisted``: why the submit filter gives no job our partitions. ``shut``: why
+    its partition starts no job. ``reserved``: reservations of its nodes.
     """
 
     pool: Pool
@@ -62,8 +148,10 @@ class PoolCase(Struct, frozen=True, kw_only=True):
     interactive: bool
     most: int = 0
     cloud_most: int | None = None
-    nodes: Mapping[str, SlurmNode] | None = None
-    bar: str = ""
+    nodes: PoolNodeCounts | None = None
+    stop: str = ""
+    bar: PoolBar | None = None
+    is_public: bool = False
     unlisted: str = ""
     shut: str = ""
     reserved: tuple[ReservedNodes, ...] = ()
@@ -71,8 +159,10 @@ class PoolCase(Struct, frozen=True, kw_only=True):
 
 class Asker(Struct, frozen=True, kw_only=True):
     """The job that waits, its user's Unix groups (None: unknown), the site's ``default`` partition,
-    ``ours`` (all our partitions), ``now`` (Unix s), the terms to read drains, and the arrays of
-    which a task has started.
+    ``ours`` (all our partitions), ``now`` (Unix s), and the arrays of which a task has started.
+
+    ``label``: the job's name in commands ("": as the job itself is called). ``barred``: why its
+    account or user gets no machine of a public cloud.
     """
 
     job: SlurmJob
@@ -81,8 +171,14 @@ class Asker(Struct, frozen=True, kw_only=True):
     default: str = ""
     ours: frozenset[str] = frozenset()
     unhelped: UnhelpedJob | None = None
-    drain_terms: DrainTerms = field(default_factory=DrainTerms)
     fixed_arrays: frozenset[int] = frozenset()
+    label: str = ""
+    barred: str = ""
+
+    @property
+    def name(self) -> str:
+        """The job's name in commands."""
+        return self.label or self.job.shell_label
 
 
 class Verdict(Struct, frozen=True, kw_only=True):
@@ -277,8 +373,8 @@ def _not_in(kind: str, value: str, allowed: Collection[str], question: _Question
 
 def _group(question: _Question) -> str:
     groups, allowed = question.asker.groups, question.case.groups
-    # Unknown groups prove nothing.
-    if groups is None or not allowed or groups & set(allowed):
+    # Slurm has admitted a listed job. Unknown groups prove nothing.
+    if question.listed or groups is None or not allowed or groups & set(allowed):
         return ""
     user = question.job.user or "its user"
     return f"{user} is in none of the groups that may use it: {', '.join(allowed)}"
@@ -307,7 +403,7 @@ def _time(question: _Question) -> str:
     if limit is None:
         if not is_limit_fixed(job, question.asker.fixed_arrays) or not question.listed:
             return ""
-        command = f"scontrol update jobid={job.shell_label} timelimit={int(max_time // 60)}"
+        command = f"scontrol update jobid={question.asker.name} timelimit={int(max_time // 60)}"
         return f"{_REST_WITHOUT_LIMIT}; the partition's is {brief(max_time)}; do: {command}"
     return f"the job's time limit is {brief(limit)}, the partition's {brief(max_time)} (sbatch -t)"
 
@@ -332,14 +428,14 @@ def _unlisted(question: _Question) -> str:
     if not is_counted(question.job, question.asker.now):
         return cause
     partitions = f"{listed},{question.case.partition}"
-    return f"{cause}; do: scontrol update jobid={question.job.shell_label} partition={partitions}"
+    return f"{cause}; do: scontrol update jobid={question.asker.name} partition={partitions}"
 
 
 def _kept(question: _Question) -> str:
     job, now = question.job, question.asker.now
     if is_counted(job, now) or job.is_requeue_hold(now):
         return ""
-    command = job.wait_reason.advice(job.shell_label)
+    command = job.wait_reason.advice(question.asker.name)
     return f"{sentence(job)}; do: {command}" if command else sentence(job)
 
 
@@ -361,17 +457,18 @@ def _reserved(question: _Question) -> str:
     if not blocking or len(free) >= _nodes_needed_here(question):
         return ""
     earliest = min(blocking, key=lambda row: row.start)
-    return f"{earliest.text}{fits_before(job, earliest.start, now)}"
+    return f"{earliest.text}{fits_before(question.asker, earliest.start)}"
 
 
-def fits_before(job: SlurmJob, start: float, now: float) -> str:
+def fits_before(asker: Asker, start: float) -> str:
     """Return the advice with the time limit that lets the job end before a reservation starts."""
+    job = asker.job
     # Slurm's time limits are whole minutes.
-    minutes = int((start - now) // 60)
+    minutes = int((start - asker.now) // 60)
     if minutes < 1:
         return ""
     limit = "no limit" if job.limit is None else f"a limit of {brief(job.limit)}"
-    command = f"scontrol update jobid={job.shell_label} timelimit={minutes}"
+    command = f"scontrol update jobid={asker.name} timelimit={minutes}"
     return f"; the job has {limit}, sbatch -t {minutes} fits before; do: {command}"
 
 
@@ -389,7 +486,15 @@ def _unhelped(question: _Question) -> str:
 
 
 def _bar(question: _Question) -> str:
-    return question.case.bar
+    """Return why machines do not start for the job, unless idle machines are enough for it."""
+    case = question.case
+    missing = _nodes_needed_here(question) - (case.nodes.idle if case.nodes else 0)
+    if missing > 0 and case.stop:
+        return case.stop
+    # slurm-elasticd keeps the jobs of a spent budget from idle machines, too.
+    if case.is_public and question.asker.barred:
+        return question.asker.barred
+    return case.bar.reason_for(missing) if case.bar and missing > 0 else ""
 
 
 def _health(question: _Question) -> str:
@@ -397,12 +502,14 @@ def _health(question: _Question) -> str:
     nodes = question.case.nodes
     if nodes is None:
         return ""
-    unusable, reason = out_of_service(nodes.values(), question.asker.drain_terms)
-    busy = sum(is_busy(n) and not is_down(n) and not is_drained(n) for n in nodes.values())
-    if not unusable or len(nodes) - unusable - busy >= _nodes_needed_here(question):
+    usable = nodes.total - nodes.unusable - nodes.busy
+    if not nodes.unusable or usable >= _nodes_needed_here(question):
         return ""
+    if nodes.is_hidden:
+        return "its nodes take no jobs"
+    busy = nodes.busy
     busy_text = f" and {busy} are busy" if busy > 1 else " and 1 is busy" if busy else ""
-    return f"{unusable} of its {len(nodes)} nodes take no jobs{busy_text}: {reason}"
+    return f"{nodes.unusable} of its {nodes.total} nodes take no jobs{busy_text}: {nodes.cause}"
 
 
 def _nodes_needed_here(question: _Question) -> int:
@@ -422,9 +529,13 @@ def out_of_service(nodes: Iterable[SlurmNode], terms: DrainTerms) -> tuple[int, 
 
 def _in_use(question: _Question) -> str:
     nodes = question.case.nodes
-    busy = sum(map(is_busy, (nodes or {}).values()))
-    is_short = nodes and len(nodes) - busy < _nodes_needed_here(question)
-    return f"{busy} of its {len(nodes or ())} nodes are in use" if is_short else ""
+    if nodes is None or not nodes.total:
+        return ""
+    if nodes.total - nodes.in_use >= _nodes_needed_here(question):
+        return ""
+    if nodes.is_hidden:
+        return "its nodes are in use"
+    return f"{nodes.in_use} of its {nodes.total} nodes are in use"
 
 
 _Predicate = Callable[[_Question], str]

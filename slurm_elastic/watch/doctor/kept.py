@@ -47,7 +47,7 @@ def examine(config: Config, slurm: Slurm, now: float) -> tuple[tuple[Finding, ..
     except SlurmError:
         return (), 0
     # Slurm does not know why slurm-elasticd holds a job.
-    views = kept_views(config, replace(facts, job_holds=read_facts(config, now).job_holds))
+    views = kept_views(config, replace(facts, obstacles=read_facts(config, now).obstacles))
     stuck = sum(view.count for view in views if view.kind == "job" and view.stuck)
     return (*_findings(views), *_unsaved(config, facts.jobs)), stuck
 

@@ -23,9 +23,9 @@ from slurm_elastic.config import Config
 from slurm_elastic.model.protocols import Slurm
 from slurm_elastic.model.slurm import SlurmJob
 from slurm_elastic.policies.launch.habits import Habits
+from slurm_elastic.policies.waits.situation import NODES
 from slurm_elastic.slurm.client.site import read_site
 from slurm_elastic.slurm.hooks import order_file
-from slurm_elastic.state.heartbeat import read_mark, trouble_text
 from slurm_elastic.watch.door.orders import carry_out, may_order, name_of, no_right
 from slurm_elastic.watch.door.own_jobs import (
     SlurmReading,
@@ -35,7 +35,6 @@ from slurm_elastic.watch.door.own_jobs import (
     subject_of,
 )
 from slurm_elastic.watch.door.pricing import (
-    MOST_ASKED,
     Moment,
     habits_now,
     prices_of,
@@ -65,7 +64,6 @@ from slurm_elastic.watch.door.saves import SaveLimit, Saver, save_now
 from slurm_elastic.watch.door.visibility import (
     HIDING,
     JOBS,
-    NODES,
     Viewer,
     day_seen,
     own_ask,
@@ -235,14 +233,11 @@ class DoorAnswers:
     def _chain(self, ask: ChainAsk, viewer: Viewer | None) -> bytes:
         if ask.about == "job" and not _JOB_NUMBER.fullmatch(ask.name):
             raise SlurmElasticError(f"{ask.name[:40]!r} is not the number of a job")
-        if not 0 <= ask.wants < MOST_ASKED:
-            raise SlurmElasticError(f"wants is {ask.wants}, expected a number of nodes")
         reason = refusal(ask, viewer) if viewer else ""
         if reason:
             raise SlurmElasticError(reason)
         chain = read_chain(self._config, ask, self._now())
-        chain = replace(seen_chain(chain, viewer) if viewer else chain, end_only=self._end_only())
-        return msgspec.json.encode(DoorAnswer(chain=chain))
+        return msgspec.json.encode(DoorAnswer(chain=seen_chain(chain, viewer) if viewer else chain))
 
     def _directed(self, peer: Peer, ask: Order) -> bytes:
         if not self._is_operator(peer):
@@ -262,11 +257,6 @@ class DoorAnswers:
             self._config, self._live_jobs.get(), ask.job, saver, self._now(), self._save_limit
         )
         return msgspec.json.encode(DoorAnswer(lines=lines))
-
-    def _end_only(self) -> str:
-        config = self._config
-        stale = config.timings.daemon_timeout
-        return trouble_text(config.state, read_mark(config.state), self._now(), stale)
 
     def trusts(self, peer: Peer) -> bool:
         """Whether the peer is an operator, as far as known without looking up groups (may hang)."""

@@ -15,17 +15,15 @@ from msgspec.structs import replace
 
 from slurm_elastic.base.errors import SlurmElasticError, SlurmError
 from slurm_elastic.config import Config
-from slurm_elastic.controller.budget import find_barred_payers
-from slurm_elastic.features.closed_pools import retry_times
 from slurm_elastic.features.job_costs import costs_of_jobs, rates_of_jobs
 from slurm_elastic.model.cluster import Location
 from slurm_elastic.model.memory import ChargedRun
 from slurm_elastic.model.protocols import Slurm
-from slurm_elastic.model.slurm import SlurmJob
+from slurm_elastic.model.slurm import Reservation, SlurmJob
 from slurm_elastic.policies.launch.habits import Habits
 from slurm_elastic.policies.launch.time_limits import default_limits
-from slurm_elastic.policies.launch.waiting import is_counted
-from slurm_elastic.policies.money.account_budgets import barring
+from slurm_elastic.policies.launch.waiting import fixed_arrays, is_counted
+from slurm_elastic.policies.money.account_budgets import Overdrawn, barring
 from slurm_elastic.slurm.client.accounted_jobs import EndedJobsCli
 from slurm_elastic.state.ledger import Ledger
 from slurm_elastic.watch.door.pricing import (
@@ -42,8 +40,9 @@ from slurm_elastic.watch.door.questions import (
     PriceAsk,
 )
 from slurm_elastic.watch.door.records import LAST, opened
-from slurm_elastic.watch.door.visibility import MONEY, Viewer, own_ask
+from slurm_elastic.watch.door.visibility import Viewer, own_ask
 from slurm_elastic.watch.view import Facts, status_view
+from slurm_elastic.watch.view.kept import waits_of
 from slurm_elastic.watch.view.own_job_rows import OwnJobsReading, own_job_rows, place_of
 from slurm_elastic.watch.view.own_jobs import MAX_ROWS, OwnJobs, StartForecast
 
@@ -59,7 +58,9 @@ class SlurmReading(Struct, frozen=True, kw_only=True):
     """Slurm's part: ``jobs``, ended ones too, and the ``moment`` for forecasts (None: none waits).
 
     ``users``: the owners of all jobs, for users who may see them. ``default_times``,
-    ``max_times``: time limits (s) by partition. ``error``: Slurm did not answer.
+    ``max_times``: time limits (s) by partition. ``reservations``, ``partition_states``: as in
+    ``Facts``. ``fixed_arrays``: of all users, the arrays of which a task has started. ``error``:
+    Slurm did not answer.
     """
 
     jobs: Sequence[SlurmJob] = ()
@@ -67,6 +68,9 @@ class SlurmReading(Struct, frozen=True, kw_only=True):
     moment: Moment | None = None
     default_times: Mapping[str, float | None] = field(default_factory=dict)
     max_times: Mapping[str, float | None] = field(default_factory=dict)
+    reservations: Sequence[Reservation] = ()
+    partition_states: Mapping[str, str] = field(default_factory=dict)
+    fixed_arrays: frozenset[int] = frozenset()
     error: str = ""
 
 
@@ -121,6 +125,7 @@ def slurm_reading(
         return SlurmReading(
             jobs=jobs, moment=seen_now(config, slurm, now, habits, live),
             default_times=slurm.default_times(), max_times=slurm.max_times(),
+            reservations=slurm.reservations(), partition_states=slurm.partition_states(),
         )  # fmt: skip
     except SlurmError as error:
         return SlurmReading(error=str(error))
@@ -137,7 +142,9 @@ def narrowed(slurm: SlurmReading, facts: Facts, subject: Subject) -> tuple[Slurm
     """
     jobs = [job for job in slurm.jobs if subject.includes(job)]
     names = {job.user for job in slurm.jobs if job.user} if subject.viewer is None else ()
-    slurm = replace(slurm, jobs=jobs, users=tuple(sorted(names)))
+    slurm = replace(
+        slurm, jobs=jobs, users=tuple(sorted(names)), fixed_arrays=fixed_arrays(slurm.jobs)
+    )
     if slurm.error or _any_waits(jobs, subject):
         return slurm, facts
     nodes = {node for job in jobs for node in job.nodes}
@@ -164,18 +171,21 @@ def read_own_jobs(
     del jobs[MAX_ROWS:]
     nodes = slurm.moment.nodes if slurm.moment else None
     error = slurm.error or None
-    view = status_view(config, replace(facts, jobs=jobs, nodes=nodes, slurm_error=error))
+    facts = replace(
+        facts, jobs=jobs, nodes=nodes, slurm_error=error, reservations=slurm.reservations,
+        partition_states=slurm.partition_states,
+    )  # fmt: skip
+    view = status_view(config, facts)
     with opened(config) as ledger:
         runs = [run for run in _runs(ledger, ask, subject, now) if run.job not in cut]
         numbers = {job.id for job in jobs} | {run.job for run in runs}
-        barred = _barred(config, ledger, subject, jobs, now)
-        affordable = [_affordable(config, job, barred) for job in jobs]
+        affordable = [_affordable(config, job, facts.obstacles.payers) for job in jobs]
         ends = {job.id: job.end for job in jobs if job.has_ended and job.end}
         reading = OwnJobsReading(
-            now=now, jobs=jobs, runs=runs, barred=barred,
+            now=now, jobs=jobs, runs=runs,
+            waits=waits_of(config, facts, slurm.fixed_arrays),
             costs=costs_of_jobs(config, ledger, numbers, now, ends),
             rates=rates_of_jobs(ledger, numbers, facts.machines),
-            retry_at=retry_times(config, ledger, now),
             starts=_starts(config, slurm, subject, affordable),
         )  # fmt: skip
     rows = own_job_rows(config, reading, view)
@@ -205,22 +215,9 @@ def _runs(ledger: Ledger, ask: OwnJobsAsk, subject: Subject, now: float) -> tupl
     return tuple(run for run in runs if subject.includes(run))
 
 
-def _barred(
-    config: Config, ledger: Ledger, subject: Subject, jobs: Sequence[SlurmJob], now: float
-) -> dict[int, str]:
-    """For each waiting job that a spent budget of its account or user holds back, the reason."""
-    if subject.viewer is not None and subject.viewer.hides(*MONEY):
-        return {}
-    payers = find_barred_payers(config, ledger, now)
-    budgets = {
-        job.id: barring(payers, job.account, job.user) for job in jobs if "PENDING" in job.states
-    }
-    return {job: budget.reason for job, budget in budgets.items() if budget is not None}
-
-
-def _affordable(config: Config, job: SlurmJob, barred: Mapping[int, str]) -> SlurmJob:
+def _affordable(config: Config, job: SlurmJob, payers: Mapping[str, Overdrawn]) -> SlurmJob:
     """The job without public clouds, if its budget is spent: it does not start there."""
-    if job.id not in barred:
+    if "PENDING" not in job.states or barring(payers, job.account, job.user) is None:
         return job
     public = {c.partition_name for c in config.clouds if c.location is Location.PUBLIC}
     return replace(job, partitions=tuple(name for name in job.partitions if name not in public))

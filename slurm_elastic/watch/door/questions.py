@@ -31,11 +31,10 @@ from slurm_elastic.base import account
 from slurm_elastic.base.errors import SlurmElasticError
 from slurm_elastic.config import Config
 from slurm_elastic.features.books import Costs
-from slurm_elastic.features.closed_pools import Bar
 from slurm_elastic.features.cost_keys import By
 from slurm_elastic.model.directive import Word
-from slurm_elastic.model.memory import UnhelpedJob
 from slurm_elastic.model.slurm import SlurmJob
+from slurm_elastic.policies.waits.situation import Obstacles
 from slurm_elastic.state.ledger import Decision, Machine
 from slurm_elastic.watch.view import Facts
 from slurm_elastic.watch.view.day import DaySpan, DayView
@@ -55,8 +54,7 @@ class ChainAsk(Struct, frozen=True, kw_only=True, tag_field="ask", tag="chain"):
     """The decisions about a job (by its number), a node or a pool.
 
     For a job the client adds Slurm's facts: its last ``nodes``, from ``begin`` until ``end`` (Unix
-    time; None: it still has them). If the job waits for machines, also its ``account`` and
-    ``user``, and the number of nodes that it ``wants``.
+    time; None: it still has them).
     """
 
     about: Literal["job", "node", "pool"]
@@ -64,9 +62,6 @@ class ChainAsk(Struct, frozen=True, kw_only=True, tag_field="ask", tag="chain"):
     nodes: tuple[str, ...] = ()
     begin: float = 0.0
     end: float | None = None
-    account: str = ""
-    user: str = ""
-    wants: int = 0
 
 
 class CostAsk(Struct, frozen=True, kw_only=True, tag_field="ask", tag="cost"):
@@ -226,20 +221,14 @@ def lane_of(line: bytes, *, trusted: bool) -> Lane:
 class Chain(Struct, frozen=True, kw_only=True):
     """Decisions, ordered by time, and the machines that they are about.
 
-    ``barred``: why the account gets no machine of a public cloud. ``bars``: why pools start no
-    machines. ``retry_at``: by pool, when a sold-out pool is tried again (Unix time). ``labels``:
-    by job number, the name of a job that is called something else, such as ``17_2``. ``private``,
-    ``end_only`` and ``unhelped`` are as in ``Facts``.
+    ``obstacles``: why jobs get no machine now. ``labels``: by job number, the name of a job that is
+    called something else, such as ``17_2``. ``private`` is as in ``Facts``.
     """
 
     decisions: tuple[Decision, ...] = ()
     machines: tuple[Machine, ...] = ()
-    barred: str = ""
-    bars: tuple[Bar, ...] = ()
+    obstacles: Obstacles = Obstacles()
     private: tuple[str, ...] = ()
-    end_only: str = ""
-    unhelped: tuple[UnhelpedJob, ...] = ()
-    retry_at: Mapping[str, float] = {}
     labels: Mapping[int, str] = {}
 
 

@@ -16,17 +16,16 @@ from slurm_elastic.ckptman.unannounced_ends import unannounced_ends
 from slurm_elastic.config import Config
 from slurm_elastic.controller.budget import (
     apply_directives,
-    find_barred_payers,
     read_payer_spending,
     read_spending,
 )
 from slurm_elastic.controller.other_heads import trouble_of_head
 from slurm_elastic.features.books import Costs, read_books, report, reports
-from slurm_elastic.features.closed_pools import bars, retry_times
+from slurm_elastic.features.closed_pools import read_obstacles
 from slurm_elastic.features.cost_keys import By
 from slurm_elastic.model.causes.pool_failures import ConsoleRead
 from slurm_elastic.model.memory import ChargedRun
-from slurm_elastic.policies.money.account_budgets import barring
+from slurm_elastic.policies.waits.situation import Obstacles
 from slurm_elastic.state.audit_trail import (
     Stay,
     jobs_of,
@@ -124,9 +123,8 @@ def _ledger_facts(config: Config, now: float) -> Facts:
                 breakers=breakers,
                 consoles=read_consoles(ledger, [breaker.scope for breaker in breakers]),
                 directives=ledger.directives.all(),
-                unhelped=ledger.growth_guard.jobs(now),
+                obstacles=read_obstacles(config, ledger, now),
                 requeued=ledger.decisions.requeued(),
-                job_holds=ledger.decisions.job_holds(),
                 health=ledger.health.all(),
                 heartbeat=ledger.health.heartbeat(DAEMON),
                 end_only=trouble_of_head(ledger),
@@ -248,7 +246,7 @@ def _chain(config: Config, ledger: Ledger, ask: ChainAsk, now: float) -> Chain:
         return Chain(
             decisions=ledger.decisions.about(pool_subject(ask.name)),
             machines=machines,
-            bars=tuple(bar for bar in bars(config, ledger, 1, now) if bar.pool == ask.name),
+            obstacles=read_obstacles(config, ledger, now),
         )
     if ask.about == "node":
         # sqlite rejects a name in invalid UTF-8, and no node has such a name.
@@ -258,19 +256,13 @@ def _chain(config: Config, ledger: Ledger, ask: ChainAsk, now: float) -> Chain:
     else:
         decisions = tell_job(int(ask.name), ledger.decisions.about, ask.nodes)
         machines = _machines_of_job(config, ledger, ask, decisions)
-    asks = ask.account or ask.user
-    payers = find_barred_payers(config, ledger, now) if asks else {}
     named = {job for decision in decisions for job in jobs_of(decision)}
     if ask.about == "job":
         named.add(int(ask.name))
-    barring_budget = barring(payers, ask.account, ask.user) if asks else None
     return Chain(
         decisions=tuple(decisions),
         machines=machines,
-        barred=barring_budget.reason if barring_budget else "",
-        bars=bars(config, ledger, ask.wants, now) if ask.wants else (),
-        unhelped=ledger.growth_guard.jobs(now),
-        retry_at=retry_times(config, ledger, now) if ask.wants else {},
+        obstacles=read_obstacles(config, ledger, now) if ask.about == "job" else Obstacles(),
         labels=ledger.usage.labels(named),
     )
 

@@ -15,9 +15,10 @@ from msgspec.structs import replace
 from slurm_elastic.model.causes import Quoted
 from slurm_elastic.model.causes.pool_failures import ConsoleRead
 from slurm_elastic.model.directive import LIMITS
-from slurm_elastic.model.memory import ChargedRun, Launch, UnhelpedJob
+from slurm_elastic.model.memory import ChargedRun, Launch
 from slurm_elastic.model.slurm import SlurmJob
 from slurm_elastic.policies.launch.pool_order import PoolTerms
+from slurm_elastic.policies.waits.situation import MONEY, NODES, Obstacles
 from slurm_elastic.state.audit_trail import job_subject, jobs_of, nodes_of
 from slurm_elastic.state.ledger import Decision, Machine
 from slurm_elastic.watch.door.questions import Chain, ChainAsk, PriceAsk
@@ -26,8 +27,7 @@ from slurm_elastic.watch.view.checkpoints import CheckpointFacts
 from slurm_elastic.watch.view.day import DaySpan, DayView, day_view
 
 T = TypeVar("T")
-JOBS, NODES = "jobs", "nodes"
-MONEY = frozenset({"usage", "accounts"})
+JOBS = "jobs"
 HIDING = frozenset({JOBS, NODES}) | MONEY  # the words of PrivateData that matter to us
 _OFFERS = ("ranked", "behind", "refused", "rejected")
 """The details of a decision about offers alone."""
@@ -81,9 +81,8 @@ def seen_facts(facts: Facts, viewer: Viewer) -> Facts:
         facts = replace(facts, holds=(), directives=directives)
     return replace(
         facts,
-        unhelped=_seen_unhelped(facts.unhelped, viewer),
+        obstacles=_seen_obstacles(facts.obstacles, viewer),
         requeued=_of_seen_jobs(facts.requeued, viewer),
-        job_holds=_of_seen_jobs(facts.job_holds, viewer),
         machines=_seen_machines(facts.machines, viewer),
         open_launches=_seen_launches(facts.open_launches, viewer),
         checkpoints=None if checkpoints is None else _seen_checkpoints(checkpoints, viewer),
@@ -186,11 +185,8 @@ def seen_chain(chain: Chain, viewer: Viewer) -> Chain:
     return Chain(
         decisions=tuple(decision for decision in visible_decisions if decision is not None),
         machines=_seen_machines(chain.machines, viewer),
-        barred="" if viewer.hides(*MONEY) else chain.barred,
-        bars=tuple(bar.public for bar in chain.bars) if viewer.hides(NODES, *MONEY) else chain.bars,
+        obstacles=_seen_obstacles(chain.obstacles, viewer),
         private=viewer.hidden_names,
-        unhelped=_seen_unhelped(chain.unhelped, viewer),
-        retry_at=chain.retry_at,
         labels={
             job: label
             for job, label in chain.labels.items()
@@ -209,9 +205,15 @@ def seen_terms(table: Sequence[PoolTerms], viewer: Viewer) -> tuple[PoolTerms, .
     )
 
 
-def _seen_unhelped(rows: Iterable[UnhelpedJob], viewer: Viewer) -> tuple[UnhelpedJob, ...]:
-    visible_rows = (row for row in rows if not viewer.hides(JOBS) or row.job in viewer.jobs)
-    return tuple(replace(row, nodes=()) if viewer.hides(NODES) else row for row in visible_rows)
+def _seen_obstacles(obstacles: Obstacles, viewer: Viewer) -> Obstacles:
+    seen = obstacles.without(viewer.hidden)
+    return replace(
+        seen,
+        unhelped=tuple(
+            row for row in seen.unhelped if not viewer.hides(JOBS) or row.job in viewer.jobs
+        ),
+        job_holds=_of_seen_jobs(seen.job_holds, viewer),
+    )
 
 
 def _seen_decision(decision: Decision, viewer: Viewer) -> Decision | None:

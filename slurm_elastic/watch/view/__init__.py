@@ -19,7 +19,6 @@ from slurm_elastic.model.memory import REFUSED, UNOPENED, Launch, Machine
 from slurm_elastic.model.requeued_jobs import with_waits
 from slurm_elastic.model.slurm import SlurmJob, SlurmNode
 from slurm_elastic.policies.clock_guard import set_back
-from slurm_elastic.policies.launch.waiting import is_counted
 from slurm_elastic.policies.money.accounting import usage
 from slurm_elastic.policies.repair.strays import stray, unending
 from slurm_elastic.state.heartbeat import alive, latest
@@ -35,10 +34,9 @@ from slurm_elastic.watch.view.departing import (
     replacements_phrase,
     taken_phrases,
 )
-from slurm_elastic.watch.view.kept import Waits, kept_views, suspend_keys
+from slurm_elastic.watch.view.kept import kept_views, suspend_keys, waits_of
 from slurm_elastic.watch.view.next_action import (
     CALM,
-    IN_USE,
     POWERED_DOWN,
     Outlook,
     node_note,
@@ -117,16 +115,6 @@ class _Join:
         self.shut_of = {
             pool.name: not_now.shut_reason(pool, self.state_of, facts.holds) for pool in self.pools
         }
-        self._shut_by_partition: defaultdict[str, list[str]] = defaultdict(list)
-        self._has_room: set[str] = set()  # partitions with a pool that may start a job now
-        self._has_busy_nodes: set[str] = set()  # partitions with a pool whose nodes have jobs
-        for pool in self.pools:
-            partition = self.clouds[pool.cloud].partition_name
-            self._shut_by_partition[partition].append(self.shut_of[pool.name])
-            if not self.shut_of[pool.name] and not not_now.is_full(pool, self.state_of):
-                self._has_room.add(partition)
-            if self._counts[pool.name][IN_USE]:
-                self._has_busy_nodes.add(partition)
 
     def outlook(self, cloud: str) -> Outlook:
         """Return the outlook of this cloud's machines, which is built once for each cloud."""
@@ -147,72 +135,6 @@ class _Join:
         """Return the sort key of a machine: its node's rank in the configuration, then its age."""
         return self.rank_of.get(machine.instance.node, len(self.rank_of)), machine.instance.launched
 
-    def shut_for(self, job: SlurmJob) -> str:
-        """Return why the job gets no machine of ours: the reasons of all its partitions' pools.
-
-        Return "" if a pool may serve it, if one of its partitions is not ours, or if the job waits
-        for something else.
-        """
-        return "" if self._may_use_site_nodes(job) else "; ".join(self._shut_reasons(job))
-
-    def only_site_nodes(self, job: SlurmJob) -> bool:
-        """Return whether the job needs a node of the site.
-
-        It does if no pool of ours gives it a machine, and no machine of these pools runs jobs and
-        may be free later.
-        """
-        return (
-            self._may_use_site_nodes(job)
-            and bool(self._shut_reasons(job))
-            and self._has_busy_nodes.isdisjoint(job.partitions)
-        )
-
-    def only_busy_nodes(self, job: SlurmJob) -> bool:
-        """Return whether the job needs a node that has other jobs now.
-
-        It does if one of its pools starts no machine now, and all others are full.
-        """
-        partitions = set(job.partitions)
-        return self._has_room.isdisjoint(partitions) and any(
-            any(self._shut_by_partition.get(name, ())) for name in partitions
-        )
-
-    def no_machine_for(self, job: SlurmJob) -> str:
-        """Return why pools of the job's partitions start no machine for it now, and what else may
-        start the job; "" if a pool may start a machine, or if the job waits for something else.
-
-        If a job has several partitions, Slurm shows only the reason of the last partition that it
-        tried.
-        """
-        partitions = set(job.partitions)
-        if not is_counted(job, self.facts.now) or not self._has_room.isdisjoint(partitions):
-            return ""
-        by_pool = [r for name in sorted(partitions) for r in self._shut_by_partition.get(name, ())]
-        reasons = list(dict.fromkeys(filter(None, by_pool)))
-        if not reasons:
-            return ""
-        servers = []
-        if self._may_use_site_nodes(job):
-            servers.append("a node of the site")
-        if not all(by_pool):
-            servers.append("a running machine")
-        free = f"{' or '.join(servers)} starts it as soon as it is free" if servers else ""
-        return "; ".join([*reasons, *filter(None, [free])])
-
-    def _may_use_site_nodes(self, job: SlurmJob) -> bool:
-        return not self._shut_by_partition.keys() >= set(job.partitions)
-
-    def _shut_reasons(self, job: SlurmJob) -> list[str]:
-        """Return why no pool of the job's partitions starts machines; empty if any pool may."""
-        if not is_counted(job, self.facts.now):
-            return []
-        reasons = [
-            reason
-            for name in sorted(set(job.partitions))
-            for reason in self._shut_by_partition.get(name, ())
-        ]
-        return list(dict.fromkeys(reasons)) if all(reasons) else []
-
     def price_now(self, machines: Iterable[Machine]) -> float:
         """Return the machines' prices added up ($/h)."""
         return sum(m.instance.price for m in machines)
@@ -225,10 +147,9 @@ def _order(machine: Machine) -> tuple[str, str]:
 def status_view(config: Config, facts: Facts) -> StatusView:
     """Join all readings to the value that ``status`` shows."""
     # A cap that an operator orders opens no cloud: the file's caps alone do (conf install).
-    blocked = blocked_clouds(config)
+    blocked, waits = blocked_clouds(config), waits_of(config, facts)
     config = with_limits(config, limit_changes(facts.directives, facts.now))
     join = _Join(config, facts)
-    waits = Waits(config, facts.now, facts.job_holds)
     view = StatusView(
         at=facts.now,
         cluster=config.cluster.name,
@@ -256,10 +177,10 @@ def status_view(config: Config, facts: Facts) -> StatusView:
         ),
         queue=None
         if facts.slurm_error is not None
-        else queue_view(with_waits(facts.jobs, facts.requeued), facts.now, waits.of_any, join),
+        else queue_view(with_waits(facts.jobs, facts.requeued), facts.now, waits),
         head=facts.head,
         kept=kept_views(config, facts, waits) if facts.slurm_error is None else (),
-        unhelped=tuple(facts.unhelped),
+        unhelped=facts.obstacles.unhelped,
         site_nodes=site_nodes(join.nodes, join.pool_of),
         # A user who sees only a part of the machines would see too little use.
         reserved=()

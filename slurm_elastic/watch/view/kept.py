@@ -6,23 +6,19 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from functools import cache
-
-from msgspec.structs import replace
+from collections.abc import Iterable, Iterator, Sequence
 
 from slurm_elastic.base.hostlist import compress, expand
 from slurm_elastic.config import Config, blocked_clouds, domain_pools
-from slurm_elastic.config.node_limits import max_cloud_nodes, max_pool_nodes
-from slurm_elastic.features.pool_cases import shut_partition
 from slurm_elastic.features.reserved_nodes import reserved_nodes, when
-from slurm_elastic.model.job_holds import JobHold, cause_of_hold
+from slurm_elastic.features.wait_situation import WaitFacts, shut_partition, situation_of
 from slurm_elastic.model.slurm import Reservation, SlurmJob, SlurmNode
 from slurm_elastic.model.slurm_words.rows import Fate
-from slurm_elastic.policies.launch.stuck import Wait, wait_of
-from slurm_elastic.policies.launch.verdict import PoolCase
+from slurm_elastic.policies.launch.waiting import fixed_arrays
 from slurm_elastic.policies.nodes.kept_nodes import Keep, KeptNode, kept_node, remedy, sentence
 from slurm_elastic.policies.nodes.node_state import Phase, phase
+from slurm_elastic.policies.waits.situation import NODES
+from slurm_elastic.policies.waits.wait import Wait, Waits, named, named_command
 from slurm_elastic.watch.view.rows import Facts, KeptView
 
 NODE = "node"
@@ -33,8 +29,6 @@ GIVEN_UP = "given-up"
 """The kind of nodes whose machines do not answer; slurm-elasticd returns these, too."""
 _KINDS = {Keep.REPLACED: REPLACED, Keep.GIVEN_UP: GIVEN_UP}
 _MAX_NAMES = 5  # jobs that a row names
-_NO_HOLDS: Mapping[int, JobHold] = {}
-_JOB = "JOBID"  # stands for the job in the command of a shared verdict
 
 
 def kept_views(config: Config, facts: Facts, waits: Waits | None = None) -> tuple[KeptView, ...]:
@@ -48,7 +42,7 @@ def kept_views(config: Config, facts: Facts, waits: Waits | None = None) -> tupl
         name for pool in domain_pools(config, expand) for name in pool.nodes if name in nodes
     ]
     rows = [
-        *stuck_jobs(facts.jobs, waits or Waits(config, facts.now, facts.job_holds)),
+        *stuck_jobs(facts.jobs, waits or waits_of(config, facts)),
         *kept_partitions(config, facts),
         *kept_nodes(config, [nodes[name] for name in own_nodes], facts.now),
         *kept_by_reservations(facts.reservations, own_nodes, facts.now),
@@ -61,46 +55,31 @@ def stuck_jobs(jobs: Iterable[SlurmJob], waits: Waits) -> Iterator[KeptView]:
     """Yield a row for each cause that keeps pending jobs from ever starting by themselves."""
     groups: defaultdict[Wait, list[SlurmJob]] = defaultdict(list)
     for job in jobs:
-        if "PENDING" in job.states and (wait := waits.of_any(job)).fate is not Fate.STARTS:
-            groups[wait].append(job)
-    for wait, members in groups.items():
-        yield _jobs_view(wait, members)
+        if "PENDING" in job.states and (wait := waits.shared(job)).is_stuck:
+            # Jobs with one cause share a row, also if their pools differ.
+            cause = Wait(
+                fate=wait.fate, text=wait.text, actor=wait.actor, command=wait.command,
+                is_meant=wait.is_meant,
+            )  # fmt: skip
+            groups[cause].append(job)
+    for cause, members in groups.items():
+        yield _jobs_view(cause, members)
 
 
-class Waits:
-    """Judges why pending jobs wait. Jobs with the same request are judged once. ``holds``: why
-    slurm-elasticd held jobs.
+def waits_of(config: Config, facts: Facts, arrays: frozenset[int] | None = None) -> Waits:
+    """Return the answers why jobs wait. ``config``: without the limits that operators' orders
+    change. ``arrays``: the arrays of which a task has started, if ``facts`` lack some jobs.
     """
-
-    def __init__(
-        self, config: Config, now: float, holds: Mapping[int, JobHold] = _NO_HOLDS
-    ) -> None:
-        self._cases, self._now, self._holds = pool_cases(config), now, holds
-        self._judged: dict[SlurmJob, Wait] = {}
-
-    def of(self, job: SlurmJob) -> Wait:
-        """Return why the job waits, with the command for this job."""
-        wait = self.of_any(job)
-        return replace(wait, command=wait.command.replace(_JOB, job.shell_label))
-
-    def of_any(self, job: SlurmJob) -> Wait:
-        """Return why the job waits, with JOBID in place of the job in the command."""
-        # Tens of thousands of jobs have few different requests. The fields that no verdict reads
-        # are left out, so that equal requests are equal keys.
-        request = SlurmJob(
-            id=0, states=job.states, reason=job.reason, description=job.description,
-            partitions=job.partitions, node_count=job.node_count, cpus=job.cpus, limit=job.limit,
-            gres=job.gres, job_gres=job.job_gres, features=job.features, node_cpus=job.node_cpus,
-            node_memory=job.node_memory, cpu_memory=job.cpu_memory, exit_code=job.exit_code,
-            gres_cpus=job.gres_cpus, gres_memory=job.gres_memory,
-        )  # fmt: skip
-        if job.wait_reason.row.may_fit_elsewhere:
-            request = replace(request, account=job.account, qos=job.qos)
-        if request not in self._judged:
-            self._judged[request] = wait_of(request, _JOB, self._cases, self._now)
-        wait, cause = self._judged[request], cause_of_hold(job, self._holds)
-        # Slurm would name the job's user, who does not know of the hold.
-        return wait if cause is None else replace(wait, text=str(cause), is_meant=False)
+    wait_facts = WaitFacts(
+        now=facts.now,
+        obstacles=facts.obstacles,
+        nodes=facts.nodes,
+        partition_states=facts.partition_states,
+        reservations=facts.reservations,
+        hides_nodes=NODES in facts.private,
+        fixed_arrays=fixed_arrays(facts.jobs) if arrays is None else arrays,
+    )
+    return Waits(situation_of(config, wait_facts))
 
 
 def _jobs_view(wait: Wait, jobs: Sequence[SlurmJob]) -> KeptView:
@@ -111,13 +90,10 @@ def _jobs_view(wait: Wait, jobs: Sequence[SlurmJob]) -> KeptView:
     tasks = f"{count} tasks of " if count > len(jobs) else ""
     subject = f"{tasks}{'job' if len(jobs) == 1 else 'jobs'} "
     held = "is held" if count == 1 else "are held"
-    text = f"{subject}{labels} {held if wait.fate is Fate.HELD else 'can never start'}: {wait.text}"
-    command = wait.command
-    if len(jobs) <= _MAX_NAMES:
-        # scancel refuses "12_[3-6],15" (22.05, measured). The other commands need commas.
-        job_names = [job.shell_label for job in jobs]
-        command = command.replace(f"scancel {_JOB}", f"scancel {' '.join(job_names)}")
-        command = command.replace(_JOB, ",".join(job_names))
+    reason = named(wait, jobs[0].shell_label if len(jobs) == 1 else "JOBID").text
+    text = f"{subject}{labels} {held if wait.fate is Fate.HELD else 'can never start'}: {reason}"
+    job_names = [job.shell_label for job in jobs] if len(jobs) <= _MAX_NAMES else ["JOBID"]
+    command = named_command(wait, job_names)
     return KeptView(
         kind="job", names=labels, count=count, text=text, do=command, stuck=not wait.is_meant
     )
@@ -218,25 +194,3 @@ def _suspend_key(facts: Facts, name: str, partition: str) -> str:
 
 def _is_up(node: SlurmNode) -> bool:
     return phase(node) is Phase.UP
-
-
-def pool_cases(config: Config) -> tuple[PoolCase, ...]:
-    """Return all pools, each with the bounds that a job must fit."""
-    return tuple(_cases(config))
-
-
-def _cases(config: Config) -> Iterator[PoolCase]:
-    cloud_max = cache(lambda cloud: max_cloud_nodes(config, config.cloud(cloud)))
-    for pool in domain_pools(config, expand):
-        cloud = config.cloud(pool.cloud)
-        access = config.who_of(cloud)
-        yield PoolCase(
-            pool=pool,
-            partition=cloud.partition_name,
-            accounts=access.accounts,
-            qos=access.qos,
-            max_time=access.max_time,
-            interactive=True,
-            most=max_pool_nodes(config, pool),
-            cloud_most=cloud_max(pool.cloud),
-        )

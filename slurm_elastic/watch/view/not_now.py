@@ -15,8 +15,6 @@ from slurm_elastic.model.exclusion import CAPACITY, OPERATOR, POLICY, Exclusion
 from slurm_elastic.watch import causes
 from slurm_elastic.watch.view.next_action import (
     BOOTING,
-    DOWN,
-    DRAINED,
     HELD,
     IDLE,
     IN_USE,
@@ -27,7 +25,6 @@ from slurm_elastic.watch.view.rows import BreakerView, CoolDownView, Facts, Hold
 # A later row replaces an earlier one of the same node, so the strongest kind comes last.
 _WEAKEST_FIRST = (CAPACITY, POLICY, OPERATOR)
 _USED = frozenset({IN_USE, IDLE, BOOTING})
-_STARTS_NO_JOB = frozenset({IN_USE, BOOTING, HELD, DOWN, DRAINED})
 
 
 def strongest_holds(holds: Iterable[Exclusion]) -> dict[str, Exclusion]:
@@ -75,11 +72,6 @@ def shut_reason(pool: Pool, state_of: Mapping[str, str], holds: Iterable[Exclusi
         return ""
     strongest = max(barred, key=lambda hold: _WEAKEST_FIRST.index(hold.kind), default=None)
     return "" if strongest is None else str(strongest.cause)
-
-
-def is_full(pool: Pool, state_of: Mapping[str, str]) -> bool:
-    """Return whether each of the pool's nodes has jobs or is out of service."""
-    return all(state_of.get(node) in _STARTS_NO_JOB for node in pool.nodes)
 
 
 def cool_down(exclusion: Exclusion, now: float) -> CoolDownView:

@@ -12,14 +12,11 @@ from slurm_elastic.base.billing import billed_dollars
 from slurm_elastic.base.hostlist import compress, expand
 from slurm_elastic.config import Config, domain_pools
 from slurm_elastic.features.job_costs import JobCost
-from slurm_elastic.model.cluster import Location
 from slurm_elastic.model.memory import ChargedRun
 from slurm_elastic.model.slurm import SlurmJob
-from slurm_elastic.model.slurm_words.rows import Fate
-from slurm_elastic.policies.launch.waiting import is_counted
+from slurm_elastic.policies.waits.wait import Waits
 from slurm_elastic.watch.view import StatusView
 from slurm_elastic.watch.view.job_saves import JobSaves
-from slurm_elastic.watch.view.kept import Waits
 from slurm_elastic.watch.view.own_jobs import ENDED, RUNS, WAITS, OwnJob, StartForecast
 
 _ORDER = (RUNS, WAITS, ENDED)
@@ -29,18 +26,17 @@ class OwnJobsReading(Struct, frozen=True, kw_only=True):
     """The sources of the rows.
 
     ``jobs``: the user's jobs that Slurm has. ``runs``: the user's runs on machines of ours, some of
-    jobs that Slurm no longer has. ``costs``, ``rates`` ($/h now), ``starts``: by job. ``retry_at``:
-    by pool. ``barred``: by job, why its account or user gets no machine of a public cloud.
+    jobs that Slurm no longer has. ``costs``, ``rates`` ($/h now), ``starts``: by job. ``waits``:
+    answers why jobs wait.
     """
 
     now: float
+    waits: Waits
     jobs: Sequence[SlurmJob] = ()
     runs: Sequence[ChargedRun] = ()
     costs: Mapping[int, JobCost] = field(default_factory=dict)
     rates: Mapping[int, float] = field(default_factory=dict)
     starts: Mapping[int, StartForecast] = field(default_factory=dict)
-    retry_at: Mapping[str, float] = field(default_factory=dict)
-    barred: Mapping[int, str] = field(default_factory=dict)
 
 
 def own_job_rows(config: Config, reading: OwnJobsReading, view: StatusView) -> list[OwnJob]:
@@ -65,14 +61,7 @@ class _Rows:
         self._cloud_of = {n: p.cloud for p in domain_pools(config, expand) for n in p.nodes}
         has_error = view.checkpoints_error is not None
         self._saves = JobSaves(config, view.checkpoints, reading.now, has_error=has_error)
-        self._waits = Waits(config, reading.now)
-        self._shut: defaultdict[str, list[tuple[str, str]]] = defaultdict(list)
-        partition_of = {cloud.name: cloud.partition_name for cloud in config.clouds}
-        for pool in view.pools:
-            self._shut[partition_of[pool.cloud]].append((pool.name, pool.shut))
-        self._public = {
-            cloud.partition_name for cloud in config.clouds if cloud.location is Location.PUBLIC
-        }
+        self._waits = reading.waits
 
     def of_slurm(self) -> Iterator[OwnJob]:
         for job in self._reading.jobs:
@@ -120,43 +109,18 @@ class _Rows:
         reading, wait = self._reading, self._waits.of(job)
         start = reading.starts.get(job.id)
         micro = reading.costs.get(job.id, JobCost()).micro
-        stuck = wait.fate is not Fate.STARTS
-        shut = [] if stuck or not is_counted(job, reading.now) else self._shut_partitions(job)
-        reason = wait.text
-        if stuck:
-            reason = f"{'is held' if wait.fate is Fate.HELD else 'can never start'}: {wait.text}"
-        elif texts := list(dict.fromkeys(text for _, text in shut)):
-            # If nodes of the site or another cloud may still serve it, Slurm's reason comes first.
-            ours_only = {name for name, _ in shut} == set(job.partitions)
-            reason = "; ".join(texts if ours_only else (wait.text, *texts))
         save = self._saves.of(job)
         has_run = save.number is not None or job.restarts > 0
         at_most = None
         if start is not None and start.high is not None and job.limit is not None:
             at_most = micro + round(start.high * 1e6) * job.tasks
         return self._row(
-            job, WAITS, start=start, reason=reason, advice=wait.command, stuck=stuck,
+            job, WAITS, start=start, reason=wait.reason, advice=wait.command, stuck=wait.is_stuck,
             # The start of a held job depends on its release, so its begin time promises nothing.
             begin=job.begin if job.begin > reading.now and not job.is_held else 0.0,
-            at_most=at_most, retry_at=self._retry_at(shut), save=save if has_run else None,
+            at_most=at_most, retry_at=wait.retry_at if wait.obstacles else None,
+            save=save if has_run else None,
         )  # fmt: skip
-
-    def _shut_partitions(self, job: SlurmJob) -> list[tuple[str, str]]:
-        """The partitions of the job of which no pool starts machines, each with the reason."""
-        shut: list[tuple[str, str]] = []
-        barred = self._reading.barred.get(job.id, "")
-        for name in job.partitions:
-            pools = self._shut.get(name, [])
-            if barred and name in self._public:
-                shut.append((name, barred))
-            elif pools and all(reason for _, reason in pools):
-                shut += [(name, reason) for _, reason in pools]
-        return shut
-
-    def _retry_at(self, shut: Sequence[tuple[str, str]]) -> float | None:
-        pools = [pool for name in {name for name, _ in shut} for pool, _ in self._shut[name]]
-        times = [self._reading.retry_at[pool] for pool in pools if pool in self._reading.retry_at]
-        return min(times, default=None)
 
 
 def _of_ledger(config: Config, reading: OwnJobsReading) -> Iterator[OwnJob]:

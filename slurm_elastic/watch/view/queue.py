@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Collection, Mapping, Sequence
-from typing import Protocol
+from collections.abc import Collection, Mapping, Sequence
 
 from msgspec import Struct, field
 
 from slurm_elastic.base.hostlist import compress
 from slurm_elastic.model.slurm import BOOTS, ON_NODES, SlurmJob, SlurmNode
 from slurm_elastic.model.slurm_words.rows import Actor, Fate
-from slurm_elastic.policies.launch.stuck import Wait
 from slurm_elastic.policies.launch.waiting import is_counted
+from slurm_elastic.policies.waits.wait import Wait, Waits
 from slurm_elastic.watch.view.next_action import BOOTING, DOWN, HELD, IDLE, IN_USE, node_states
 
 MAX_WAITING_ROWS = 200  # rows of waiting jobs; a page has no room for more
@@ -72,26 +71,6 @@ class QueueView(Struct, frozen=True, kw_only=True, rename={"oldest": "oldest_s"}
     booting: int = 0
 
 
-class Shut(Protocol):
-    """Says for which jobs no pool of ours starts machines."""
-
-    def shut_for(self, job: SlurmJob) -> str:
-        """Return why no node at all may start the job now; "" if any node may start it."""
-        ...
-
-    def no_machine_for(self, job: SlurmJob) -> str:
-        """Return why our pools start no machine for the job now, and what else may start it."""
-        ...
-
-    def only_site_nodes(self, job: SlurmJob) -> bool:
-        """Return whether only nodes of the site may start the job now."""
-        ...
-
-    def only_busy_nodes(self, job: SlurmJob) -> bool:
-        """Return whether no pool starts a machine now, and other pools of the job are full."""
-        ...
-
-
 class SiteNodesView(Struct, frozen=True, kw_only=True):
     """The site's own nodes, which are in no pool. ``states`` counts them by state."""
 
@@ -100,19 +79,14 @@ class SiteNodesView(Struct, frozen=True, kw_only=True):
     states: dict[str, int]
 
 
-def queue_view(
-    jobs: Sequence[SlurmJob],
-    now: float,
-    wait_of: Callable[[SlurmJob], Wait],
-    shut: Shut,
-) -> QueueView:
+def queue_view(jobs: Sequence[SlurmJob], now: float, waits: Waits) -> QueueView:
     """Make the view of the queue from ``jobs``, whose submissions are since when they wait."""
     waiting = [job for job in jobs if "PENDING" in job.states]
     reasons: Counter[str] = Counter()
     waits_for: Counter[str] = Counter()
     for job in waiting:
         reasons[job.reason or "None"] += job.tasks
-        waits_for[_phrase(job, now, wait_of(job), shut)] += job.tasks
+        waits_for[_phrase(job, now, waits.shared(job))] += job.tasks
     since = min((job.submit for job in waiting if job.submit), default=None)
     longest_first = sorted(waiting, key=lambda job: (job.submit or now, job.id))
     return QueueView(
@@ -120,36 +94,36 @@ def queue_view(
         waiting=sum(job.tasks for job in waiting),
         oldest=None if since is None else max(now - since, 0.0),
         reasons=dict(reasons.most_common()),
-        jobs=tuple(
-            _waiting(job, now, wait_of(job), shut.no_machine_for(job))
-            for job in longest_first[:MAX_WAITING_ROWS]
-        ),
+        jobs=tuple(_waiting(job, now, waits.of(job)) for job in longest_first[:MAX_WAITING_ROWS]),
         waits_for=dict(waits_for.most_common()),
         booting=sum(BOOTS in job.states for job in jobs),
     )
 
 
-def _phrase(job: SlurmJob, now: float, wait: Wait, shut: Shut) -> str:
+def _phrase(job: SlurmJob, now: float, wait: Wait) -> str:
     """The reason why the job waits, in a few words."""
-    if wait.fate is not Fate.STARTS:
+    if wait.is_stuck:
         return NEVER if wait.fate is Fate.NEVER else _HELD
-    if shut.shut_for(job):
+    if wait.waits_for_us_alone and wait.is_ours_only:
         return _NO_MACHINE
+    if wait.waits_for_us_alone and not wait.is_busy:
+        return _SITE_NODES
+    if wait.obstacles:
+        return _BUSY_NODES
     if is_counted(job, now):
-        if shut.only_site_nodes(job):
-            return _SITE_NODES
-        return _BUSY_NODES if shut.only_busy_nodes(job) else FREE_NODES
+        return FREE_NODES
     if job.wait_reason.row.actor is Actor.SITE:
         return _LIMITS
     return job.wait_reason.row.waits_for or _OTHER
 
 
-def _waiting(job: SlurmJob, now: float, wait: Wait, shut: str) -> WaitingView:
+def _waiting(job: SlurmJob, now: float, wait: Wait) -> WaitingView:
     return WaitingView(
         id=job.id, name=job.name, user=job.user, account=job.account, partitions=job.partitions,
         tasks=job.tasks, nodes=job.node_count, cpus=job.cpus, reason=job.reason,
-        age=max(now - job.submit, 0.0) if job.submit else None, why=shut,
-        label=job.label, wait=wait.text, stuck=wait.fate is not Fate.STARTS,
+        age=max(now - job.submit, 0.0) if job.submit else None,
+        why="; ".join(filter(None, (wait.obstacle_text, wait.other_nodes))),
+        label=job.label, wait=wait.text, stuck=wait.is_stuck,
     )  # fmt: skip
 
 

@@ -14,11 +14,11 @@ from msgspec import Struct, field
 
 from slurm_elastic.model.directive import Directive
 from slurm_elastic.model.exclusion import Exclusion
-from slurm_elastic.model.job_holds import JobHold
 from slurm_elastic.model.memory import Health, Launch, Machine, UnhelpedJob
 from slurm_elastic.model.requeued_jobs import RequeuedJob
 from slurm_elastic.model.slurm import Reservation, SlurmJob, SlurmNode, SuspendExclusions
 from slurm_elastic.policies.money.bounds import Spent
+from slurm_elastic.policies.waits.situation import Obstacles
 from slurm_elastic.state.heartbeat import Mark, ServiceTrouble
 from slurm_elastic.watch.view.checkpoints import CheckpointFacts, CheckpointsView
 from slurm_elastic.watch.view.queue import QueueView, SiteNodesView
@@ -54,11 +54,10 @@ class Facts(Struct, frozen=True, kw_only=True):
     (``account:physics``). ``checkpoints`` is None if there are none, or if they could not be read
     (``checkpoints_error``). ``private``: the words of Slurm's PrivateData that hide something from
     this user. ``directives``: operators' orders that hold now or will hold. ``head`` is None with
-    one head. ``unhelped``: jobs that growth policies do not count. ``consoles``: by pool with a
-    breaker, the last console line of its last machine that did not register. ``requeued``: by job,
-    its last requeue by the daemon. ``job_holds``: by job, why the daemon held it last.
-    ``reservations``, ``partition_states`` and ``suspend_exclusions`` are Slurm's, empty if it did
-    not answer.
+    one head. ``obstacles``: why jobs get no machine now. ``consoles``: by pool with a breaker, the
+    last console line of its last machine that did not register. ``requeued``: by job, its last
+    requeue by the daemon. ``reservations``, ``partition_states`` and ``suspend_exclusions`` are
+    Slurm's, empty if it did not answer.
     """
 
     now: float
@@ -88,10 +87,9 @@ class Facts(Struct, frozen=True, kw_only=True):
     reservations: Sequence[Reservation] = ()
     partition_states: Mapping[str, str] = field(default_factory=dict)
     suspend_exclusions: SuspendExclusions = field(default_factory=SuspendExclusions)
-    unhelped: Sequence[UnhelpedJob] = ()
+    obstacles: Obstacles = Obstacles()
     consoles: Mapping[str, str] = field(default_factory=dict)
     requeued: Mapping[int, RequeuedJob] = field(default_factory=dict)
-    job_holds: Mapping[int, JobHold] = field(default_factory=dict)
 
 
 class AttentionLevel(StrEnum):

@@ -4,16 +4,21 @@ from __future__ import annotations
 
 from typing import Any
 
+from msgspec.structs import replace
+
 from slurm_elastic.cli import explain
-from slurm_elastic.config import fresh
+from slurm_elastic.config import Config, fresh
 from slurm_elastic.config.fresh import FreshConfig
 from slurm_elastic.features import cost_sums
 from slurm_elastic.model import requeued_jobs
 from slurm_elastic.policies.launch import trial
 from slurm_elastic.policies.nodes import kept_nodes
-from slurm_elastic.watch import view
+from slurm_elastic.policies.waits import wait
 from slurm_elastic.watch.doctor import bursting
 from slurm_elastic.watch.door import own_jobs
+from slurm_elastic.watch.view import StatusView
+from slurm_elastic.watch.view.own_job_rows import OwnJobsReading
+from slurm_elastic.watch.view.own_jobs import WAITS, OwnJob
 from slurm_elastic.watch.watchdog import Watchdog
 from tests.chaos.defects.registry import found_by
 from tests.chaos.rewriting import rewrite
@@ -74,7 +79,8 @@ def a_wait_begins_at_each_requeue(_stage: Any) -> None:
 )
 def plain_jobs_are_not_told_why_no_cloud_serves_them(_stage: Any) -> None:
     """Slurm's reason for the last partition stands in its place."""
-    view._Join.no_machine_for = view._Join.shut_for  # type: ignore[method-assign]
+    passing = ("predicates <= OURS | PASSING.keys()", "predicates <= OURS")
+    rewrite(wait._obstacles, passing)
 
 
 @found_by(
@@ -105,3 +111,34 @@ def failed_boots_are_normal_costs(_stage: Any) -> None:
 def a_job_starts_now_that_slurm_has_refused(_stage: Any) -> None:
     """The forecast counts processors alone."""
     own_jobs._is_refuted = lambda *_: False
+
+
+@found_by("tests/cli/test_same_wait.py::test_all_screens_say_the_same_of_a_job_that_waits[300]")
+def own_jobs_are_judged_by_holds_alone(_stage: Any) -> None:
+    """mine knows only the nodes that are held, and explain the whole ledger."""
+    rows_of = own_jobs.own_job_rows
+
+    def rows(config: Config, reading: OwnJobsReading, view: StatusView) -> list[OwnJob]:
+        made = rows_of(config, reading, view)
+        return [
+            replace(row, reason=_by_holds(config, view, row)) if _waits_freely(row) else row
+            for row in made
+        ]
+
+    def _waits_freely(row: OwnJob) -> bool:
+        return row.state == WAITS and not row.stuck
+
+    own_jobs.own_job_rows = rows
+
+
+def _by_holds(config: Config, view: StatusView, row: OwnJob) -> str:
+    """The reasons of the pools whose nodes are all held, in place of the pools' obstacles."""
+    partition_of = {cloud.name: cloud.partition_name for cloud in config.clouds}
+    held: dict[str, list[str]] = {}
+    for pool in view.pools:
+        held.setdefault(partition_of[pool.cloud], []).append(pool.shut)
+    shut = {name: held[name] for name in row.partitions if name in held and all(held[name])}
+    texts = list(dict.fromkeys(reason for reasons in shut.values() for reason in reasons))
+    if set(shut) == set(row.partitions):
+        return "; ".join(texts)
+    return "; ".join(("Resources: it waits for nodes that are busy, or on their way", *texts))

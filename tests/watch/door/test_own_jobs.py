@@ -24,6 +24,7 @@ from slurm_elastic.base.errors import SlurmError
 from slurm_elastic.base.unixsocket import Peer
 from slurm_elastic.cli import mine
 from slurm_elastic.config import Config, configfile
+from slurm_elastic.features import closed_pools
 from slurm_elastic.features.cost_keys import By
 from slurm_elastic.model.causes import Quoted
 from slurm_elastic.model.directive import Directive, Pause
@@ -31,6 +32,7 @@ from slurm_elastic.model.exclusion import CAPACITY, Exclusion
 from slurm_elastic.model.memory import ChargedRun
 from slurm_elastic.model.slurm import SlurmJob, SlurmNode
 from slurm_elastic.policies.money.account_budgets import Overdrawn
+from slurm_elastic.policies.nodes.node_reasons import HOLD_MARK
 from slurm_elastic.slurm.client.fake import FakeSlurm
 from slurm_elastic.state import statedir
 from slurm_elastic.state.ledger import Ledger
@@ -39,7 +41,7 @@ from slurm_elastic.watch.door.answers import DoorAnswers
 from slurm_elastic.watch.door.questions import CostAsk, DoorAnswer, OwnJobsAsk
 from slurm_elastic.watch.door.records import read_costs, read_facts
 from slurm_elastic.watch.door.server import Door
-from slurm_elastic.watch.door.visibility import Viewer
+from slurm_elastic.watch.door.visibility import Viewer, seen_facts
 from slurm_elastic.watch.view.own_jobs import MAX_ROWS, OwnJob, OwnJobs
 
 NOBODY, BEN = 65534, 1001
@@ -258,7 +260,9 @@ def test_the_begin_time_of_a_held_job_is_no_expected_start(site: Site) -> None:
 def _sold_out(*jobs: SlurmJob) -> FakeSlurm:
     """The nodes as slurm-elasticd keeps them from Slurm while no offer has room."""
     nodes = [
-        replace(node, states=node.states | {"DRAIN"}) if "CLOUD" in node.states else node
+        replace(node, states=node.states | {"DRAIN"}, reason=f"{HOLD_MARK}aws is sold out")
+        if "CLOUD" in node.states
+        else node
         for node in NODES.values()
     ]
     return FakeSlurm(nodes=nodes, jobs=jobs)
@@ -270,6 +274,9 @@ def _with(site: Site, *jobs: SlurmJob) -> Site:
 
 
 def test_a_sold_out_cloud_is_the_reason_with_the_time_of_the_next_try(site: Site) -> None:
+    # Without these, nobody may use the cloud, and that would be the reason.
+    caps = "allow: {accounts: [physics]}\nlimits: {dollars_per_hour: 50}\n"
+    site.file.write_text(site.file.read_text() + caps)
     for number in range(1, 9):
         site.ledger.exclusions.add(
             Exclusion(kind=CAPACITY, scope=f"pub{number}", pool="burst", since=NOW - 60,
@@ -277,7 +284,8 @@ def test_a_sold_out_cloud_is_the_reason_with_the_time_of_the_next_try(site: Site
         )  # fmt: skip
     site.slurm = _sold_out(job(21, "PENDING", reason="Resources"))
     row = site.jobs()[21]
-    assert (row.reason, row.retry_at) == ("aws is sold out", NOW + 300)
+    sold_out = "aws: 8 of its 8 nodes take no jobs: aws is sold out"
+    assert (row.reason, row.retry_at) == (sold_out, NOW + 300)
     assert row.start is None
     paused = Directive(
         word=Pause(scope="cloud:aws"), who="root", since=NOW - 60, starts=NOW - 60, until=NOW + 3600
@@ -286,7 +294,7 @@ def test_a_sold_out_cloud_is_the_reason_with_the_time_of_the_next_try(site: Site
     assert site.jobs()[21].retry_at is None, "nobody asks a paused cloud when the hold is over"
     site.ledger.directives.end(order.number)
     site.slurm = _sold_out(job(21, "PENDING", reason="Resources", partitions=("batch", "aws")))
-    assert site.jobs()[21].reason.endswith("; aws is sold out")
+    assert site.jobs()[21].reason.endswith(f"; {sold_out}")
     site.private("nodes")
     assert "sold out" not in site.jobs()[21].reason
 
@@ -411,7 +419,8 @@ def rows_of(site: Site, *hidden: str) -> dict[int, OwnJob]:
     viewer = Viewer.of(NOBODY, hidden, site.slurm.jobs(ended=True))
     subject = own_jobs.subject_of(ask, NOBODY, "nobody", viewer)
     reading = own_jobs.slurm_reading(site.config, site.slurm, NOW)
-    narrowed = own_jobs.narrowed(reading, read_facts(site.config, NOW), subject)
+    facts = seen_facts(read_facts(site.config, NOW), viewer)
+    narrowed = own_jobs.narrowed(reading, facts, subject)
     document = own_jobs.read_own_jobs(site.config, ask, subject, *narrowed)
     return {row.id: row for row in document.jobs}
 
@@ -420,7 +429,7 @@ def test_a_job_over_its_budget_starts_on_own_nodes_alone(
     site: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     spent = Overdrawn(until=NOW + 3600, cause=Quoted(text="user nobody has spent $5 of $5"))
-    monkeypatch.setattr(own_jobs, "find_barred_payers", lambda *_: {"user:nobody": spent})
+    monkeypatch.setattr(closed_pools, "find_barred_payers", lambda *_: {"user:nobody": spent})
     _with(
         site,
         job(21, "PENDING", reason="Resources"),
@@ -429,8 +438,8 @@ def test_a_job_over_its_budget_starts_on_own_nodes_alone(
     )
     rows = rows_of(site)
     assert rows[23].start is None, "Slurm has looked, and did not start it now"
-    assert (rows[21].reason, rows[21].start) == ("user nobody has spent $5 of $5", None)
-    assert rows[22].reason.endswith("; user nobody has spent $5 of $5")
+    assert (rows[21].reason, rows[21].start) == ("aws: user nobody has spent $5 of $5", None)
+    assert rows[22].reason.endswith("; aws: user nobody has spent $5 of $5")
     assert rows[22].start is not None
     assert rows[22].start.partition == "batch"
     assert "spent" not in rows_of(site, "usage")[21].reason, "PrivateData hides money"

@@ -40,7 +40,7 @@ def questions() -> Iterator[Mapping[str, object]]:
             yield PRICE | {"job": JOB | {key: value}}
         for key in ("save", "limits", "unknown"):
             yield PRICE | {key: value}
-        for key in ("about", "name", "nodes", "account", "user", "wants"):
+        for key in ("about", "name", "nodes", "begin", "end"):
             for about in ("job", "node", "pool"):
                 yield CHAIN | {"about": about} | {key: value}
         for key in ("by", "since", "until", "share_unused"):

@@ -16,6 +16,7 @@ from slurm_elastic.model.memory import ChargedRun, UnhelpedJob
 from slurm_elastic.model.slurm import SlurmJob
 from slurm_elastic.policies.launch.pool_order import PoolTerms
 from slurm_elastic.policies.money.bounds import Spent
+from slurm_elastic.policies.waits.situation import Obstacles
 from slurm_elastic.state.ledger import Decision
 from slurm_elastic.watch.door.questions import Chain, ChainAsk
 from slurm_elastic.watch.door.records import read_chain, read_facts
@@ -42,7 +43,7 @@ JOBS = (
 
 BY_RIGHTS = {
     "spent", "payers", "directives", "holds", "machines", "open_launches", "checkpoints", "private",
-    "unhelped", "consoles", "requeued", "job_holds",
+    "obstacles", "consoles", "requeued",
 }  # fmt: skip
 FOR_ALL = {
     "now", "nodes", "jobs", "slurm_error", "ledger_error", "stopped", "cool_downs", "breakers",
@@ -69,7 +70,9 @@ def facts(tmp_path: Path) -> Facts:
         found,
         checkpoints=memory,
         payers={"account:physics": Spent(day=1.0, month=2.0)},
-        job_holds={job: JobHold(at=NOW, cause=Quoted(text="x")) for job in (41, 42)},
+        obstacles=Obstacles(
+            job_holds={job: JobHold(at=NOW, cause=Quoted(text="x")) for job in (41, 42)}
+        ),
     )
 
 
@@ -85,7 +88,7 @@ def test_private_jobs_hide_others_jobs_and_not_the_machines(facts: Facts) -> Non
     assert not any(m.accounts for m in seen.machines)
     assert seen.checkpoints is not None
     assert [r.run.job for r in seen.checkpoints.migrations] == [41]
-    assert list(seen.job_holds) == [41]
+    assert list(seen.obstacles.job_holds) == [41]
     assert seen.private == ("jobs",)
     assert "PrivateData=jobs" in private_note(seen.private)
 
@@ -115,7 +118,7 @@ def test_a_users_own_job_is_told_and_anothers_is_not(tmp_path: Path) -> None:
     own, other = ChainAsk(about="job", name="42"), ChainAsk(about="job", name="41")
     assert refusal(own, viewer(BOB, "jobs")) == ""
     assert "job 41 is not one of your jobs" in refusal(other, viewer(BOB, "jobs"))
-    unsubmitted = ChainAsk(about="job", name="0", wants=1)
+    unsubmitted = ChainAsk(about="job", name="0")
     assert refusal(unsubmitted, viewer(BOB, "jobs")) == "", "price asks what stops the pools"
     assert "job 7 is not one of your jobs" in refusal(
         ChainAsk(about="job", name="7"), viewer(BOB, "jobs")
@@ -145,10 +148,12 @@ def test_a_decision_on_several_jobs_keeps_the_users_own_alone() -> None:
 
 def test_jobs_that_growth_does_not_count_are_shown_by_rights(facts: Facts) -> None:
     rows = tuple(UnhelpedJob(job=n, asks="", since=T0, nodes=("pub1",)) for n in (41, 42))
-    found = msgspec.structs.replace(facts, unhelped=rows)
-    assert seen_facts(found, viewer(BOB)).unhelped == rows
-    assert seen_facts(found, viewer(BOB, "jobs")).unhelped == rows[1:]
-    (own,) = seen_chain(Chain(unhelped=rows), viewer(BOB, "jobs", "nodes")).unhelped
+    obstacles = Obstacles(unhelped=rows)
+    found = msgspec.structs.replace(facts, obstacles=obstacles)
+    assert seen_facts(found, viewer(BOB)).obstacles.unhelped == rows
+    assert seen_facts(found, viewer(BOB, "jobs")).obstacles.unhelped == rows[1:]
+    chain = seen_chain(Chain(obstacles=obstacles), viewer(BOB, "jobs", "nodes"))
+    (own,) = chain.obstacles.unhelped
     assert (own.job, own.nodes) == (42, ())
 
 

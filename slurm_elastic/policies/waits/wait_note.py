@@ -1,36 +1,21 @@
 """The note on a job about why it waits for us, and which notes to change. Pure.
 
-``explain`` shows the same sentence: the first failing predicate of each pool that the job lists.
+All screens show the same obstacles.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping
 
 from msgspec import Struct
-from msgspec.structs import replace
 
 from slurm_elastic.base.hostlist import compress
 from slurm_elastic.base.one_line import one_line
 from slurm_elastic.base.units import utc_minute
 from slurm_elastic.model.memory import Machine
 from slurm_elastic.policies.launch.grouping import generalised
-from slurm_elastic.policies.launch.verdict import Verdict, grouped
+from slurm_elastic.policies.waits.wait import Wait
 
-OURS = frozenset({"bound", "unhelped", "health"})
-"""Predicates that fail because of us or of the clouds: the job waits for them to pass."""
-HEALTH = "health"
-MISFITS = frozenset({"time", "features", "gres", "cpus", "memory", "size"})
-"""Predicates that fail for ever: such a pool does not count."""
-PASSING = {
-    "in use": "nodes in use",
-    "reserved": "nodes reserved",
-    "partition state": "partition closed",
-}
-"""Short words for predicates that fail because other jobs or the site keep the pool from the job.
-If only such predicates fail, the job does not wait for us. The words show no figures, so that pools
-of a cloud share one sentence.
-"""
 _BOOT_START = "its machines boot since "
 MAX_LENGTH = 360
 """Characters of all sentences of a note."""
@@ -38,31 +23,15 @@ REFRESH_S = 600.0
 """Seconds until a note is written again of which only figures or times have changed."""
 
 
-def wait_note(
-    verdicts: Sequence[Verdict], retry_at: Mapping[str, float], *, hides_nodes: bool = False
-) -> str:
-    """Return why the job waits for us; "" if it waits for something else.
-
-    A job waits for us if a pool fails because of us, and no pool could start it now: it usually
-    lists a full own cloud beside a public one that is sold out, paused or limited.
-    ``verdicts``: of the pools whose partition the job lists. ``retry_at``: by pool, when its
-    sold-out cloud is asked again (Unix time). ``hides_nodes``: the site shows users no nodes.
-    """
-    fitting = [verdict for verdict in verdicts if verdict.predicate not in MISFITS]
-    predicates = {verdict.predicate for verdict in fitting}
-    if predicates.isdisjoint(OURS) or not predicates <= OURS | PASSING.keys():
-        return ""
-    short = PASSING | {HEALTH: "its nodes take no jobs"} if hides_nodes else PASSING
-    groups = grouped([replace(v, reason=short.get(v.predicate, v.reason)) for v in fitting])
-    clouds = [cloud for cloud, _, _ in groups]
-    sentences = []
-    for cloud, pools, reason in groups:
-        whose = cloud if clouds.count(cloud) == 1 else f"{cloud} ({', '.join(pools)})"
-        sentences.append(f"{whose}: {one_line(reason, MAX_LENGTH // len(groups))}")
-    held_pools = {verdict.pool for verdict in fitting if verdict.predicate == HEALTH}
-    times = [retry_at[pool] for pool in held_pools & retry_at.keys()]
-    next_try = [f"next try {utc_minute(min(times))}"] if times else []
-    return "; ".join([*sentences, *next_try])
+def wait_note(wait: Wait) -> str:
+    """Return why the job waits for us; "" if it waits for something else."""
+    obstacles = wait.named_obstacles()
+    sentences = [
+        f"{name}: {one_line(reason, MAX_LENGTH // len(obstacles))}" for name, reason in obstacles
+    ]
+    if obstacles and wait.retry_at is not None:
+        sentences.append(f"next try {utc_minute(wait.retry_at)}")
+    return "; ".join(sentences)
 
 
 def boot_note(nodes: Collection[str], machines: Iterable[Machine]) -> str:
