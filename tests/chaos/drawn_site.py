@@ -299,6 +299,6 @@ def calm(config: Config, timings: Timings) -> Config:
 
 def _calm_cloud(cloud: CloudSettings) -> CloudSettings:
     return replace(
-        cloud, limits=Limits(dollars_per_hour=1000.0), policies=CloudPolicies(), allow=None,
+        cloud, limits=Limits(dollars_per_hour=1e6), policies=CloudPolicies(), allow=None,
         max_booting=None, suspend_time=None, resume_timeout=None, suspend_timeout=None,
     )  # fmt: skip
