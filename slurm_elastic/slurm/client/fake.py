@@ -40,6 +40,7 @@ class FakeSlurm:
         self._nodes = {node.name: node for node in nodes}
         self._jobs = {job.id: job for job in jobs}
         self._version = version
+        self._limit_ends: dict[int, float | None] = {}
         self.calls: Counter[str] = Counter()
         self.updates: list[tuple[str, Mapping[str, Any]]] = []
         self.fail_next: deque[Exception] = deque()
@@ -133,7 +134,7 @@ class FakeSlurm:
             )
             for name in names:
                 node = msgspec.structs.replace(self._existing(name), **address_field(address))
-                self._nodes[name] = node_after(node, state, reason)
+                self._nodes[name] = node_after(node, state, reason, self.clock())
 
     def set_weights(self, weights: Mapping[str, int]) -> None:
         with self._lock:
@@ -160,8 +161,11 @@ class FakeSlurm:
                 nodes=(),
                 restarts=old.restarts + 1,
                 suspended=0.0,
+                limit_ends_at=0.0,
+                allocated="",
                 reason=requeued_for(old),
                 start=self.clock() + 121,
+                eligible=self.clock() + 121,
             )
 
     def _requeueable_job(self, job: int) -> SlurmJob:
@@ -177,7 +181,11 @@ class FakeSlurm:
         with self._lock:
             self._command("start_now", job=job)
             self._jobs[job] = msgspec.structs.replace(
-                self._existing_job(job), reason="None", start=0.0, eligible=0.0
+                self._existing_job(job),
+                reason="None",
+                description="",
+                start=0.0,
+                eligible=self.clock(),
             )
 
     def change_pending(
@@ -200,8 +208,9 @@ class FakeSlurm:
         fields: dict[str, Any] = {"partitions": tuple(partitions)} if partitions else {}
         if begin_in is not None:
             later = begin_in > 0
-            fields["start"] = fields["eligible"] = self.clock() + begin_in if later else 0.0
-            fields["reason"] = "BeginTime" if later else "None"
+            fields["start"] = self.clock() + begin_in if later else 0.0
+            fields["eligible"] = self.clock() + max(begin_in, 0.0)
+            fields["reason"], fields["description"] = "BeginTime" if later else "None", ""
         if "PENDING" in job.states:
             self._jobs[job.id] = msgspec.structs.replace(job, **fields)
 
@@ -256,15 +265,18 @@ class FakeSlurm:
         """Hold the job: the reason says so, and its priority is 0."""
         with self._lock:
             self._command("hold", job=job)
-            held = {"reason": "JobHeldUser", "priority": 0, "eligible": 0.0}
+            held = {
+                "reason": "JobHeldUser", "description": "", "priority": 0, "eligible": 0.0,
+            }  # fmt: skip
             self._jobs[job] = msgspec.structs.replace(self._existing_job(job), **held)
 
     def release(self, job: int) -> None:
-        """Clear the reason that holds the job."""
+        """Clear the reason that holds the job, and give it a priority again."""
         with self._lock:
             self._command("release", job=job)
+            old = self._existing_job(job)
             self._jobs[job] = msgspec.structs.replace(
-                self._existing_job(job), reason="None", description=""
+                old, reason="None", description="", priority=old.priority or 1
             )
 
     def suspend(self, job: int) -> None:
@@ -274,10 +286,15 @@ class FakeSlurm:
             old = self._existing_job(job)
             if old.is_suspended:
                 return
-            if "RUNNING" not in old.states:
+            if old.states.isdisjoint({"RUNNING", "CONFIGURING"}):
                 raise SlurmError(("scontrol", "suspend", str(job)), 1, "Job is not running")
+            self._limit_ends[job] = old.ends_at_latest
             self._jobs[job] = msgspec.structs.replace(
-                old, states=frozenset({"SUSPENDED"}), priority=0, suspended=self.clock()
+                old,
+                states=frozenset({"SUSPENDED"}),
+                priority=0,
+                suspended=self.clock(),
+                limit_ends_at=0.0,
             )
 
     def resume(self, job: int) -> None:
@@ -288,8 +305,19 @@ class FakeSlurm:
             if not old.is_suspended:
                 raise SlurmError(("scontrol", "resume", str(job)), 1, "Job is not suspended")
             self._jobs[job] = msgspec.structs.replace(
-                old, states=frozenset({"RUNNING"}), priority=1, suspended=0.0
+                old,
+                states=frozenset({"RUNNING"}),
+                priority=1,
+                suspended=0.0,
+                limit_ends_at=self._limit_after_suspension(old),
             )
+
+    def _limit_after_suspension(self, job: SlurmJob) -> float:
+        """When the time limit ends the job: the time that it was suspended does not count."""
+        ends_at = self._limit_ends.pop(job.id, None)
+        if ends_at is None:
+            return 0.0
+        return ends_at + (self.clock() - job.suspended if job.suspended else 0.0)
 
     def reservations(self) -> Sequence[Reservation]:
         """The reservations that a test has put into ``reserved``."""

@@ -11,6 +11,8 @@ from slurm_elastic.model.slurm import SlurmJob, SlurmNode
 POWER_STATES = frozenset(
     {"POWERED_DOWN", "POWERING_DOWN", "POWER_DOWN", "POWERING_UP", "POWER_UP", "NOT_RESPONDING"}
 )
+SLURM_USER = "slurm"
+"""The user in whose name our services change nodes."""
 BASE_STATES = frozenset({"IDLE", "ALLOCATED", "MIXED", "DOWN", "COMPLETING", "UNKNOWN"})
 
 
@@ -24,7 +26,13 @@ def address_field(address: str | None) -> dict[str, Any]:
     return {} if address is None else {"address": address}
 
 
-def node_after(node: SlurmNode, state: str | None, reason: str | None) -> SlurmNode:
+def with_reason(node: SlurmNode, reason: str, now: float) -> SlurmNode:
+    """The node with that reason, which SlurmUser has given now. "" clears the reason."""
+    user, reason_at = (SLURM_USER, now) if reason else ("", 0.0)
+    return msgspec.structs.replace(node, reason=reason, reason_user=user, reason_at=reason_at)
+
+
+def node_after(node: SlurmNode, state: str | None, reason: str | None, now: float) -> SlurmNode:
     """The node some time after ``scontrol update state=``, with the surprises of real Slurm:
     RESUME releases a drained node but leaves it powered down.
     """
@@ -46,5 +54,5 @@ def node_after(node: SlurmNode, state: str | None, reason: str | None) -> SlurmN
             states = (states - POWER_STATES - BASE_STATES - {"DRAIN"}) | {"IDLE", "POWERED_DOWN"}
         case "power_up":
             states = (states - POWER_STATES) | {"POWERING_UP"}
-    new_reason = node.reason if reason is None else reason
-    return msgspec.structs.replace(node, states=frozenset(states), reason=new_reason)
+    changed = msgspec.structs.replace(node, states=frozenset(states))
+    return changed if reason is None else with_reason(changed, reason, now)

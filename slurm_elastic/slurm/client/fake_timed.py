@@ -8,7 +8,7 @@ start time 121 s ahead. After ResumeTimeout a node that is powering up becomes D
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence, Set
 from typing import Any, ClassVar
 
 from msgspec import Struct
@@ -24,8 +24,10 @@ from slurm_elastic.slurm.client.fake_states import (
     POWER_STATES,
     address_field,
     requeued_for,
+    with_reason,
 )
 
+BUSY = frozenset({"ALLOCATED", "MIXED"})
 REQUEUE_HOLD_S = 121.0
 POWER_DOWN_LAG_S = 1.0
 
@@ -166,7 +168,7 @@ class TimedSlurm(FakeSlurm):
                 is_ignored = state == "IDLE" and name in refused
                 self._update(name, "" if is_ignored else (state or "").lower())
                 if reason is not None:
-                    self._nodes[name] = replace(self._nodes[name], reason=reason)
+                    self._nodes[name] = with_reason(self._nodes[name], reason, self.clock())
             # After the other nodes, which are resumed even so (22.05.8).
             if refused:
                 text = "slurm_update error: Invalid node state specified"
@@ -189,7 +191,7 @@ class TimedSlurm(FakeSlurm):
                 self._resume(node, state)
             # DOWN has no effect on a powering-up node (22.05.8).
             case "down" if phase(node) is not Phase.POWERING_UP:
-                self._fail(name, "", set())
+                self._fail(name, "", node.states & {"NOT_RESPONDING"}, last_busy=self.clock())
             case "power_up" if "POWERED_DOWN" in node.states:
                 self._power_up(node)
             case "power_down_force":
@@ -205,7 +207,10 @@ class TimedSlurm(FakeSlurm):
             states |= {"NOT_RESPONDING"}
         if is_down(node):
             states |= {"IDLE"}
-        self._nodes[node.name] = replace(node, states=states, reason="")
+        resumed = replace(node, states=states)
+        # From 24.11 on IDLE leaves the reason (measured).
+        keeps_reason = state == "idle" and self._version >= (24, 11)
+        self._nodes[node.name] = resumed if keeps_reason else with_reason(resumed, "", 0.0)
         if state == "idle" and phase(node) is Phase.UP:
             # slurmctld counts SuspendTime from now on (22.05.8).
             self._become(node.name, states=states, last_busy=self.clock())
@@ -221,8 +226,11 @@ class TimedSlurm(FakeSlurm):
         if is_busy(node):
             self._nodes[name] = replace(node, states=node.states | {"POWER_DOWN"})
         elif "POWERING_DOWN" not in node.states:
-            drain = node.states & {"DRAIN"}
-            self._become(name, states={"IDLE", "CLOUD", "POWER_DOWN", *flags, *drain})
+            # A node that is down stays so (22.05.8).
+            base = node.states & {"DOWN"} or {"IDLE"}
+            kept = node.states & ({"DRAIN", "NOT_RESPONDING"} if is_down(node) else {"DRAIN"})
+            states = {*base, "CLOUD", "POWER_DOWN", *flags, *kept}
+            self._become(name, states=states, **({"last_busy": self.clock()} if flags else {}))
 
     def _step_node(self, name: str) -> None:
         node, age = self._nodes[name], self.clock() - self._since[name]
@@ -241,16 +249,17 @@ class TimedSlurm(FakeSlurm):
 
     def _suspend(self, name: str) -> None:
         # This clears a DRAIN that came after the order to power down (22.05.8).
-        self._become(name, states={"IDLE", "CLOUD", "POWERING_DOWN"})
+        base = self._nodes[name].states & {"DOWN"} or {"IDLE"}
+        self._become(name, states={*base, "CLOUD", "POWERING_DOWN"})
         self._program("suspend", [name], {})
 
-    def _fail(self, name: str, reason: str, flags: set[str]) -> None:
+    def _fail(self, name: str, reason: str, flags: Set[str], **fields: float) -> None:
         node = self._nodes[name]
         self._requeue_jobs_of(name)
         states = ((node.states - BASE_STATES - POWER_STATES) | (node.states & {"POWERED_DOWN"})) | {
             "DOWN"
         }
-        self._become(name, states=states | flags, reason=node.reason or reason)
+        self._become(name, states=states | flags, reason=node.reason or reason, **fields)
 
     def _requeue_jobs_of(self, name: str) -> None:
         for job in list(self._jobs.values()):
@@ -267,16 +276,19 @@ class TimedSlurm(FakeSlurm):
             nodes=(),
             restarts=job.restarts + 1,
             suspended=0.0,
+            limit_ends_at=0.0,
+            allocated="",
             reason=requeued_for(job),
             start=self.clock() + REQUEUE_HOLD_S,
+            eligible=self.clock() + REQUEUE_HOLD_S,
         )
         for name in job.nodes:
             self._free(name)
 
     def _free(self, name: str) -> None:
         node = self._nodes[name]
-        if "ALLOCATED" in node.states:
-            states = (node.states - {"ALLOCATED"}) | {"IDLE"}
+        if node.states & BUSY:
+            states = (node.states - BUSY) | {"IDLE"}
             if phase(node) is Phase.UP:
                 self._become(name, states=states, last_busy=self.clock())
             else:
@@ -289,11 +301,21 @@ class TimedSlurm(FakeSlurm):
     def _schedule(self) -> None:
         now = self.clock()
         for job in sorted(self._jobs.values(), key=lambda j: j.id):
+            if job.start > now and "PENDING" in job.states and job.reason == "None":
+                self._jobs[job.id] = replace(job, reason="BeginTime")
             if job.id in self._wishes and job.start <= now and self._may_start(job):
                 nodes = self._nodes_for(job)
                 if nodes:
                     self._allocate(job, nodes)
         self._configure()
+
+    def _change_pending(
+        self, job: SlurmJob, partitions: Sequence[str], begin_in: float | None
+    ) -> None:
+        super()._change_pending(job, partitions, begin_in)
+        changed = self._jobs[job.id]
+        if changed.reason == "BeginTime":  # the scheduler says it, in its next round (22.05, 25.11)
+            self._jobs[job.id] = replace(changed, reason="None")
 
     def _may_start(self, job: SlurmJob) -> bool:
         """Whether nothing but nodes is missing."""
