@@ -130,7 +130,7 @@ def main() -> int:
     except Exception as error:  # noqa: BLE001 - the outcome names it
         stage.books.wrong("site", f"{type(error).__name__}: {error}")
         stage.note(traceback.format_exc())
-    if stage.books.wrongs:
+    if stage.books.wrongs and stage.has_begun:
         stage.note(state_of(stage))
     spent = processor_s()
     stage.close()

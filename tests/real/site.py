@@ -74,7 +74,10 @@ def document(seed: int) -> dict[str, Any]:
 
 
 def _allow_groups(who: dict[str, Any]) -> None:
-    """Slurm without a database knows neither accounts nor qualities of service: groups stand for them."""
+    """Slurm without a database knows neither accounts nor qualities of service: groups stand for them.
+    The site has no partition of its own.
+    """
+    who.pop("partitions", None)
     names = {*who.pop("accounts", ()), *who.pop("groups", ()), *(who.pop("qos", None) or ())}
     if names:
         who["groups"] = sorted(names & set(GROUPS)) or [GROUPS[0]]

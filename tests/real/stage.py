@@ -83,6 +83,7 @@ class RealStage:
     orders: Any = None
     skews = (0.0,)
     ledger = service = None
+    has_begun = False
 
     def __init__(self, seed: int) -> None:
         self._forks = Forks()
@@ -136,6 +137,7 @@ class RealStage:
         """Start all daemons."""
         self.site.begin()
         self.note("slurmctld answers")
+        self.has_begun = True
         DIFFERENCES.mkdir(mode=0o777)
         DIFFERENCES.chmod(0o1777)
         have_compared(DIFFERENCES, "users")
@@ -157,6 +159,8 @@ class RealStage:
 
     def note(self, what: str) -> None:
         self.trace.append(f"{time.monotonic() - self._began:7.2f} {what}")
+
+    note_alike = note
 
     def linger(self, seconds: float) -> None:
         if seconds:
@@ -373,7 +377,8 @@ class RealStage:
 
     def differences(self) -> Counter[str]:
         """How often the fake of Slurm differed, by words."""
-        lines = (path.read_text().splitlines() for path in DIFFERENCES.iterdir())
+        # A site that did not come up has no such directory.
+        lines = (path.read_text().splitlines() for path in DIFFERENCES.glob("*"))
         return Counter(itertools.chain.from_iterable(lines))
 
     def close(self) -> None:
