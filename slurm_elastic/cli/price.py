@@ -6,7 +6,7 @@ import argparse
 import contextlib
 import os
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from msgspec import Struct
@@ -178,9 +178,19 @@ def gather(config: Config, script: str, options: Sequence[str], now: float) -> P
             PartitionRow(forecast=row, by_slurm=_slurm_estimate(answers, row, now)) for row in rows
         ),
         options=asked.options,
-        clouds=published_rows(config, job, now),
+        clouds=possible_rows(published_rows(config, job, now), barred),
         closed=closed_pools(verdicts, chain),
     )
+
+
+def possible_rows(
+    rows: Iterable[RankedCloudRow], barred: Collection[str]
+) -> tuple[RankedCloudRow, ...]:
+    """The rows of pools that may run the job. ``barred``: the pools that never do. The submit
+    filter lists the partition of such a pool, too, because it leaves accounts, QOS and sizes to
+    Slurm.
+    """
+    return tuple(row for row in rows if row.pool not in barred)
 
 
 def _without_forecast(forecast: PartitionPrice, reason: str) -> PartitionPrice:

@@ -15,6 +15,7 @@ from status_cases import config, general_pool
 from slurm_elastic.base.errors import SlurmElasticError
 from slurm_elastic.base.local_time import clock
 from slurm_elastic.cli import price, why_not
+from slurm_elastic.cli.cloud_table import RankedCloudRow
 from slurm_elastic.cli.main import main
 from slurm_elastic.cli.price import PartitionRow, Priced
 from slurm_elastic.cli.status import kept_of
@@ -165,6 +166,23 @@ def test_a_year_of_slurms_is_no_estimate() -> None:
     assert "no limit ~7m" in text
     assert "SLURM SAYS no limit: jobs that come first have no time limit." in text
     assert "30d" in shown(600, row("batch", 600, slurm=30 * 86400))
+
+
+def test_a_cloud_that_never_runs_the_job_is_not_compared(tmp_path: Path) -> None:
+    site, now = config(tmp_path), time.time()
+    Ledger(tmp_path / "ledger.db").close()
+    listed = tuple(cloud.partition_name for cloud in site.clouds)
+    big = price.job_of({"account": "physics", "nodes": "3"}, listed, requeue=True)
+    waits = why_not.waits_now(site, big, price._chain(site, now), kept_of(FakeSlurm(), now))
+    barred = {v.pool for v in waits.of_all_pools(big) if v.predicate in price.BARS}
+    rows = [
+        RankedCloudRow(
+            rank=rank, partition=pool, pool=pool, cloud=pool, market=None, machines=3, price=None,
+            cost=None,
+        )
+        for rank, pool in ((1, "rack"), (2, "general"))
+    ]  # fmt: skip
+    assert [row.pool for row in price.possible_rows(rows, barred)] == ["general"]
 
 
 def test_a_sold_out_cloud_is_named_with_the_time_of_the_next_try(tmp_path: Path) -> None:
