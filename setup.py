@@ -1,5 +1,5 @@
-"""A wheel has man pages and completions, made from the commands (slurm_elastic.cli.manual), and the
-pages of docs/, which ``slurm-elastic help`` shows.
+"""A wheel has man pages and completions, made from the commands
+(slurm_elastic.cli.setting_up.manual), and the pages of docs/, which ``slurm-elastic help`` shows.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ made: dict[str, list[str]] = {}
 if "bdist_wheel" in sys.argv:
     here = str(Path(__file__).parent.resolve())
     paths = [here, os.environ.get("PYTHONPATH", "")]  # pip's has what the build needs
-    command = [sys.executable, "-m", "slurm_elastic.cli.manual", str(MADE)]
+    command = [sys.executable, "-m", "slurm_elastic.cli.setting_up.manual", str(MADE)]
     subprocess.run(
         command, check=True, env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, paths))}
     )

@@ -18,8 +18,8 @@ from msgspec import Struct
 
 from benchmarks.environments import environment
 from benchmarks.report import Row, at_least, compared
-from slurm_elastic.simulate import easy
-from slurm_elastic.simulate.jobs import Jobs
+from slurm_elastic.simulate.histories.jobs import Jobs
+from slurm_elastic.simulate.queues import easy
 
 RELEASE = "1.1.3"
 FASTER = 100

@@ -41,14 +41,14 @@ from slurm_elastic.policies.checkpoint.deadline import (
 from slurm_elastic.policies.growth.release import AtOnce
 from slurm_elastic.providers.base.prices.trace import load_trace
 from slurm_elastic.simulate.availability import load_availability
-from slurm_elastic.simulate.billing import Billing, Curve, Hourly, PerSecond
+from slurm_elastic.simulate.bills.billing import Billing, Curve, Hourly, PerSecond
+from slurm_elastic.simulate.bills.market import SpotMarket
 from slurm_elastic.simulate.checkpointed_run import Checkpoints
-from slurm_elastic.simulate.deadline import race, tried
 from slurm_elastic.simulate.engine import simulate
-from slurm_elastic.simulate.jobs import Job, Jobs
-from slurm_elastic.simulate.market import SpotMarket
+from slurm_elastic.simulate.histories.jobs import Job, Jobs
 from slurm_elastic.simulate.outcome import Figures
 from slurm_elastic.simulate.scenario import PoolModel, Scenario
+from slurm_elastic.simulate.studies.deadline import race, tried
 
 HOUR, DAY = 3600, 86400
 WORK_A_JOB = 4 * HOUR

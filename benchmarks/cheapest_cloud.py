@@ -22,7 +22,7 @@ from dataclasses import dataclass, field
 from heapq import heappop, heappush
 
 from slurm_elastic.model.cluster import Market
-from slurm_elastic.simulate.jobs import Jobs
+from slurm_elastic.simulate.histories.jobs import Jobs
 from slurm_elastic.simulate.scenario import PoolModel, Scenario, Sold
 
 HOUR, BOOT, IDLE, COOL, LEAST = 3600, 120, 600, 180, 60

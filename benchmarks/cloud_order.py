@@ -23,12 +23,12 @@ from benchmarks import cheapest_cloud
 from benchmarks.report import Report, Row, bounded, noted, report, within
 from benchmarks.traces import data, history
 from slurm_elastic.config import Cluster, Config, PoolSettings
-from slurm_elastic.config.access import Who
 from slurm_elastic.config.clouds import InstanceType
+from slurm_elastic.config.sections.access import Who
 from slurm_elastic.model.cluster import Limits, Location, Market
 from slurm_elastic.providers.fake.settings import FakeCloud
-from slurm_elastic.simulate import swf
 from slurm_elastic.simulate.engine import simulate
+from slurm_elastic.simulate.histories import swf
 from slurm_elastic.simulate.scenario import Scenario
 from slurm_elastic.simulate.setting import Options, setting_of
 

@@ -21,12 +21,12 @@ from benchmarks.resume_runs import child_env, process, ready_url
 from slurm_elastic.base.errors import TransientError
 from slurm_elastic.config import Cluster
 from slurm_elastic.config.clouds import InstanceType
-from slurm_elastic.config.timings import Timings
+from slurm_elastic.config.sections.timings import Timings
 from slurm_elastic.model.cluster import LaunchSpec, Location, Market, Pool
 from slurm_elastic.providers.aws.provider import AwsProvider
 from slurm_elastic.providers.aws.rate_limit import LAUNCHES, TERMINATIONS, Rate, RateLimits
 from slurm_elastic.providers.aws.settings import AwsCloud
-from slurm_elastic.sandbox.ec2_control import Ec2Control
+from slurm_elastic.sandbox.ec2.control import Ec2Control
 from slurm_elastic.sandbox.loopback_only import isolated_env
 
 ROUND = Timings().reconcile_interval
@@ -59,7 +59,7 @@ def main(arguments: Sequence[str]) -> Report:
     os.environ.update(isolated_env(os.environ))
     with tempfile.TemporaryDirectory(prefix="ec2-buckets-") as name:
         place = Path(name)
-        command = ("-P", "-m", "slurm_elastic.sandbox.ec2", "--dir", name)
+        command = ("-P", "-m", "slurm_elastic.sandbox.ec2.serve", "--dir", name)
         with process(place / "log", *command, env=child_env()) as cloud:
             launched, ended = run(Ec2Control(ready_url(cloud, place), timeout=120), count)
     return report(

@@ -22,14 +22,14 @@ from msgspec.structs import replace
 from benchmarks.report import Report, Row, noted, report, spread
 from benchmarks.traces import history
 from slurm_elastic.base.errors import ConfigError
-from slurm_elastic.simulate import swf
 from slurm_elastic.simulate.boot import BootTimes
-from slurm_elastic.simulate.certainty import Interval, Pairs, Week, of_weeks, weeks
 from slurm_elastic.simulate.engine import simulate
+from slurm_elastic.simulate.histories import swf
 from slurm_elastic.simulate.outcome import Figures
 from slurm_elastic.simulate.scenario import PoolModel, Scenario
-from slurm_elastic.simulate.search import Tried, grid, within
 from slurm_elastic.simulate.site import scenario_of
+from slurm_elastic.simulate.studies.certainty import Interval, Pairs, Week, of_weeks, weeks
+from slurm_elastic.simulate.studies.search import Tried, grid, within
 
 OWN = "slurm"
 POLICIES = (

@@ -36,8 +36,8 @@ from slurm_elastic.ckptman.site import (
 )
 from slurm_elastic.ckptman.sources import SourceReading
 from slurm_elastic.config import Cluster, Config, PoolSettings
-from slurm_elastic.config.checkpoint import CheckpointSettings, PoolCheckpoint
 from slurm_elastic.config.clouds import InstanceType
+from slurm_elastic.config.sections.checkpoint import CheckpointSettings, PoolCheckpoint
 from slurm_elastic.model.checkpoint import Image, JobRun
 from slurm_elastic.model.cluster import (
     Instance,

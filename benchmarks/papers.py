@@ -19,14 +19,15 @@ from benchmarks.report import Report, Row, identity, report, within
 from benchmarks.traces import VARIABLE, data, history
 from slurm_elastic.policies.checkpoint.checkpoint import Hour
 from slurm_elastic.policies.growth.release import AtOnce
-from slurm_elastic.simulate import easy, swf
-from slurm_elastic.simulate.billing import Curve, Hourly
+from slurm_elastic.simulate.bills.billing import Curve, Hourly
+from slurm_elastic.simulate.bills.market import SpotMarket
 from slurm_elastic.simulate.boot import BootTimes
 from slurm_elastic.simulate.checkpointed_run import Checkpoints
 from slurm_elastic.simulate.engine import simulate
-from slurm_elastic.simulate.jobs import Job, Jobs
-from slurm_elastic.simulate.market import SpotMarket
+from slurm_elastic.simulate.histories import swf
+from slurm_elastic.simulate.histories.jobs import Job, Jobs
 from slurm_elastic.simulate.outcome import RunResult
+from slurm_elastic.simulate.queues import easy
 from slurm_elastic.simulate.scenario import Clock, PoolModel, Scenario
 
 HOUR = 3600

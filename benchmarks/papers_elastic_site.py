@@ -23,7 +23,7 @@ from slurm_elastic.policies.growth.capacity import AnyGrowth, Bursts, OnDemand, 
 from slurm_elastic.policies.growth.release import Flagged
 from slurm_elastic.simulate.boot import BootTimes
 from slurm_elastic.simulate.engine import simulate
-from slurm_elastic.simulate.jobs import Job, Jobs
+from slurm_elastic.simulate.histories.jobs import Job, Jobs
 from slurm_elastic.simulate.scenario import BootCap, Clock, PoolModel, Scenario
 
 HOUR, MINUTE = 3600, 60

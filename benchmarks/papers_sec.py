@@ -35,10 +35,10 @@ from slurm_elastic.policies.planning.portfolio import (
     scaled,
 )
 from slurm_elastic.policies.planning.reserve import usage_of_steps
-from slurm_elastic.simulate.billing import Hourly
+from slurm_elastic.simulate.bills.billing import Hourly
 from slurm_elastic.simulate.boot import BootTimes
 from slurm_elastic.simulate.engine import simulate
-from slurm_elastic.simulate.jobs import Jobs
+from slurm_elastic.simulate.histories.jobs import Jobs
 from slurm_elastic.simulate.outcome import RunResult
 from slurm_elastic.simulate.scenario import Clock, PoolModel, Scenario
 

@@ -43,12 +43,12 @@ from slurm_elastic.policies.growth.capacity import (
 from slurm_elastic.policies.growth.release import AnyRelease, AtOnce, Delayed, Flagged, Idle
 from slurm_elastic.providers.base.prices.trace import load_trace
 from slurm_elastic.simulate import series
-from slurm_elastic.simulate.billing import Curve, Hourly
+from slurm_elastic.simulate.bills.billing import Curve, Hourly
+from slurm_elastic.simulate.bills.market import SpotMarket
 from slurm_elastic.simulate.boot import BootTimes
 from slurm_elastic.simulate.checkpointed_run import Checkpoints
 from slurm_elastic.simulate.engine import simulate
-from slurm_elastic.simulate.jobs import Job, Jobs
-from slurm_elastic.simulate.market import SpotMarket
+from slurm_elastic.simulate.histories.jobs import Job, Jobs
 from slurm_elastic.simulate.outcome import RunResult
 from slurm_elastic.simulate.scenario import Clock, PoolModel, Scenario
 

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable
 from typing import Any
 from urllib.parse import parse_qsl, urlencode
 
-from slurm_elastic.sandbox import ec2_moto
+from slurm_elastic.sandbox.ec2 import moto_changes as ec2_moto
 from slurm_elastic.sandbox.loopback_only import isolated_env
 
 REGION = "us-east-1"

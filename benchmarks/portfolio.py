@@ -25,14 +25,14 @@ from slurm_elastic.policies.planning.portfolio import (
     online,
 )
 from slurm_elastic.policies.planning.reserve import by_rank, trailing, usage_of_steps
-from slurm_elastic.simulate import swf
-from slurm_elastic.simulate.billing import Billing, Hourly, PerSecond
+from slurm_elastic.simulate.bills.billing import Billing, Hourly, PerSecond
 from slurm_elastic.simulate.boot import BootTimes
-from slurm_elastic.simulate.certainty import MIN_COMPARED_WEEKS
 from slurm_elastic.simulate.engine import simulate
-from slurm_elastic.simulate.jobs import Jobs
-from slurm_elastic.simulate.portfolio import outlook
+from slurm_elastic.simulate.histories import swf
+from slurm_elastic.simulate.histories.jobs import Jobs
 from slurm_elastic.simulate.scenario import PoolModel, Scenario
+from slurm_elastic.simulate.studies.certainty import MIN_COMPARED_WEEKS
+from slurm_elastic.simulate.studies.portfolio import outlook
 
 HISTORIES = {
     "SDSC-DS-2004-2.1-cln": 16,

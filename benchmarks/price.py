@@ -17,9 +17,11 @@ from msgspec import Struct
 from benchmarks.report import Report, Row, bounded, compared, holds, noted, report
 from benchmarks.traces import history
 from slurm_elastic.policies.launch.habits import Habits, RequestedJob
-from slurm_elastic.simulate import easy, start_forecast, swf
-from slurm_elastic.simulate.jobs import Jobs
-from slurm_elastic.simulate.start_forecast import Present, RunningJob, quantile
+from slurm_elastic.simulate.histories import swf
+from slurm_elastic.simulate.histories.jobs import Jobs
+from slurm_elastic.simulate.queues import easy
+from slurm_elastic.simulate.studies import start_forecast
+from slurm_elastic.simulate.studies.start_forecast import Present, RunningJob, quantile
 
 MONTH = 30 * 86400
 NEAR, EXACT, BAND = 60, 0.65, (0.75, 0.85)

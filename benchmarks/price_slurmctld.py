@@ -22,9 +22,9 @@ from slurm_elastic.model.slurm import SlurmJob
 from slurm_elastic.policies.launch.habits import Habits, RequestedJob
 from slurm_elastic.sandbox.cluster import Sandbox
 from slurm_elastic.sandbox.spec import SandboxSpec
-from slurm_elastic.simulate import start_forecast
-from slurm_elastic.simulate.jobs import Jobs
-from slurm_elastic.slurm.client.sbatch_test_only import ask_sbatch
+from slurm_elastic.simulate.histories.jobs import Jobs
+from slurm_elastic.simulate.studies import start_forecast
+from slurm_elastic.slurm.client.commands.sbatch_test_only import ask_sbatch
 from slurm_elastic.watch.door.forecasts import present_of
 from slurm_elastic.watch.door.pricing import Moment
 from slurm_elastic.watch.door.questions import PriceAsk

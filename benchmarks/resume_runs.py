@@ -19,7 +19,7 @@ from msgspec import Struct
 
 from benchmarks.stub_slurm import StubSlurm
 from slurm_elastic.base.hostlist import compress
-from slurm_elastic.sandbox.ec2_control import Ec2Control
+from slurm_elastic.sandbox.ec2.control import Ec2Control
 from slurm_elastic.sandbox.loopback_only import isolated_env
 from slurm_elastic.state.spool import Spool
 
@@ -317,7 +317,7 @@ def bench(directory: Path) -> Iterator[Bench]:
     """Start the sandbox's EC2 and end it."""
     place = directory / "cloud"
     place.mkdir()
-    arguments = ("-P", "-m", "slurm_elastic.sandbox.ec2", "--dir", str(place))
+    arguments = ("-P", "-m", "slurm_elastic.sandbox.ec2.serve", "--dir", str(place))
     with process(place / "log", *arguments, env=child_env()) as cloud:
         yield Bench(directory, Ec2Control(ready_url(cloud, place), timeout=LIMIT))
 

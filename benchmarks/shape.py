@@ -28,9 +28,9 @@ from msgspec.structs import replace
 
 import slurm_elastic
 from benchmarks.report import Report, Row, bounded, noted, report
-from slurm_elastic.config.books import BooksSettings
-from slurm_elastic.config.policies import Budget, SitePolicies
-from slurm_elastic.config.telling import Notify
+from slurm_elastic.config.sections.books import BooksSettings
+from slurm_elastic.config.sections.policies import Budget, SitePolicies
+from slurm_elastic.config.sections.telling import Notify
 from slurm_elastic.state.store.journal import Journal
 
 PACKAGE = Path(slurm_elastic.__file__).parent

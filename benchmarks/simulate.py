@@ -23,12 +23,13 @@ from benchmarks.report import Report, Row, at_least, bounded, holds, noted, repo
 from benchmarks.traces import VARIABLE, history, others
 from slurm_elastic.policies.growth.capacity import SemiElastic, Slurm
 from slurm_elastic.policies.growth.release import Delayed, Idle
-from slurm_elastic.simulate import easy, swf
-from slurm_elastic.simulate.billing import Curve, Hourly
+from slurm_elastic.simulate.bills.billing import Curve, Hourly
+from slurm_elastic.simulate.bills.market import SpotMarket
 from slurm_elastic.simulate.boot import BootTimes
 from slurm_elastic.simulate.engine import simulate
-from slurm_elastic.simulate.jobs import Jobs
-from slurm_elastic.simulate.market import SpotMarket
+from slurm_elastic.simulate.histories import swf
+from slurm_elastic.simulate.histories.jobs import Jobs
+from slurm_elastic.simulate.queues import easy
 from slurm_elastic.simulate.scenario import PoolModel, Scenario
 
 HISTORIES = (("SDSC-SP2-1998-4.2-cln", 128, 1), ("SDSC-DS-2004-2.1-cln", 1664, 8))

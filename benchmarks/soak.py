@@ -25,7 +25,10 @@ from slurm_elastic.sandbox.spec import SandboxSpec
 REPOSITORY = Path(__file__).parents[1]
 FIRST = 1000
 MOST_KB_A_JOB = 0.2
-SERVICES = {ELASTICD: "slurm_elastic.cli.daemon", CKPTMAN: "slurm_elastic.cli.ckptman"}
+SERVICES = {
+    ELASTICD: "slurm_elastic.cli.services.daemon",
+    CKPTMAN: "slurm_elastic.cli.services.ckptman",
+}
 NODES = "pub"
 LISTED_AFTER_END_S = 60.0
 """Seconds for which EC2 lists an ended machine; less than the first thousand jobs take."""

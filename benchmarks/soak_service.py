@@ -16,7 +16,7 @@ import tracemalloc
 from collections.abc import Callable
 from pathlib import Path
 
-from slurm_elastic.base import heap
+from slurm_elastic.base.processes import heap
 
 EVERY_S = 5.0
 _NOTES_BEFORE_NAMES = 12

@@ -18,7 +18,7 @@ from datetime import datetime
 
 from benchmarks.report import Report, Row, bounded, compared, median, report
 from benchmarks.small_slurm import SmallSlurm, wait_until
-from slurm_elastic.features.prolog import PrologServer
+from slurm_elastic.features.power.prolog import PrologServer
 
 Times = dict[int, float]
 

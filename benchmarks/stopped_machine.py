@@ -19,8 +19,8 @@ from pathlib import Path
 import msgspec
 
 from slurm_elastic.base.errors import SlurmElasticError
-from slurm_elastic.features.host_keys import HostKey, printed_keys
-from slurm_elastic.features.ssh_file import (
+from slurm_elastic.features.network.host_keys import HostKey, printed_keys
+from slurm_elastic.features.network.ssh_file import (
     PushError,
     WrongHostKeyError,
     ordered,

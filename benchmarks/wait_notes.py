@@ -17,8 +17,8 @@ from benchmarks.report import Row, bounded, median, noted
 from slurm_elastic.base.hostlist import expand
 from slurm_elastic.config import Config, configfile
 from slurm_elastic.controller.context import Site
-from slurm_elastic.features.wait_notes import PAUSE_PER_DURATION, PERIOD_S
-from slurm_elastic.features.wait_texts import WaitTexts
+from slurm_elastic.features.waits.wait_notes import PAUSE_PER_DURATION, PERIOD_S
+from slurm_elastic.features.waits.wait_texts import WaitTexts
 from slurm_elastic.model.directive import Directive, Pause
 from slurm_elastic.model.slurm import SlurmJob, SlurmNode
 from slurm_elastic.slurm.client.fake import FakeSlurm

@@ -22,12 +22,12 @@ from rich.console import Console
 
 from benchmarks import operate
 from benchmarks.report import Report, Row, bounded, compared, median, noted, report
-from slurm_elastic.cli.console import Output
-from slurm_elastic.cli.explain import explain
-from slurm_elastic.cli.explain_text import render_short
-from slurm_elastic.cli.status_tables import render
+from slurm_elastic.cli.jobs.explain import explain
+from slurm_elastic.cli.jobs.explain_text import render_short
+from slurm_elastic.cli.operate.console import Output
+from slurm_elastic.cli.operate.status_tables import render
 from slurm_elastic.config import Config, configfile
-from slurm_elastic.config.policies import Budget, SitePolicies
+from slurm_elastic.config.sections.policies import Budget, SitePolicies
 from slurm_elastic.controller.context import Site
 from slurm_elastic.controller.reconcile import Round
 from slurm_elastic.model.causes import Quoted

@@ -20,7 +20,7 @@ from guarded import guard_all
 from hypothesis import HealthCheck, settings
 from order import FromBothEnds, longest_first, mark_engines, real, shuffled, slowest
 
-from slurm_elastic.base import heap, service_remedies
+from slurm_elastic.base.processes import heap, service_remedies
 from slurm_elastic.sandbox import botocore_data
 from slurm_elastic.sandbox.loopback_only import isolated_env
 

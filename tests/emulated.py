@@ -13,8 +13,8 @@ from typing import Protocol, TypeVar
 
 from patience import patience
 
-from slurm_elastic.sandbox.ec2_control import Ec2Control
-from slurm_elastic.sandbox.one_control import OneControl
+from slurm_elastic.sandbox.ec2.control import Ec2Control
+from slurm_elastic.sandbox.nebula.control import OneControl
 
 
 class Control(Protocol):
@@ -27,7 +27,7 @@ C = TypeVar("C", bound=Control)
 @contextmanager
 def running_ec2(directory: Path, *arguments: str) -> Iterator[Ec2Control]:
     """An EC2 on a free port, until the end of the block."""
-    with _running("ec2", "ec2", Ec2Control, directory, arguments) as control:
+    with _running("ec2.serve", "ec2", Ec2Control, directory, arguments) as control:
         yield control
 
 

@@ -7,8 +7,8 @@ from pathlib import Path
 from ledger_cases import T0, instance, offer, spec
 
 from slurm_elastic.config import Cluster, Config, PoolSettings
-from slurm_elastic.config.access import Who as Allowed
 from slurm_elastic.config.clouds import InstanceType
+from slurm_elastic.config.sections.access import Who as Allowed
 from slurm_elastic.model.causes import Quoted
 from slurm_elastic.model.cluster import InstanceState, Limits, Location, Market, Offer, Pool
 from slurm_elastic.model.exclusion import BREAKER, CAPACITY, COOL_DOWN, Exclusion

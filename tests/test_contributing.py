@@ -106,7 +106,7 @@ def test_every_name_stands_in_the_file_that_the_page_says(page: Path) -> None:
 
 def test_a_name_of_another_file_is_found(tmp_path: Path) -> None:
     page = tmp_path / "page.md"
-    main, orders = "slurm_elastic/cli/main.py", "slurm_elastic/cli/giving_orders.py"
+    main, orders = "slurm_elastic/cli/main.py", "slurm_elastic/cli/orders/giving_orders.py"
     page.write_text(
         f"`COMMANDS`, `GROUPS` and `PlannedOrder` of `{main}`; `give`, and `COMMANDS`\n(`{orders}`)"
     )

@@ -20,14 +20,14 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 from rich.console import Console
 
-from slurm_elastic.cli import cost
-from slurm_elastic.cli.console import plain
 from slurm_elastic.cli.main import main
+from slurm_elastic.cli.operate.console import plain
+from slurm_elastic.cli.reports import cost
 from slurm_elastic.config import configfile
-from slurm_elastic.config.policies import SitePolicies
-from slurm_elastic.features.books import CostRows, Costs, charges, read_books, report
-from slurm_elastic.features.cost_keys import By
-from slurm_elastic.features.cost_sums import CostLine
+from slurm_elastic.config.sections.policies import SitePolicies
+from slurm_elastic.features.money.books import CostRows, Costs, charges, read_books, report
+from slurm_elastic.features.money.cost_keys import By
+from slurm_elastic.features.money.cost_sums import CostLine
 from slurm_elastic.model.causes import Quoted
 from slurm_elastic.model.cluster import Location, Market
 from slurm_elastic.model.memory import ChargedRun, part_id, whole_id
@@ -299,7 +299,7 @@ def test_the_table_fits_and_says_that_the_sums_were_checked(
 
 
 def test_the_page_in_the_browser_offers_each_key() -> None:
-    script = Path(cost.__file__).parents[1] / "watch" / "web" / "static" / "cost.js"
+    script = Path(cost.__file__).parents[2] / "watch" / "web" / "static" / "cost.js"
     (keys,) = re.findall(r"^const KEYS = (.*);$", script.read_text(), re.MULTILINE)
     assert json.loads(keys) == list(By)
 

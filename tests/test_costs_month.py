@@ -17,21 +17,21 @@ from msgspec.structs import replace
 
 from benchmarks.traces import history
 from slurm_elastic.base.hostlist import compress
-from slurm_elastic.cli import cost
 from slurm_elastic.cli.main import main
-from slurm_elastic.features.cost_keys import By
+from slurm_elastic.cli.reports import cost
+from slurm_elastic.features.money.cost_keys import By
 from slurm_elastic.model.causes import Quoted
 from slurm_elastic.model.memory import ChargedRun
 from slurm_elastic.policies.growth.release import Idle
 from slurm_elastic.policies.money.cost_split import WHOLE
 from slurm_elastic.simulate.boot import BootTimes
 from slurm_elastic.simulate.engine import simulate
-from slurm_elastic.simulate.jobs import Job, Jobs
+from slurm_elastic.simulate.histories.jobs import Job, Jobs
+from slurm_elastic.simulate.histories.swf import load
 from slurm_elastic.simulate.machines import PoolMachines
 from slurm_elastic.simulate.outcome import RunResult
 from slurm_elastic.simulate.runs import Runs
 from slurm_elastic.simulate.scenario import PoolModel, Scenario
-from slurm_elastic.simulate.swf import load
 from slurm_elastic.state.ledger import Ledger
 
 START = 1_790_000_000

@@ -10,15 +10,15 @@ from cost_cases import YAML, T, machine
 from msgspec.structs import replace
 
 from slurm_elastic.config import configfile
-from slurm_elastic.features.books import (
+from slurm_elastic.features.money.books import (
     CostRows,
     charges,
     idle_reservations,
     read_books,
     report,
 )
-from slurm_elastic.features.cost_keys import By
-from slurm_elastic.features.usage_counters import counted
+from slurm_elastic.features.money.cost_keys import By
+from slurm_elastic.features.money.usage_counters import counted
 from slurm_elastic.model.causes import Quoted
 from slurm_elastic.model.cluster import Market
 from slurm_elastic.model.memory import ChargedRun, PurchaseTerms

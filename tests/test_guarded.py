@@ -32,16 +32,16 @@ from slurm_elastic.ckptman.executor import KeyedExecutor
 from slurm_elastic.ckptman.orders import Orders, ReceivedOrder
 from slurm_elastic.ckptman.recorder import BufferedRecorder
 from slurm_elastic.ckptman.site import JobList
-from slurm_elastic.config.checkpoint import BlcrSettings
+from slurm_elastic.config.sections.checkpoint import BlcrSettings
 from slurm_elastic.controller.requeues import REQUEUE_TIMEOUT_S, ExpectedRequeues
 from slurm_elastic.controller.tick_reading import TickReading
-from slurm_elastic.features.usage_counters import CALLS, CallTimes
+from slurm_elastic.features.money.usage_counters import CALLS, CallTimes
 from slurm_elastic.model.causes import Quoted
 from slurm_elastic.model.causes.checkpoints import SavedByMove
 from slurm_elastic.model.checkpoint import JobRun
 from slurm_elastic.model.cluster import Notice, NoticeKind
 from slurm_elastic.model.slurm import SlurmJob
-from slurm_elastic.providers.base.hosts import Hosts
+from slurm_elastic.providers.base.hosts.hosts import Hosts
 from slurm_elastic.providers.base.ours import Ours
 from slurm_elastic.providers.base.ownership import Ownership
 from slurm_elastic.providers.base.tags import CLUSTER

@@ -16,13 +16,13 @@ from month_cases import MONTHS, NOW
 from month_sums import Contract, utc
 
 from slurm_elastic.base.month import Month, month_at, parse_month
-from slurm_elastic.cli import cost as cost_table
-from slurm_elastic.cli import month_tables
-from slurm_elastic.cli import report as module
 from slurm_elastic.cli.main import main
-from slurm_elastic.features.books import Costs
-from slurm_elastic.features.cost_keys import By
-from slurm_elastic.features.cost_sums import CostLine
+from slurm_elastic.cli.reports import cost as cost_table
+from slurm_elastic.cli.reports import month_tables
+from slurm_elastic.cli.reports import report as module
+from slurm_elastic.features.money.books import Costs
+from slurm_elastic.features.money.cost_keys import By
+from slurm_elastic.features.money.cost_sums import CostLine
 from slurm_elastic.model.reserved import Held, ReservationKind
 from slurm_elastic.state.ledger import Ledger
 from slurm_elastic.watch.view.month_report import forecast

@@ -17,13 +17,13 @@ from patience import patience
 
 from slurm_elastic.checkpointers import ssh
 from slurm_elastic.config import Cluster
-from slurm_elastic.config.checkpoint import BlcrSettings
+from slurm_elastic.config.sections.checkpoint import BlcrSettings
 from slurm_elastic.model.causes import Quoted
 from slurm_elastic.model.cluster import Location
 from slurm_elastic.model.exclusion import COOL_DOWN, Exclusion
 from slurm_elastic.providers.aws import rate_limit
 from slurm_elastic.providers.aws.settings import AwsCloud
-from slurm_elastic.providers.base.host_rows import Tagged
+from slurm_elastic.providers.base.hosts.host_rows import Tagged
 from slurm_elastic.providers.docker.provider import DockerProvider
 from slurm_elastic.providers.docker.settings import DockerCloud, DockerHost, DockerType
 from slurm_elastic.state.ckptstate import CheckpointState

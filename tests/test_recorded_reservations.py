@@ -10,10 +10,10 @@ from cost_cases import YAML, machine
 from msgspec.structs import replace
 
 from slurm_elastic.config import Config, configfile
-from slurm_elastic.controller.budget import read_spending
-from slurm_elastic.features.books import read_books, report
-from slurm_elastic.features.cost_keys import By
-from slurm_elastic.features.usage_counters import record_reservations
+from slurm_elastic.controller.launching.budget import read_spending
+from slurm_elastic.features.money.books import read_books, report
+from slurm_elastic.features.money.cost_keys import By
+from slurm_elastic.features.money.usage_counters import record_reservations
 from slurm_elastic.model.causes import Quoted
 from slurm_elastic.model.cluster import Market
 from slurm_elastic.model.reserved import Held, ReservationKind

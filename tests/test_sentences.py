@@ -36,7 +36,7 @@ SAME_TEXT = {"casefold", "lower", "removeprefix", "splitlines", "strip"}
 """The text that they return is still the text."""
 FOREIGN = {
     "the commands of Slurm": ("base/errors.py",),
-    "sbatch --test-only": ("slurm/client/sbatch_test_only.py",),
+    "sbatch --test-only": ("slurm/client/commands/sbatch_test_only.py",),
     "Slurm's parser of slurm.conf": ("slurm/conf/dryrun.py",),
     "the reasons of Slurm's jobs": ("machine/ckptroot/job_state.py",),
     "the reasons of Slurm's nodes": ("policies/nodes/out_of_service.py",),

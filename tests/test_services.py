@@ -241,7 +241,7 @@ def test_the_sweeper_can_remove_with_what_its_unit_leaves_it(tmp_path: Path) -> 
 def test_a_service_has_no_simulator_in_its_process(service: str) -> None:
     """A question for a price runs it in the bounded process, which imports it by name."""
     code = (
-        f"import sys, slurm_elastic.cli.{service}\n"
+        f"import sys, slurm_elastic.cli.services.{service}\n"
         "print([m for m in sys.modules if m.startswith('slurm_elastic.simulate')])"
     )
     done = subprocess.run(

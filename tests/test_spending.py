@@ -15,20 +15,20 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from slurm_elastic.config import Config, configfile
-from slurm_elastic.config.policies import Budget, PoolPolicies, SitePolicies
 from slurm_elastic.config.pool_rules import purchase_terms
-from slurm_elastic.controller.budget import read_spending
-from slurm_elastic.features.books import read_books, report, reports
-from slurm_elastic.features.cost_keys import By
+from slurm_elastic.config.sections.policies import Budget, PoolPolicies, SitePolicies
+from slurm_elastic.controller.launching.budget import read_spending
+from slurm_elastic.features.money.books import read_books, report, reports
+from slurm_elastic.features.money.cost_keys import By
 from slurm_elastic.model.causes import Quoted
 from slurm_elastic.model.cluster import Instance, InstanceState, Market
 from slurm_elastic.model.machine_options import MachineOptions
 from slurm_elastic.model.memory import PurchaseTerms
 from slurm_elastic.policies.growth.release import Idle
-from slurm_elastic.simulate.billing import Hourly, PerSecond
+from slurm_elastic.simulate.bills.billing import Hourly, PerSecond
 from slurm_elastic.simulate.boot import BootTimes
 from slurm_elastic.simulate.engine import simulate
-from slurm_elastic.simulate.jobs import Job, Jobs
+from slurm_elastic.simulate.histories.jobs import Job, Jobs
 from slurm_elastic.simulate.scenario import PoolModel, Scenario
 from slurm_elastic.state.ledger import Ledger
 from slurm_elastic.state.ledger.books import (

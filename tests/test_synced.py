@@ -20,8 +20,8 @@ from slurm_elastic.checkpointers import blcr, signal
 from slurm_elastic.checkpointers.node_helper_client import LaunchedCheckpointer
 from slurm_elastic.checkpointers.node_helper_client import _Request as Request
 from slurm_elastic.config.configfile import ensure_uuid
-from slurm_elastic.features import enrolment
-from slurm_elastic.features.enrolment import word_of
+from slurm_elastic.features.network import enrolment
+from slurm_elastic.features.network.enrolment import word_of
 from slurm_elastic.machine.ckptroot import inventory, manifest, outputs, pinned_task, proc
 from slurm_elastic.machine.ckptroot import store as kept
 from slurm_elastic.machine.ckptroot.quota import JobQuota, QuotaPart

@@ -10,8 +10,9 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from slurm_elastic.base import thread_rights, trust, writing
+from slurm_elastic.base import trust, writing
 from slurm_elastic.base.errors import SlurmElasticError
+from slurm_elastic.base.processes import thread_rights
 
 
 def account(user: str) -> pwd.struct_passwd:

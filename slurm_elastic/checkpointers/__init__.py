@@ -6,7 +6,7 @@ from pathlib import Path
 
 from slurm_elastic.base.errors import ConfigError, describe_foreign
 from slurm_elastic.base.extras import missing_module
-from slurm_elastic.base.in_time import InTime
+from slurm_elastic.base.processes.in_time import InTime
 from slurm_elastic.config import Config
 from slurm_elastic.config.method_kinds import Look, table
 from slurm_elastic.model.protocols import Checkpointer, Slurm

@@ -19,7 +19,7 @@ from msgspec import Struct
 from slurm_elastic.base import writing
 from slurm_elastic.base.errors import CheckpointError, SlurmError
 from slurm_elastic.checkpointers.ssh import Shells
-from slurm_elastic.config.checkpoint import BlcrSettings
+from slurm_elastic.config.sections.checkpoint import BlcrSettings
 from slurm_elastic.model.checkpoint import Image, JobRun, Origin
 from slurm_elastic.model.protocols import Slurm
 from slurm_elastic.policies.nodes.node_state import Phase, is_down, phase

@@ -12,7 +12,7 @@ from typing import NoReturn, TypeVar
 import msgspec
 
 from slurm_elastic.base.errors import CheckpointError, bounded, describe_foreign
-from slurm_elastic.base.in_time import InTime
+from slurm_elastic.base.processes.in_time import InTime
 from slurm_elastic.model.checkpoint import Image, JobRun, Origin
 from slurm_elastic.model.protocols import Checkpointer
 

@@ -26,9 +26,9 @@ import msgspec
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from slurm_elastic.base.bounded import ReadBudget
 from slurm_elastic.base.errors import CheckpointError, UnreadableError, reason_of
-from slurm_elastic.base.in_time import InTime
+from slurm_elastic.base.processes.bounded import ReadBudget
+from slurm_elastic.base.processes.in_time import InTime
 from slurm_elastic.base.units import brief
 from slurm_elastic.model.checkpoint import Image, JobRun, Origin
 from slurm_elastic.model.job_key import JobKey

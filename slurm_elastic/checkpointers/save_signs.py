@@ -16,7 +16,7 @@ from typing import Protocol, TypeVar
 from msgspec import Struct
 
 from slurm_elastic.base.errors import CheckpointError, SlurmError
-from slurm_elastic.base.in_time import InTime
+from slurm_elastic.base.processes.in_time import InTime
 from slurm_elastic.model.checkpoint import JobRun
 from slurm_elastic.model.protocols import Slurm
 from slurm_elastic.model.slurm import SlurmJob

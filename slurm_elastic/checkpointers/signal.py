@@ -34,7 +34,7 @@ from slurm_elastic.checkpointers.save_signs import (
     is_end_of_script,
 )
 from slurm_elastic.checkpointers.signal_book import Book, Save
-from slurm_elastic.config.checkpoint import SignalSettings
+from slurm_elastic.config.sections.checkpoint import SignalSettings
 from slurm_elastic.model.causes.hindrances import UNCAUGHT
 from slurm_elastic.model.checkpoint import Image, JobRun, Origin
 from slurm_elastic.model.protocols import Slurm

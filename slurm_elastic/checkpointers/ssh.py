@@ -15,11 +15,11 @@ from typing import ClassVar
 import paramiko
 from msgspec import Struct
 
-from slurm_elastic.base import bounded
-from slurm_elastic.base.bounded import BoundedSocket, ReadBudget
 from slurm_elastic.base.errors import CheckpointError
 from slurm_elastic.base.guards import Guarded, GuardedBy
-from slurm_elastic.config.checkpoint import BlcrSettings
+from slurm_elastic.base.processes import bounded
+from slurm_elastic.base.processes.bounded import BoundedSocket, ReadBudget
+from slurm_elastic.config.sections.checkpoint import BlcrSettings
 
 log = logging.getLogger(__name__)
 

@@ -14,21 +14,14 @@ from slurm_elastic.base.errors import SlurmElasticError
 from slurm_elastic.base.faults import reach
 from slurm_elastic.base.report_once import ReportOnce
 from slurm_elastic.base.shared_dict import SharedDict
-from slurm_elastic.ckptman import (
-    after_requeue,
-    ended_by_save,
-    migration,
-    node_release,
-    nodes,
-    steps,
-    suspended,
-)
+from slurm_elastic.ckptman import ended_by_save, nodes, suspended
 from slurm_elastic.ckptman.decide import MOVE, NO_DEADLINE, JobPlan
 from slurm_elastic.ckptman.executor import KeyedExecutor, Urgency, WorkKind
 from slurm_elastic.ckptman.losses import UnannouncedEnds
+from slurm_elastic.ckptman.moves import after_requeue, migration, node_release, steps
+from slurm_elastic.ckptman.moves.rescheduling import reschedule
 from slurm_elastic.ckptman.orders import Orders, ReceivedOrder
 from slurm_elastic.ckptman.requeue_failover import RequeueFailover
-from slurm_elastic.ckptman.rescheduling import reschedule
 from slurm_elastic.ckptman.saves import SavesInPlace
 from slurm_elastic.ckptman.site import CheckpointSite
 from slurm_elastic.ckptman.snapshot import Snapshot

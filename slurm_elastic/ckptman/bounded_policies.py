@@ -10,12 +10,12 @@ from collections.abc import Sequence
 from msgspec.structs import replace
 
 from slurm_elastic.base.errors import PolicyError
-from slurm_elastic.base.in_time import InTime
+from slurm_elastic.base.processes.in_time import InTime
 from slurm_elastic.ckptman.decide import JobFacts, JobPlan, gather, in_order, plan_all
 from slurm_elastic.ckptman.site import CheckpointSite
 from slurm_elastic.ckptman.snapshot import Snapshot
-from slurm_elastic.config.checkpoint import CheckpointSettings
 from slurm_elastic.config.checkpoint_kinds import policy_of
+from slurm_elastic.config.sections.checkpoint import CheckpointSettings
 from slurm_elastic.policies.checkpoint.checkpoint import AnyPolicy, is_ours
 from slurm_elastic.policies.policy_text import text_of
 

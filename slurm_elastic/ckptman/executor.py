@@ -15,7 +15,7 @@ from enum import Enum, auto
 from typing import ClassVar, NamedTuple
 
 from slurm_elastic.base.guards import Guarded, GuardedBy
-from slurm_elastic.base.lasting import LastingThread
+from slurm_elastic.base.processes.lasting import LastingThread
 
 log = logging.getLogger(__name__)
 

@@ -16,7 +16,7 @@ from slurm_elastic.ckptman.site import CheckpointSite
 from slurm_elastic.model.checkpoint import Image
 from slurm_elastic.model.protocols import Checkpointer
 from slurm_elastic.model.slurm import SlurmJob
-from slurm_elastic.slurm.client import requeue_setting
+from slurm_elastic.slurm.client.commands import requeue_setting
 
 log = logging.getLogger(__name__)
 

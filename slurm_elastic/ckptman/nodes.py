@@ -49,7 +49,7 @@ from slurm_elastic.policies.nodes.node_state import (
     may_take_jobs,
     phase,
 )
-from slurm_elastic.slurm.client import node_updates
+from slurm_elastic.slurm.client.commands import node_updates
 from slurm_elastic.state.ckptstate.facts import RecordedNotice
 from slurm_elastic.state.ledger import Machine
 

@@ -13,7 +13,7 @@ from msgspec.structs import replace
 
 from slurm_elastic.base.backoff import Backoff
 from slurm_elastic.base.faults import reach
-from slurm_elastic.base.periodic import PeriodicTask, PeriodicThread
+from slurm_elastic.base.processes.periodic import PeriodicTask, PeriodicThread
 from slurm_elastic.ckptman.nodes import cool_down, newest_machine_of
 from slurm_elastic.ckptman.orders import Orders, ReceivedOrder
 from slurm_elastic.ckptman.site import CheckpointSite

@@ -8,7 +8,7 @@ import logging
 from collections.abc import Callable, Mapping
 
 from slurm_elastic.base.backoff import Backoff
-from slurm_elastic.base.periodic import PeriodicTask, PeriodicThread
+from slurm_elastic.base.processes.periodic import PeriodicTask, PeriodicThread
 from slurm_elastic.ckptman.site import CheckpointSite
 from slurm_elastic.ckptman.snapshot import SlurmPlans
 from slurm_elastic.model.cluster import Market

@@ -31,7 +31,7 @@ from slurm_elastic.model.causes.checkpoints import (
 )
 from slurm_elastic.model.slurm import SlurmJob
 from slurm_elastic.policies.launch.boots import given_up_after
-from slurm_elastic.slurm.client import requeue_setting
+from slurm_elastic.slurm.client.commands import requeue_setting
 from slurm_elastic.state.heartbeat import DAEMON, latest, read_mark
 
 log = logging.getLogger(__name__)

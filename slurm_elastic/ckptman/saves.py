@@ -45,7 +45,7 @@ from slurm_elastic.model.causes.saves import ProbedSave, SaveOrdered
 from slurm_elastic.model.checkpoint import Image, JobRun
 from slurm_elastic.model.slurm import ENDED, SlurmJob
 from slurm_elastic.policies.checkpoint.unsavable import TRIES, clearer, obstacle
-from slurm_elastic.slurm.client import requeue_setting
+from slurm_elastic.slurm.client.commands import requeue_setting
 from slurm_elastic.state.ckptstate.orders import SaveOrder
 
 log = logging.getLogger(__name__)

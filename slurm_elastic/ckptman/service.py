@@ -10,8 +10,8 @@ import sqlite3
 import threading
 from collections.abc import Callable, Sequence
 
-from slurm_elastic.base import heap
 from slurm_elastic.base.errors import SlurmError
+from slurm_elastic.base.processes import heap
 from slurm_elastic.base.report_once import ReportOnce
 from slurm_elastic.ckptman.apply import PlanApplier
 from slurm_elastic.ckptman.bounded_policies import BoundedPolicies

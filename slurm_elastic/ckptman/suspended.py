@@ -16,10 +16,10 @@ from slurm_elastic.base.errors import SlurmError
 from slurm_elastic.base.faults import reach
 from slurm_elastic.ckptman.decide import run_of
 from slurm_elastic.ckptman.executor import KeyedExecutor
+from slurm_elastic.ckptman.moves.steps import RETRY_AFTER_S
 from slurm_elastic.ckptman.origins import has_started
 from slurm_elastic.ckptman.site import CheckpointSite
 from slurm_elastic.ckptman.snapshot import Snapshot, choose_method, is_working
-from slurm_elastic.ckptman.steps import RETRY_AFTER_S
 from slurm_elastic.model.causes.checkpoints import ResumedForSave, SlurmRefused, SuspendedAgain
 from slurm_elastic.model.checkpoint import JobRun
 from slurm_elastic.model.slurm import SlurmJob

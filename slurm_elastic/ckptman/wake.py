@@ -9,7 +9,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Sequence
 
-from slurm_elastic.base.periodic import PeriodicTask, PeriodicThread
+from slurm_elastic.base.processes.periodic import PeriodicTask, PeriodicThread
 
 SOCKET = "ckptman.sock"
 """In the state directory. programs/power.py and programs/slurm-elastic-wait use the same name."""

@@ -11,9 +11,9 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from slurm_elastic.base.bounded import bound_boto
 from slurm_elastic.base.errors import ConfigError
 from slurm_elastic.base.hostlist import expand
+from slurm_elastic.base.processes.bounded import bound_boto
 from slurm_elastic.checkpointers import open_checkpointer
 from slurm_elastic.ckptman.event_bridge import SqsQueue
 from slurm_elastic.ckptman.executor import KeyedExecutor

@@ -18,16 +18,7 @@ from msgspec import Meta, Struct, field
 from msgspec.structs import replace
 
 from slurm_elastic.base.account import acting_in
-from slurm_elastic.config.access import Share, Users, Who, effective_who
-from slurm_elastic.config.books import BooksSettings
-from slurm_elastic.config.checkpoint import CheckpointSettings, PoolCheckpoint
-from slurm_elastic.config.clouds import (
-    CloudSettings,
-    default_listing_lag,
-)
-from slurm_elastic.config.copying import CopySettings
-from slurm_elastic.config.joining import Join
-from slurm_elastic.config.numbers import (
+from slurm_elastic.config.basics.numbers import (
     Count,
     Cpus,
     Dollars,
@@ -35,12 +26,21 @@ from slurm_elastic.config.numbers import (
     Port,
     Seconds,
 )
-from slurm_elastic.config.other_clusters import OtherCluster
-from slurm_elastic.config.policies import Budget, PoolPolicies, SitePolicies
-from slurm_elastic.config.requirements import Requirements
-from slurm_elastic.config.telling import Notify
-from slurm_elastic.config.timings import Timings
-from slurm_elastic.config.todos import keys_left
+from slurm_elastic.config.basics.todos import keys_left
+from slurm_elastic.config.clouds import (
+    CloudSettings,
+    default_listing_lag,
+)
+from slurm_elastic.config.sections.access import Share, Users, Who, effective_who
+from slurm_elastic.config.sections.books import BooksSettings
+from slurm_elastic.config.sections.checkpoint import CheckpointSettings, PoolCheckpoint
+from slurm_elastic.config.sections.copying import CopySettings
+from slurm_elastic.config.sections.joining import Join
+from slurm_elastic.config.sections.other_clusters import OtherCluster
+from slurm_elastic.config.sections.policies import Budget, PoolPolicies, SitePolicies
+from slurm_elastic.config.sections.requirements import Requirements
+from slurm_elastic.config.sections.telling import Notify
+from slurm_elastic.config.sections.timings import Timings
 from slurm_elastic.model.boot_image import ImageChoice, Replacement
 from slurm_elastic.model.causes.stops import CloudBlocked
 from slurm_elastic.model.cluster import Limits, Location, Market, Pool

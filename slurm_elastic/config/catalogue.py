@@ -20,7 +20,7 @@ from msgspec.structs import replace
 from slurm_elastic.config import Config, PoolSettings
 from slurm_elastic.config.clouds import CloudSettings, InstanceType, typed
 from slurm_elastic.config.policy_choice import with_choice
-from slurm_elastic.config.requirements import KnownType, Requirements, Shape, lacks
+from slurm_elastic.config.sections.requirements import KnownType, Requirements, Shape, lacks
 from slurm_elastic.model.cluster import Location
 
 CATALOGUE_TTL_S = 86400.0  # seconds after which we ask a cloud again

@@ -14,23 +14,27 @@ from itertools import accumulate
 from pathlib import PurePath
 
 from slurm_elastic.base.hostlist import HostlistError, compress, expand
+from slurm_elastic.config.basics.readable_url import is_readable_url
 from slurm_elastic.config.cloud_kinds import table
 from slurm_elastic.config.decode import nearest
 from slurm_elastic.config.document import KeyPath, shown
-from slurm_elastic.config.other_clusters import OtherCluster
 from slurm_elastic.config.partial import Draft
 from slurm_elastic.config.ranking_kinds import checked_key
-from slurm_elastic.config.readable_url import is_readable_url
-from slurm_elastic.config.validate import FITS
-from slurm_elastic.config.validate_checkpoint import CHECKPOINT_FITS
-from slurm_elastic.config.validate_join import check_images, check_join
-from slurm_elastic.config.validate_machine import check_machine_keys, check_replacement
-from slurm_elastic.config.validate_mounts import check_mounts
-from slurm_elastic.config.validate_network import check_network
-from slurm_elastic.config.validate_policies import ACCOUNT, ACCOUNT_EXPECTED, POLICIES_FIT
-from slurm_elastic.config.validate_prices import LIMIT_FITS
-from slurm_elastic.config.validate_reservations import check_reservations
-from slurm_elastic.config.validate_stopped import check_stopped
+from slurm_elastic.config.sections.other_clusters import OtherCluster
+from slurm_elastic.config.validation.validate import FITS
+from slurm_elastic.config.validation.validate_checkpoint import CHECKPOINT_FITS
+from slurm_elastic.config.validation.validate_join import check_images, check_join
+from slurm_elastic.config.validation.validate_machine import check_machine_keys, check_replacement
+from slurm_elastic.config.validation.validate_mounts import check_mounts
+from slurm_elastic.config.validation.validate_network import check_network
+from slurm_elastic.config.validation.validate_policies import (
+    ACCOUNT,
+    ACCOUNT_EXPECTED,
+    POLICIES_FIT,
+)
+from slurm_elastic.config.validation.validate_prices import LIMIT_FITS
+from slurm_elastic.config.validation.validate_reservations import check_reservations
+from slurm_elastic.config.validation.validate_stopped import check_stopped
 from slurm_elastic.policies.launch.ranking import KEYS
 
 NODE_ADDRESSES = ("registration", "provider")

@@ -7,7 +7,7 @@ from __future__ import annotations
 from functools import cache
 
 from slurm_elastic.base.errors import SavePolicyError
-from slurm_elastic.config.policy_texts import PolicyPoint
+from slurm_elastic.config.basics.policy_texts import PolicyPoint
 from slurm_elastic.policies.checkpoint.checkpoint import MAKERS, AnyPolicy, parse
 from slurm_elastic.policies.checkpoint.own import OwnCheckpoint
 from slurm_elastic.policies.checkpoint.situation import Situation

@@ -24,7 +24,7 @@ from slurm_elastic.config.clouds import CloudSettings, UnusableCloud
 from slurm_elastic.config.found import Found, SearchPlace
 from slurm_elastic.config.grants import Grant, GrantUse, Holder
 from slurm_elastic.config.partial import Draft
-from slurm_elastic.config.requirements import KnownType
+from slurm_elastic.config.sections.requirements import KnownType
 from slurm_elastic.config.site_place import SitePlace
 from slurm_elastic.model.image_store import ImageStore
 from slurm_elastic.model.protocols import Provider

@@ -10,9 +10,7 @@ from typing import ClassVar
 
 from msgspec import Struct, field
 
-from slurm_elastic.config.access import Who
-from slurm_elastic.config.copying import Data, Traffic
-from slurm_elastic.config.numbers import (
+from slurm_elastic.config.basics.numbers import (
     Count,
     Cpus,
     Mebibytes,
@@ -20,9 +18,11 @@ from slurm_elastic.config.numbers import (
     SlurmSeconds,
     SuspendSeconds,
 )
-from slurm_elastic.config.policies import CloudPolicies
-from slurm_elastic.config.requirements import KnownType
-from slurm_elastic.config.reservations import Reservation
+from slurm_elastic.config.sections.access import Who
+from slurm_elastic.config.sections.copying import Data, Traffic
+from slurm_elastic.config.sections.policies import CloudPolicies
+from slurm_elastic.config.sections.requirements import KnownType
+from slurm_elastic.config.sections.reservations import Reservation
 from slurm_elastic.model.cluster import Limits, Location, Market
 from slurm_elastic.model.reserved import Held
 from slurm_elastic.policies.launch.boots import given_up_after

@@ -24,14 +24,15 @@ from msgspec.structs import replace
 from slurm_elastic.base import trust, writing
 from slurm_elastic.base.account import account
 from slurm_elastic.base.errors import ConfigError
-from slurm_elastic.config import Config, renamed_keys, settled, todo_steps
+from slurm_elastic.config import Config, settled, todo_steps
 from slurm_elastic.config import document as yaml_document
+from slurm_elastic.config.basics import renamed_keys
+from slurm_elastic.config.basics.key_places import key_places
 from slurm_elastic.config.catalogue import from_state
 from slurm_elastic.config.check import UUID_FORM, check, is_uuid
 from slurm_elastic.config.cloud_kinds import Tolerant, table
 from slurm_elastic.config.clouds import CloudSettings
 from slurm_elastic.config.decode import Conversion, render
-from slurm_elastic.config.key_places import key_places
 from slurm_elastic.config.partial import Draft
 from slurm_elastic.config.problems import Problems
 

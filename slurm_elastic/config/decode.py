@@ -29,9 +29,9 @@ from slurm_elastic.base.units import (
     parse_moment,
     parse_size,
 )
+from slurm_elastic.config.basics.gone import Gone, farewell
+from slurm_elastic.config.basics.key_places import place_below
 from slurm_elastic.config.document import KeyPath, shown
-from slurm_elastic.config.gone import Gone, farewell
-from slurm_elastic.config.key_places import place_below
 from slurm_elastic.config.problems import Problems
 
 MAX_NUMBER = 10**12  # a bound so that sums and the ledger's integers cannot overflow

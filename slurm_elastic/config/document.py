@@ -13,7 +13,7 @@ import yaml
 from msgspec import Struct
 
 from slurm_elastic.base.errors import ConfigError
-from slurm_elastic.config.todos import TODO
+from slurm_elastic.config.basics.todos import TODO
 
 KeyPath = tuple[str | int, ...]  # the place of a value: keys and list indices, outermost first
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from msgspec import Struct
 
 from slurm_elastic.base.errors import ProviderError
-from slurm_elastic.config.requirements import KnownType
+from slurm_elastic.config.sections.requirements import KnownType
 from slurm_elastic.model.cluster import Location
 
 

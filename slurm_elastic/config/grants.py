@@ -11,7 +11,7 @@ from msgspec import Struct
 
 from slurm_elastic.config import Cluster, Config, domain_pools
 from slurm_elastic.config.clouds import CloudSettings
-from slurm_elastic.config.joining import CONSOLE
+from slurm_elastic.config.sections.joining import CONSOLE
 from slurm_elastic.model.cluster import Pool
 
 

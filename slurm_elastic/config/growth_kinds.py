@@ -5,7 +5,7 @@ offer policies by an entry point of the group ``slurm_elastic.growth``.
 from __future__ import annotations
 
 from slurm_elastic.base.errors import GrowthError, describe_foreign
-from slurm_elastic.config.policy_texts import PolicyPoint
+from slurm_elastic.config.basics.policy_texts import PolicyPoint
 from slurm_elastic.policies.growth.capacity import (
     GROWTH,
     AnyGrowth,

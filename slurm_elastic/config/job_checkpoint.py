@@ -13,7 +13,10 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 
 from slurm_elastic.config import Config, PoolSettings
-from slurm_elastic.config.checkpoint import (
+from slurm_elastic.config.checkpoint_kinds import policy_of
+from slurm_elastic.config.method_kinds import options_of, table
+from slurm_elastic.config.mounting import has_mount
+from slurm_elastic.config.sections.checkpoint import (
     CLOSE,
     LAUNCHED,
     LIMIT,
@@ -22,11 +25,8 @@ from slurm_elastic.config.checkpoint import (
     CheckpointSettings,
     PoolCheckpoint,
 )
-from slurm_elastic.config.checkpoint_kinds import policy_of
-from slurm_elastic.config.copying import Data
-from slurm_elastic.config.method_kinds import options_of, table
-from slurm_elastic.config.mounting import has_mount
-from slurm_elastic.config.validate_checkpoint import (
+from slurm_elastic.config.sections.copying import Data
+from slurm_elastic.config.validation.validate_checkpoint import (
     SHARED,
     SIGN_FORM,
     SIGNAL_FORM,

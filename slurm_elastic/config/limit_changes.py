@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from slurm_elastic.base.errors import ConfigError
 from slurm_elastic.base.hostlist import expand
 from slurm_elastic.config import Config
-from slurm_elastic.config.policies import CloudPolicies
+from slurm_elastic.config.sections.policies import CloudPolicies
 from slurm_elastic.model.cluster import Limits
 from slurm_elastic.model.directive import LimitChange, scope_in_words, scope_of_cloud, scope_of_pool
 from slurm_elastic.policies.money.account_budgets import ACCOUNT, USER

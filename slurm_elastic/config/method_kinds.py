@@ -11,7 +11,7 @@ from msgspec import Struct
 
 from slurm_elastic.base import outside
 from slurm_elastic.config import Config
-from slurm_elastic.config.checkpoint import LIMIT, METHODS, OPTIONS
+from slurm_elastic.config.sections.checkpoint import LIMIT, METHODS, OPTIONS
 from slurm_elastic.model.protocols import Checkpointer, Slurm
 from slurm_elastic.model.slurm import SlurmJob
 

@@ -8,7 +8,7 @@ from msgspec import Struct
 
 from slurm_elastic.config import Config
 from slurm_elastic.config.clouds import CloudSettings
-from slurm_elastic.config.joining import HEAD, Mount, Network
+from slurm_elastic.config.sections.joining import HEAD, Mount, Network
 from slurm_elastic.config.tunnel import uses
 from slurm_elastic.policies.repair.peers import head_address
 

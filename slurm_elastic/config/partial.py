@@ -10,12 +10,12 @@ from typing import TypeVar
 
 from slurm_elastic.base.hostlist import HostlistError, expand
 from slurm_elastic.config import PoolSettings
-from slurm_elastic.config.access import Who
 from slurm_elastic.config.clouds import CloudSettings
 from slurm_elastic.config.decode import Conversion, nearest
 from slurm_elastic.config.document import KeyPath, shown
 from slurm_elastic.config.problems import Problems
-from slurm_elastic.config.timings import Timings
+from slurm_elastic.config.sections.access import Who
+from slurm_elastic.config.sections.timings import Timings
 
 T = TypeVar("T")
 

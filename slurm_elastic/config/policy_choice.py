@@ -12,7 +12,7 @@ from msgspec.structs import replace
 
 from slurm_elastic.base import writing
 from slurm_elastic.config import Config
-from slurm_elastic.config.policies import SitePolicies
+from slurm_elastic.config.sections.policies import SitePolicies
 from slurm_elastic.policies.growth.release import IdleOrder
 from slurm_elastic.policies.policy_text import split
 

@@ -12,15 +12,15 @@ from collections.abc import Iterable
 from slurm_elastic.config import Config, PoolSettings
 from slurm_elastic.config.clouds import CloudSettings, InstanceType
 from slurm_elastic.config.growth_kinds import growth_of
-from slurm_elastic.config.policies import (
+from slurm_elastic.config.policy_choice import candidates, with_policy
+from slurm_elastic.config.release_kinds import release_of
+from slurm_elastic.config.sections.policies import (
     CloudPolicies,
     PayerBudget,
     Policies,
     PoolPolicies,
     SitePolicies,
 )
-from slurm_elastic.config.policy_choice import candidates, with_policy
-from slurm_elastic.config.release_kinds import release_of
 from slurm_elastic.model.cluster import Location, Pool
 from slurm_elastic.model.memory import UNKNOWN_TERMS, PurchaseTerms
 from slurm_elastic.model.reserved import Held

@@ -5,7 +5,7 @@ Packages offer policies by an entry point of the group ``slurm_elastic.release``
 from __future__ import annotations
 
 from slurm_elastic.base.errors import ReleaseError
-from slurm_elastic.config.policy_texts import PolicyPoint
+from slurm_elastic.config.basics.policy_texts import PolicyPoint
 from slurm_elastic.policies.growth.release import (
     RELEASE,
     AnyRelease,

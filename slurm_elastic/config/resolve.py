@@ -8,8 +8,8 @@ from msgspec.structs import asdict, replace
 
 from slurm_elastic.config import Config, PoolSettings, max_age
 from slurm_elastic.config.clouds import CloudSettings
-from slurm_elastic.config.policies import Policies
 from slurm_elastic.config.pool_rules import BOOT
+from slurm_elastic.config.sections.policies import Policies
 
 T = TypeVar("T", bound=Policies)
 

@@ -16,7 +16,7 @@ from slurm_elastic.base.errors import ConfigError
 from slurm_elastic.config import Cluster, Config
 from slurm_elastic.config.clouds import CloudSettings
 from slurm_elastic.config.grants import GrantUse, use_of
-from slurm_elastic.config.joining import Network
+from slurm_elastic.config.sections.joining import Network
 from slurm_elastic.config.tunnel import uses
 
 ANYWHERE = "0.0.0.0/0"

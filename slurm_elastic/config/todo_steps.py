@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
+from slurm_elastic.config.basics.todos import TODO
 from slurm_elastic.config.document import KeyPath, YamlDocument
-from slurm_elastic.config.todos import TODO
 
 _COMMENT = re.compile(r"(?:^|\s)#\s*TODO:?\s+(.*\S)")
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from slurm_elastic.base.hostlist import compress, expand
 from slurm_elastic.config import Config
 from slurm_elastic.config.clouds import CloudSettings
-from slurm_elastic.config.joining import Enrol, Network
+from slurm_elastic.config.sections.joining import Enrol, Network
 from slurm_elastic.policies.repair.peers import addresses_of
 
 

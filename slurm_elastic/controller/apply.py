@@ -19,14 +19,6 @@ from slurm_elastic.base.grouping import group_by
 from slurm_elastic.base.hostlist import compress
 from slurm_elastic.controller import holds
 from slurm_elastic.controller.adoption import adopt
-from slurm_elastic.controller.boot_consoles import read_consoles, record_consoles
-from slurm_elastic.controller.boot_timeouts import expect_requeued, select_blamed
-from slurm_elastic.controller.boots import (
-    record_boot_failures,
-    record_ended_by_others,
-    record_registered,
-    reopen_pools,
-)
 from slurm_elastic.controller.context import Site
 from slurm_elastic.controller.ending import (
     confirm_ends,
@@ -36,14 +28,22 @@ from slurm_elastic.controller.ending import (
 )
 from slurm_elastic.controller.extensions import Jobs
 from slurm_elastic.controller.giving_back import power_down_and_requeue
-from slurm_elastic.controller.launch import assign_addresses, hide_names
-from slurm_elastic.controller.lost_nodes import group_by_cause, set_lost_down, set_unused_down
-from slurm_elastic.controller.open_launches import (
+from slurm_elastic.controller.launching.boot_consoles import read_consoles, record_consoles
+from slurm_elastic.controller.launching.boot_timeouts import expect_requeued, select_blamed
+from slurm_elastic.controller.launching.boots import (
+    record_boot_failures,
+    record_ended_by_others,
+    record_registered,
+    reopen_pools,
+)
+from slurm_elastic.controller.launching.launch import assign_addresses, hide_names
+from slurm_elastic.controller.launching.open_launches import (
     confirm_launches,
     retry_launches,
     waits_for,
 )
-from slurm_elastic.controller.provision import provision
+from slurm_elastic.controller.launching.provision import provision
+from slurm_elastic.controller.lost_nodes import group_by_cause, set_lost_down, set_unused_down
 from slurm_elastic.controller.recycling import recycle
 from slurm_elastic.controller.snapshot import (
     CORRELATION,
@@ -63,7 +63,7 @@ from slurm_elastic.policies.actions import Action, NoteEnd, NoteMissing
 from slurm_elastic.policies.nodes.node_state import Phase, phase
 from slurm_elastic.policies.repair.cluster import decide
 from slurm_elastic.policies.repair.cluster_snapshot import ClusterSnapshot, RoundRule
-from slurm_elastic.slurm.client import node_updates
+from slurm_elastic.slurm.client.commands import node_updates
 from slurm_elastic.state.ledger import Machine
 
 log = logging.getLogger(__name__)

@@ -20,10 +20,10 @@ from slurm_elastic.config import Config, blocked_clouds, domain_pools
 from slurm_elastic.config.clouds import CloudSettings
 from slurm_elastic.config.pool_rules import paid_reservations, purchase_terms, rules_of
 from slurm_elastic.config.tunnel import clouds_with_tunnel
-from slurm_elastic.controller.budget import build_launch_scope, spans_clouds
 from slurm_elastic.controller.decision_recorder import DecisionRecorder
 from slurm_elastic.controller.extensions import Extensions
 from slurm_elastic.controller.job_starts import JobStarts
+from slurm_elastic.controller.launching.budget import build_launch_scope, spans_clouds
 from slurm_elastic.controller.requeues import ExpectedRequeues
 from slurm_elastic.controller.slurm_absence import SlurmAbsence
 from slurm_elastic.model.causes import AnyCause

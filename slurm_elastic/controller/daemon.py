@@ -16,14 +16,14 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from functools import partial
 
-from slurm_elastic.base import heap
-from slurm_elastic.base.background import submit
+from slurm_elastic.base.processes import heap
+from slurm_elastic.base.processes.background import submit
 from slurm_elastic.base.report_once import ReportOnce
 from slurm_elastic.base.units import brief
-from slurm_elastic.controller.boot_timeouts import BootTimeouts
 from slurm_elastic.controller.context import Site
 from slurm_elastic.controller.extensions import Feature, join
-from slurm_elastic.controller.launch import end_far_exclusions
+from slurm_elastic.controller.launching.boot_timeouts import BootTimeouts
+from slurm_elastic.controller.launching.launch import end_far_exclusions
 from slurm_elastic.controller.notify_socket import WakeSocket
 from slurm_elastic.controller.other_heads import REMEDY, take_up_journal
 from slurm_elastic.controller.periodic import SiteTask, run_guarded, start_due_tasks

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from msgspec import Struct, field
 from msgspec.structs import fields
 
-from slurm_elastic.controller.awaited_nodes import AwaitedNodes
+from slurm_elastic.controller.launching.awaited_nodes import AwaitedNodes
 from slurm_elastic.model.cluster import Instance, LaunchSpec, NodeRequest, Offer
 from slurm_elastic.model.slurm import SlurmNode
 from slurm_elastic.policies.actions import Action

@@ -21,7 +21,7 @@ from slurm_elastic.base.grouping import group_by
 from slurm_elastic.base.hostlist import compress
 from slurm_elastic.controller.context import Site
 from slurm_elastic.controller.holds import can_drain, hold, hold_reason
-from slurm_elastic.controller.launch import assign_addresses
+from slurm_elastic.controller.launching.launch import assign_addresses
 from slurm_elastic.model.causes import AnyCause
 from slurm_elastic.model.causes.composed import NodesUnavailable
 from slurm_elastic.model.causes.limits import RequestTooLate
@@ -31,7 +31,7 @@ from slurm_elastic.model.requeued_jobs import WAITS_SINCE, waits_since
 from slurm_elastic.model.slurm import NOWHERE, SlurmJob, SlurmNode
 from slurm_elastic.policies.nodes.node_reasons import OUR_MARK, has_mark
 from slurm_elastic.policies.nodes.node_state import Phase, is_drained, phase
-from slurm_elastic.slurm.client import node_updates, requeue_setting
+from slurm_elastic.slurm.client.commands import node_updates, requeue_setting
 from slurm_elastic.state.audit_trail import job_subject
 
 log = logging.getLogger(__name__)

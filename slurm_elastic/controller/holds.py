@@ -29,7 +29,7 @@ from slurm_elastic.model.slurm import SlurmNode
 from slurm_elastic.policies.growth.scaling import holds_back
 from slurm_elastic.policies.nodes.node_reasons import HOLD_MARK, has_mark
 from slurm_elastic.policies.nodes.node_state import Phase, is_busy, is_down, is_drained, phase
-from slurm_elastic.slurm.client import node_updates
+from slurm_elastic.slurm.client.commands import node_updates
 from slurm_elastic.state.ledger import LedgerState
 
 log = logging.getLogger(__name__)

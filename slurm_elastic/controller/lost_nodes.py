@@ -22,7 +22,7 @@ from slurm_elastic.policies.nodes.node_state import (
     is_drained,
     phase,
 )
-from slurm_elastic.slurm.client import node_updates
+from slurm_elastic.slurm.client.commands import node_updates
 from slurm_elastic.state.audit_trail import job_subject
 
 log = logging.getLogger(__name__)

@@ -14,7 +14,7 @@ import socket
 from pathlib import Path
 from types import TracebackType
 
-from slurm_elastic.base.unixsocket import bind_socket, remove_socket
+from slurm_elastic.base.processes.unixsocket import bind_socket, remove_socket
 
 MAX_DATAGRAM = 4096
 MAX_DRAINED = 1000

@@ -22,9 +22,9 @@ from typing import TypeVar
 from msgspec.structs import replace
 
 from slurm_elastic.base.hostlist import compress, expand
-from slurm_elastic.controller.budget import apply_known_directives
 from slurm_elastic.controller.changed_jobs import Evaluate, JobChange, change_jobs
 from slurm_elastic.controller.context import KeptOutJob, Site
+from slurm_elastic.controller.launching.budget import apply_known_directives
 from slurm_elastic.model.causes import AnyCause
 from slurm_elastic.model.causes.composed import (
     NeverHere,

@@ -10,10 +10,10 @@ import sqlite3
 from collections.abc import Callable, Iterable
 from concurrent.futures import Executor, Future
 
-from slurm_elastic.base.background import submit
 from slurm_elastic.base.backoff import Backoff
 from slurm_elastic.base.errors import SlurmError
-from slurm_elastic.base.periodic import PeriodicTask
+from slurm_elastic.base.processes.background import submit
+from slurm_elastic.base.processes.periodic import PeriodicTask
 from slurm_elastic.controller.context import Site
 from slurm_elastic.state.ledger import Health, LedgerState
 from slurm_elastic.state.store.trouble import passes

@@ -17,10 +17,10 @@ from msgspec.structs import replace
 from slurm_elastic.base.report_once import ReportOnce
 from slurm_elastic.controller.adoption import record_ended_unadopted
 from slurm_elastic.controller.apply import apply
-from slurm_elastic.controller.boots import record_ended_by_others
 from slurm_elastic.controller.context import Site
 from slurm_elastic.controller.doubted_lists import keep_doubt, review_lasting_doubt
-from slurm_elastic.controller.launch import assign_addresses
+from slurm_elastic.controller.launching.boots import record_ended_by_others
+from slurm_elastic.controller.launching.launch import assign_addresses
 from slurm_elastic.controller.other_heads import look_for_other_head
 from slurm_elastic.controller.oversized import end_verdicts
 from slurm_elastic.controller.snapshot import (

@@ -8,9 +8,9 @@ import logging
 from collections.abc import Sequence
 
 from slurm_elastic.base.hostlist import compress
-from slurm_elastic.controller.boots import record_boot_failures
 from slurm_elastic.controller.context import Site
 from slurm_elastic.controller.ending import terminate
+from slurm_elastic.controller.launching.boots import record_boot_failures
 from slurm_elastic.model.causes.composed import NodeFailed
 from slurm_elastic.model.causes.machine_ends import OutOfService
 from slurm_elastic.model.causes.pool_failures import BootsFailed
@@ -19,7 +19,7 @@ from slurm_elastic.model.slurm_words.node_causes import Strike
 from slurm_elastic.policies import actions
 from slurm_elastic.policies.nodes.node_state import is_busy, is_down
 from slurm_elastic.policies.nodes.out_of_service import Ill, ill
-from slurm_elastic.slurm.client import node_updates
+from slurm_elastic.slurm.client.commands import node_updates
 from slurm_elastic.state.audit_trail import job_subject, pool_subject
 from slurm_elastic.state.ledger import Machine
 

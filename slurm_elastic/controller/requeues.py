@@ -18,7 +18,7 @@ from slurm_elastic.base.guards import Guarded, GuardedBy
 from slurm_elastic.model.protocols import Slurm
 from slurm_elastic.model.slurm import SlurmJob
 from slurm_elastic.policies.repair.requeue import may_hurry
-from slurm_elastic.slurm.client import requeue_setting
+from slurm_elastic.slurm.client.commands import requeue_setting
 from slurm_elastic.state.ledger import Ledger
 
 log = logging.getLogger(__name__)

@@ -15,7 +15,7 @@ from msgspec.structs import replace
 from slurm_elastic.base.grouping import group_by
 from slurm_elastic.controller.context import Site
 from slurm_elastic.controller.extensions import Jobs
-from slurm_elastic.controller.shortfall import Shortfall
+from slurm_elastic.controller.launching.shortfall import Shortfall
 from slurm_elastic.model.causes import AnyCause
 from slurm_elastic.model.cluster import NodeRequest, Offer
 from slurm_elastic.policies.launch.gang import Gang, gangs, request_for

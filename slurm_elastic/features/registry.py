@@ -8,26 +8,14 @@ from slurm_elastic.base.errors import ConfigError
 from slurm_elastic.base.extras import missing_module
 from slurm_elastic.controller.context import Site
 from slurm_elastic.controller.extensions import Extensions, Feature
-from slurm_elastic.features import (
-    account_mails,
-    addresses,
-    admission,
-    autoscaler,
-    cloud_order,
-    copy_part,
-    directives,
-    expiry,
-    hypervisors,
-    image_replacement,
-    owners,
-    reservation_ends,
-    starting,
-    stopping,
-    telling,
-    tunnels,
-    usage_record,
-    wait_notes,
-)
+from slurm_elastic.features.files import copy_part
+from slurm_elastic.features.growth import autoscaler, expiry
+from slurm_elastic.features.money import admission, reservation_ends, usage_record
+from slurm_elastic.features.network import addresses, tunnels
+from slurm_elastic.features.news import account_mails, telling
+from slurm_elastic.features.orders import cloud_order, directives, image_replacement, owners
+from slurm_elastic.features.power import hypervisors, starting, stopping
+from slurm_elastic.features.waits import wait_notes
 
 
 def munge_keys(site: Site) -> Extensions | None:
@@ -36,7 +24,7 @@ def munge_keys(site: Site) -> Extensions | None:
     if ssh is None:
         return None
     try:
-        from slurm_elastic.features.munge_keys import MungeKeys
+        from slurm_elastic.features.network.munge_keys import MungeKeys
     except ModuleNotFoundError as error:
         raise ConfigError(f"join.ssh: {missing_module(error, 'ssh')}") from error
     # paramiko's threads log each failed connection with a traceback; we log it in one line.

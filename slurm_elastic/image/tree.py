@@ -23,7 +23,7 @@ from slurm_elastic.image.commands import require, run
 from slurm_elastic.image.containers import add_pyxis
 from slurm_elastic.image.recipe import LOGIN, Recipe, may_use_nfs_3, packages
 from slurm_elastic.machine.ckptroot.bundle import build as build_root_part
-from slurm_elastic.slurm.conf.node_names import LIBRARY as NSS_SLURM
+from slurm_elastic.slurm.conf.checks.node_names import LIBRARY as NSS_SLURM
 from slurm_elastic.slurm.hooks.launcher import PROGRAM as ROOT_PART
 
 _NSSWITCH = "etc/nsswitch.conf"

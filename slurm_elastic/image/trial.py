@@ -23,8 +23,8 @@ from msgspec import Struct
 
 from slurm_elastic.base.errors import SlurmElasticError
 from slurm_elastic.config import Config
-from slurm_elastic.features.host_keys import HostKey, printed_keys
-from slurm_elastic.features.ssh_file import (
+from slurm_elastic.features.network.host_keys import HostKey, printed_keys
+from slurm_elastic.features.network.ssh_file import (
     FileTarget,
     PushError,
     WrongHostKeyError,

@@ -19,7 +19,7 @@ import msgspec
 from slurm_elastic.base import writing
 from slurm_elastic.base.backoff import Backoff
 from slurm_elastic.base.errors import ProviderError
-from slurm_elastic.base.periodic import PeriodicTask, PeriodicThread
+from slurm_elastic.base.processes.periodic import PeriodicTask, PeriodicThread
 from slurm_elastic.base.units import money
 from slurm_elastic.config import Config
 from slurm_elastic.config.catalogue import (

@@ -26,7 +26,7 @@ from slurm_elastic.machine.ckptroot.site import CONFIG as ROOT_PART_CONFIG
 from slurm_elastic.machine.local import local_processes
 from slurm_elastic.sandbox.layout import MARKER, Layout
 from slurm_elastic.sandbox.loopback_only import require_emulated
-from slurm_elastic.sandbox.one_world import ELASTIC, sandbox_world
+from slurm_elastic.sandbox.nebula.world import ELASTIC, sandbox_world
 from slurm_elastic.sandbox.spec import (
     Ports,
     SandboxSpec,
@@ -85,7 +85,7 @@ def require_python(layout: Layout) -> None:
     # Import all that the services import, even at a later time: a Python below /root may be
     # readable only in part.
     test = (
-        "import slurm_elastic.cli.daemon, slurm_elastic.cli.ckptman, mimetypes,"
+        "import slurm_elastic.cli.services.daemon, slurm_elastic.cli.services.ckptman, mimetypes,"
         " slurm_elastic.providers.aws.provider, slurm_elastic.providers.local.provider"
     )
     done = subprocess.run(

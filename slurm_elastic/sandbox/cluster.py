@@ -30,10 +30,10 @@ from slurm_elastic.sandbox.daemons import (
     SLURMCTLD,
     Daemons,
 )
-from slurm_elastic.sandbox.ec2_control import Ec2Control
+from slurm_elastic.sandbox.ec2.control import Ec2Control
 from slurm_elastic.sandbox.hypervisor import MachineNetwork
 from slurm_elastic.sandbox.layout import MARKER, Layout, Saved
-from slurm_elastic.sandbox.one_control import OneControl
+from slurm_elastic.sandbox.nebula.control import OneControl
 from slurm_elastic.sandbox.processes import Processes, SlurmdMachines
 from slurm_elastic.sandbox.shell import Shell
 from slurm_elastic.sandbox.spec import SandboxSpec, cloud_of, clouds_of, static_names

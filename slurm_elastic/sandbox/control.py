@@ -6,11 +6,11 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from slurm_elastic.base.errors import SandboxError
-from slurm_elastic.sandbox.ec2_cloud import MachineView
-from slurm_elastic.sandbox.ec2_control import Ec2Control
-from slurm_elastic.sandbox.ec2_faults import Fault, FaultKind
+from slurm_elastic.sandbox.ec2.cloud import MachineView
+from slurm_elastic.sandbox.ec2.control import Ec2Control
+from slurm_elastic.sandbox.ec2.faults import Fault, FaultKind
 from slurm_elastic.sandbox.layout import Layout, Saved
-from slurm_elastic.sandbox.one_control import OneControl
+from slurm_elastic.sandbox.nebula.control import OneControl
 from slurm_elastic.sandbox.seen import ALIVE, CloudMachine
 
 ONE_PREFIX = "one-"

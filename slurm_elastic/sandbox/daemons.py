@@ -86,7 +86,7 @@ class Daemons:
     def ec2(self, saved: Saved) -> None:
         """Start the emulated EC2."""
         argv = [
-            *(sys.executable, "-P", "-m", "slurm_elastic.sandbox.ec2"),
+            *(sys.executable, "-P", "-m", "slurm_elastic.sandbox.ec2.serve"),
             *("--dir", str(self._layout.dir), "--port", str(saved.ports.ec2)),
             *("--speed", str(saved.spec.price_speed)),
         ]
@@ -116,7 +116,7 @@ class Daemons:
     def agent(self, saved: Saved, name: str, cloud: Mapping[str, object]) -> None:
         """Start the agent of a local cloud as root, under this name."""
         argv = [
-            *(sys.executable, "-P", "-m", "slurm_elastic.cli.local_agent"),
+            *(sys.executable, "-P", "-m", "slurm_elastic.cli.services.local_agent"),
             *("--config", str(self._layout.config)),
             *("--cloud", str(cloud["name"])),
             *("--log-dir", str(self._layout.log)),
@@ -139,7 +139,7 @@ class Daemons:
         self._wait(CKPTMAN, (self._layout.dir / "state" / "notices").is_dir)
 
     def _service(self, name: str, module: str, extra: Mapping[str, str]) -> None:
-        argv = [sys.executable, "-m", f"slurm_elastic.cli.{module}"]
+        argv = [sys.executable, "-m", f"slurm_elastic.cli.services.{module}"]
         argv += ["--config", str(self._layout.config)]
         self._processes.start(name, argv, self._layout.daemon_env() | dict(extra), user=USER)
 

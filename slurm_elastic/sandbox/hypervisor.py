@@ -29,8 +29,8 @@ from slurm_elastic.image.imds import ADDRESS as METADATA
 from slurm_elastic.image.network import BRIDGE
 from slurm_elastic.machine.local import local_processes
 from slurm_elastic.machine.local.local_processes import Process
-from slurm_elastic.sandbox.ec2_cloud import MachineView
-from slurm_elastic.sandbox.ec2_control import Ec2Control
+from slurm_elastic.sandbox.ec2.cloud import MachineView
+from slurm_elastic.sandbox.ec2.control import Ec2Control
 from slurm_elastic.sandbox.layout import Layout
 from slurm_elastic.sandbox.loopback_only import EMULATOR_KEY, EMULATOR_SECRET
 from slurm_elastic.sandbox.seen import CloudMachine

@@ -13,7 +13,7 @@ from msgspec import Struct
 
 from slurm_elastic.base import writing
 from slurm_elastic.base.errors import SandboxError
-from slurm_elastic.base.service_remedies import SANDBOX_OF_PROCESS
+from slurm_elastic.base.processes.service_remedies import SANDBOX_OF_PROCESS
 from slurm_elastic.machine.local.local_processes import SlurmdSettings
 from slurm_elastic.sandbox.loopback_only import isolated_env
 from slurm_elastic.sandbox.spec import Ports, SandboxSpec

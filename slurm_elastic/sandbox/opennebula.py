@@ -26,10 +26,11 @@ import msgspec
 
 from slurm_elastic.base.errors import SandboxError, SlurmElasticError
 from slurm_elastic.base.guards import Guarded, GuardedBy
-from slurm_elastic.sandbox import one_api, one_control
-from slurm_elastic.sandbox.ec2_faults import PAGE, Fault, FaultKind, Faults, FaultTarget, Stage
-from slurm_elastic.sandbox.one_cloud import Cloud, OneRefusal
-from slurm_elastic.sandbox.one_world import OneWorld, sandbox_world
+from slurm_elastic.sandbox.ec2.faults import PAGE, Fault, FaultKind, Faults, FaultTarget, Stage
+from slurm_elastic.sandbox.nebula import api as one_api
+from slurm_elastic.sandbox.nebula import control as one_control
+from slurm_elastic.sandbox.nebula.cloud import Cloud, OneRefusal
+from slurm_elastic.sandbox.nebula.world import OneWorld, sandbox_world
 from slurm_elastic.sandbox.steering import (
     HOST,
     PREFIX,

@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING
 
 from slurm_elastic.base.errors import SlurmElasticError
 from slurm_elastic.base.hostlist import expand
-from slurm_elastic.base.periodic import PeriodicTask
-from slurm_elastic.base.signals import on_end
+from slurm_elastic.base.processes.periodic import PeriodicTask
+from slurm_elastic.base.processes.signals import on_end
 from slurm_elastic.machine.local.local_processes import SlurmdSettings
 from slurm_elastic.sandbox import control, machine_agent
 from slurm_elastic.sandbox.layout import Layout, Saved

@@ -24,8 +24,8 @@ from msgspec import Struct
 from msgspec.structs import asdict
 
 from slurm_elastic.base.errors import ConfigError, SandboxError
-from slurm_elastic.base.signals import on_end
-from slurm_elastic.sandbox.ec2_faults import Fault
+from slurm_elastic.base.processes.signals import on_end
+from slurm_elastic.sandbox.ec2.faults import Fault
 from slurm_elastic.sandbox.loopback_only import require_loopback
 
 log = logging.getLogger(__name__)

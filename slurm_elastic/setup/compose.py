@@ -7,8 +7,8 @@ from collections.abc import Iterator, Sequence
 from slurm_elastic.base.pages import page
 from slurm_elastic.base.units import format_duration, format_size
 from slurm_elastic.config import configfile
-from slurm_elastic.config.access import Who
 from slurm_elastic.config.found import Found
+from slurm_elastic.config.sections.access import Who
 from slurm_elastic.model.cluster import Location
 from slurm_elastic.setup.edit import flow
 from slurm_elastic.setup.questions import Answers, head_flaw

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from slurm_elastic.base.units import format_size
 from slurm_elastic.config.found import Found
-from slurm_elastic.config.requirements import KnownType, Requirements, Shape, lacks
+from slurm_elastic.config.sections.requirements import KnownType, Requirements, Shape, lacks
 from slurm_elastic.model.cluster import Location
 
 Size = tuple[int, int]

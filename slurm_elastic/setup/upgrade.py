@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from msgspec import Struct
 
 from slurm_elastic.base.errors import ConfigError
-from slurm_elastic.config import renamed_keys
+from slurm_elastic.config.basics import renamed_keys
 from slurm_elastic.config.document import KeyPath, YamlDocument, read
 from slurm_elastic.setup import edit
 

@@ -14,11 +14,12 @@ from slurm_elastic.base.errors import ConfigError
 from slurm_elastic.config import Cluster, Config
 from slurm_elastic.config.configfile import load
 from slurm_elastic.policies.policy_text import split
-from slurm_elastic.simulate import engine, sacct, workload
+from slurm_elastic.simulate import engine
+from slurm_elastic.simulate.histories import sacct, workload
+from slurm_elastic.simulate.histories.swf import History
 from slurm_elastic.simulate.result import SimulationResult as SimulationResult
 from slurm_elastic.simulate.setting import Options as Options
 from slurm_elastic.simulate.setting import setting_of
-from slurm_elastic.simulate.swf import History
 
 AnyHistory = str | Path | History | Iterable[Mapping[str, object]]
 

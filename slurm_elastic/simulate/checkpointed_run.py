@@ -22,7 +22,7 @@ from slurm_elastic.policies.checkpoint.checkpoint import (
 )
 from slurm_elastic.policies.checkpoint.own import OwnCheckpoint
 from slurm_elastic.policies.checkpoint.situation import Situation
-from slurm_elastic.simulate.market import SpotMarket
+from slurm_elastic.simulate.bills.market import SpotMarket
 
 PRICE_MEMORY_S = 660
 

@@ -12,8 +12,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from math import floor
 from typing import Protocol
 
-from slurm_elastic.simulate.idle_set import IdleMachines, Pieces
-from slurm_elastic.simulate.market import NEVER
+from slurm_elastic.simulate.bills.market import NEVER
+from slurm_elastic.simulate.queues.idle_set import IdleMachines, Pieces
 from slurm_elastic.simulate.scenario import Sold
 
 Free = tuple[int, int, int]  # from which second, how many machines, and when the cloud ends them

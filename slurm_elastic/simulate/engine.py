@@ -15,17 +15,17 @@ from heapq import heappop, heappush
 from msgspec.structs import replace
 
 from slurm_elastic.base.errors import SlurmElasticError
-from slurm_elastic.simulate.cloud_order import JobOrders
+from slurm_elastic.simulate.bills.losses import RunState
+from slurm_elastic.simulate.bills.market import NEVER
+from slurm_elastic.simulate.bills.reserved_bill import with_reservations
 from slurm_elastic.simulate.events import ARRIVE, BOOT, CHECK, POOLS, WARN
-from slurm_elastic.simulate.jobs import Jobs
-from slurm_elastic.simulate.losses import RunState
-from slurm_elastic.simulate.market import NEVER
+from slurm_elastic.simulate.histories.jobs import Jobs
 from slurm_elastic.simulate.outcome import RunResult
-from slurm_elastic.simulate.queueing import too_large
-from slurm_elastic.simulate.reserved_bill import with_reservations
+from slurm_elastic.simulate.queues.cloud_order import JobOrders
+from slurm_elastic.simulate.queues.queueing import too_large
 from slurm_elastic.simulate.scenario import Scenario
-from slurm_elastic.simulate.standing import on_standing_machines
-from slurm_elastic.simulate.unbought import unbought
+from slurm_elastic.simulate.studies.standing import on_standing_machines
+from slurm_elastic.simulate.studies.unbought import unbought
 
 PROGRESS_EVERY = 1000
 _ARRIVE, _BOOT, _CHECK, _WARN = ARRIVE << 32, BOOT << 32, CHECK << 32, WARN << 32

@@ -13,23 +13,23 @@ from heapq import heappush
 
 from slurm_elastic.policies.growth.capacity import Slurm
 from slurm_elastic.policies.money.bounds import UNBOUNDED
-from slurm_elastic.simulate.budget_queue import BudgetQueue
-from slurm_elastic.simulate.cloud_order import job_orders
+from slurm_elastic.simulate.bills.market import NEVER
+from slurm_elastic.simulate.bills.spending import Purses
 from slurm_elastic.simulate.finishing import Finishing
-from slurm_elastic.simulate.idle_set import Pieces
-from slurm_elastic.simulate.jobs import Jobs
+from slurm_elastic.simulate.histories.jobs import Jobs
 from slurm_elastic.simulate.lasting import lasting_pools
 from slurm_elastic.simulate.machines import PoolMachines, Sales
-from slurm_elastic.simulate.market import NEVER
-from slurm_elastic.simulate.ordered_queue import OrderedQueue
 from slurm_elastic.simulate.pools import machines_of
 from slurm_elastic.simulate.purchases import Purchases
-from slurm_elastic.simulate.queueing import Queue
+from slurm_elastic.simulate.queues.budget_queue import BudgetQueue
+from slurm_elastic.simulate.queues.cloud_order import job_orders
+from slurm_elastic.simulate.queues.idle_set import Pieces
+from slurm_elastic.simulate.queues.ordered_queue import OrderedQueue
+from slurm_elastic.simulate.queues.queueing import Queue
 from slurm_elastic.simulate.runs import Runs, SimulatedRun
 from slurm_elastic.simulate.scaler import WINDOW_LOOK_S, Grower
 from slurm_elastic.simulate.scenario import Scenario
 from slurm_elastic.simulate.shared_machines import SharedMachine, SharedMachines, machines_needed
-from slurm_elastic.simulate.spending import Purses
 from slurm_elastic.simulate.unhelped import SimulatedGuard
 from slurm_elastic.simulate.warm_pool import Warm
 

@@ -16,13 +16,13 @@ from collections.abc import Sequence
 from slurm_elastic.model.cluster import Market
 from slurm_elastic.policies.growth.release import Delayed, Flagged, Idle, IdleOrder, OwnRelease
 from slurm_elastic.policies.growth.scaling import spare
+from slurm_elastic.simulate.bills.leases import Leases
+from slurm_elastic.simulate.bills.market import NEVER, PLENTY, SpotMarket
 from slurm_elastic.simulate.boot_slots import BootTurns, last_ready, waves
 from slurm_elastic.simulate.ending import EndingMachines, ends_of
-from slurm_elastic.simulate.free_times import Expected, expectation
-from slurm_elastic.simulate.idle_set import Pieces, idle_machines
-from slurm_elastic.simulate.leases import Leases
-from slurm_elastic.simulate.market import NEVER, PLENTY, SpotMarket
-from slurm_elastic.simulate.reservations import Profile
+from slurm_elastic.simulate.queues.free_times import Expected, expectation
+from slurm_elastic.simulate.queues.idle_set import Pieces, idle_machines
+from slurm_elastic.simulate.queues.reservations import Profile
 from slurm_elastic.simulate.scenario import Clock, PoolModel
 from slurm_elastic.simulate.shared_machines import SharedMachines
 

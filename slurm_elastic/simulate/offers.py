@@ -23,9 +23,9 @@ from slurm_elastic.simulate.availability import (
     check_point_count,
     supplies_of,
 )
-from slurm_elastic.simulate.billing import Curve
-from slurm_elastic.simulate.held import sold_on, zones_of
-from slurm_elastic.simulate.market import SpotMarket
+from slurm_elastic.simulate.bills.billing import Curve
+from slurm_elastic.simulate.bills.held import sold_on, zones_of
+from slurm_elastic.simulate.bills.market import SpotMarket
 from slurm_elastic.simulate.scenario import Sold
 
 BIDS_UNTIL = datetime(2017, 11, 28, tzinfo=UTC).timestamp()

@@ -14,8 +14,8 @@ from msgspec.structs import replace
 
 from slurm_elastic.base.errors import SlurmElasticError
 from slurm_elastic.policies.launch.job_data import NO_DATA
-from slurm_elastic.simulate.jobs import Jobs
-from slurm_elastic.simulate.leases import peak
+from slurm_elastic.simulate.bills.leases import peak
+from slurm_elastic.simulate.histories.jobs import Jobs
 from slurm_elastic.simulate.machines import PoolMachines
 from slurm_elastic.simulate.runs import Runs
 from slurm_elastic.simulate.shared_machines import machines_needed

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from slurm_elastic.model.cluster import Limits, Market
 from slurm_elastic.simulate.boot_slots import BootTurns
-from slurm_elastic.simulate.jobs import Jobs
+from slurm_elastic.simulate.histories.jobs import Jobs
 from slurm_elastic.simulate.machines import PoolMachines
 from slurm_elastic.simulate.scenario import Scenario
 from slurm_elastic.simulate.shared_machines import SharedMachines

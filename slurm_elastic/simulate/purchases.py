@@ -35,8 +35,8 @@ from slurm_elastic.policies.launch.next_launch import next_launch
 from slurm_elastic.policies.launch.pool_order import PoolTerms, terms_of
 from slurm_elastic.policies.launch.ranking import Scope, rank, serving, shortfall, used_by
 from slurm_elastic.policies.launch.reservations import SLACK_S, levelled
+from slurm_elastic.simulate.bills.market import NEVER, PLENTY
 from slurm_elastic.simulate.machines import PoolMachines, Sales
-from slurm_elastic.simulate.market import NEVER, PLENTY
 from slurm_elastic.simulate.scenario import Scenario
 
 MAX_NODES_AHEAD = 1 << 12  # nodes for which a decision is made ahead
@@ -288,7 +288,7 @@ class Purchases:
 
     def _count_as_refused(self, earlier_refusals: Mapping[str, int], now: int) -> None:
         """Count partial answers as refusals, because the machines were too few for their job, as
-        slurm-elasticd does (``controller/launch.py``, ``count_as_refused``).
+        slurm-elasticd does (``controller/launching/launch.py``, ``count_as_refused``).
         """
         for key, count in earlier_refusals.items():
             cause = self.cool_downs[key].cause

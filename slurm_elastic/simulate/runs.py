@@ -8,11 +8,11 @@ from typing import NamedTuple
 
 from slurm_elastic.model.cluster import Notice, NoticeKind
 from slurm_elastic.policies.checkpoint.checkpoint import Never, joint_mtti, observed_mtti
+from slurm_elastic.simulate.bills.market import SpotMarket
 from slurm_elastic.simulate.checkpointed_run import Ride, Trip, answers_notices, quiet, ride
-from slurm_elastic.simulate.idle_set import Pieces
-from slurm_elastic.simulate.jobs import Jobs
+from slurm_elastic.simulate.histories.jobs import Jobs
 from slurm_elastic.simulate.machines import PoolMachines
-from slurm_elastic.simulate.market import SpotMarket
+from slurm_elastic.simulate.queues.idle_set import Pieces
 from slurm_elastic.simulate.scenario import Scenario
 
 

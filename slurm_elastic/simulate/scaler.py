@@ -27,13 +27,13 @@ from slurm_elastic.policies.growth.scaling import excess, shortfall
 from slurm_elastic.policies.growth.stays import stays
 from slurm_elastic.policies.growth.waste import ENDING_S, with_waste
 from slurm_elastic.policies.money.bounds import UNBOUNDED, Bounds, Spent, stopped
-from slurm_elastic.simulate.cloud_order import JobOrders, Pools
-from slurm_elastic.simulate.jobs import Jobs
+from slurm_elastic.simulate.bills.spending import Purses
+from slurm_elastic.simulate.histories.jobs import Jobs
 from slurm_elastic.simulate.lasting import LastingPools
 from slurm_elastic.simulate.machines import PoolMachines
 from slurm_elastic.simulate.purchases import Purchases
+from slurm_elastic.simulate.queues.cloud_order import JobOrders, Pools
 from slurm_elastic.simulate.scenario import Scenario
-from slurm_elastic.simulate.spending import Purses
 
 DAY_S = 86400
 WINDOW_LOOK_S = 60

@@ -15,10 +15,10 @@ from slurm_elastic.policies.growth.release import AnyRelease, Delayed, Idle, Idl
 from slurm_elastic.policies.launch.pool_order import FREE_TRAFFIC, TrafficTerms
 from slurm_elastic.policies.launch.ranking import DEFAULT_KEYS
 from slurm_elastic.policies.money.bounds import Bounds
-from slurm_elastic.simulate.billing import Billing, PerSecond
+from slurm_elastic.simulate.bills.billing import Billing, PerSecond
+from slurm_elastic.simulate.bills.market import SpotMarket
 from slurm_elastic.simulate.boot import BootTimes
 from slurm_elastic.simulate.checkpointed_run import Checkpoints
-from slurm_elastic.simulate.market import SpotMarket
 
 
 class Clock(StrEnum):

@@ -12,8 +12,8 @@ from slurm_elastic.policies.checkpoint.checkpoint import (
 )
 from slurm_elastic.policies.checkpoint.situation import Situation
 from slurm_elastic.policies.policy_text import text_of
+from slurm_elastic.simulate.bills.market import SpotMarket
 from slurm_elastic.simulate.machines import PoolMachines
-from slurm_elastic.simulate.market import SpotMarket
 from slurm_elastic.simulate.outcome import RunResult
 
 Steps = list[tuple[int, float]]

@@ -11,25 +11,25 @@ from msgspec.structs import asdict, replace
 from slurm_elastic.base.errors import ConfigError
 from slurm_elastic.config import Config
 from slurm_elastic.config.checkpoint_kinds import checked_policy
-from slurm_elastic.config.policies import WhenSpent
 from slurm_elastic.config.pool_rules import bounds_of, rules_of
+from slurm_elastic.config.sections.policies import WhenSpent
 from slurm_elastic.policies.growth.capacity import Slurm
 from slurm_elastic.policies.growth.release import AtOnce
 from slurm_elastic.policies.money.bounds import Bounds
 from slurm_elastic.policies.policy_text import LARGEST
 from slurm_elastic.providers.base.prices.trace import PriceTrace, load_trace, series_of
 from slurm_elastic.simulate.availability import HistorySpan, load_supply
-from slurm_elastic.simulate.billing import Billing
-from slurm_elastic.simulate.billing import parse as parse_billing
+from slurm_elastic.simulate.bills.billing import Billing
+from slurm_elastic.simulate.bills.billing import parse as parse_billing
+from slurm_elastic.simulate.bills.held import held_in
 from slurm_elastic.simulate.boot import BootTimes
 from slurm_elastic.simulate.checkpointed_run import Checkpoints
-from slurm_elastic.simulate.held import held_in
-from slurm_elastic.simulate.jobs import Jobs
+from slurm_elastic.simulate.histories.jobs import Jobs
+from slurm_elastic.simulate.histories.swf import History
 from slurm_elastic.simulate.scenario import Scenario
 from slurm_elastic.simulate.scenario_config import NAME as CONFIGURED
 from slurm_elastic.simulate.scenario_config import configured
 from slurm_elastic.simulate.site import World, bought_as, pools_of, scenario_of
-from slurm_elastic.simulate.swf import History
 
 DEPTH = 500  # jobs that a pass over the queue considers, like Slurm's bf_max_job_test
 

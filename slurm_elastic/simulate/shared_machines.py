@@ -11,9 +11,9 @@ from __future__ import annotations
 from bisect import bisect_left, insort
 from collections.abc import Iterator, Sequence
 
-from slurm_elastic.simulate.idle_set import Pieces
-from slurm_elastic.simulate.jobs import Jobs
-from slurm_elastic.simulate.market import NEVER
+from slurm_elastic.simulate.bills.market import NEVER
+from slurm_elastic.simulate.histories.jobs import Jobs
+from slurm_elastic.simulate.queues.idle_set import Pieces
 from slurm_elastic.simulate.scenario import PoolModel
 
 Share = tuple[int, int, int]  # cores, MiB and GPUs

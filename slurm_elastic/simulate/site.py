@@ -9,16 +9,16 @@ from msgspec.structs import replace
 from slurm_elastic.base.errors import ConfigError
 from slurm_elastic.base.hostlist import expand
 from slurm_elastic.config import Config, domain_pools
-from slurm_elastic.config.access import Share
 from slurm_elastic.config.growth_kinds import checked_growth
 from slurm_elastic.config.pool_rules import cheapest, rules_of, traffic_terms
 from slurm_elastic.config.release_kinds import checked_release
+from slurm_elastic.config.sections.access import Share
 from slurm_elastic.model.cluster import Limits, Location, Market, NodeRequest, Pool
 from slurm_elastic.policies.growth.release import Idle, IdleOrder
 from slurm_elastic.policies.launch.ranking import Scope, ceiling
 from slurm_elastic.policies.policy_text import split
 from slurm_elastic.simulate.availability import supplies_of
-from slurm_elastic.simulate.billing import Billing, Hourly, PerSecond
+from slurm_elastic.simulate.bills.billing import Billing, Hourly, PerSecond
 from slurm_elastic.simulate.boot import BootTimes
 from slurm_elastic.simulate.offers import SpotFacts, assumptions, offers_of
 from slurm_elastic.simulate.scenario import BootCap, CoolDownTimes, PoolModel, Scenario, Sold

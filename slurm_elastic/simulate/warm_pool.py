@@ -9,9 +9,9 @@ from collections.abc import Sequence
 from typing import Protocol
 
 from slurm_elastic.policies.growth.scaling import spare
-from slurm_elastic.simulate.jobs import Jobs
+from slurm_elastic.simulate.histories.jobs import Jobs
 from slurm_elastic.simulate.machines import PoolMachines
-from slurm_elastic.simulate.queueing import Queue
+from slurm_elastic.simulate.queues.queueing import Queue
 from slurm_elastic.simulate.runs import Runs
 from slurm_elastic.simulate.scaler import Grower
 

@@ -14,9 +14,9 @@ from msgspec.structs import replace as altered
 
 from slurm_elastic.base.hostlist import compress
 from slurm_elastic.config import Config, PoolSettings
-from slurm_elastic.config.access import Who
 from slurm_elastic.config.clouds import CloudSettings
-from slurm_elastic.config.timings import Timings
+from slurm_elastic.config.sections.access import Who
+from slurm_elastic.config.sections.timings import Timings
 from slurm_elastic.controller.context import Site
 from slurm_elastic.controller.daemon import Daemon
 from slurm_elastic.features.registry import FEATURES

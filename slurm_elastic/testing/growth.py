@@ -27,7 +27,7 @@ from slurm_elastic.policies.growth.scaling import (
 )
 from slurm_elastic.policies.policy_text import text_of
 from slurm_elastic.simulate.engine import simulate
-from slurm_elastic.simulate.jobs import Job, Jobs
+from slurm_elastic.simulate.histories.jobs import Job, Jobs
 from slurm_elastic.simulate.scenario import PoolModel, Scenario
 
 NOON = 1_800_014_400

@@ -20,9 +20,9 @@ from slurm_elastic.model.cluster import Notice, NoticeKind
 from slurm_elastic.policies.checkpoint.checkpoint import AnyPolicy, FirstOf, OnNotice
 from slurm_elastic.policies.checkpoint.situation import Situation
 from slurm_elastic.policies.policy_text import text_of
-from slurm_elastic.simulate.billing import Curve
+from slurm_elastic.simulate.bills.billing import Curve
+from slurm_elastic.simulate.bills.market import SpotMarket
 from slurm_elastic.simulate.checkpointed_run import Checkpoints, Trip, ride
-from slurm_elastic.simulate.market import SpotMarket
 
 NOON = 1_800_014_400.0
 """Unix time of noon on a Friday."""

@@ -26,7 +26,7 @@ from msgspec.structs import replace
 
 from slurm_elastic.base.errors import ConfigError, InstanceNotFound, SlurmError
 from slurm_elastic.base.hostlist import compress
-from slurm_elastic.base.periodic import PeriodicTask
+from slurm_elastic.base.processes.periodic import PeriodicTask
 from slurm_elastic.base.report_once import ReportOnce
 from slurm_elastic.base.units import brief
 from slurm_elastic.model.causes import AnyCause

@@ -12,10 +12,10 @@ import pytest
 from patience import patience
 
 import slurm_elastic
-from slurm_elastic.base.background import in_background, submit
+from slurm_elastic.base.processes.background import in_background, submit
 
 PACKAGE = Path(slurm_elastic.__file__).parent
-READS_ALL = {"base/background.py", "providers/base/parallel.py", "cli/doctor.py"}
+READS_ALL = {"base/processes/background.py", "providers/base/parallel.py", "cli/operate/doctor.py"}
 """Modules that ask every Future of theirs for its result, and `submit` itself."""
 RETURNS_FUTURES = re.compile(r"\b(each|map|create_task|ensure_future|run_in_executor)\(")
 OWN_THREADS = {"crew", "output_writers", "sandbox", "_head", "slurm"}

@@ -66,5 +66,5 @@ def test_no_module_doubles_pauses_in_another_way() -> None:
         # Looks ever less often after an event, and then at its period: no failure is retried.
         "ckptman/service.py",
         # Looks ever less often while nothing happens: no failure is retried.
-        "features/quiet_looks.py",
+        "features/growth/quiet_looks.py",
     }

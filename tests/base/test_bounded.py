@@ -15,8 +15,8 @@ from botocore.config import Config as BotoConfig
 from botocore.exceptions import HTTPClientError
 from docker.errors import DockerException
 
-from slurm_elastic.base import asking
-from slurm_elastic.base.bounded import Exceeded, ReadBudget, bound_boto
+from slurm_elastic.base.processes import asking
+from slurm_elastic.base.processes.bounded import Exceeded, ReadBudget, bound_boto
 from slurm_elastic.model.cluster import Location
 from slurm_elastic.providers.docker import client as docker_client
 from slurm_elastic.providers.docker.settings import DockerHost

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from slurm_elastic.base import bounded_process as module
-from slurm_elastic.base.bounded_process import MAX_BYTES, TIMEOUT_S, run_bounded
 from slurm_elastic.base.errors import SlurmElasticError
+from slurm_elastic.base.processes import bounded_process as module
+from slurm_elastic.base.processes.bounded_process import MAX_BYTES, TIMEOUT_S, run_bounded
 from slurm_elastic.config import configfile
 from slurm_elastic.model.directive import clock
 

@@ -52,7 +52,12 @@ def test_it_stands_still_until_it_may_go_on() -> None:
 @pytest.mark.parametrize("point", POINTS)
 def test_each_point_stands_once_in_the_code(point: str) -> None:
     package = Path(slurm_elastic.__file__).parent
-    parts = ("controller/*.py", "features/*.py", "ckptman/*.py", "slurm/client/requeue_setting.py")
+    parts = (
+        "controller/**/*.py",
+        "features/**/*.py",
+        "ckptman/**/*.py",
+        "slurm/client/commands/requeue_setting.py",
+    )
     sources = [path for part in parts for path in package.glob(part)]
     found = re.findall(re.escape(f'reach("{point}")'), "".join(p.read_text() for p in sources))
     assert len(found) == 1

@@ -8,11 +8,11 @@ import sys
 
 import pytest
 
-from slurm_elastic.base import heap
+from slurm_elastic.base.processes import heap
 
 PROGRAM = """
 import ctypes, sys, threading
-from slurm_elastic.base import heap
+from slurm_elastic.base.processes import heap
 if sys.argv[1] == "one":
     heap.share_one()
 libc = ctypes.CDLL(None)

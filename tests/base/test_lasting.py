@@ -9,8 +9,8 @@ import pytest
 from guarded import product_texts
 from patience import eventually
 
-from slurm_elastic.base import lasting
-from slurm_elastic.base.lasting import LastingThread
+from slurm_elastic.base.processes import lasting
+from slurm_elastic.base.processes.lasting import LastingThread
 
 
 @pytest.fixture(autouse=True)
@@ -105,11 +105,11 @@ def test_a_library_that_wants_to_exit_ends_no_thread_without_a_word(
 
 
 SEEN_BY = {
-    "base/background.py": "in_background logs the exception under the name of its work",
-    "base/lasting.py": "LastingThread logs a failure, and starts over or ends what depends on it",
-    "base/server.py": "a server that fails tells its service; Hands give errors to who waits",
-    "base/signals.py": "it only calls the function of a signal; the timer in C ends the process all the same",
-    "base/in_time.py": "the error is raised where the result is waited for",
+    "base/processes/background.py": "in_background logs the exception under the name of its work",
+    "base/processes/lasting.py": "LastingThread logs a failure, and starts over or ends what depends on it",
+    "base/processes/server.py": "a server that fails tells its service; Hands give errors to who waits",
+    "base/processes/signals.py": "it only calls the function of a signal; the timer in C ends the process all the same",
+    "base/processes/in_time.py": "the error is raised where the result is waited for",
     "providers/base/aside.py": "the error is raised where the result is waited for",
     "providers/docker/client.py": "the error is raised where the result is waited for",
     "machine/jobfiles/copier.py": "an error closes the link, which the client reports as one",

@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 from patience import eventually, patience
 
 import slurm_elastic
-from slurm_elastic.base import lasting
 from slurm_elastic.base.backoff import Backoff
-from slurm_elastic.base.periodic import PeriodicTask, PeriodicThread
+from slurm_elastic.base.processes import lasting
+from slurm_elastic.base.processes.periodic import PeriodicTask, PeriodicThread
 
 
 class Bed:
@@ -163,14 +163,14 @@ def test_what_cannot_do_without_the_task_ends_with_it() -> None:
 
 PACKAGE = Path(slurm_elastic.__file__).parent
 LOOPS = {
-    "base/lasting.py": "starts a thread over",
+    "base/processes/lasting.py": "starts a thread over",
     "ckptman/service.py": "the main loop, which rests by the jobs on their way",
-    "cli/daemon.py": "serves again with other catalogues or as another head",
-    "cli/standby.py": "waits until this head may act, and does nothing else meanwhile",
+    "cli/services/daemon.py": "serves again with other catalogues or as another head",
+    "cli/services/standby.py": "waits until this head may act, and does nothing else meanwhile",
     "controller/daemon.py": "the main loop, which waits for datagrams",
-    "features/copy_runner.py": "reads a result until it is there, late or no longer wanted",
-    "features/copying.py": "looks for one job until it can be held, for five minutes",
-    "features/prolog.py": "in a loop of asyncio",
+    "features/files/copy_runner.py": "reads a result until it is there, late or no longer wanted",
+    "features/files/copying.py": "looks for one job until it can be held, for five minutes",
+    "features/power/prolog.py": "in a loop of asyncio",
     "machine/ckptroot/dump.py": "a program with the standard library alone",
     "testing/patience.py": "measures how long its own pauses are",
     "watch/web/server.py": "in a loop of asyncio",

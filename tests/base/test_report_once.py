@@ -120,7 +120,7 @@ def test_the_memory_is_never_larger_than_its_bound(subjects: list[int], bound: i
 # No module remembers in another way what it has reported.
 
 LOGGED_ONCE_FOR_OTHER_REASONS = {
-    "features/munge_keys.py MungeKeys._note_joined _finished": "machines that are tried no more",
+    "features/network/munge_keys.py MungeKeys._note_joined _finished": "machines that are tried no more",
     "controller/snapshot.py CloudReader._list doubts": "the last list's own doubts, replaced whole",
 }
 
@@ -196,14 +196,14 @@ def test_no_class_compares_with_its_own_memory_before_it_logs() -> None:
 
 
 NOTHING_TO_FORGET = {
-    "features/autoscaler.py _causes": "the pool groups of the configuration",
-    "features/image_replacement.py _failures": "the pools of the configuration",
-    "features/enrolment.py _reports": "one port, which is opened once",
+    "features/growth/autoscaler.py _causes": "the pool groups of the configuration",
+    "features/orders/image_replacement.py _failures": "the pools of the configuration",
+    "features/network/enrolment.py _reports": "one port, which is opened once",
     "controller/reconcile.py _doubts": "one cloud, whose report is None without a doubt",
     "controller/strays.py _health": "one report, which is empty without strays",
     "providers/aws/images.py _reports": "the pools' images of the configuration",
     "providers/opennebula/images.py _reports": "the pools' images of the configuration",
-    "providers/base/switched.py _doubts": "one cloud, whose report is false without a doubt",
+    "providers/base/hosts/switched.py _doubts": "one cloud, whose report is false without a doubt",
     "watch/door/server.py _failures": "one subject, which users could have reported for ever",
 }
 

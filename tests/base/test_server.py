@@ -19,10 +19,10 @@ import needs
 import pytest
 from patience import eventually, patience
 
-from slurm_elastic.base import server as module
-from slurm_elastic.base.bounded import Exceeded
-from slurm_elastic.base.server import Resting, Server, ServerBounds, ServerClient
-from slurm_elastic.base.unixsocket import Peer
+from slurm_elastic.base.processes import server as module
+from slurm_elastic.base.processes.bounded import Exceeded
+from slurm_elastic.base.processes.server import Resting, Server, ServerBounds, ServerClient
+from slurm_elastic.base.processes.unixsocket import Peer
 
 SECONDS = 60.0
 ME = os.geteuid()

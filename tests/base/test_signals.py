@@ -11,7 +11,7 @@ from patience import patience
 
 PROGRAM = """
 import sys, threading, time
-from slurm_elastic.base.signals import on_end
+from slurm_elastic.base.processes.signals import on_end
 stop = threading.Event()
 on_end(stop.set)
 print("ready", flush=True)
@@ -47,14 +47,14 @@ def test_a_second_signal_changes_nothing() -> None:
     ids=["while a lock is held that it takes", "before what is to be stopped is there"],
 )
 def test_a_signal_ends_it_whenever_it_comes(program: str) -> None:
-    begin = "import signal, threading\nfrom slurm_elastic.base.signals import on_end\n"
+    begin = "import signal, threading\nfrom slurm_elastic.base.processes.signals import on_end\n"
     begin += "stop, later = threading.Event(), threading.Event()\non_end(stop.set)\n"
     subprocess.run([sys.executable, "-c", begin + program], check=True, timeout=patience(60))
 
 
 def ended(program: str, before: str = "") -> subprocess.CompletedProcess[str]:
     """A Python program that ran with ``on_end(stop.set)``, after the lines ``before``."""
-    begin = "import signal, threading\nfrom slurm_elastic.base import signals\n"
+    begin = "import signal, threading\nfrom slurm_elastic.base.processes import signals\n"
     begin += f"{before}\nstop = threading.Event()\nsignals.on_end(stop.set)\n"
     return subprocess.run(
         [sys.executable, "-c", begin + program],

@@ -200,9 +200,9 @@ OTHER_WAYS = {
     "state/statedir.py": "closes the state directory to others",
     "base/ownfile.py": "files of a directory of ours, opened and then looked at",
     "base/writing.py": "the owner of a directory, for files in it",
-    "features/key_rotation.py": "the owner of a file, for its next one",
+    "features/network/key_rotation.py": "the owner of a file, for its next one",
     "checkpointers/node_helper_client.py": "a regular file, whoever's",
-    "base/unixsocket.py": "a socket, whoever's",
+    "base/processes/unixsocket.py": "a socket, whoever's",
 }
 """Modules (a trailing slash: all below) that look at owners and modes otherwise, with the reason."""
 

@@ -7,10 +7,10 @@ import pytest
 from benchmarks.held_back import OWN, PART, Played, chosen, held_back
 from benchmarks.held_back import main as bench
 from benchmarks.traces import VARIABLE, history
-from slurm_elastic.simulate.certainty import Week
 from slurm_elastic.simulate.engine import simulate
-from slurm_elastic.simulate.jobs import Job, Jobs
+from slurm_elastic.simulate.histories.jobs import Job, Jobs
 from slurm_elastic.simulate.scenario import PoolModel, Scenario
+from slurm_elastic.simulate.studies.certainty import Week
 
 
 def test_as_many_weeks_that_followed_are_looked_up() -> None:

@@ -17,7 +17,7 @@ from slurm_elastic.policies.checkpoint.deadline import (
     pay,
     uniform,
 )
-from slurm_elastic.simulate.deadline import race
+from slurm_elastic.simulate.studies.deadline import race
 
 
 @settings(deadline=None, max_examples=40)

@@ -12,7 +12,8 @@ from benchmarks.papers import main as papers
 from benchmarks.papers_elastic_site import elastic_site
 from benchmarks.papers_standin import ec3_table
 from benchmarks.traces import VARIABLE, data, history
-from slurm_elastic.simulate import easy, swf
+from slurm_elastic.simulate.histories import swf
+from slurm_elastic.simulate.queues import easy
 
 SYNTHETIC = Path(__file__).parent.parent / "data" / "synthetic.swf"
 

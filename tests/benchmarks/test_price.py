@@ -7,7 +7,7 @@ from msgspec.structs import replace
 
 from benchmarks.price import MONTHS, forecasts
 from benchmarks.traces import history
-from slurm_elastic.simulate import swf
+from slurm_elastic.simulate.histories import swf
 
 
 def test_a_forecast_by_habits_errs_less_than_one_by_limits() -> None:

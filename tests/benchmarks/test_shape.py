@@ -28,7 +28,11 @@ def test_all_ways_are_served_and_counted():
 
 def test_what_is_switched_on_is_on_the_way_of_a_resume():
     off, on = shape.resume(), shape.resume(on=True)
-    mine = ("features/admission.py", "features/owners.py", "features/starting.py")
+    mine = (
+        "features/money/admission.py",
+        "features/orders/owners.py",
+        "features/power/starting.py",
+    )
     assert not any(line.startswith(mine) for line in off.lines)
     assert all(any(line.startswith(one) for line in on.lines) for one in mine)
     assert on.readings > off.readings > 0

@@ -9,8 +9,8 @@ import pytest
 
 from benchmarks import accasim_peer, environments, simulate
 from benchmarks.report import at_least
-from slurm_elastic.simulate import swf
-from slurm_elastic.simulate.jobs import Jobs
+from slurm_elastic.simulate.histories import swf
+from slurm_elastic.simulate.histories.jobs import Jobs
 
 SYNTHETIC = Path(__file__).parent.parent / "data" / "synthetic.swf"
 HISTORIES = (("a", 1), ("b", 5), ("c", 3))

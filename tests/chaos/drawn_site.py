@@ -15,10 +15,10 @@ from msgspec.structs import replace
 from slurm_elastic.base.hostlist import expand
 from slurm_elastic.base.units import parse_duration
 from slurm_elastic.config import Config, PoolSettings, Timings
-from slurm_elastic.config.access import Who
 from slurm_elastic.config.clouds import CloudSettings, typed
-from slurm_elastic.config.policies import CloudPolicies, PoolPolicies, SitePolicies
-from slurm_elastic.config.requirements import Requirements, Shape, lacks
+from slurm_elastic.config.sections.access import Who
+from slurm_elastic.config.sections.policies import CloudPolicies, PoolPolicies, SitePolicies
+from slurm_elastic.config.sections.requirements import Requirements, Shape, lacks
 from slurm_elastic.model.boot_image import Replacement
 from slurm_elastic.model.cluster import Limits, Market
 from tests.chaos.coverage import keys_set

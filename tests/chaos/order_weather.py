@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any
 from msgspec.structs import replace
 
 from slurm_elastic.base.errors import SlurmElasticError, SlurmError
-from slurm_elastic.cli import clear, page_actions
-from slurm_elastic.cli.status import with_kept
+from slurm_elastic.cli.operate.status import with_kept
+from slurm_elastic.cli.orders import clear, page_actions
 from slurm_elastic.config import Config
 from slurm_elastic.model.cluster import Limits
 from slurm_elastic.watch.door import orders, records

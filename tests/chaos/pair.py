@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
-from slurm_elastic.base import asking
-from slurm_elastic.cli import standby
-from slurm_elastic.cli.standby import Head
+from slurm_elastic.base.processes import asking
+from slurm_elastic.cli.services import standby
+from slurm_elastic.cli.services.standby import Head
 from slurm_elastic.config import Config, HaSettings, SlurmSettings
 from slurm_elastic.state import heads
 from slurm_elastic.state.heartbeat import CKPTMAN as SERVICE

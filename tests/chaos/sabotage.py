@@ -10,11 +10,12 @@ from typing import Any
 from msgspec.structs import replace
 
 from slurm_elastic.base.errors import ProviderError
-from slurm_elastic.ckptman import migration
-from slurm_elastic.cli.standby import Head
-from slurm_elastic.controller import budget, provision
+from slurm_elastic.ckptman.moves import migration
+from slurm_elastic.cli.services.standby import Head
 from slurm_elastic.controller.context import Site
-from slurm_elastic.features import directives, starting, stopping
+from slurm_elastic.controller.launching import budget, provision
+from slurm_elastic.features.orders import directives
+from slurm_elastic.features.power import starting, stopping
 from slurm_elastic.model.causes import Quoted
 from slurm_elastic.model.cluster import Usage
 from slurm_elastic.policies.actions import Suspend

@@ -10,8 +10,8 @@ from msgspec.structs import replace
 
 from slurm_elastic.base.hostlist import expand
 from slurm_elastic.config import Config, PoolSettings, Timings
-from slurm_elastic.config.checkpoint import CheckpointSettings
-from slurm_elastic.config.policies import SitePolicies
+from slurm_elastic.config.sections.checkpoint import CheckpointSettings
+from slurm_elastic.config.sections.policies import SitePolicies
 from slurm_elastic.model.cluster import Limits, Location, Market
 from slurm_elastic.providers.fake.settings import FakeCloud
 from tests.chaos.drawn_site import drawn_config

@@ -34,14 +34,15 @@ from slurm_elastic.ckptman.service import Service
 from slurm_elastic.ckptman.site import CheckpointSite as CkptSite
 from slurm_elastic.ckptman.site import JobList, pools_by_node
 from slurm_elastic.ckptman.sources import CloudNotices, DropDirectory
-from slurm_elastic.cli.ckptman import JOIN_TIMEOUT_S
-from slurm_elastic.cli.standby import Head
+from slurm_elastic.cli.services.ckptman import JOIN_TIMEOUT_S
+from slurm_elastic.cli.services.standby import Head
 from slurm_elastic.config import Config, Timings
-from slurm_elastic.config.checkpoint import LAUNCHED
 from slurm_elastic.config.pool_rules import fail_safe
-from slurm_elastic.controller import daemon, provision
+from slurm_elastic.config.sections.checkpoint import LAUNCHED
+from slurm_elastic.controller import daemon
 from slurm_elastic.controller.context import Site
 from slurm_elastic.controller.daemon import Daemon
+from slurm_elastic.controller.launching import provision
 from slurm_elastic.features.registry import FEATURES
 from slurm_elastic.machine.programs import power
 from slurm_elastic.model.cluster import Instance, InstanceState, Market
@@ -304,7 +305,7 @@ class Stage:
         return lambda *args: (judged if self.ledger is ledger else real)(*args)
 
     def _daemon(self, config: Config, head: Head | None) -> bool:
-        """As cli/daemon.py; False where it cannot serve."""
+        """As cli/services/daemon.py; False where it cannot serve."""
         with contextlib.ExitStack() as closing:
             return self._daemon_as(config, head, closing)
 
@@ -350,7 +351,7 @@ class Stage:
         return True
 
     def _ckptman(self, config: Config, head: Head | None) -> bool:
-        """As cli/ckptman.py; False where it cannot serve."""
+        """As cli/services/ckptman.py; False where it cannot serve."""
         with contextlib.ExitStack() as closing:
             return self._ckptman_as(config, head, closing)
 

@@ -99,7 +99,7 @@ def test_no_part_of_the_product_gets_around_the_fakes() -> None:
     """Else its effect would have no such place."""
     package = Path(protocols.__file__).parents[1]
     for folder in ("controller", "features", "ckptman"):
-        for path in sorted((package / folder).glob("*.py")):
+        for path in sorted((package / folder).rglob("*.py")):
             assert "scontrol" not in _called_programs(path), path
 
 

@@ -149,7 +149,7 @@ class MpiWorld:
     def ckptman(self) -> Iterator[None]:
         """slurm-elastic-ckptman on the head."""
         (self.hosts.home / "elastic").mkdir(exist_ok=True)
-        words = [sys.executable, "-P", "-m", "slurm_elastic.cli.ckptman", "--config",
+        words = [sys.executable, "-P", "-m", "slurm_elastic.cli.services.ckptman", "--config",
                  str(self._config)]  # fmt: skip
         with (self.hosts.home / "log" / "ckptman.out").open("ab") as log:
             service = subprocess.Popen(

@@ -22,7 +22,7 @@ from patience import awake, eventually, patience, stretched
 from slurm_elastic.base.errors import CheckpointError
 from slurm_elastic.checkpointers.blcr import BlcrCheckpointer, _Records
 from slurm_elastic.checkpointers.ssh import CommandResult, Shells, _execute
-from slurm_elastic.config.checkpoint import BlcrSettings
+from slurm_elastic.config.sections.checkpoint import BlcrSettings
 from slurm_elastic.model.checkpoint import Image, JobRun
 from slurm_elastic.slurm.client.fake import FakeSlurm
 from slurm_elastic.slurm.hooks.launcher import launchers

@@ -20,8 +20,8 @@ from slurm_elastic.checkpointers.fake import FakeCheckpointer
 from slurm_elastic.checkpointers.guarded import GuardedCheckpointer
 from slurm_elastic.ckptman import wiring
 from slurm_elastic.config import configfile, job_checkpoint, method_kinds
-from slurm_elastic.config.checkpoint import CheckpointSettings, PoolCheckpoint
 from slurm_elastic.config.method_kinds import table
+from slurm_elastic.config.sections.checkpoint import CheckpointSettings, PoolCheckpoint
 from slurm_elastic.model.protocols import Checkpointer
 from slurm_elastic.slurm.hooks import submit_filter
 from slurm_elastic.testing.saving import Deadlines, Holds, SaveContract, Spoils

@@ -13,8 +13,8 @@ from needs import ROOT
 from patience import eventually
 
 from slurm_elastic.base.errors import CheckpointError
-from slurm_elastic.base.in_time import MAX_ABANDONED as MOST_LEFT
-from slurm_elastic.base.in_time import InTime
+from slurm_elastic.base.processes.in_time import MAX_ABANDONED as MOST_LEFT
+from slurm_elastic.base.processes.in_time import InTime
 from slurm_elastic.checkpointers import save_signs
 from slurm_elastic.checkpointers.save_signs import TAIL_BYTES, FileChanged, LinePrinted, has_line
 from slurm_elastic.config.job_checkpoint import MAX_COMMENT_LENGTH, parse_comment

@@ -13,7 +13,7 @@ from msgspec.structs import replace
 from slurm_elastic.base.errors import CheckpointError, SlurmError
 from slurm_elastic.checkpointers.signal import SignalCheckpointer
 from slurm_elastic.ckptman.site import JobList
-from slurm_elastic.config.checkpoint import SignalSettings
+from slurm_elastic.config.sections.checkpoint import SignalSettings
 from slurm_elastic.model.checkpoint import Image, JobRun
 from slurm_elastic.model.slurm import SlurmJob
 from slurm_elastic.policies.checkpoint.unsavable import obstacle

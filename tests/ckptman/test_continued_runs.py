@@ -10,7 +10,7 @@ import pytest
 from msgspec.structs import replace
 
 from slurm_elastic.base.errors import SlurmError
-from slurm_elastic.ckptman import migration
+from slurm_elastic.ckptman.moves import migration
 from slurm_elastic.model.causes.moves import StoppedInVain
 from slurm_elastic.model.causes.requeues import RequeueTooLate
 from slurm_elastic.model.checkpoint import Image, JobRun

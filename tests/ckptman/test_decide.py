@@ -12,10 +12,14 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from slurm_elastic.ckptman.decide import MOVE, JobFacts, plan_all
-from slurm_elastic.config.checkpoint import CheckpointSettings, PoolCheckpoint, SignalSettings
-from slurm_elastic.config.copying import Data
 from slurm_elastic.config.job_checkpoint import MethodChoice, policy_of, resolve, resolve_for
-from slurm_elastic.config.joining import Mount
+from slurm_elastic.config.sections.checkpoint import (
+    CheckpointSettings,
+    PoolCheckpoint,
+    SignalSettings,
+)
+from slurm_elastic.config.sections.copying import Data
+from slurm_elastic.config.sections.joining import Mount
 from slurm_elastic.model.causes import Quoted
 from slurm_elastic.model.causes.save_refusals import NO_COMPONENTS
 from slurm_elastic.model.checkpoint import JobRun

@@ -11,8 +11,8 @@ from msgspec.structs import replace
 
 from slurm_elastic.base.errors import CheckpointError
 from slurm_elastic.checkpointers.signal import SignalCheckpointer
-from slurm_elastic.ckptman.requeueing import REQUEUE_TIMEOUT_S
-from slurm_elastic.config.checkpoint import SignalSettings
+from slurm_elastic.ckptman.moves.requeueing import REQUEUE_TIMEOUT_S
+from slurm_elastic.config.sections.checkpoint import SignalSettings
 from slurm_elastic.model.checkpoint import Image, JobRun
 from slurm_elastic.state.ckptstate.facts import MigrationStep
 from tests.ckptman.world import CkptWorld

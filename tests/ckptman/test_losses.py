@@ -16,7 +16,7 @@ from slurm_elastic.ckptman.losses import notify_user
 from slurm_elastic.ckptman.origins import read_started_run
 from slurm_elastic.ckptman.unannounced_ends import unannounced_ends
 from slurm_elastic.ckptman.unfit_nodes import AVOID_FOR_S, UnfitNodes
-from slurm_elastic.features.notify_occasions import of_moves
+from slurm_elastic.features.news.notify_occasions import of_moves
 from slurm_elastic.model.checkpoint import JobRun, Origin
 from slurm_elastic.state.ckptstate.facts import AvoidedNodes, Migration, MigrationStep
 from slurm_elastic.watch.view.checkpoints import CheckpointFacts, checkpoints_view

@@ -13,15 +13,16 @@ from msgspec.structs import asdict, replace
 from patience import patience
 
 from slurm_elastic.base.errors import CheckpointError, SlurmError
-from slurm_elastic.ckptman import migration, service
-from slurm_elastic.ckptman.after_requeue import MAX_HOLD_RELEASES
+from slurm_elastic.ckptman import service
 from slurm_elastic.ckptman.decide import NO_DEADLINE
 from slurm_elastic.ckptman.executor import KeyedExecutor, Urgency, WorkKind
 from slurm_elastic.ckptman.first_image import VERIFICATION_S
+from slurm_elastic.ckptman.moves import migration
+from slurm_elastic.ckptman.moves.after_requeue import MAX_HOLD_RELEASES
+from slurm_elastic.ckptman.moves.requeueing import REQUEUE_TIMEOUT_S
 from slurm_elastic.ckptman.nodes import MARK, apply_threats
 from slurm_elastic.ckptman.origins import ORIGIN_TIMEOUT_S
 from slurm_elastic.ckptman.recorder import lost_node_seconds
-from slurm_elastic.ckptman.requeueing import REQUEUE_TIMEOUT_S
 from slurm_elastic.ckptman.site import JOBS_TTL_S, JobList
 from slurm_elastic.model.causes import Quoted
 from slurm_elastic.model.causes.moves import StoppedInVain
@@ -30,7 +31,7 @@ from slurm_elastic.model.journal_owner import Host, JournalOwner
 from slurm_elastic.model.slurm import NOWHERE, SlurmJob
 from slurm_elastic.policies.checkpoint.threat import Response, Threat, ThreatCause, by_subject
 from slurm_elastic.policies.repair.requeue import SETTLING
-from slurm_elastic.slurm.client import requeue_setting
+from slurm_elastic.slurm.client.commands import requeue_setting
 from slurm_elastic.slurm.client.fake import FakeSlurm
 from slurm_elastic.state.ckptstate.facts import Migration, MigrationStep
 from tests.ckptman.world import CkptWorld, told_lines

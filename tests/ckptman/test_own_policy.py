@@ -19,7 +19,7 @@ from tests.ckptman.world import CkptWorld
 from tests.outside import announce, imported_from, site_text
 
 CODE = """
-from slurm_elastic.config.policy_texts import PolicyKind
+from slurm_elastic.config.basics.policy_texts import PolicyKind
 from slurm_elastic.policies.checkpoint.own import OwnCheckpoint
 
 class Mine(OwnCheckpoint, frozen=True, tag="mine"):

@@ -15,7 +15,7 @@ from msgspec.structs import replace
 from slurm_elastic.ckptman.executor import KeyedExecutor
 from slurm_elastic.ckptman.readers import PeriodicReader, spot_prices
 from slurm_elastic.ckptman.service import Service
-from slurm_elastic.config.checkpoint import PriceSettings
+from slurm_elastic.config.sections.checkpoint import PriceSettings
 from slurm_elastic.model.max_price import MaxPrice
 from slurm_elastic.policies.checkpoint.threat import ThreatCause
 from slurm_elastic.providers.base.prices.book import Points, PriceBook, PriceKey

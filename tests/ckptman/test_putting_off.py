@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 import pytest
 
 from slurm_elastic.base.errors import CheckpointError, SlurmError
-from slurm_elastic.ckptman.requeueing import REQUEUE_TIMEOUT_S
+from slurm_elastic.ckptman.moves.requeueing import REQUEUE_TIMEOUT_S
 from slurm_elastic.state.ckptstate.facts import MigrationStep
 from tests.ckptman.world import CkptWorld
 

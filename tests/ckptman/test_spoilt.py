@@ -11,7 +11,7 @@ from needs import ROOT_PART
 
 from slurm_elastic.base.errors import CheckpointError, UnreadableError
 from slurm_elastic.checkpointers.node_helper_client import LaunchedCheckpointer
-from slurm_elastic.ckptman import migration
+from slurm_elastic.ckptman.moves import migration
 from slurm_elastic.model.causes.moves import MethodGone
 from slurm_elastic.state.ckptstate.facts import MigrationStep
 from slurm_elastic.testing.saving import save

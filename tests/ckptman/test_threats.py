@@ -9,10 +9,10 @@ import pytest
 from msgspec.structs import replace
 
 from slurm_elastic.base.errors import CheckpointError, SlurmError
-from slurm_elastic.base.periodic import PeriodicTask
+from slurm_elastic.base.processes.periodic import PeriodicTask
 from slurm_elastic.ckptman import readers
-from slurm_elastic.config.checkpoint import CheckpointSettings, PoolCheckpoint
 from slurm_elastic.config.job_checkpoint import asks_for_limit, resolve
+from slurm_elastic.config.sections.checkpoint import CheckpointSettings, PoolCheckpoint
 from slurm_elastic.model.checkpoint import Image
 from slurm_elastic.model.slurm import Reservation
 from slurm_elastic.policies.checkpoint.threat import LEAD, ThreatCause

@@ -9,9 +9,10 @@ import pytest
 from msgspec.structs import replace
 
 from slurm_elastic.base.errors import CheckpointError, SlurmError
-from slurm_elastic.ckptman import after_requeue, verdicts
+from slurm_elastic.ckptman import verdicts
 from slurm_elastic.ckptman.decide import run_of
 from slurm_elastic.ckptman.executor import KeyedExecutor
+from slurm_elastic.ckptman.moves import after_requeue
 from slurm_elastic.config.job_checkpoint import MethodChoice
 from slurm_elastic.model.causes.threats import GoesOnDemand
 from slurm_elastic.model.checkpoint import Image, JobRun

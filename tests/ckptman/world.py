@@ -9,14 +9,15 @@ import msgspec
 import pytest
 
 from slurm_elastic.checkpointers.fake import FakeCheckpointer
-from slurm_elastic.ckptman import after_requeue, apply, migration, poller, requeueing, suspended
+from slurm_elastic.ckptman import apply, poller, suspended
 from slurm_elastic.ckptman.executor import KeyedExecutor
+from slurm_elastic.ckptman.moves import after_requeue, migration, requeueing
 from slurm_elastic.ckptman.poller import Poller
 from slurm_elastic.ckptman.recorder import BufferedRecorder
 from slurm_elastic.ckptman.service import Service
 from slurm_elastic.ckptman.site import CheckpointSite, JobList, pools_by_node
 from slurm_elastic.ckptman.sources import CloudNotices, DropDirectory
-from slurm_elastic.config.checkpoint import CheckpointSettings
+from slurm_elastic.config.sections.checkpoint import CheckpointSettings
 from slurm_elastic.model.slurm import SlurmJob
 from slurm_elastic.slurm.client.fake import FakeSlurm
 from slurm_elastic.state.ckptstate import CheckpointState

@@ -15,11 +15,11 @@ from msgspec.structs import replace
 from slurm_elastic.checkpointers.fake import FakeCheckpointer
 from slurm_elastic.ckptman.sources import DropDirectory
 from slurm_elastic.ckptman.unannounced_ends import SUBJECT, detail_of
-from slurm_elastic.cli import ckpt
+from slurm_elastic.cli.jobs import ckpt
 from slurm_elastic.cli.main import main
-from slurm_elastic.config.checkpoint import CheckpointSettings, PoolCheckpoint
 from slurm_elastic.config.configfile import load
 from slurm_elastic.config.job_checkpoint import resolve, resolve_for
+from slurm_elastic.config.sections.checkpoint import CheckpointSettings, PoolCheckpoint
 from slurm_elastic.model.causes import Quoted
 from slurm_elastic.model.causes.hindrances import JobHindered, SaveObstacleKind
 from slurm_elastic.model.checkpoint import JobRun

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 from patience import eventually, patience
 
-from slurm_elastic.cli import ckptman
+from slurm_elastic.cli.services import ckptman
 from slurm_elastic.state.heartbeat import CKPTMAN, CKPTMAN_MARK, Mark, read_mark
 from slurm_elastic.state.ledger import Ledger
 
@@ -32,7 +32,7 @@ clouds:
 pools:
   - {{name: rack, cloud: onp, nodes: "op[1-2]", cpus: 2, memory: 4G}}
 """
-COMMAND = (sys.executable, "-P", "-m", "slurm_elastic.cli.ckptman", "--config")
+COMMAND = (sys.executable, "-P", "-m", "slurm_elastic.cli.services.ckptman", "--config")
 
 
 @pytest.fixture

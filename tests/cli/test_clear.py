@@ -12,9 +12,9 @@ from status_cases import NOW, busy_ledger, config, config_file
 
 from slurm_elastic.base.errors import ConfigError, SlurmElasticError
 from slurm_elastic.base.hostlist import compress
-from slurm_elastic.cli import clear
-from slurm_elastic.cli.giving_orders import require_trusted
 from slurm_elastic.cli.main import main
+from slurm_elastic.cli.orders import clear
+from slurm_elastic.cli.orders.giving_orders import require_trusted
 from slurm_elastic.model.causes import Quoted
 from slurm_elastic.model.exclusion import BREAKER, COOL_DOWN, Exclusion
 from slurm_elastic.model.journal_owner import JournalOwner

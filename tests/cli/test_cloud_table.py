@@ -15,9 +15,10 @@ import pytest
 from ledger_cases import T0, instance
 from rich.console import Console
 
-from slurm_elastic.cli import cloud_table, explain, offers, price
-from slurm_elastic.cli.cloud_table import RankedCloudRow, cloud_rows, published_rows
+from slurm_elastic.cli.jobs import explain, offers, price
 from slurm_elastic.cli.main import main
+from slurm_elastic.cli.operate import cloud_table
+from slurm_elastic.cli.operate.cloud_table import RankedCloudRow, cloud_rows, published_rows
 from slurm_elastic.config import Config, configfile
 from slurm_elastic.model.causes import Quoted
 from slurm_elastic.model.cluster import Market

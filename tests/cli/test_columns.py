@@ -6,8 +6,8 @@ import pytest
 from rich.console import Console
 from rich.text import Text
 
-from slurm_elastic.cli.columns import Rows
-from slurm_elastic.cli.shortened import hosts
+from slurm_elastic.cli.operate.columns import Rows
+from slurm_elastic.cli.reports.shortened import hosts
 
 NODE, KIND = "gpu-interactive-eu-west-node1", "standard-hpc-metal-24xlarge.v2"
 

@@ -22,7 +22,7 @@ from emulated import running_ec2
 from patience import eventually, patience
 
 from slurm_elastic.base.errors import ConfigError, PassingError, SlurmElasticError, SlurmError
-from slurm_elastic.cli.service import run_service
+from slurm_elastic.cli.services.service import run_service
 from slurm_elastic.config import Config
 from slurm_elastic.controller.context import new_generation
 from slurm_elastic.model.causes import Quoted
@@ -45,7 +45,7 @@ pools:
   - {{name: rack, cloud: onp, nodes: "op[1-2]", cpus: 2, memory: 4G}}
 """
 UUID = ", uuid: 6f8c3a52-5a0b-4f5e-9f07-2f4d0a3a1c11"
-COMMAND = (sys.executable, "-P", "-m", "slurm_elastic.cli.daemon", "--config")
+COMMAND = (sys.executable, "-P", "-m", "slurm_elastic.cli.services.daemon", "--config")
 
 
 @pytest.fixture
@@ -234,7 +234,7 @@ def test_a_file_of_a_newer_release_is_no_reason_to_start_again(
     with contextlib.closing(sqlite3.connect(state / file)) as db:
         db.execute("pragma user_version = 99")
     done = subprocess.run(
-        [sys.executable, "-m", f"slurm_elastic.cli.{program}", "--config", str(config(state))],
+        [sys.executable, "-m", f"slurm_elastic.cli.services.{program}", "--config", str(config(state))],
         capture_output=True, text=True, timeout=patience(60), check=False,
     )  # fmt: skip
     assert "has schema 99, this release knows schemas up to" in one_sentence(done, 2)
@@ -418,17 +418,17 @@ def test_people_are_told_by_the_running_service(state: Path, tmp_path: Path) -> 
 
 CHOOSING = """
 import sys
-from slurm_elastic.features.policy_chooser import PolicyChooser
+from slurm_elastic.features.growth.policy_chooser import PolicyChooser
 assert PolicyChooser.__init__.__defaults__[1] == 600.0
 PolicyChooser.__init__.__defaults__ = (PolicyChooser.__init__.__defaults__[0], 1.0)
-from slurm_elastic.cli.daemon import main
+from slurm_elastic.cli.services.daemon import main
 sys.exit(main(sys.argv[1:]))
 """
 
 
 def test_it_serves_with_the_policy_that_it_has_chosen(state: Path, tmp_path: Path) -> None:
     """In the same process, without a request to systemd."""
-    from tests.controller.test_policy_chooser import AMONG, stand_in
+    from tests.features.test_policy_chooser import AMONG, stand_in
 
     commands = stand_in(tmp_path)
     (tmp_path / "slurm.conf").write_text("ClusterName=alps\n")

@@ -15,10 +15,10 @@ from msgspec.structs import replace
 from status_cases import NOW, busy_ledger, config, config_file
 
 from slurm_elastic.base.errors import ConfigError
-from slurm_elastic.cli import departure_orders, migrate, other_cloud
 from slurm_elastic.cli.main import main
+from slurm_elastic.cli.orders import departure_orders, migrate, other_cloud
 from slurm_elastic.config import Config
-from slurm_elastic.config.checkpoint import PoolCheckpoint
+from slurm_elastic.config.sections.checkpoint import PoolCheckpoint
 from slurm_elastic.model.directive import Departure, Directive, Pause
 from slurm_elastic.model.slurm import SlurmJob
 from slurm_elastic.watch.door.questions import DirectAsk

@@ -18,11 +18,12 @@ from status_cases import busy_ledger, busy_slurm, buy, config, config_file, gene
 from slurm_elastic.base.errors import ConfigError, SlurmElasticError, SlurmError
 from slurm_elastic.base.local_time import clock
 from slurm_elastic.base.units import utc_minute
-from slurm_elastic.cli import explain, forgotten_jobs
-from slurm_elastic.cli.explain import Explanation
+from slurm_elastic.cli.jobs import explain
+from slurm_elastic.cli.jobs.explain import Explanation
 from slurm_elastic.cli.main import main
-from slurm_elastic.cli.shortened import offers
-from slurm_elastic.cli.subjects import subjects
+from slurm_elastic.cli.orders import forgotten_jobs
+from slurm_elastic.cli.orders.subjects import subjects
+from slurm_elastic.cli.reports.shortened import offers
 from slurm_elastic.model.causes import AnyCause, Quoted
 from slurm_elastic.model.causes.holds import GrowthStartsIt
 from slurm_elastic.model.causes.pool_failures import BootsCounted, BootsFailed

@@ -5,8 +5,8 @@ from __future__ import annotations
 from ledger_cases import T0, instance
 from machine_cases import machine_with
 
-from slurm_elastic.cli.explain import document
-from slurm_elastic.cli.explain_text import Explanation
+from slurm_elastic.cli.jobs.explain import document
+from slurm_elastic.cli.jobs.explain_text import Explanation
 from slurm_elastic.model.causes.machine_ends import NodePoweredDown
 from slurm_elastic.model.memory import Decision, Machine
 

@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 from status_cases import busy_ledger, config_file
 
-from slurm_elastic.cli import departure_orders
 from slurm_elastic.cli.main import GROUPS, main
+from slurm_elastic.cli.orders import departure_orders
 from slurm_elastic.config.configfile import INSTALLED_COPY
 from slurm_elastic.state.ledger import Ledger
 from slurm_elastic.watch.door.client import facts_of
@@ -39,7 +39,7 @@ def told(capsys: pytest.CaptureFixture[str]) -> str:
 
 @pytest.mark.parametrize(
     "page", ["docs/steering.md", "docs/README.md", "docs/configuration.md", "etc/slurm-elastic.yaml",
-             "slurm_elastic/watch/doctor/head.py", "slurm_elastic/config/access.py"],
+             "slurm_elastic/watch/doctor/head.py", "slurm_elastic/config/sections/access.py"],
 )  # fmt: skip
 def test_where_orders_are_listed_for_people_all_are(page: str) -> None:
     text = (Path(__file__).parents[2] / page).read_text()

@@ -9,7 +9,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from slurm_elastic.cli import ckptman, daemon, local_agent, main, service, watchdog
+from slurm_elastic.cli import main
+from slurm_elastic.cli.services import ckptman, daemon, local_agent, service, watchdog
 
 NOT_BEGUN_WITH = re.compile(r"(?:of|those|what|which)\b", re.IGNORECASE)
 

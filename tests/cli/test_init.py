@@ -26,8 +26,9 @@ from providers.opennebula.bed import OneBed
 from providers.openstack.bed import StackBed
 from providers.openstack.stand_in import StandIn
 
-from slurm_elastic.cli import doctor, init
 from slurm_elastic.cli.main import main
+from slurm_elastic.cli.operate import doctor
+from slurm_elastic.cli.setting_up import init
 from slurm_elastic.config import SlurmSettings, cloud_kinds, configfile
 from slurm_elastic.config.found import Found
 from slurm_elastic.model.cluster import Location, Market
@@ -133,7 +134,7 @@ def conf_check() -> None:
 def _no_slurmctld(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """Elsewhere it has nothing to complain of."""
     if "conf_check" not in request.fixturenames:
-        monkeypatch.setattr("slurm_elastic.cli.conf.run_check", lambda _args: 0)
+        monkeypatch.setattr("slurm_elastic.cli.setting_up.conf.run_check", lambda _args: 0)
 
 
 def golden(name: str, text: str, host: Host) -> None:
@@ -363,7 +364,7 @@ def test_ctrl_c_in_the_checks_says_that_the_file_is_written(
     def stopped(_args: object) -> int:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("slurm_elastic.cli.conf.run_check", stopped)
+    monkeypatch.setattr("slurm_elastic.cli.setting_up.conf.run_check", stopped)
     assert host.init(host.site("small"), "--yes") == 130
     assert (
         f"stopped; {host.yaml} is written; its checks are not finished" in capsys.readouterr().err

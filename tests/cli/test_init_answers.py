@@ -13,10 +13,10 @@ from msgspec.structs import replace
 
 from slurm_elastic.base.account import acting_as
 from slurm_elastic.base.errors import ConfigError
-from slurm_elastic.cli.console import say
+from slurm_elastic.cli.operate.console import say
 from slurm_elastic.config import Config, configfile
 from slurm_elastic.config.found import Found, SearchPlace
-from slurm_elastic.config.requirements import KnownType
+from slurm_elastic.config.sections.requirements import KnownType
 from slurm_elastic.model.cluster import Location
 from slurm_elastic.providers.openstack import found as openstack
 from slurm_elastic.setup import compose, merge, reach

@@ -16,7 +16,7 @@ from patience import eventually
 
 from slurm_elastic.cli.main import main
 from slurm_elastic.controller.context import new_generation
-from slurm_elastic.features.key_rotation import Rotation, RotationResult
+from slurm_elastic.features.network.key_rotation import Rotation, RotationResult
 from slurm_elastic.model.cluster import Instance, InstanceState, Market
 from slurm_elastic.state.heads import Epochs
 from slurm_elastic.state.ledger import Ledger, Machine

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from slurm_elastic.cli import key_slurm
 from slurm_elastic.cli.main import main
+from slurm_elastic.cli.setting_up import key_slurm
 from slurm_elastic.controller.context import new_generation
 from slurm_elastic.model.cluster import Instance, InstanceState, Market
 from slurm_elastic.slurm.conf import keyset

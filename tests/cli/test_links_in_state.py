@@ -19,11 +19,11 @@ import msgspec
 import pytest
 from status_cases import busy_ledger
 
-from slurm_elastic.base import thread_rights
 from slurm_elastic.base.account import account, acting_as, acting_in
 from slurm_elastic.base.errors import SlurmElasticError
-from slurm_elastic.cli import ckptman, daemon
+from slurm_elastic.base.processes import thread_rights
 from slurm_elastic.cli.main import main
+from slurm_elastic.cli.services import ckptman, daemon
 from slurm_elastic.state.ckptstate import CheckpointState
 from slurm_elastic.state.ckptstate.orders import DROPS
 from slurm_elastic.state.ckptstate.schema import FILE

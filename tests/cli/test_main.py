@@ -23,9 +23,9 @@ from slurm_elastic.base.errors import (
     SlurmError,
 )
 from slurm_elastic.cli import main as frame
-from slurm_elastic.cli.console import plain
 from slurm_elastic.cli.machine_readable import write_json
 from slurm_elastic.cli.main import main
+from slurm_elastic.cli.operate.console import plain
 
 Run = Callable[[argparse.Namespace], int]
 Install = Callable[[Run], None]
@@ -232,7 +232,7 @@ def test_help_names_every_command_and_loads_none() -> None:
     code = (
         "import sys\nfrom slurm_elastic.cli import main as frame\n"
         "try:\n    frame.main(['-h'])\nexcept SystemExit as end:\n    code = end.code\n"
-        "loaded = {n for n in frame.COMMANDS if f'slurm_elastic.cli.{n}' in sys.modules}\n"
+        "loaded = {n for n in frame.COMMANDS if f'slurm_elastic.cli.{frame.MODULES[n]}' in sys.modules}\n"
         "sys.exit(f'loaded {loaded}' if loaded or 'boto3' in sys.modules else code)\n"
     )
     done = run_process(code=code)
@@ -333,7 +333,7 @@ def test_an_interrupt_is_exit_130_and_quiet() -> None:
 SHELL_PROBE = r"""
 import pathlib, sys, types
 from slurm_elastic.cli import main as frame
-from slurm_elastic.cli.console import plain
+from slurm_elastic.cli.operate.console import plain
 probe = types.ModuleType("slurm_elastic.cli.probe")
 def run(args):
     with open(sys.argv[1], "w") as file:
@@ -390,7 +390,7 @@ def test_no_text_is_too_much_for_a_stream(tmp_path: Path, encoding: str, columns
 def test_services_bear_closed_streams(main: str, tmp_path: Path) -> None:
     done = subprocess.run(
         ["/bin/sh", "-c", '"$1" -m "$2" --config "$3" >&- 2>&-', "sh", sys.executable,
-         f"slurm_elastic.cli.{main}", str(tmp_path / "none.yaml")],
+         f"slurm_elastic.cli.services.{main}", str(tmp_path / "none.yaml")],
         capture_output=True, text=True, timeout=patience(60), check=False,
     )  # fmt: skip
     assert (done.returncode, done.stdout, done.stderr) == (2, "", "")

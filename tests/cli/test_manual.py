@@ -20,8 +20,9 @@ import pytest
 from needs import missing, unless
 from patience import patience
 
-from slurm_elastic.cli import main, manual
+from slurm_elastic.cli import main
 from slurm_elastic.cli.arguments import CONFIG_VARIABLE
+from slurm_elastic.cli.setting_up import manual
 
 ROOT = Path(__file__).parents[2]
 PAGES = manual.pages()
@@ -252,7 +253,7 @@ def test_they_are_made_where_no_cloud_has_its_sdk(tmp_path: Path) -> None:
     needs = {re.split(r"\[|>", need)[0] for of in extras.values() for need in of}
     brought = importlib.metadata.packages_distributions().items()
     absent = {name: None for name, of in brought if needs & set(of)}
-    code = f"import sys; sys.modules.update({absent})\nfrom slurm_elastic.cli import manual; manual.pages()"
+    code = f"import sys; sys.modules.update({absent})\nfrom slurm_elastic.cli.setting_up import manual; manual.pages()"
     done = subprocess.run(
         [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=False
     )

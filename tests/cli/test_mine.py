@@ -10,7 +10,7 @@ from cost_cases import config_file
 from msgspec.structs import replace
 from rich.console import Console
 
-from slurm_elastic.cli import mine
+from slurm_elastic.cli.jobs import mine
 from slurm_elastic.cli.main import main
 from slurm_elastic.watch.view.own_jobs import JobSave, OwnJob, OwnJobs, StartForecast
 

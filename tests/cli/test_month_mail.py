@@ -9,10 +9,10 @@ import month_cases
 import pytest
 
 from slurm_elastic.base.account import trusted
-from slurm_elastic.cli import month_mail, report
 from slurm_elastic.cli.main import main
+from slurm_elastic.cli.reports import month_mail, report
 from slurm_elastic.state.ledger import Ledger
-from tests.controller.test_account_mails import MAIL, OCTOBER, program, sent
+from tests.features.test_account_mails import MAIL, OCTOBER, program, sent
 
 OWNERS = "accounts: {physics: [pi@x.org, office@x.org], idle: [no@x.org]}"
 

@@ -16,9 +16,9 @@ from msgspec.structs import replace
 from rich.console import Console
 
 from slurm_elastic.base.errors import AuthError, SlurmElasticError, SlurmError
-from slurm_elastic.cli import offers
-from slurm_elastic.cli.console import plain
+from slurm_elastic.cli.jobs import offers
 from slurm_elastic.cli.main import main
+from slurm_elastic.cli.operate.console import plain
 from slurm_elastic.config import Config, configfile
 from slurm_elastic.model.causes import Quoted
 from slurm_elastic.model.exclusion import BREAKER, COOL_DOWN, Exclusion

@@ -12,7 +12,8 @@ import pytest
 from needs import ROOT
 
 from slurm_elastic.base import trust
-from slurm_elastic.cli import ckptman, copier, daemon, hub, local_agent, main, watchdog
+from slurm_elastic.cli import main
+from slurm_elastic.cli.services import ckptman, copier, daemon, hub, local_agent, watchdog
 
 pytestmark = ROOT
 NOBODY = 65534

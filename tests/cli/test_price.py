@@ -14,17 +14,17 @@ from status_cases import config, general_pool
 
 from slurm_elastic.base.errors import SlurmElasticError
 from slurm_elastic.base.local_time import clock
-from slurm_elastic.cli import price, why_not
-from slurm_elastic.cli.cloud_table import RankedCloudRow
+from slurm_elastic.cli.jobs import price, why_not
+from slurm_elastic.cli.jobs.price import PartitionRow, Priced
 from slurm_elastic.cli.main import main
-from slurm_elastic.cli.price import PartitionRow, Priced
-from slurm_elastic.cli.status import kept_of
+from slurm_elastic.cli.operate.cloud_table import RankedCloudRow
+from slurm_elastic.cli.operate.status import kept_of
 from slurm_elastic.config import configfile
 from slurm_elastic.model.causes import Quoted
 from slurm_elastic.model.exclusion import CAPACITY, Exclusion
 from slurm_elastic.policies.nodes.node_reasons import HOLD_MARK
+from slurm_elastic.slurm.client.commands.sbatch_test_only import Submission
 from slurm_elastic.slurm.client.fake import FakeSlurm
-from slurm_elastic.slurm.client.sbatch_test_only import Submission
 from slurm_elastic.slurm.hooks import sbatch_rules
 from slurm_elastic.state.ledger import Ledger
 from slurm_elastic.watch.door.questions import PartitionPrice

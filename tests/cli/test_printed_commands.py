@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 from status_cases import busy_ledger
 
-from slurm_elastic.cli.departure_orders import departure
 from slurm_elastic.cli.main import main, whole_parser
+from slurm_elastic.cli.orders.departure_orders import departure
 from slurm_elastic.config.configfile import load
 from slurm_elastic.model.directive import Departure, Directive, Word
 from slurm_elastic.state.ledger import Ledger

@@ -18,17 +18,17 @@ from patience import patience
 
 from slurm_elastic.base.errors import ConfigError
 from slurm_elastic.base.month import Month
-from slurm_elastic.cli import month_jobs, month_pdf
-from slurm_elastic.cli import month_sentences as sentences
-from slurm_elastic.cli import report as module
 from slurm_elastic.cli.main import main
-from slurm_elastic.cli.month_page import web_page
-from slurm_elastic.cli.month_tables import curve_rows
+from slurm_elastic.cli.reports import month_jobs, month_pdf
+from slurm_elastic.cli.reports import month_sentences as sentences
+from slurm_elastic.cli.reports import report as module
+from slurm_elastic.cli.reports.month_page import web_page
+from slurm_elastic.cli.reports.month_tables import curve_rows
 from slurm_elastic.config import configfile
 from slurm_elastic.model.directive import Directive, LimitChange
 from slurm_elastic.model.slurm import SlurmJob
-from slurm_elastic.simulate.certainty import Interval
-from slurm_elastic.simulate.month_replay import CurvePoint, Replay
+from slurm_elastic.simulate.studies.certainty import Interval
+from slurm_elastic.simulate.studies.month_replay import CurvePoint, Replay
 from slurm_elastic.slurm.client.prompt import PromptCli
 from slurm_elastic.state.ledger import Ledger
 from slurm_elastic.watch.view.month_report import MonthReport

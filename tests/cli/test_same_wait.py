@@ -21,12 +21,12 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 from status_cases import config
 
-from slurm_elastic.cli import explain, price, why_not
-from slurm_elastic.cli.status import kept_of
+from slurm_elastic.cli.jobs import explain, price, why_not
+from slurm_elastic.cli.operate.status import kept_of
 from slurm_elastic.config import Config, SlurmSettings
-from slurm_elastic.config.policies import PayerBudget, SitePolicies
+from slurm_elastic.config.sections.policies import PayerBudget, SitePolicies
 from slurm_elastic.controller.context import Site
-from slurm_elastic.features.wait_texts import WaitTexts
+from slurm_elastic.features.waits.wait_texts import WaitTexts
 from slurm_elastic.model.causes import Quoted
 from slurm_elastic.model.causes.holds import GrowthStartsIt
 from slurm_elastic.model.cluster import Limits

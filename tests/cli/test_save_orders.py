@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from status_cases import config_file, job
 
-from slurm_elastic.cli import save_orders
+from slurm_elastic.cli.orders import save_orders
 from slurm_elastic.config import Config
 from slurm_elastic.config.configfile import load
 from slurm_elastic.model.protocols import Slurm

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from slurm_elastic.cli.simulate_tables import comparison_text
-from slurm_elastic.simulate.certainty import Comparison, Interval
+from slurm_elastic.cli.planning.simulate_tables import comparison_text
+from slurm_elastic.simulate.studies.certainty import Comparison, Interval
 
 
 def comparison(saving: tuple[float, ...], wait: tuple[float, ...]) -> Comparison:

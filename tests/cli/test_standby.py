@@ -15,13 +15,13 @@ import pytest
 from msgspec.structs import replace
 from patience import eventually
 
-from slurm_elastic.base import asking
 from slurm_elastic.base.errors import ConfigError, PassingError
-from slurm_elastic.cli import ckptman, daemon, standby
-from slurm_elastic.cli.standby import head_of
+from slurm_elastic.base.processes import asking
+from slurm_elastic.cli.services import ckptman, daemon, standby
+from slurm_elastic.cli.services.standby import head_of
 from slurm_elastic.config import Config
 from slurm_elastic.config.configfile import parse
-from slurm_elastic.config.joining import Network, Ssh
+from slurm_elastic.config.sections.joining import Network, Ssh
 from slurm_elastic.state.heads import Epochs, SupersededError
 from slurm_elastic.state.heartbeat import DAEMON, MARK, read_mark
 from slurm_elastic.state.ledger.schema import LEDGER

@@ -23,13 +23,13 @@ from rich.console import Console
 from status_cases import NOW, busy_ledger, busy_slurm, config, config_file, job, node
 
 from slurm_elastic.base.errors import ConfigError, SlurmError
-from slurm_elastic.cli import status
-from slurm_elastic.cli.console import Output
 from slurm_elastic.cli.main import main
-from slurm_elastic.cli.status_screen import SHORT, WIDE, Screen
-from slurm_elastic.cli.status_tables import render
+from slurm_elastic.cli.operate import status
+from slurm_elastic.cli.operate.console import Output
+from slurm_elastic.cli.operate.status_screen import SHORT, WIDE, Screen
+from slurm_elastic.cli.operate.status_tables import render
 from slurm_elastic.config import PoolSettings
-from slurm_elastic.config.policies import Budget, SitePolicies
+from slurm_elastic.config.sections.policies import Budget, SitePolicies
 from slurm_elastic.model.causes.hindrances import SaveErrorLasts
 from slurm_elastic.model.cluster import Limits, Location, Notice, NoticeKind
 from slurm_elastic.model.directive import Departure, Directive

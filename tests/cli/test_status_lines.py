@@ -11,8 +11,8 @@ from msgspec.structs import replace
 from rich.console import Console
 from status_cases import NOW, busy_ledger, busy_slurm, config, job, node
 
-from slurm_elastic.cli import status
-from slurm_elastic.cli.status_tables import render
+from slurm_elastic.cli.operate import status
+from slurm_elastic.cli.operate.status_tables import render
 from slurm_elastic.model.causes import Quoted
 from slurm_elastic.model.causes.holds import GrowthStartsIt
 from slurm_elastic.model.exclusion import CAPACITY, OPERATOR, POLICY, Exclusion

@@ -11,8 +11,8 @@ from typing import cast
 import pytest
 
 from slurm_elastic.base.hostlist import expand
-from slurm_elastic.cli import trial_run
-from slurm_elastic.cli.trial_run import StoppedError, Trial
+from slurm_elastic.cli.setting_up import trial_run
+from slurm_elastic.cli.setting_up.trial_run import StoppedError, Trial
 from slurm_elastic.config import Cluster, Config, PoolSettings, SlurmSettings, domain_pools
 from slurm_elastic.model.cluster import Location
 from slurm_elastic.model.job_key import JobKey

@@ -5,7 +5,7 @@ from __future__ import annotations
 import socket
 from pathlib import Path
 
-from slurm_elastic.cli.trial_evidence import Evidence
+from slurm_elastic.cli.setting_up.trial_evidence import Evidence
 from slurm_elastic.model.memory import Machine
 from slurm_elastic.model.slurm import SlurmNode
 from tests import ledger_cases

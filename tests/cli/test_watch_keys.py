@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
-from slurm_elastic.cli.watch_keys import WatchPage, WatchRow, WatchState, after_key, keys_of
+from slurm_elastic.cli.operate.watch_keys import WatchPage, WatchRow, WatchState, after_key, keys_of
 
 ROWS = [WatchRow(f"i-{n}", f"pub{n}") for n in range(1, 31)]
 

@@ -8,10 +8,10 @@ from typing import NoReturn
 import pytest
 
 from slurm_elastic.base.errors import SlurmElasticError
-from slurm_elastic.cli import watch_screen
-from slurm_elastic.cli.status_screen import Screen
-from slurm_elastic.cli.watch_keys import WatchPage, WatchState
-from slurm_elastic.cli.watch_screen import WatchSources
+from slurm_elastic.cli.operate import watch_screen
+from slurm_elastic.cli.operate.status_screen import Screen
+from slurm_elastic.cli.operate.watch_keys import WatchPage, WatchState
+from slurm_elastic.cli.operate.watch_screen import WatchSources
 
 HOSTILE = "no \x1b]0;owned\x07 answer\nat all"
 

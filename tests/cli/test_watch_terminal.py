@@ -23,7 +23,7 @@ OTHER_SCREEN, FIRST_SCREEN = "\x1b[?1049h", "\x1b[?1049l"
 COMMAND = (sys.executable, "-P", "-m", "slurm_elastic.cli.main")
 BROKEN = """
 import sys
-from slurm_elastic.cli import status
+from slurm_elastic.cli.operate import status
 from slurm_elastic.cli.main import main
 def broken(*_):
     raise RuntimeError("a defect")

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from slurm_elastic.base.errors import ConfigError
-from slurm_elastic.cli.watchdog import _WatchedClouds
+from slurm_elastic.cli.services.watchdog import _WatchedClouds
 from slurm_elastic.config.fresh import FreshConfig
 from slurm_elastic.providers.base.refused import RefusedProvider
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from status_cases import config_file
 
-from slurm_elastic.cli import web
+from slurm_elastic.cli.operate import web
 from slurm_elastic.config.fresh import FreshConfig
 
 

@@ -15,12 +15,12 @@ from status_cases import busy_ledger, config
 
 from slurm_elastic.base.errors import SlurmElasticError
 from slurm_elastic.base.hostlist import expand
-from slurm_elastic.cli import explain
-from slurm_elastic.cli.explain import Explanation
+from slurm_elastic.cli.jobs import explain
+from slurm_elastic.cli.jobs.explain import Explanation
 from slurm_elastic.config import Config, PoolSettings, SlurmSettings
-from slurm_elastic.config.access import Who
-from slurm_elastic.config.policies import Budget, SitePolicies
-from slurm_elastic.features import closed_pools
+from slurm_elastic.config.sections.access import Who
+from slurm_elastic.config.sections.policies import Budget, SitePolicies
+from slurm_elastic.features.growth import closed_pools
 from slurm_elastic.model.causes import Quoted
 from slurm_elastic.model.cluster import Limits
 from slurm_elastic.model.directive import Directive, Pause

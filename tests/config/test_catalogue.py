@@ -19,7 +19,7 @@ from slurm_elastic.config.catalogue import (
     path_of,
     plausible_types,
 )
-from slurm_elastic.config.requirements import KnownType, Range, parse_range
+from slurm_elastic.config.sections.requirements import KnownType, Range, parse_range
 
 TEXT = """\
 cluster: {name: demo}

@@ -15,15 +15,10 @@ from msgspec.structs import replace
 
 from slurm_elastic.base.errors import ConfigError
 from slurm_elastic.base.hostlist import expand
-from slurm_elastic.config import (
-    Config,
-    blocked_clouds,
-    configfile,
-    domain_pools,
-)
-from slurm_elastic.config.access import Who
-from slurm_elastic.config.joining import Join
+from slurm_elastic.config import Config, blocked_clouds, configfile, domain_pools
 from slurm_elastic.config.reference import keys
+from slurm_elastic.config.sections.access import Who
+from slurm_elastic.config.sections.joining import Join
 from slurm_elastic.model.cluster import Limits, Location, Market
 from slurm_elastic.providers.aws.settings import AwsCloud
 from slurm_elastic.providers.local.settings import LocalCloud

@@ -8,9 +8,9 @@ from hypothesis import strategies as st
 from slurm_elastic.base.errors import ConfigError
 from slurm_elastic.base.units import format_duration, format_size, parse_duration, parse_size
 from slurm_elastic.config import Cluster, Config, PoolSettings, SlurmSettings, Timings, configfile
-from slurm_elastic.config.access import Who
 from slurm_elastic.config.clouds import CloudSettings, InstanceType
 from slurm_elastic.config.document import write
+from slurm_elastic.config.sections.access import Who
 from slurm_elastic.model.cluster import Limits, Location, Market
 from slurm_elastic.providers.aws.settings import AwsCloud
 from slurm_elastic.providers.docker.settings import DockerCloud, DockerHost, DockerType

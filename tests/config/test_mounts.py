@@ -6,8 +6,8 @@ import pytest
 
 from slurm_elastic.base.errors import ConfigError
 from slurm_elastic.config import configfile
-from slurm_elastic.config.access import Share
 from slurm_elastic.config.mounting import mounts_of
+from slurm_elastic.config.sections.access import Share
 from tests.config.test_network import GOOD, SITE
 
 DIRECT = "null"

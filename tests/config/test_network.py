@@ -6,7 +6,7 @@ import pytest
 
 from slurm_elastic.base.errors import ConfigError
 from slurm_elastic.config import configfile
-from slurm_elastic.config.joining import Enrol, Network
+from slurm_elastic.config.sections.joining import Enrol, Network
 from slurm_elastic.config.tunnel import clouds_with_tunnel, enrols, node_addresses
 
 SITE = """\

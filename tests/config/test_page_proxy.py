@@ -8,8 +8,8 @@ import pytest
 from status_cases import config_file
 
 from slurm_elastic.base.errors import ConfigError
-from slurm_elastic.config.access import PageProxy
 from slurm_elastic.config.configfile import load
+from slurm_elastic.config.sections.access import PageProxy
 
 
 def written(tmp_path: Path, proxy: str) -> Path:

@@ -6,7 +6,7 @@ import pytest
 
 from slurm_elastic.base.errors import ConfigError
 from slurm_elastic.config import configfile
-from slurm_elastic.config.readable_url import is_readable_url
+from slurm_elastic.config.basics.readable_url import is_readable_url
 from slurm_elastic.config.site_place import is_loopback_url
 
 FILE = """\

@@ -11,7 +11,7 @@ from slurm_elastic.base.errors import ConfigError
 from slurm_elastic.cli.main import main
 from slurm_elastic.config import configfile
 from slurm_elastic.config.reference import keys
-from slurm_elastic.config.timings import Timings
+from slurm_elastic.config.sections.timings import Timings
 
 ROOT = Path(__file__).parents[2]
 GOOD = (ROOT / "tests" / "data" / "config" / "good.yaml").read_text()

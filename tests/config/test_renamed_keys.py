@@ -13,8 +13,9 @@ import yaml
 
 from slurm_elastic.base.errors import ConfigError
 from slurm_elastic.cli.main import main
-from slurm_elastic.config import configfile, renamed_keys
-from slurm_elastic.config.renamed_keys import RenamedKey
+from slurm_elastic.config import configfile
+from slurm_elastic.config.basics import renamed_keys
+from slurm_elastic.config.basics.renamed_keys import RenamedKey
 from slurm_elastic.setup.upgrade import UpgradedText, upgraded
 
 ROOT = Path(__file__).parents[2]

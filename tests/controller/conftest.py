@@ -2,16 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from pathlib import Path
+from tests.controller.world import world
 
-import pytest
-
-from tests.controller.world import World
-
-
-@pytest.fixture
-def world(tmp_path: Path) -> Iterator[World]:
-    made = World(tmp_path)
-    yield made
-    made.close()
+__all__ = ["world"]

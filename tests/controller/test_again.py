@@ -8,7 +8,7 @@ import pytest
 
 from slurm_elastic.base.errors import SlurmError, TransientError
 from slurm_elastic.base.hostlist import compress
-from slurm_elastic.controller.launch import end_far_exclusions
+from slurm_elastic.controller.launching.launch import end_far_exclusions
 from slurm_elastic.model.causes import Quoted
 from slurm_elastic.model.exclusion import COOL_DOWN, Exclusion
 from slurm_elastic.policies.launch.boots import given_up_after

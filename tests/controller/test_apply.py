@@ -30,7 +30,7 @@ from slurm_elastic.policies.nodes.node_reasons import OUR_MARK, has_mark
 from slurm_elastic.policies.nodes.node_state import Phase, is_down, phase
 from slurm_elastic.policies.repair.cluster import decide
 from slurm_elastic.policies.repair.cluster_snapshot import RoundRule
-from slurm_elastic.slurm.client import node_updates
+from slurm_elastic.slurm.client.commands import node_updates
 from slurm_elastic.state.ledger import Condition, Ledger, Machine
 from tests.controller.world import PUB, World
 

@@ -12,7 +12,7 @@ from msgspec.structs import replace
 from slurm_elastic.base.errors import SlurmError, TransientError
 from slurm_elastic.config import Timings
 from slurm_elastic.config.clouds import InstanceType
-from slurm_elastic.controller.awaited_nodes import READING_TTL_S, AwaitedNodes
+from slurm_elastic.controller.launching.awaited_nodes import READING_TTL_S, AwaitedNodes
 from slurm_elastic.model.causes.limits import RequestTooLate
 from slurm_elastic.model.causes.repairs import NotAwaited, NotPoweringUp
 from slurm_elastic.model.cluster import LaunchSpec, Limits, Market

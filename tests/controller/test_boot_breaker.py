@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from slurm_elastic.config import PoolSettings, Timings
-from slurm_elastic.controller.boots import KEY_REFUSED
+from slurm_elastic.controller.launching.boots import KEY_REFUSED
 from slurm_elastic.model.causes.pool_failures import KeyNotBrought
 from slurm_elastic.model.cluster import Limits, Location, Market
 from slurm_elastic.policies.nodes.node_state import Phase, is_drained, phase

@@ -11,10 +11,10 @@ import pytest
 from rich.console import Console
 
 from slurm_elastic.base.errors import TransientError
-from slurm_elastic.cli import explain
-from slurm_elastic.cli.console import Output
+from slurm_elastic.cli.jobs import explain
+from slurm_elastic.cli.operate.console import Output
 from slurm_elastic.config import Timings
-from slurm_elastic.controller.boot_consoles import (
+from slurm_elastic.controller.launching.boot_consoles import (
     CONSOLE_LINES,
     MAX_CONSOLES,
     MAX_LINE_LENGTH,

@@ -9,7 +9,7 @@ import pytest
 
 from slurm_elastic.base.errors import SlurmError, TransientError
 from slurm_elastic.config import Timings
-from slurm_elastic.controller.boot_timeouts import find_job_peers
+from slurm_elastic.controller.launching.boot_timeouts import find_job_peers
 from slurm_elastic.model.slurm import SlurmJob
 from slurm_elastic.policies.launch.boots import given_up_after
 from slurm_elastic.policies.nodes.node_state import Phase, is_drained, phase

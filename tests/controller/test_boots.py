@@ -14,16 +14,16 @@ from msgspec.structs import replace
 
 from slurm_elastic.base.errors import SlurmError
 from slurm_elastic.config import Timings
-from slurm_elastic.controller import boot_timeouts, boots
-from slurm_elastic.controller.boot_timeouts import BootTimeouts, expect_requeued
-from slurm_elastic.controller.boots import (
+from slurm_elastic.controller.context import Site, new_generation
+from slurm_elastic.controller.launching import boot_timeouts, boots
+from slurm_elastic.controller.launching.boot_timeouts import BootTimeouts, expect_requeued
+from slurm_elastic.controller.launching.boots import (
     GATE_PREFIX,
     KEY_FAILED,
     KEY_REFUSED,
     PREPARE_PREFIX,
     record_boot_failures,
 )
-from slurm_elastic.controller.context import Site, new_generation
 from slurm_elastic.model.causes import Quoted
 from slurm_elastic.model.causes.pool_failures import BootsFailed, KeyNotBrought
 from slurm_elastic.model.exclusion import COOL_DOWN, Exclusion

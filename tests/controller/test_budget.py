@@ -9,8 +9,8 @@ import pytest
 from ledger_cases import instance, offer
 from msgspec.structs import replace
 
-from slurm_elastic.config.policies import Budget, CloudPolicies, SitePolicies
-from slurm_elastic.controller.budget import (
+from slurm_elastic.config.sections.policies import Budget, CloudPolicies, SitePolicies
+from slurm_elastic.controller.launching.budget import (
     apply_directives,
     build_launch_scope,
     find_stops,

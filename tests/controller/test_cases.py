@@ -13,7 +13,7 @@ from msgspec.structs import replace
 from patience import patience
 
 from slurm_elastic.base.errors import SlurmError
-from slurm_elastic.config.access import Who
+from slurm_elastic.config.sections.access import Who
 from slurm_elastic.controller.daemon import Daemon
 from slurm_elastic.controller.giving_back import power_down_and_requeue, reject_nodes
 from slurm_elastic.controller.settling import Settler

@@ -16,17 +16,17 @@ import slurm_elastic
 PACKAGE = Path(slurm_elastic.__file__).parent
 ROOT = PACKAGE.parent
 CALLERS = {
-    "launch": {"controller/launch.py"},
+    "launch": {"controller/launching/launch.py"},
     "terminate": {"controller/ending.py", "watch/watchdog.py"},
-    "start": {"features/starting.py"},
-    "stop": {"features/stopping.py"},
+    "start": {"features/power/starting.py"},
+    "stop": {"features/power/stopping.py"},
     # One owner computes the values of a waiting job from all wishes.
     "change_pending": {"controller/changed_jobs.py"},
     "hold": {"controller/changed_jobs.py"},
     "requeue": {
-        "ckptman/requeueing.py",
+        "ckptman/moves/requeueing.py",
         "ckptman/unfit_nodes.py",
-        "features/departures.py",
+        "features/orders/departures.py",
     },
 }
 """By method of ``model.protocols`` (Provider, Stops, Slurm), the modules that call it."""

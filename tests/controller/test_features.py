@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from slurm_elastic.config.books import BooksSettings
-from slurm_elastic.config.policies import Budget, SitePolicies
-from slurm_elastic.config.telling import Notify
+from slurm_elastic.config.sections.books import BooksSettings
+from slurm_elastic.config.sections.policies import Budget, SitePolicies
+from slurm_elastic.config.sections.telling import Notify
 from slurm_elastic.controller.extensions import Extensions, join
 from slurm_elastic.model.cluster import Limits
 from tests.controller.world import World, make_config

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from slurm_elastic.cli.status import gather_day
-from slurm_elastic.config.policies import PoolPolicies
+from slurm_elastic.cli.operate.status import gather_day
+from slurm_elastic.config.sections.policies import PoolPolicies
 from slurm_elastic.controller import giving_back, holds
 from slurm_elastic.model.causes import Quoted
 from slurm_elastic.model.exclusion import BREAKER, CAPACITY, COOL_DOWN, OPERATOR, POLICY, Exclusion

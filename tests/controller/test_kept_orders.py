@@ -13,17 +13,17 @@ from machine_cases import changed
 from msgspec.structs import replace
 
 from slurm_elastic.config import PoolSettings
-from slurm_elastic.config.policies import PoolPolicies
+from slurm_elastic.config.sections.policies import PoolPolicies
 from slurm_elastic.controller import giving_back, holds
 from slurm_elastic.controller.snapshot import CloudReader
-from slurm_elastic.features import admission
-from slurm_elastic.features.departures import Departures
+from slurm_elastic.features.money import admission
+from slurm_elastic.features.orders.departures import Departures
 from slurm_elastic.model.causes import Quoted
 from slurm_elastic.model.cluster import Instance
 from slurm_elastic.model.directive import Departure, Directive
 from slurm_elastic.model.exclusion import CAPACITY, POLICY
 from slurm_elastic.model.memory import Machine
-from slurm_elastic.slurm.client import node_updates
+from slurm_elastic.slurm.client.commands import node_updates
 from tests.controller.world import World, make_config
 
 

@@ -19,9 +19,9 @@ from slurm_elastic.base.errors import (
     TransientError,
     UnsettledError,
 )
-from slurm_elastic.controller import launch as launch_module
 from slurm_elastic.controller.context import new_generation
-from slurm_elastic.controller.launch import (
+from slurm_elastic.controller.launching import launch as launch_module
+from slurm_elastic.controller.launching.launch import (
     RETRY_FOR_S,
     LaunchOutcome,
     forget_refusals,
@@ -30,7 +30,7 @@ from slurm_elastic.controller.launch import (
     rebuild_spec,
     report_auth,
 )
-from slurm_elastic.controller.provision import ask_for_offers
+from slurm_elastic.controller.launching.provision import ask_for_offers
 from slurm_elastic.model.causes import Quoted
 from slurm_elastic.model.causes.refusals import CloudSilent
 from slurm_elastic.model.cluster import Instance, LaunchSpec, Market, NodeRequest
@@ -308,14 +308,14 @@ def test_the_pauses_between_tries_double_up_to_eight_seconds_and_end_at_the_dead
     world: World, monkeypatch: pytest.MonkeyPatch, deadline: float, calls: int
 ) -> None:
     """Each is anything from its half up to its whole: of these the longest are taken here."""
-    monkeypatch.setattr("slurm_elastic.controller.launch.RETRY_FOR_S", deadline)
+    monkeypatch.setattr("slurm_elastic.controller.launching.launch.RETRY_FOR_S", deadline)
     drawn: list[tuple[float, float]] = []
 
     def longest(least: float, most: float) -> float:
         drawn.append((least, most))
         return most
 
-    monkeypatch.setattr("slurm_elastic.controller.launch.random.uniform", longest)
+    monkeypatch.setattr("slurm_elastic.controller.launching.launch.random.uniform", longest)
     world.clouds["pub"].fail_next(TransientError, FOREVER, "launch")
     assert launch(world.site, spec_for(world, "pub1"), "r1").outcome is LaunchOutcome.IN_DOUBT
     pauses = [0.5, 1.0, 2.0, 4.0, 8.0, 8.0][: calls - 1]

@@ -16,13 +16,14 @@ from meanwhile import Meanwhile, Watched
 from msgspec import structs
 
 from slurm_elastic.config import PoolSettings
-from slurm_elastic.config.policies import PoolPolicies, SitePolicies
-from slurm_elastic.controller import holds, provision
+from slurm_elastic.config.sections.policies import PoolPolicies, SitePolicies
+from slurm_elastic.controller import holds
+from slurm_elastic.controller.launching import provision
 from slurm_elastic.controller.reconcile import Round
 from slurm_elastic.controller.settling import Settler
 from slurm_elastic.controller.snapshot import build_terms, take_request_snapshot
-from slurm_elastic.features import starting
-from slurm_elastic.features.autoscaler import Autoscaler
+from slurm_elastic.features.growth.autoscaler import Autoscaler
+from slurm_elastic.features.power import starting
 from slurm_elastic.model.causes import Quoted
 from slurm_elastic.model.cluster import LaunchSpec, Limits, Location, Market
 from slurm_elastic.model.exclusion import CAPACITY, Exclusion

@@ -21,10 +21,10 @@ from slurm_elastic.config import Timings
 from slurm_elastic.controller import holds
 from slurm_elastic.controller.adoption import adopt, record_ended_unadopted
 from slurm_elastic.controller.apply import apply
-from slurm_elastic.controller.boots import record_boot_failures, reopen_pools
 from slurm_elastic.controller.context import new_generation
 from slurm_elastic.controller.ending import terminate
-from slurm_elastic.controller.launch import end_far_exclusions, launch
+from slurm_elastic.controller.launching.boots import record_boot_failures, reopen_pools
+from slurm_elastic.controller.launching.launch import end_far_exclusions, launch
 from slurm_elastic.controller.reconcile import Round
 from slurm_elastic.controller.snapshot import build_terms, take_snapshot
 from slurm_elastic.model.causes import Quoted

@@ -6,7 +6,7 @@ import pytest
 from msgspec.structs import replace
 
 from slurm_elastic.controller.machine_losers import IN_A_ROW_S, MAX_LOSSES
-from slurm_elastic.features.wait_situation import WaitFacts, situation_of
+from slurm_elastic.features.waits.wait_situation import WaitFacts, situation_of
 from slurm_elastic.model.job_holds import MACHINES_LOST
 from slurm_elastic.model.memory import Decision
 from slurm_elastic.policies.waits.situation import Obstacles

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from slurm_elastic.base.errors import SlurmError
-from slurm_elastic.cli.doctor import diagnose
+from slurm_elastic.cli.operate.doctor import diagnose
 from slurm_elastic.config import Timings
 from slurm_elastic.controller.recycling import recycle
 from slurm_elastic.controller.snapshot import PROOF_AGE_S

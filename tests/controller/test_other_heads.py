@@ -14,12 +14,12 @@ import pytest
 from msgspec.structs import replace as replaced
 
 from slurm_elastic.base.errors import CapacityError
-from slurm_elastic.config.telling import NotifyEvent
+from slurm_elastic.config.sections.telling import NotifyEvent
 from slurm_elastic.controller.context import new_generation
 from slurm_elastic.controller.daemon import Daemon
 from slurm_elastic.controller.other_heads import REMEDY, continue_here
+from slurm_elastic.features.news.telling import all_occasions
 from slurm_elastic.features.registry import FEATURES
-from slurm_elastic.features.telling import all_occasions
 from slurm_elastic.model.causes.repairs import JournalOfOtherHost
 from slurm_elastic.model.cluster import Instance, InstanceState, LaunchSpec
 from slurm_elastic.model.journal_owner import MAX_CARDS, Host, JournalOwner

@@ -22,9 +22,9 @@ from slurm_elastic.model.causes.composed import NeverTogether
 from slurm_elastic.model.cluster import Limits, Location, Market, Offer, Pool
 from slurm_elastic.model.directive import LimitChange
 from slurm_elastic.providers.fake.settings import FakeCloud
-from tests.controller.test_directives import say
 from tests.controller.test_provision import MANY, build, mute
 from tests.controller.world import SHAPE, World
+from tests.features.test_directives import say
 
 TOO_LARGE = NeverTogether(cloud="pub", wanted=9, max_nodes=3, bound=None)
 ALL = ("static", "pub")

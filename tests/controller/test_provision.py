@@ -12,9 +12,9 @@ from msgspec.structs import replace
 
 from slurm_elastic.base.errors import CapacityError, DeniedError
 from slurm_elastic.config import PoolSettings
-from slurm_elastic.config.telling import NotifyEvent
-from slurm_elastic.controller import provision, shortfall
-from slurm_elastic.features.telling import all_occasions
+from slurm_elastic.config.sections.telling import NotifyEvent
+from slurm_elastic.controller.launching import provision, shortfall
+from slurm_elastic.features.news.telling import all_occasions
 from slurm_elastic.model.causes import Quoted
 from slurm_elastic.model.cluster import Instance, LaunchSpec, Limits, Location, Market
 from slurm_elastic.model.exclusion import COOL_DOWN, Exclusion

@@ -13,7 +13,6 @@ from slurm_elastic.model.cluster import InstanceState, Limits
 from slurm_elastic.model.directive import LimitChange, Pause
 from slurm_elastic.model.exclusion import COOL_DOWN, Exclusion
 from slurm_elastic.model.launch_states import Failed
-from tests.controller.test_directives import say
 from tests.controller.test_stopped import (
     DISK,
     eventually_in,
@@ -24,6 +23,7 @@ from tests.controller.test_stopped import (
     stopped,
 )
 from tests.controller.world import World
+from tests.features.test_directives import say
 
 ORDERS = {
     "a pause": lambda world: say(world, Pause(scope="cloud:pub")),

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from slurm_elastic.base.errors import CapacityError
-from slurm_elastic.cli import explain
-from slurm_elastic.cli.console import Output
+from slurm_elastic.cli.jobs import explain
+from slurm_elastic.cli.operate.console import Output
 from slurm_elastic.config import PoolSettings
 from slurm_elastic.config.clouds import InstanceType
 from slurm_elastic.model.cluster import LaunchSpec, Limits, Location, Market

@@ -10,7 +10,7 @@ import pytest
 from slurm_elastic.base.errors import SlurmError
 from slurm_elastic.controller.requeues import REQUEUE_TIMEOUT_S, ExpectedRequeues
 from slurm_elastic.policies.repair.requeue import SETTLING
-from slurm_elastic.slurm.client import requeue_setting
+from slurm_elastic.slurm.client.commands import requeue_setting
 from slurm_elastic.slurm.client.fake import FakeSlurm
 from slurm_elastic.state.ledger import Ledger
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from slurm_elastic.base.errors import AuthError, CapacityError, ProviderError, TransientError
-from slurm_elastic.controller import provision
+from slurm_elastic.controller.launching import provision
 from slurm_elastic.model.causes import Quoted
 from slurm_elastic.model.exclusion import NO_SPOT, Exclusion
 from slurm_elastic.model.slurm import Request

@@ -26,18 +26,18 @@ from slurm_elastic.base.errors import (
     TransientError,
 )
 from slurm_elastic.base.hostlist import compress
-from slurm_elastic.cli.clear_gone import gone
+from slurm_elastic.cli.orders.clear_gone import gone
 from slurm_elastic.config import PoolSettings
-from slurm_elastic.config.joining import Join, Ssh
-from slurm_elastic.config.policies import PoolPolicies
-from slurm_elastic.config.timings import Timings
-from slurm_elastic.controller import provision
-from slurm_elastic.controller.awaited_nodes import AwaitedNodes
+from slurm_elastic.config.sections.joining import Join, Ssh
+from slurm_elastic.config.sections.policies import PoolPolicies
+from slurm_elastic.config.sections.timings import Timings
 from slurm_elastic.controller.ending import terminate
+from slurm_elastic.controller.launching import provision
+from slurm_elastic.controller.launching.awaited_nodes import AwaitedNodes
 from slurm_elastic.controller.snapshot import build_terms, take_snapshot
-from slurm_elastic.features import starting, stopping
-from slurm_elastic.features.books import charges, read_books, report
-from slurm_elastic.features.cost_keys import By
+from slurm_elastic.features.money.books import charges, read_books, report
+from slurm_elastic.features.money.cost_keys import By
+from slurm_elastic.features.power import starting, stopping
 from slurm_elastic.model.causes import Quoted
 from slurm_elastic.model.causes.machine_ends import JobNotWhole
 from slurm_elastic.model.cluster import (

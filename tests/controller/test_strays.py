@@ -9,9 +9,9 @@ import pytest
 from msgspec.structs import replace
 
 from slurm_elastic.base.errors import ProviderError
-from slurm_elastic.cli.clear_gone import gone
-from slurm_elastic.config.policies import Budget, SitePolicies
-from slurm_elastic.controller.budget import read_payer_spending, read_spending
+from slurm_elastic.cli.orders.clear_gone import gone
+from slurm_elastic.config.sections.policies import Budget, SitePolicies
+from slurm_elastic.controller.launching.budget import read_payer_spending, read_spending
 from slurm_elastic.model.causes import Quoted
 from slurm_elastic.model.cluster import EndAnswer, Instance, InstanceState, LaunchSpec, Market
 from slurm_elastic.model.launch_states import Done, Failed

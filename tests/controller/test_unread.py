@@ -10,7 +10,7 @@ import pytest
 from msgspec.structs import replace
 
 from slurm_elastic.base.errors import AuthError, ProviderError, TransientError
-from slurm_elastic.config.policies import Budget, PayerBudget, SitePolicies
+from slurm_elastic.config.sections.policies import Budget, PayerBudget, SitePolicies
 from slurm_elastic.model.cluster import Limits
 from slurm_elastic.model.directive import Directive, LimitChange
 from slurm_elastic.policies.launch.boots import given_up_after

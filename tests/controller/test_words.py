@@ -10,12 +10,13 @@ from ledger_cases import instance, offer, spec
 from msgspec.structs import replace
 
 from slurm_elastic.base.errors import TransientError
-from slurm_elastic.controller import provision, strays
+from slurm_elastic.controller import strays
 from slurm_elastic.controller.context import Site, new_generation
 from slurm_elastic.controller.doubted_lists import keep_doubt, review_lasting_doubt
 from slurm_elastic.controller.ending import terminate
-from slurm_elastic.controller.launch import assign_addresses, cool_down_partial
-from slurm_elastic.controller.launch_decisions import Refusals, record_ranking
+from slurm_elastic.controller.launching import provision
+from slurm_elastic.controller.launching.launch import assign_addresses, cool_down_partial
+from slurm_elastic.controller.launching.launch_decisions import Refusals, record_ranking
 from slurm_elastic.controller.snapshot import build_terms, take_snapshot
 from slurm_elastic.model.causes import Quoted
 from slurm_elastic.model.causes.pool_failures import BootsFailed

@@ -12,8 +12,8 @@ from hypothesis.stateful import invariant, rule
 from msgspec.structs import replace
 
 from slurm_elastic.config import Timings
-from slurm_elastic.config.policies import Budget, SitePolicies
-from slurm_elastic.controller.budget import read_payer_spending, read_spending
+from slurm_elastic.config.sections.policies import Budget, SitePolicies
+from slurm_elastic.controller.launching.budget import read_payer_spending, read_spending
 from tests.controller.chaos import draw
 from tests.controller.test_world_machine import HOUR, Chaos, WatchedWorld
 from tests.controller.world import ONP, PUB

@@ -7,7 +7,7 @@ counts as none.
 from __future__ import annotations
 
 from slurm_elastic.config import Timings
-from slurm_elastic.config.policies import Budget, CloudPolicies, SitePolicies
+from slurm_elastic.config.sections.policies import Budget, CloudPolicies, SitePolicies
 from slurm_elastic.model.cluster import Limits, Location
 from slurm_elastic.model.exclusion import CAPACITY
 from slurm_elastic.policies.nodes.node_state import Phase, is_drained, phase

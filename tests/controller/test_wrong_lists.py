@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from slurm_elastic.cli import clear
+from slurm_elastic.cli.orders import clear
 from slurm_elastic.model.cluster import Instance, InstanceState, Limits
 from slurm_elastic.policies.nodes.node_state import Phase, phase
 from tests.controller.world import World, make_config

@@ -6,17 +6,18 @@ import itertools
 import os
 import shutil
 import tempfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import msgspec
+import pytest
 
 from slurm_elastic.base.hostlist import compress
 from slurm_elastic.config import Cluster, Config, PoolSettings, Timings
-from slurm_elastic.config.access import Who
 from slurm_elastic.config.clouds import InstanceType
+from slurm_elastic.config.sections.access import Who
 from slurm_elastic.controller.context import Site
 from slurm_elastic.controller.daemon import Daemon
 from slurm_elastic.features.registry import FEATURES
@@ -278,3 +279,10 @@ class World:
         if not changes:
             self.requests.append((kind, tuple(nodes), dict(jobs)))
         return leave_request(self.dir, next(self._numbers), self.now, kind, nodes, jobs, **changes)
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> Iterator[World]:
+    made = World(tmp_path)
+    yield made
+    made.close()

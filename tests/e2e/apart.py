@@ -88,7 +88,7 @@ class Apart:
     def attach(self, site: Sandbox) -> None:
         """The sandbox is up: let the gate find its machines, and start the copier."""
         (self.place / "root").write_text(str(site.layout.dir))
-        argv = [sys.executable, "-P", "-m", "slurm_elastic.cli.copier"]
+        argv = [sys.executable, "-P", "-m", "slurm_elastic.cli.services.copier"]
         argv += ["--config", str(site.layout.config)]
         site.processes.start("copier", argv, site.layout.daemon_env())
         socket = self.place / "copier.sock"

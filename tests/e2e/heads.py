@@ -136,7 +136,7 @@ class PairDaemons(Daemons):
         if name == SLURMCTLD:
             argv = ["slurmctld", "-D", "-f", str(self._layout.slurm_conf)]
         else:
-            own = f"slurm_elastic.cli.{'daemon' if name == ELASTICD else 'ckptman'}"
+            own = f"slurm_elastic.cli.services.{'daemon' if name == ELASTICD else 'ckptman'}"
             argv = [_PYTHON, "-m", module or own]
             argv += ["--config", str(self._layout.config)]
         self.pair.on(head, name, argv, env)

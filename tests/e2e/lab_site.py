@@ -29,7 +29,7 @@ from patience import patience
 
 from slurm_elastic.base.hostlist import expand
 from slurm_elastic.config import configfile
-from slurm_elastic.config.joining import Network
+from slurm_elastic.config.sections.joining import Network
 from slurm_elastic.machine.hub.link import by_address
 from slurm_elastic.machine.hub.wire import HubError, PeerSeen, Show, ask
 from slurm_elastic.model.finding import Finding
@@ -296,7 +296,7 @@ class Site:
         config = str(self.sandbox.layout.config)
         with (self.place / "hub.log").open("ab") as log:
             self._hub = subprocess.Popen(
-                [*self.lab.prefix(host), sys.executable, "-P", "-m", "slurm_elastic.cli.hub",
+                [*self.lab.prefix(host), sys.executable, "-P", "-m", "slurm_elastic.cli.services.hub",
                  "--config", config],
                 stdout=log, stderr=log, stdin=subprocess.DEVNULL,
             )  # fmt: skip

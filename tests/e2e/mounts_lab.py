@@ -20,7 +20,7 @@ from e2e.nfs_heads import AWAY, Server
 from patience import patience
 
 from slurm_elastic.config import configfile
-from slurm_elastic.controller.boots import PREPARE_PREFIX
+from slurm_elastic.controller.launching.boots import PREPARE_PREFIX
 from slurm_elastic.model.finding import FindingLevel
 from slurm_elastic.sandbox import daemons
 from slurm_elastic.sandbox.cluster import Sandbox

@@ -28,7 +28,7 @@ PYSLURM = f"/opt/pyslurm-{RELEASE}"
 QUICKSTART = """
 import sys
 from slurm_elastic.cli.main import main
-from slurm_elastic.cli.quickstart_migration import MigrationAct
+from slurm_elastic.cli.setting_up.quickstart_migration import MigrationAct
 from slurm_elastic.sandbox import spec
 plain, client = spec.default_elastic, sys.argv.pop(1)
 def chosen(wanted):

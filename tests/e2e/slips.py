@@ -14,7 +14,7 @@ import sys
 from typing import Any
 from weakref import WeakKeyDictionary
 
-from slurm_elastic.cli import daemon
+from slurm_elastic.cli.services import daemon
 
 _WORDS = os.environ["SLIPS"].encode()
 _ONCE = os.environ["SLIPS_ONCE"]

@@ -17,7 +17,7 @@ import pytest
 from e2e.submission_site import SubmissionSite, wait_for
 
 from slurm_elastic.config import Cluster, Config, PoolSettings, SlurmSettings, Timings
-from slurm_elastic.config.access import Who
+from slurm_elastic.config.sections.access import Who
 from slurm_elastic.model.cluster import Location
 from slurm_elastic.providers.fake.settings import FakeCloud
 

@@ -13,8 +13,8 @@ import pytest
 from patience import undisturbed
 from rich.console import Console
 
-from slurm_elastic.cli.clear import clear
-from slurm_elastic.cli.explain import show
+from slurm_elastic.cli.jobs.explain import show
+from slurm_elastic.cli.orders.clear import clear
 from slurm_elastic.config import Config
 from slurm_elastic.config.configfile import load
 from slurm_elastic.model.exclusion import Exclusion

@@ -8,7 +8,7 @@ import pytest
 
 from slurm_elastic.policies.nodes.node_state import Phase, phase
 from slurm_elastic.sandbox.cluster import Sandbox
-from slurm_elastic.sandbox.ec2_faults import Fault, FaultKind
+from slurm_elastic.sandbox.ec2.faults import Fault, FaultKind
 from tests.e2e.world import (
     TWO_PUBLIC_CLOUDS,
     Until,

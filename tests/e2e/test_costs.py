@@ -12,7 +12,7 @@ from decimal import Decimal
 
 import pytest
 
-from slurm_elastic.features.cost_keys import By
+from slurm_elastic.features.money.cost_keys import By
 from slurm_elastic.model.memory import ChargedRun
 from slurm_elastic.sandbox.cluster import Sandbox
 from tests.e2e.world import PATIENCE, back_to_zero, ledger, machines

@@ -12,7 +12,7 @@ from collections.abc import Callable
 import pytest
 
 from slurm_elastic.sandbox.cluster import Sandbox
-from slurm_elastic.sandbox.ec2_faults import Fault, FaultKind
+from slurm_elastic.sandbox.ec2.faults import Fault, FaultKind
 from tests.e2e.crash import FULL, machines_made
 from tests.e2e.world import (
     Until,

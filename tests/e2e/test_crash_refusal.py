@@ -10,7 +10,7 @@ import pytest
 from slurm_elastic.base.faults import POINTS
 from slurm_elastic.policies.nodes.node_state import is_drained
 from slurm_elastic.sandbox.cluster import Sandbox
-from slurm_elastic.sandbox.ec2_faults import Fault, FaultKind
+from slurm_elastic.sandbox.ec2.faults import Fault, FaultKind
 from tests.e2e.crash import FULL, arm, assert_one_machine_a_node
 from tests.e2e.world import (
     TWO_PUBLIC_CLOUDS,

@@ -12,7 +12,7 @@ import pytest
 from needs import not_installed
 
 from slurm_elastic.sandbox.cluster import Sandbox
-from slurm_elastic.sandbox.one_world import OneHost, OnePace
+from slurm_elastic.sandbox.nebula.world import OneHost, OnePace
 from slurm_elastic.sandbox.processes import SlurmdMachines
 from tests.e2e.crash import FULL, arm
 from tests.e2e.policy_site import told

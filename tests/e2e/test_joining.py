@@ -16,7 +16,7 @@ from msgspec.structs import replace
 from patience import patience
 
 from slurm_elastic.config import configfile
-from slurm_elastic.config.joining import Join
+from slurm_elastic.config.sections.joining import Join
 from slurm_elastic.providers.base.joining import program_of
 from slurm_elastic.sandbox.cluster import Sandbox
 from slurm_elastic.sandbox.daemons import SLURMCTLD

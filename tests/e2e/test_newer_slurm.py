@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from slurm_elastic.cli.quickstart import verdict
+from slurm_elastic.cli.setting_up.quickstart import verdict
 from slurm_elastic.config import SlurmClientKind
 from tests.e2e.conftest import why_not
 from tests.e2e.newer_slurm import PYSLURM, QUICKSTART, NewerSlurm, Run, unpacked

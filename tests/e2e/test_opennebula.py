@@ -12,8 +12,8 @@ from needs import not_installed
 
 from slurm_elastic.policies.launch.trial import TrialStep
 from slurm_elastic.sandbox.cluster import Sandbox
-from slurm_elastic.sandbox.one_control import OneQuota
-from slurm_elastic.sandbox.one_world import OneHost
+from slurm_elastic.sandbox.nebula.control import OneQuota
+from slurm_elastic.sandbox.nebula.world import OneHost
 from tests.e2e.trying import steps, tried
 from tests.e2e.world import (
     Until,

@@ -322,7 +322,7 @@ def test_an_opennebula_in_a_sandbox_from_python() -> None:
         pytest.skip(reason)
     directory = Path(f"/tmp/se-page-{os.getpid()}")
     names: dict[str, Any] = {"Path": Path, "Sandbox": Sandbox, "SandboxSpec": SandboxSpec}
-    text = shown("docs/sandbox.md", "from slurm_elastic.sandbox.one_control").text
+    text = shown("docs/sandbox.md", "from slurm_elastic.sandbox.nebula.control").text
     try:
         exec(text.replace("/tmp/se-2", str(directory)), names)
         site: Sandbox = names["site"]

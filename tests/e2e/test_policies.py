@@ -13,10 +13,10 @@ from functools import partial
 import pytest
 
 from slurm_elastic.base.units import money
-from slurm_elastic.features.quiet_looks import FILES, PROOF
+from slurm_elastic.features.growth.quiet_looks import FILES, PROOF
 from slurm_elastic.policies.nodes.node_state import is_busy
 from slurm_elastic.sandbox.cluster import Sandbox
-from slurm_elastic.sandbox.ec2_faults import Fault, FaultKind
+from slurm_elastic.sandbox.ec2.faults import Fault, FaultKind
 from tests.e2e.policy_site import (
     FULL,
     HELD,
@@ -78,7 +78,7 @@ def test_a_job_after_a_quiet_time_is_seen_at_once_by_slurmctlds_files(
     site: Sandbox, under: Callable[..., float]
 ) -> None:
     """After a quiet minute a look is due within the next; slurmctld's files make it come at once.
-    ``tests/controller/test_quiet_looks.py`` counts the looks.
+    ``tests/features/test_quiet_looks.py`` counts the looks.
     """
     since = under(growth="on_demand", release="idle(seconds=5)", max_poll_interval="10m")
     site.wait_for(lambda: len(held(site)) == 6, 60, "all are kept from Slurm")

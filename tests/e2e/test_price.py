@@ -13,7 +13,7 @@ import pytest
 from slurm_elastic.base.errors import SlurmElasticError
 from slurm_elastic.config import SlurmSettings
 from slurm_elastic.sandbox.cluster import Sandbox
-from slurm_elastic.slurm.client.sbatch_test_only import ask_sbatch
+from slurm_elastic.slurm.client.commands.sbatch_test_only import ask_sbatch
 from tests.e2e.world import ELASTIC, running_nodes
 
 pytestmark = [pytest.mark.e2e, pytest.mark.release]

@@ -11,7 +11,7 @@ import pytest
 from pages import ROOT, shown
 from patience import patience
 
-from slurm_elastic.cli.quickstart import verdict
+from slurm_elastic.cli.setting_up.quickstart import verdict
 from slurm_elastic.machine.local import local_processes
 from slurm_elastic.sandbox.layout import MARKER
 

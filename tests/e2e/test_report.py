@@ -24,8 +24,8 @@ from slurm_elastic.base.month import Month, month_at
 from slurm_elastic.cli.machine_readable import as_json
 from slurm_elastic.config import Config
 from slurm_elastic.config.configfile import load
-from slurm_elastic.features.books import read_books, reports
-from slurm_elastic.features.cost_keys import By
+from slurm_elastic.features.money.books import read_books, reports
+from slurm_elastic.features.money.cost_keys import By
 from slurm_elastic.model.causes import Quoted
 from slurm_elastic.model.cluster import InstanceState
 from slurm_elastic.sandbox.cluster import Sandbox

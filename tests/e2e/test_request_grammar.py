@@ -19,13 +19,13 @@ from msgspec import Struct
 
 from slurm_elastic.base.hostlist import expand
 from slurm_elastic.config import Cluster, Config, PoolSettings, SlurmSettings, domain_pools
-from slurm_elastic.config.access import Who
+from slurm_elastic.config.sections.access import Who
 from slurm_elastic.model.cluster import Limits, Location, Market
 from slurm_elastic.model.slurm import SlurmJob
 from slurm_elastic.policies.launch.verdict import could_run, need
 from slurm_elastic.providers.fake.settings import FakeCloud
-from slurm_elastic.slurm.client import sbatch_test_only
 from slurm_elastic.slurm.client.cli import SlurmCli
+from slurm_elastic.slurm.client.commands import sbatch_test_only
 from slurm_elastic.slurm.client.requested_job import requested_job
 from slurm_elastic.slurm.client.siteconf import read
 from slurm_elastic.slurm.hooks import sbatch_rules

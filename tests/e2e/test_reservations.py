@@ -16,11 +16,11 @@ import pytest
 from patience import patience
 
 from slurm_elastic.config.configfile import load
-from slurm_elastic.controller.budget import read_spending
+from slurm_elastic.controller.launching.budget import read_spending
 from slurm_elastic.model.cluster import Market
 from slurm_elastic.policies.money.bounds import begin_of_day_and_month
 from slurm_elastic.sandbox.cluster import Sandbox
-from slurm_elastic.sandbox.ec2_reservations import BLOCK_LEAD_S, EmulatedReservation
+from slurm_elastic.sandbox.ec2.reservations import BLOCK_LEAD_S, EmulatedReservation
 from slurm_elastic.state.ledger import Machine
 from tests.e2e.ckpt import UNTIL_ENOUGH, counter, early, enough, node_of, wait_steps
 from tests.e2e.world import PATIENCE, Until, back_to_zero, ledger, machines, running_nodes

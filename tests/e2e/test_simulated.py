@@ -18,7 +18,7 @@ from msgspec import Struct
 from patience import undisturbed
 
 from slurm_elastic.base.hostlist import expand
-from slurm_elastic.cli import simulate
+from slurm_elastic.cli.planning import simulate
 from slurm_elastic.sandbox.cluster import Sandbox
 from slurm_elastic.simulate.machines import PoolMachines
 from slurm_elastic.simulate.outcome import RunResult

@@ -7,8 +7,8 @@ from collections.abc import Callable
 import pytest
 
 from slurm_elastic.sandbox.cluster import Sandbox
-from slurm_elastic.sandbox.ec2_cloud import MachineView
-from slurm_elastic.sandbox.ec2_faults import Fault, FaultKind
+from slurm_elastic.sandbox.ec2.cloud import MachineView
+from slurm_elastic.sandbox.ec2.faults import Fault, FaultKind
 from tests.e2e.world import PATIENCE, ledger, live_machines
 
 pytestmark = pytest.mark.e2e

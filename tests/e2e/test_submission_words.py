@@ -12,8 +12,8 @@ from e2e.submission_site import Ran, SubmissionSite, wait_for
 from msgspec.structs import replace
 
 from slurm_elastic.config import Cluster, Config, PoolSettings, SlurmSettings
-from slurm_elastic.config.access import Who
-from slurm_elastic.config.checkpoint import CheckpointSettings
+from slurm_elastic.config.sections.access import Who
+from slurm_elastic.config.sections.checkpoint import CheckpointSettings
 from slurm_elastic.model.cluster import Location
 from slurm_elastic.providers.fake.settings import FakeCloud
 

@@ -25,7 +25,7 @@ from msgspec import Struct
 from patience import patience
 
 from slurm_elastic.config import Cluster, Config, PoolSettings, SlurmSettings, Timings
-from slurm_elastic.config.access import Who
+from slurm_elastic.config.sections.access import Who
 from slurm_elastic.model.cluster import Limits, Location, Market
 from slurm_elastic.providers.fake.settings import FakeCloud
 

@@ -16,8 +16,8 @@ from needs import not_installed
 
 from slurm_elastic.cli.main import main
 from slurm_elastic.sandbox.cluster import Sandbox
-from slurm_elastic.sandbox.ec2_faults import Fault, FaultKind
-from slurm_elastic.sandbox.one_control import OneQuota
+from slurm_elastic.sandbox.ec2.faults import Fault, FaultKind
+from slurm_elastic.sandbox.nebula.control import OneQuota
 from slurm_elastic.state.audit_trail import tell_job
 from slurm_elastic.state.ledger import Decision
 from tests.e2e.conftest import why_not

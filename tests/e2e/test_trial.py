@@ -20,7 +20,7 @@ from patience import undisturbed
 from slurm_elastic.base.units import parse_duration
 from slurm_elastic.policies.launch.trial import TrialStep
 from slurm_elastic.sandbox.cluster import Sandbox
-from slurm_elastic.sandbox.ec2_faults import Fault, FaultKind
+from slurm_elastic.sandbox.ec2.faults import Fault, FaultKind
 from slurm_elastic.slurm.client.prompt import COMMAND_TIMEOUT_S as SLURM_COMMAND_TIMEOUT_S
 from tests.e2e.trying import (
     Trying,

@@ -14,7 +14,7 @@ from e2e.test_submissions import running_site, submissions_config
 from msgspec.structs import replace
 
 from slurm_elastic.config import configfile
-from slurm_elastic.config.access import Who
+from slurm_elastic.config.sections.access import Who
 from slurm_elastic.slurm.client.cli import SlurmCli
 from slurm_elastic.state.ledger import Ledger
 from slurm_elastic.watch.door.answers import DoorAnswers

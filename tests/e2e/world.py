@@ -13,14 +13,14 @@ from contextlib import closing, contextmanager
 from typing import Any
 
 from slurm_elastic.base.hostlist import expand
-from slurm_elastic.cli.clear import clear
+from slurm_elastic.cli.orders.clear import clear
 from slurm_elastic.config.configfile import load
 from slurm_elastic.model.slurm import SlurmJob
 from slurm_elastic.policies.nodes.node_reasons import HOLD_MARK
 from slurm_elastic.policies.nodes.node_state import Phase, is_drained, phase
 from slurm_elastic.sandbox.cluster import Sandbox
 from slurm_elastic.sandbox.daemons import MUNGED, SLURMCTLD, Daemons
-from slurm_elastic.sandbox.ec2_cloud import MachineView
+from slurm_elastic.sandbox.ec2.cloud import MachineView
 from slurm_elastic.state.ledger import Ledger, Machine
 
 PATIENCE = 120.0

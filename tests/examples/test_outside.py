@@ -94,7 +94,7 @@ def test_it_is_small(name: str) -> None:
 def test_the_product_needs_no_pytest() -> None:
     code = (
         "import sys; sys.modules['pytest'] = None\n"
-        "import slurm_elastic.cli.main, slurm_elastic.cli.daemon, slurm_elastic.controller.daemon\n"
+        "import slurm_elastic.cli.main, slurm_elastic.cli.services.daemon, slurm_elastic.controller.daemon\n"
         "from slurm_elastic.config.cloud_kinds import table\n"
         "[table().kind(name) for name in table().own_names]\n"
         "print('slurm_elastic.testing' in sys.modules)"

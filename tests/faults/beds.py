@@ -39,9 +39,9 @@ from slurm_elastic.providers.libvirt.machine import tags_in
 from slurm_elastic.providers.opennebula.provider import OpenNebulaProvider
 from slurm_elastic.providers.openstack.convert import servers
 from slurm_elastic.providers.openstack.provider import OpenStackProvider
-from slurm_elastic.sandbox.ec2_control import Ec2Control
-from slurm_elastic.sandbox.ec2_faults import Fault, FaultKind
-from slurm_elastic.sandbox.one_control import OneControl
+from slurm_elastic.sandbox.ec2.control import Ec2Control
+from slurm_elastic.sandbox.ec2.faults import Fault, FaultKind
+from slurm_elastic.sandbox.nebula.control import OneControl
 from slurm_elastic.testing.contract import CLUSTER, UUID
 from slurm_elastic.testing.matrix import FOR_GOOD, times
 from tests.faults.fake_bed import Fake

@@ -28,10 +28,10 @@ from slurm_elastic.providers.libvirt.machine import STOPPED, tags_in
 from slurm_elastic.providers.libvirt.settings import LibvirtType
 from slurm_elastic.providers.opennebula.settings import OneTemplate
 from slurm_elastic.providers.openstack.settings import Flavor
-from slurm_elastic.sandbox.ec2_faults import Fault, FaultKind
-from slurm_elastic.sandbox.one_cloud import BOOT_FAILURE, POWEROFF
-from slurm_elastic.sandbox.one_control import Place
-from slurm_elastic.sandbox.one_world import EmulatedImage, OnePace
+from slurm_elastic.sandbox.ec2.faults import Fault, FaultKind
+from slurm_elastic.sandbox.nebula.cloud import BOOT_FAILURE, POWEROFF
+from slurm_elastic.sandbox.nebula.control import Place
+from slurm_elastic.sandbox.nebula.world import EmulatedImage, OnePace
 from tests.faults.beds import Aws, Libvirt, One, Stack
 
 IMAGES = ImageChoice(name="worker-*")

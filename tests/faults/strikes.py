@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from slurm_elastic.sandbox.ec2_faults import Fault, FaultKind
+from slurm_elastic.sandbox.ec2.faults import Fault, FaultKind
 from slurm_elastic.testing.matrix import FOR_GOOD, times
 
 TIMEOUT = 6.0

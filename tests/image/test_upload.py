@@ -11,8 +11,8 @@ from image.files import image_at
 from msgspec.structs import replace
 
 from slurm_elastic.base.errors import ConfigError, ProviderError, SlurmElasticError, TransientError
-from slurm_elastic.cli import image_clouds
 from slurm_elastic.cli.main import main
+from slurm_elastic.cli.setting_up import image_clouds
 from slurm_elastic.image.label import label_file
 from slurm_elastic.image.upload import image_file, upload
 from slurm_elastic.model.boot_image import CloudImage, ImageFile

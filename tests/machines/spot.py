@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from slurm_elastic.sandbox.cluster import Sandbox
-from slurm_elastic.sandbox.ec2_cloud import MachineView
+from slurm_elastic.sandbox.ec2.cloud import MachineView
 from slurm_elastic.sandbox.hypervisor import settings
 from slurm_elastic.state.ckptstate import CheckpointState
 from slurm_elastic.state.ckptstate.facts import Migration, RecordedNotice

@@ -86,7 +86,7 @@ def hub(site: Sandbox, place: Path) -> Iterator[None]:
         sys.executable,
         "-P",
         "-m",
-        "slurm_elastic.cli.hub",
+        "slurm_elastic.cli.services.hub",
         "--config",
         str(site.layout.config),
     ]

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from slurm_elastic.cli.status import gather
+from slurm_elastic.cli.operate.status import gather
 from slurm_elastic.state.state_files import declared
 from slurm_elastic.watch.view import status_view
 from slurm_elastic.watch.view.rows import AttentionLevel

@@ -10,7 +10,8 @@ from collections.abc import Iterator
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
-from slurm_elastic.cli import explain, status
+from slurm_elastic.cli.jobs import explain
+from slurm_elastic.cli.operate import status
 
 if TYPE_CHECKING:
     from tests.chaos.stage import Stage

@@ -14,8 +14,8 @@ from msgspec.structs import replace
 
 from slurm_elastic.base.errors import SlurmElasticError
 from slurm_elastic.base.hostlist import expand
-from slurm_elastic.cli import explain as explaining
-from slurm_elastic.cli.status import gather
+from slurm_elastic.cli.jobs import explain as explaining
+from slurm_elastic.cli.operate.status import gather
 from slurm_elastic.config import Config
 from slurm_elastic.model.admin_comment import NoteKind, note_of
 from slurm_elastic.watch.doctor import kept as doctor_kept

@@ -23,7 +23,7 @@ BARE = f"""
 import runpy, sys
 sys.modules |= dict.fromkeys({EXTRAS!r}.split())
 sys.argv[0] = ""
-runpy.run_module("slurm_elastic.cli.manual", run_name="__main__")
+runpy.run_module("slurm_elastic.cli.setting_up.manual", run_name="__main__")
 """
 """A name that stands for nothing in sys.modules cannot be imported."""
 

@@ -20,7 +20,7 @@ from slurm_elastic.policies.checkpoint.deadline import (
     uniform,
 )
 from slurm_elastic.policies.checkpoint.market_spells import Past, Spells
-from slurm_elastic.simulate.deadline import Finish, pasts_by_tick, race
+from slurm_elastic.simulate.studies.deadline import Finish, pasts_by_tick, race
 
 Expected = tuple[Where, ChoiceReason] | tuple[Where, ChoiceReason, float]
 """The fields of a choice."""

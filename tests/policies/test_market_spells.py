@@ -16,7 +16,7 @@ from slurm_elastic.policies.checkpoint.market_spells import (
     Past,
     Spells,
 )
-from slurm_elastic.simulate.deadline import pasts_by_tick
+from slurm_elastic.simulate.studies.deadline import pasts_by_tick
 
 LENGTHS = st.lists(st.integers(1, 40_000), max_size=30)
 

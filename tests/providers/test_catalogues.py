@@ -22,15 +22,15 @@ from slurm_elastic.base.errors import AuthError, ProviderError
 from slurm_elastic.config import Cluster, Config, PoolSettings
 from slurm_elastic.config.catalogue import Catalogue, from_state, kept, path_of
 from slurm_elastic.config.clouds import CloudSettings, InstanceType
-from slurm_elastic.config.requirements import KnownType, Requirements
+from slurm_elastic.config.sections.requirements import KnownType, Requirements
 from slurm_elastic.model.cluster import LaunchSpec, Market
 from slurm_elastic.model.finding import FindingLevel
 from slurm_elastic.policies.launch.ranking import mispriced
 from slurm_elastic.providers import catalogues, open_provider
 from slurm_elastic.providers.openstack.known_types import _known_type
-from slurm_elastic.sandbox.ec2_control import Ec2Control
-from slurm_elastic.sandbox.ec2_faults import Fault, FaultKind
-from slurm_elastic.sandbox.one_control import OneControl
+from slurm_elastic.sandbox.ec2.control import Ec2Control
+from slurm_elastic.sandbox.ec2.faults import Fault, FaultKind
+from slurm_elastic.sandbox.nebula.control import OneControl
 from slurm_elastic.slurm.conf import plan
 from slurm_elastic.state.ledger import Ledger
 from slurm_elastic.watch.doctor import catalogue as doctor

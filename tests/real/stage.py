@@ -21,7 +21,7 @@ from msgspec.structs import replace as altered
 
 from slurm_elastic.base.errors import SandboxError, SlurmElasticError
 from slurm_elastic.config import Config
-from slurm_elastic.config.access import Who
+from slurm_elastic.config.sections.access import Who
 from slurm_elastic.model.cluster import Instance, InstanceState, Market
 from slurm_elastic.policies.nodes.node_state import Phase, phase
 from slurm_elastic.sandbox.build import USER

@@ -23,9 +23,9 @@ from patience import eventually, patience
 
 from slurm_elastic.base.errors import SandboxError
 from slurm_elastic.ckptman.event_bridge import SqsQueue
-from slurm_elastic.sandbox.ec2_control import Ec2Control
-from slurm_elastic.sandbox.ec2_events import QUEUE
-from slurm_elastic.sandbox.ec2_faults import Fault, FaultKind
+from slurm_elastic.sandbox.ec2.control import Ec2Control
+from slurm_elastic.sandbox.ec2.events import QUEUE
+from slurm_elastic.sandbox.ec2.faults import Fault, FaultKind
 
 pytestmark = pytest.mark.usefixtures("guarded")
 
@@ -469,7 +469,7 @@ def test_a_front_that_is_not_there_is_a_sandbox_error() -> None:
 
 def program(*arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [sys.executable, "-P", "-m", "slurm_elastic.sandbox.ec2", *arguments],
+        [sys.executable, "-P", "-m", "slurm_elastic.sandbox.ec2.serve", *arguments],
         capture_output=True, text=True, timeout=patience(120), check=False,
     )  # fmt: skip
 

@@ -14,8 +14,8 @@ from botocore.exceptions import ClientError
 from emulated import running_ec2
 from patience import eventually
 
-from slurm_elastic.sandbox.ec2_control import Ec2Control
-from slurm_elastic.sandbox.ec2_reservations import (
+from slurm_elastic.sandbox.ec2.control import Ec2Control
+from slurm_elastic.sandbox.ec2.reservations import (
     BLOCK_LEAD_S,
     EmulatedReservation,
     Reservations,

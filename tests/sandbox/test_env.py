@@ -9,10 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from slurm_elastic.base import service_remedies
-from slurm_elastic.base.service_remedies import SANDBOX_OF_SHELL
-from slurm_elastic.cli import helptext, sandbox
+from slurm_elastic.base.processes import service_remedies
+from slurm_elastic.base.processes.service_remedies import SANDBOX_OF_SHELL
+from slurm_elastic.cli import helptext
 from slurm_elastic.cli.main import main
+from slurm_elastic.cli.setting_up import sandbox
 from slurm_elastic.sandbox.layout import Layout
 from slurm_elastic.sandbox.shell import Shell
 from slurm_elastic.sandbox.spec import DEFAULT_DIR

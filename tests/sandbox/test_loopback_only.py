@@ -28,14 +28,14 @@ from slurm_elastic.providers.libvirt.settings import LibvirtCloud, LibvirtHost, 
 from slurm_elastic.providers.opennebula.settings import OneTemplate, OpenNebulaCloud
 from slurm_elastic.providers.openstack.settings import Flavor, OpenStackCloud
 from slurm_elastic.providers.redfish.settings import RedfishCloud
-from slurm_elastic.sandbox.ec2_control import Ec2Control
+from slurm_elastic.sandbox.ec2.control import Ec2Control
 from slurm_elastic.sandbox.loopback_only import (
     EMULATOR_KEY,
     isolated_env,
     require_emulated,
     require_loopback,
 )
-from slurm_elastic.sandbox.one_control import OneControl
+from slurm_elastic.sandbox.nebula.control import OneControl
 from slurm_elastic.testing.contract import UUID
 
 REAL = {

@@ -16,10 +16,10 @@ from xml.etree import ElementTree
 import pytest
 from needs import not_installed
 
-from slurm_elastic.sandbox.one_api import METHODS
-from slurm_elastic.sandbox.one_control import Place
-from slurm_elastic.sandbox.one_place import place
-from slurm_elastic.sandbox.one_world import Net, OneUser, OneWorld, VmTemplate
+from slurm_elastic.sandbox.nebula.api import METHODS
+from slurm_elastic.sandbox.nebula.control import Place
+from slurm_elastic.sandbox.nebula.place import place
+from slurm_elastic.sandbox.nebula.world import Net, OneUser, OneWorld, VmTemplate
 from slurm_elastic.sandbox.opennebula import OneFront
 
 ROOT = Path(__file__).parents[2]

@@ -8,11 +8,11 @@ from xml.etree import ElementTree
 import pytest
 
 from slurm_elastic.base.errors import SandboxError
-from slurm_elastic.sandbox.ec2_faults import Fault, FaultKind
-from slurm_elastic.sandbox.one_control import Place
-from slurm_elastic.sandbox.one_place import place
-from slurm_elastic.sandbox.one_template import ParseError, parse
-from slurm_elastic.sandbox.one_world import OneHost, OnePace, OneUser, OneWorld, vm_template
+from slurm_elastic.sandbox.ec2.faults import Fault, FaultKind
+from slurm_elastic.sandbox.nebula.control import Place
+from slurm_elastic.sandbox.nebula.place import place
+from slurm_elastic.sandbox.nebula.vm_template import ParseError, parse
+from slurm_elastic.sandbox.nebula.world import OneHost, OnePace, OneUser, OneWorld, vm_template
 from slurm_elastic.sandbox.opennebula import OneFront, default_world, main
 
 pytestmark = pytest.mark.usefixtures("guarded")

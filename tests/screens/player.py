@@ -22,9 +22,11 @@ import traceback
 from pathlib import Path
 from typing import Any
 
-from slurm_elastic.base import service_remedies
-from slurm_elastic.cli import ckpt, departure_orders, doctor, explain, offers, status
+from slurm_elastic.base.processes import service_remedies
+from slurm_elastic.cli.jobs import ckpt, explain, offers
 from slurm_elastic.cli.main import main
+from slurm_elastic.cli.operate import doctor, status
+from slurm_elastic.cli.orders import departure_orders
 from slurm_elastic.watch.doctor import clouds
 from tests.screens.place import Place, freeze
 

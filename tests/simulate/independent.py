@@ -26,7 +26,7 @@ from dataclasses import dataclass
 
 from slurm_elastic.policies.growth.capacity import OnDemand
 from slurm_elastic.policies.growth.release import AtOnce, Delayed, Idle
-from slurm_elastic.simulate.jobs import Jobs
+from slurm_elastic.simulate.histories.jobs import Jobs
 from slurm_elastic.simulate.scenario import Scenario
 from tests.simulate.independent_queue import Queue, Run
 from tests.simulate.independent_site import PLENTY, Machine, changes

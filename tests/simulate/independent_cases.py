@@ -11,12 +11,12 @@ from slurm_elastic.model.cluster import Limits, Location, Market, Offer
 from slurm_elastic.policies.checkpoint.checkpoint import Hour
 from slurm_elastic.policies.growth.capacity import OnDemand, Slurm
 from slurm_elastic.policies.growth.release import AtOnce, Delayed, Idle, IdleOrder
-from slurm_elastic.simulate.billing import Curve, Hourly, PerSecond
+from slurm_elastic.simulate.bills.billing import Curve, Hourly, PerSecond
+from slurm_elastic.simulate.bills.market import SpotMarket
 from slurm_elastic.simulate.boot import BootTimes
 from slurm_elastic.simulate.checkpointed_run import Checkpoints
 from slurm_elastic.simulate.engine import simulate
-from slurm_elastic.simulate.jobs import Job, Jobs
-from slurm_elastic.simulate.market import SpotMarket
+from slurm_elastic.simulate.histories.jobs import Job, Jobs
 from slurm_elastic.simulate.outcome import RunResult
 from slurm_elastic.simulate.scenario import (
     BootCap,

@@ -28,7 +28,7 @@ from dataclasses import dataclass
 
 from slurm_elastic.policies.checkpoint.checkpoint import Hour, Never
 from slurm_elastic.policies.growth.capacity import Slurm
-from slurm_elastic.simulate.jobs import Job, Jobs
+from slurm_elastic.simulate.histories.jobs import Job, Jobs
 from slurm_elastic.simulate.scenario import Scenario
 from tests.simulate.independent_order import Orders
 from tests.simulate.independent_site import Machine, Site

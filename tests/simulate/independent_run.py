@@ -13,7 +13,7 @@ from contextlib import contextmanager
 
 from hypothesis import HealthCheck, Phase, given, seed, settings
 
-from slurm_elastic.simulate.jobs import Jobs
+from slurm_elastic.simulate.histories.jobs import Jobs
 from slurm_elastic.simulate.scaler import Grower
 from slurm_elastic.simulate.scenario import Scenario
 from tests.simulate import independent

@@ -35,9 +35,9 @@ from typing import TypeVar
 
 from slurm_elastic.model.cluster import Limits, Market, Offer
 from slurm_elastic.policies.growth.release import Delayed, Idle
-from slurm_elastic.simulate.billing import Hourly, PerSecond
+from slurm_elastic.simulate.bills.billing import Hourly, PerSecond
+from slurm_elastic.simulate.bills.market import SpotMarket
 from slurm_elastic.simulate.boot import BootTimes
-from slurm_elastic.simulate.market import SpotMarket
 from slurm_elastic.simulate.scenario import Clock, PoolModel, Scenario, Sold
 
 HOUR = 3600

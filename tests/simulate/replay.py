@@ -13,10 +13,10 @@ import msgspec
 
 from slurm_elastic.policies.growth.release import Idle, IdleOrder
 from slurm_elastic.policies.growth.scaling import GroupSnapshot, PoolSnapshot, ScalingPlan
-from slurm_elastic.simulate.billing import Hourly, PerSecond
-from slurm_elastic.simulate.jobs import Job, Jobs
+from slurm_elastic.simulate.bills.billing import Hourly, PerSecond
+from slurm_elastic.simulate.bills.market import NEVER
+from slurm_elastic.simulate.histories.jobs import Job, Jobs
 from slurm_elastic.simulate.machines import PoolMachines
-from slurm_elastic.simulate.market import NEVER
 from slurm_elastic.simulate.scaler import Grower
 from slurm_elastic.simulate.scenario import PoolModel, Scenario
 

@@ -17,13 +17,13 @@ from slurm_elastic.policies.growth.capacity import (
 from slurm_elastic.policies.growth.release import AtOnce, Idle
 from slurm_elastic.policies.money.account_budgets import NONE
 from slurm_elastic.policies.money.bounds import Bounds
-from slurm_elastic.simulate.billing import Curve
+from slurm_elastic.simulate.bills.billing import Curve
+from slurm_elastic.simulate.bills.market import SpotMarket
 from slurm_elastic.simulate.boot import BootTimes
-from slurm_elastic.simulate.budget_queue import BudgetQueue
 from slurm_elastic.simulate.engine import Engine
-from slurm_elastic.simulate.jobs import Job, Jobs
-from slurm_elastic.simulate.market import SpotMarket
+from slurm_elastic.simulate.histories.jobs import Job, Jobs
 from slurm_elastic.simulate.outcome import RunResult
+from slurm_elastic.simulate.queues.budget_queue import BudgetQueue
 from slurm_elastic.simulate.scenario import Clock, PoolModel, Scenario
 
 CLOUD = PoolModel(

@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from slurm_elastic.simulate.billing import Billing, Curve, Hourly, PerSecond, dollars
+from slurm_elastic.simulate.bills.billing import Billing, Curve, Hourly, PerSecond, dollars
+from slurm_elastic.simulate.bills.market import NEVER, PLENTY, SpotMarket
 from slurm_elastic.simulate.boot import BootTimes
-from slurm_elastic.simulate.market import NEVER, PLENTY, SpotMarket
 
 FLAT = Curve.flat(1.0)
 

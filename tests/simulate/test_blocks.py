@@ -26,7 +26,7 @@ from slurm_elastic.simulate import Options, simulate
 from slurm_elastic.simulate.boot import BootTimes
 from slurm_elastic.simulate.engine import Engine
 from slurm_elastic.simulate.engine import simulate as replay
-from slurm_elastic.simulate.jobs import Job, Jobs
+from slurm_elastic.simulate.histories.jobs import Job, Jobs
 from slurm_elastic.simulate.scenario import PoolModel, Scenario, Sold
 from tests.simulate.test_reservations import HOUR, PRICE, moment, rows, site
 

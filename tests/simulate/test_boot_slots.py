@@ -18,12 +18,12 @@ from slurm_elastic.policies.growth.capacity import (
 )
 from slurm_elastic.policies.growth.release import AnyRelease, AtOnce, Delayed, Idle
 from slurm_elastic.policies.money.bounds import Bounds
-from slurm_elastic.simulate.billing import Curve, Hourly
+from slurm_elastic.simulate.bills.billing import Curve, Hourly
+from slurm_elastic.simulate.bills.market import SpotMarket
 from slurm_elastic.simulate.boot import BootTimes
 from slurm_elastic.simulate.boot_slots import BootTurns, last_ready, waves
 from slurm_elastic.simulate.engine import Engine
-from slurm_elastic.simulate.jobs import Job, Jobs
-from slurm_elastic.simulate.market import SpotMarket
+from slurm_elastic.simulate.histories.jobs import Job, Jobs
 from slurm_elastic.simulate.scenario import BootCap, Clock, PoolModel, Scenario
 
 BOOT = BootTimes(((1, 10), (4, 18)))

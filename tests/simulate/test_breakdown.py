@@ -10,11 +10,11 @@ from hypothesis import given
 from slurm_elastic.policies.growth.release import AtOnce
 from slurm_elastic.simulate import series
 from slurm_elastic.simulate.boot import BootTimes
-from slurm_elastic.simulate.breakdown import by_account, by_month, spent, waits
 from slurm_elastic.simulate.engine import simulate
-from slurm_elastic.simulate.jobs import Job, Jobs
+from slurm_elastic.simulate.histories.jobs import Job, Jobs
 from slurm_elastic.simulate.outcome import RunResult
 from slurm_elastic.simulate.scenario import PoolModel, Scenario
+from slurm_elastic.simulate.studies.breakdown import by_account, by_month, spent, waits
 
 from .histories import histories
 

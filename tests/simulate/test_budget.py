@@ -11,8 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from slurm_elastic.config.policies import Budget, SitePolicies
-from slurm_elastic.controller.budget import read_spending
+from slurm_elastic.config.sections.policies import Budget, SitePolicies
+from slurm_elastic.controller.launching.budget import read_spending
 from slurm_elastic.model.causes import Quoted
 from slurm_elastic.model.cluster import Location
 from slurm_elastic.policies.growth.capacity import AnyGrowth, OnDemand, SemiElastic, Slurm
@@ -21,7 +21,7 @@ from slurm_elastic.policies.money.bounds import Bounds, Spent
 from slurm_elastic.providers.fake.settings import FakeCloud
 from slurm_elastic.simulate.boot import BootTimes
 from slurm_elastic.simulate.engine import Engine
-from slurm_elastic.simulate.jobs import Job, Jobs
+from slurm_elastic.simulate.histories.jobs import Job, Jobs
 from slurm_elastic.simulate.outcome import RunResult
 from slurm_elastic.simulate.scenario import Clock, PoolModel, Scenario
 from slurm_elastic.state.ledger import Ledger

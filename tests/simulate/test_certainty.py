@@ -8,7 +8,11 @@ import pytest
 
 from slurm_elastic.policies.growth.release import Idle
 from slurm_elastic.simulate.boot import BootTimes
-from slurm_elastic.simulate.certainty import (
+from slurm_elastic.simulate.engine import simulate
+from slurm_elastic.simulate.histories.jobs import Job, Jobs
+from slurm_elastic.simulate.outcome import RunResult
+from slurm_elastic.simulate.scenario import PoolModel, Scenario
+from slurm_elastic.simulate.studies.certainty import (
     MIN_COMPARED_WEEKS,
     WIDTHS,
     Choice,
@@ -18,10 +22,6 @@ from slurm_elastic.simulate.certainty import (
     of_weeks,
     weeks,
 )
-from slurm_elastic.simulate.engine import simulate
-from slurm_elastic.simulate.jobs import Job, Jobs
-from slurm_elastic.simulate.outcome import RunResult
-from slurm_elastic.simulate.scenario import PoolModel, Scenario
 
 DAY = 86400
 

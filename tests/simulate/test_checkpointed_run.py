@@ -17,9 +17,9 @@ from slurm_elastic.policies.checkpoint.checkpoint import (
     Threshold,
     ThresholdStatic,
 )
-from slurm_elastic.simulate.billing import Curve
+from slurm_elastic.simulate.bills.billing import Curve
+from slurm_elastic.simulate.bills.market import SpotMarket
 from slurm_elastic.simulate.checkpointed_run import Checkpoints, Trip, ride
-from slurm_elastic.simulate.market import SpotMarket
 
 HOURLY = Checkpoints(policy=Hour(margin=200), dump=160, restart=74, look=30)
 

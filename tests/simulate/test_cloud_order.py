@@ -19,17 +19,19 @@ from slurm_elastic.policies.growth.release import Flagged, Idle
 from slurm_elastic.policies.launch.job_data import JobData
 from slurm_elastic.policies.launch.pool_order import TrafficTerms
 from slurm_elastic.policies.money.bounds import Bounds
-from slurm_elastic.simulate import cloud_order, series, swf
-from slurm_elastic.simulate.billing import Curve
+from slurm_elastic.simulate import series
+from slurm_elastic.simulate.bills.billing import Curve
+from slurm_elastic.simulate.bills.market import SpotMarket
 from slurm_elastic.simulate.boot import BootTimes
-from slurm_elastic.simulate.breakdown import by_month
-from slurm_elastic.simulate.cloud_order import JobOrders
 from slurm_elastic.simulate.engine import Engine, simulate
-from slurm_elastic.simulate.jobs import Job, Jobs
-from slurm_elastic.simulate.market import SpotMarket
+from slurm_elastic.simulate.histories import swf
+from slurm_elastic.simulate.histories.jobs import Job, Jobs
 from slurm_elastic.simulate.outcome import RunResult
 from slurm_elastic.simulate.purchases import Purchases
+from slurm_elastic.simulate.queues import cloud_order
+from slurm_elastic.simulate.queues.cloud_order import JobOrders
 from slurm_elastic.simulate.scenario import PoolModel, Scenario
+from slurm_elastic.simulate.studies.breakdown import by_month
 
 SYNTHETIC = swf.load(Path(__file__).parent.parent / "data" / "synthetic.swf").jobs
 BEGIN, END = SYNTHETIC.submit[0], SYNTHETIC.submit[-1]

@@ -6,7 +6,7 @@ import random
 
 from slurm_elastic.policies.checkpoint.deadline import DeadlineChoice, Race, choose
 from slurm_elastic.policies.checkpoint.market_spells import NOTHING
-from slurm_elastic.simulate.deadline import pasts_by_tick, tried
+from slurm_elastic.simulate.studies.deadline import pasts_by_tick, tried
 
 GAP = 60
 JOB = {"work": 3600.0, "deadline": 5400.0, "restart": 120.0}

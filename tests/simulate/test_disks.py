@@ -9,7 +9,7 @@ import pytest
 from ledger_cases import instance
 from msgspec.structs import replace
 
-from slurm_elastic.cli.month_jobs import without_disks
+from slurm_elastic.cli.reports.month_jobs import without_disks
 from slurm_elastic.config import Config, configfile
 from slurm_elastic.model.memory import Machine, PurchaseTerms
 from slurm_elastic.simulate import Options, simulate

@@ -11,10 +11,10 @@ from msgspec.structs import replace
 from simulate.histories import histories, plain
 
 from slurm_elastic.base.errors import SlurmElasticError
-from slurm_elastic.simulate import easy
-from slurm_elastic.simulate.easy import starts
 from slurm_elastic.simulate.engine import Engine, simulate
-from slurm_elastic.simulate.jobs import Job, Jobs
+from slurm_elastic.simulate.histories.jobs import Job, Jobs
+from slurm_elastic.simulate.queues import easy
+from slurm_elastic.simulate.queues.easy import starts
 from slurm_elastic.simulate.scenario import PoolModel, Scenario
 
 NODES = 8

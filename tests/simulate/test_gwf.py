@@ -10,9 +10,10 @@ import pytest
 
 from slurm_elastic.base.errors import ConfigError
 from slurm_elastic.cli.main import main
-from slurm_elastic.simulate import gwf, simulate, workload
-from slurm_elastic.simulate.jobs import Job
-from slurm_elastic.simulate.workload import Format
+from slurm_elastic.simulate import simulate
+from slurm_elastic.simulate.histories import gwf, workload
+from slurm_elastic.simulate.histories.jobs import Job
+from slurm_elastic.simulate.histories.workload import Format
 
 ROOT = Path(__file__).parents[2]
 EXAMPLE = ROOT / "etc" / "slurm-elastic.yaml"

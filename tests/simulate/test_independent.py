@@ -14,11 +14,11 @@ from benchmarks.traces import VARIABLE, history
 from slurm_elastic.model.cluster import Limits
 from slurm_elastic.policies.growth.capacity import OnDemand, Slurm
 from slurm_elastic.policies.growth.release import Idle
-from slurm_elastic.simulate import swf
-from slurm_elastic.simulate.billing import Curve
+from slurm_elastic.simulate.bills.billing import Curve
+from slurm_elastic.simulate.bills.market import SpotMarket
 from slurm_elastic.simulate.boot import BootTimes
-from slurm_elastic.simulate.jobs import Job, Jobs
-from slurm_elastic.simulate.market import SpotMarket
+from slurm_elastic.simulate.histories import swf
+from slurm_elastic.simulate.histories.jobs import Job, Jobs
 from slurm_elastic.simulate.scaler import Grower
 from slurm_elastic.simulate.scenario import PoolModel, Scenario
 from tests.simulate import independent

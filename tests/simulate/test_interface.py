@@ -16,8 +16,8 @@ import pytest
 from msgspec.structs import replace
 
 from slurm_elastic.base.errors import ConfigError
-from slurm_elastic.cli import history
 from slurm_elastic.cli.main import main
+from slurm_elastic.cli.operate import history
 from slurm_elastic.config.configfile import load
 from slurm_elastic.simulate import Options, SimulationResult, simulate
 

@@ -18,12 +18,12 @@ from slurm_elastic.model.memory import Machine
 from slurm_elastic.policies.checkpoint.checkpoint import DEFAULT_MTTI, Daly, OnNotice, joint_mtti
 from slurm_elastic.policies.growth.capacity import AnyGrowth, OnDemand, Slurm
 from slurm_elastic.policies.growth.release import Idle
-from slurm_elastic.simulate.billing import Curve
+from slurm_elastic.simulate.bills.billing import Curve
+from slurm_elastic.simulate.bills.market import SpotMarket
 from slurm_elastic.simulate.boot import BootTimes
 from slurm_elastic.simulate.checkpointed_run import Checkpoints
 from slurm_elastic.simulate.engine import Engine, simulate
-from slurm_elastic.simulate.jobs import Job, Jobs
-from slurm_elastic.simulate.market import SpotMarket
+from slurm_elastic.simulate.histories.jobs import Job, Jobs
 from slurm_elastic.simulate.runs import SimulatedRun
 from slurm_elastic.simulate.scenario import Clock, PoolModel, Scenario
 from tests.policies.strategies import instance

@@ -13,12 +13,12 @@ from slurm_elastic.model.cluster import Limits
 from slurm_elastic.policies.growth.capacity import Bursts, OnDemand, Slurm
 from slurm_elastic.policies.growth.release import Idle
 from slurm_elastic.simulate.availability import HistorySpan
-from slurm_elastic.simulate.billing import Curve
+from slurm_elastic.simulate.bills.billing import Curve
+from slurm_elastic.simulate.bills.market import SpotMarket
 from slurm_elastic.simulate.boot import BootTimes
 from slurm_elastic.simulate.engine import simulate
-from slurm_elastic.simulate.jobs import Job, Jobs
+from slurm_elastic.simulate.histories.jobs import Job, Jobs
 from slurm_elastic.simulate.machines import PoolMachines
-from slurm_elastic.simulate.market import SpotMarket
 from slurm_elastic.simulate.outcome import RunResult
 from slurm_elastic.simulate.scenario import PoolModel, Scenario
 from slurm_elastic.simulate.site import World, pools_of

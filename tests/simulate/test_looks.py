@@ -24,7 +24,7 @@ from slurm_elastic.policies.money.bounds import Bounds
 from slurm_elastic.simulate.boot import BootTimes
 from slurm_elastic.simulate.engine import Engine
 from slurm_elastic.simulate.events import LOOK
-from slurm_elastic.simulate.jobs import Job, Jobs
+from slurm_elastic.simulate.histories.jobs import Job, Jobs
 from slurm_elastic.simulate.scenario import PoolModel, Scenario
 
 POOL = PoolModel(name="a", machines=8, price=1.0, release=Idle(300), boot=BootTimes(((1, 120),)))

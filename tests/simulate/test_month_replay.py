@@ -12,12 +12,12 @@ from slurm_elastic.base.errors import SlurmElasticError
 from slurm_elastic.config import configfile
 from slurm_elastic.policies.growth.capacity import Slurm
 from slurm_elastic.policies.growth.release import Idle
-from slurm_elastic.simulate import month_replay as module
 from slurm_elastic.simulate.boot import BootTimes
-from slurm_elastic.simulate.jobs import Job, Jobs
-from slurm_elastic.simulate.month_replay import OVERLOAD, replay
+from slurm_elastic.simulate.histories.jobs import Job, Jobs
+from slurm_elastic.simulate.histories.swf import History
 from slurm_elastic.simulate.setting import Options, Setting, setting_of, with_boots
-from slurm_elastic.simulate.swf import History
+from slurm_elastic.simulate.studies import month_replay as module
+from slurm_elastic.simulate.studies.month_replay import OVERLOAD, replay
 from tests.cost_cases import config_file
 
 START = 1_790_812_800  # 2026-10-01

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from slurm_elastic.model.cluster import Instance, InstanceState, Market
-from slurm_elastic.simulate.paid_prices import paid_prices
+from slurm_elastic.simulate.studies.paid_prices import paid_prices
 
 
 def bought(

@@ -11,7 +11,7 @@ from slurm_elastic.policies.growth.release import AtOnce, Idle
 from slurm_elastic.simulate import series
 from slurm_elastic.simulate.boot import BootTimes
 from slurm_elastic.simulate.engine import simulate
-from slurm_elastic.simulate.jobs import Job, Jobs
+from slurm_elastic.simulate.histories.jobs import Job, Jobs
 from slurm_elastic.simulate.scenario import Clock, PoolModel, Scenario
 
 

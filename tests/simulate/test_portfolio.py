@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from slurm_elastic.policies.planning.portfolio import WEEK, ReservedClass
-from slurm_elastic.simulate.portfolio import outlook, plan_of
+from slurm_elastic.simulate.studies.portfolio import outlook, plan_of
 
 YEAR = ReservedClass(name="year", term=8760, upfront=0.0, price=0.5, always=True)
 

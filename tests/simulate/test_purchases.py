@@ -12,11 +12,11 @@ from slurm_elastic.model.cluster import Limits, Location, Market, Offer
 from slurm_elastic.policies.growth.capacity import OnDemand, Slurm
 from slurm_elastic.policies.growth.release import AtOnce, Idle
 from slurm_elastic.simulate import purchases
-from slurm_elastic.simulate.billing import Curve
+from slurm_elastic.simulate.bills.billing import Curve
+from slurm_elastic.simulate.bills.market import SpotMarket
 from slurm_elastic.simulate.boot import BootTimes
 from slurm_elastic.simulate.engine import Engine
-from slurm_elastic.simulate.jobs import Job, Jobs
-from slurm_elastic.simulate.market import SpotMarket
+from slurm_elastic.simulate.histories.jobs import Job, Jobs
 from slurm_elastic.simulate.scenario import CoolDownTimes, PoolModel, Scenario, Sold
 
 OFFER = Offer(

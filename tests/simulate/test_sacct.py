@@ -11,11 +11,11 @@ import pytest
 
 from slurm_elastic.base.errors import ConfigError
 from slurm_elastic.policies.launch.job_data import JobData
-from slurm_elastic.simulate import sacct
-from slurm_elastic.simulate.jobs import Job
+from slurm_elastic.simulate.histories import sacct
+from slurm_elastic.simulate.histories.jobs import Job
+from slurm_elastic.simulate.histories.swf import History
 from slurm_elastic.simulate.scenario import PoolModel
 from slurm_elastic.simulate.shared_machines import machines_needed
-from slurm_elastic.simulate.swf import History
 
 LINES = """\
 JobIDRaw|User|Partition|Submit|ElapsedRaw|TimelimitRaw|ReqCPUS|AllocCPUS|State

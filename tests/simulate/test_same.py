@@ -11,12 +11,12 @@ from msgspec.structs import replace
 from slurm_elastic.policies.checkpoint.checkpoint import Hour, OnNotice
 from slurm_elastic.policies.growth.capacity import OnDemand, SemiElastic
 from slurm_elastic.policies.growth.release import AtOnce, Delayed, Idle, IdleOrder
-from slurm_elastic.simulate import swf
-from slurm_elastic.simulate.billing import Curve, Hourly
+from slurm_elastic.simulate.bills.billing import Curve, Hourly
+from slurm_elastic.simulate.bills.market import SpotMarket
 from slurm_elastic.simulate.boot import BootTimes
 from slurm_elastic.simulate.checkpointed_run import Checkpoints
 from slurm_elastic.simulate.engine import simulate
-from slurm_elastic.simulate.market import SpotMarket
+from slurm_elastic.simulate.histories import swf
 from slurm_elastic.simulate.outcome import RunResult
 from slurm_elastic.simulate.scenario import Clock, CoolDownTimes, PoolModel, Scenario
 

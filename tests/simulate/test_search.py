@@ -7,10 +7,10 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from slurm_elastic.simulate.engine import simulate
-from slurm_elastic.simulate.jobs import Job, Jobs
+from slurm_elastic.simulate.histories.jobs import Job, Jobs
 from slurm_elastic.simulate.outcome import Figures
 from slurm_elastic.simulate.scenario import PoolModel, Scenario
-from slurm_elastic.simulate.search import Tried, apart, front, grid, neighbours, within
+from slurm_elastic.simulate.studies.search import Tried, apart, front, grid, neighbours, within
 
 FIGURES: Figures = simulate(
     Jobs([Job(1, 0, 10, 10, 1)]), Scenario(pools=(PoolModel(name="p", machines=1, procs=1),))

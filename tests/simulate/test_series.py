@@ -13,10 +13,10 @@ from slurm_elastic.policies.checkpoint.checkpoint import (
     ThresholdStatic,
 )
 from slurm_elastic.simulate import series
-from slurm_elastic.simulate.billing import Curve, Hourly
+from slurm_elastic.simulate.bills.billing import Curve, Hourly
+from slurm_elastic.simulate.bills.market import SpotMarket
 from slurm_elastic.simulate.engine import simulate
-from slurm_elastic.simulate.jobs import Job, Jobs
-from slurm_elastic.simulate.market import SpotMarket
+from slurm_elastic.simulate.histories.jobs import Job, Jobs
 from slurm_elastic.simulate.scenario import PoolModel, Scenario
 
 JOBS = Jobs([Job(1, 0, 100, 100, 2), Job(2, 10, 100, 100, 2), Job(3, 5000, 50, 50, 1)])

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from slurm_elastic.policies.launch.habits import Habits, RequestedJob
-from slurm_elastic.simulate import start_forecast
-from slurm_elastic.simulate.start_forecast import Present, RunningJob, quantile
+from slurm_elastic.simulate.studies import start_forecast
+from slurm_elastic.simulate.studies.start_forecast import Present, RunningJob, quantile
 
 JOB = RequestedJob(size=1, limit=3600, user="ann", account="physics")
 

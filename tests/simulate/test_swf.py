@@ -12,9 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from slurm_elastic.base.errors import ConfigError
-from slurm_elastic.simulate import workload
-from slurm_elastic.simulate.jobs import Job, Jobs
-from slurm_elastic.simulate.swf import History, load, read
+from slurm_elastic.simulate.histories import workload
+from slurm_elastic.simulate.histories.jobs import Job, Jobs
+from slurm_elastic.simulate.histories.swf import History, load, read
 
 LINE = "{n} {submit} 5 {run} {alloc} -1 -1 {procs} {limit} -1 1 153 75 -1 3 2 -1 -1"
 

@@ -10,7 +10,7 @@ from slurm_elastic.policies.growth.capacity import Ratio
 from slurm_elastic.policies.money.bounds import Bounds
 from slurm_elastic.simulate.boot import BootTimes
 from slurm_elastic.simulate.engine import simulate
-from slurm_elastic.simulate.jobs import Job, Jobs
+from slurm_elastic.simulate.histories.jobs import Job, Jobs
 from slurm_elastic.simulate.scenario import PoolModel, Scenario
 
 RACK = PoolModel(name="rack", machines=2, standing=2, public=False, limited=False)

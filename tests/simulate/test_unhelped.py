@@ -12,7 +12,7 @@ from slurm_elastic.policies.growth.release import Flagged, Idle
 from slurm_elastic.policies.growth.unused_purchases import IDLE_PROOF_S
 from slurm_elastic.simulate.boot import BootTimes
 from slurm_elastic.simulate.engine import Engine
-from slurm_elastic.simulate.jobs import Job, Jobs
+from slurm_elastic.simulate.histories.jobs import Job, Jobs
 from slurm_elastic.simulate.scenario import PoolModel, Scenario
 from slurm_elastic.simulate.unhelped import SimulatedGuard, _Bought
 

@@ -25,10 +25,10 @@ from slurm_elastic.policies.growth.release import (
     IdleOrder,
 )
 from slurm_elastic.policies.money.bounds import Bounds, Window
-from slurm_elastic.simulate.billing import Hourly
+from slurm_elastic.simulate.bills.billing import Hourly
 from slurm_elastic.simulate.boot import BootTimes
 from slurm_elastic.simulate.engine import Engine, simulate
-from slurm_elastic.simulate.jobs import Job, Jobs
+from slurm_elastic.simulate.histories.jobs import Job, Jobs
 from slurm_elastic.simulate.machines import PoolMachines
 from slurm_elastic.simulate.scenario import Clock, PoolModel, Scenario
 

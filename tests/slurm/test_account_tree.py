@@ -8,11 +8,11 @@ import pytest
 from msgspec.structs import replace
 
 from slurm_elastic.config import Cluster, Config, SlurmSettings
-from slurm_elastic.config.access import Who
+from slurm_elastic.config.sections.access import Who
 from slurm_elastic.model.cluster import Location
 from slurm_elastic.providers.fake.settings import FakeCloud
 from slurm_elastic.slurm.client import siteconf
-from slurm_elastic.slurm.conf.account_tree import notices
+from slurm_elastic.slurm.conf.checks.account_tree import notices
 
 NEW, OLD = (23, 2), (22, 5)
 BASE = "ClusterName=small\nNodeName=n1 CPUs=2\n"

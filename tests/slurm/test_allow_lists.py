@@ -14,7 +14,8 @@ from needs import unless
 
 from slurm_elastic.base.errors import ConfigError
 from slurm_elastic.config import configfile
-from slurm_elastic.slurm.conf import allow_lists, check, plan
+from slurm_elastic.slurm.conf import check, plan
+from slurm_elastic.slurm.conf.checks import allow_lists
 from slurm_elastic.slurm.conf.plan import ConfPlan
 from slurm_elastic.watch.doctor import head
 from tests.slurm import small_sites

@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 from slurm_elastic.base.errors import ConfigError
 from slurm_elastic.config import configfile
-from slurm_elastic.config.access import Who
+from slurm_elastic.config.sections.access import Who
 from slurm_elastic.slurm.conf import plan
 from slurm_elastic.slurm.conf.plan import ConfPlan
 from tests.slurm import site_cases, small_sites

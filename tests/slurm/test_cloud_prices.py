@@ -12,7 +12,7 @@ from slurm_elastic.config.clouds import InstanceType
 from slurm_elastic.model.cluster import Location, Market
 from slurm_elastic.policies.launch.ranking import DEFAULT_KEYS
 from slurm_elastic.providers.fake.settings import FakeCloud
-from slurm_elastic.slurm.conf.cloud_prices import notices
+from slurm_elastic.slurm.conf.checks.cloud_prices import notices
 
 NOTHING = "; you need to do nothing: jobs use the cheaper cloud first"
 

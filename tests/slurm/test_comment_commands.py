@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from slurm_elastic.slurm.client.comment_commands import admin_comments
+from slurm_elastic.slurm.client.commands.comment_commands import admin_comments
 
 MARK = "<0123>"
 

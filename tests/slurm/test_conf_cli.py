@@ -16,14 +16,15 @@ from needs import unless
 
 from slurm_elastic.cli.main import main
 from slurm_elastic.config import configfile
-from slurm_elastic.config.copying import Data
-from slurm_elastic.config.joining import Network
 from slurm_elastic.config.resolve import effective
+from slurm_elastic.config.sections.copying import Data
+from slurm_elastic.config.sections.joining import Network
 from slurm_elastic.model.copying import CopyState, JobCopy
 from slurm_elastic.model.finding import FindingLevel
 from slurm_elastic.slurm.client import controller
-from slurm_elastic.slurm.conf import cloud_prices, pair
-from slurm_elastic.slurm.conf.overridden import overridden
+from slurm_elastic.slurm.conf import pair
+from slurm_elastic.slurm.conf.checks import cloud_prices
+from slurm_elastic.slurm.conf.checks.overridden import overridden
 from slurm_elastic.state.ledger import Ledger
 from slurm_elastic.watch.doctor import head
 from tests.ports import free_ports

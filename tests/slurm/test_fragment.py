@@ -16,11 +16,11 @@ from msgspec.structs import replace
 
 from slurm_elastic.base.errors import ConfigError
 from slurm_elastic.config import Cluster, Config, PoolSettings
-from slurm_elastic.config.access import Share, Who
-from slurm_elastic.config.books import BooksSettings
 from slurm_elastic.config.clouds import InstanceType
-from slurm_elastic.config.joining import Join
 from slurm_elastic.config.pool_rules import types_of
+from slurm_elastic.config.sections.access import Share, Who
+from slurm_elastic.config.sections.books import BooksSettings
+from slurm_elastic.config.sections.joining import Join
 from slurm_elastic.model.cluster import Location
 from slurm_elastic.model.machine_options import MachineOptions
 from slurm_elastic.providers.fake.settings import FakeCloud

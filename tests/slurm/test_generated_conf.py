@@ -15,7 +15,8 @@ from slurm_elastic.base.errors import ConfigError
 from slurm_elastic.config import SlurmSettings
 from slurm_elastic.slurm.client import answers, siteconf
 from slurm_elastic.slurm.client.siteconf import SiteConf
-from slurm_elastic.slurm.conf import dryrun, readings
+from slurm_elastic.slurm.conf import dryrun
+from slurm_elastic.slurm.conf.checks import readings
 from tests.slurm import releases
 from tests.slurm.generated_conf import generated
 from tests.slurm.site_cases import ISOLATED

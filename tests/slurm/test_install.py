@@ -17,7 +17,7 @@ from msgspec.structs import replace
 
 from slurm_elastic.base.errors import ConfigError, SlurmElasticError
 from slurm_elastic.config import Config, HaSettings, configfile
-from slurm_elastic.config.copying import Data
+from slurm_elastic.config.sections.copying import Data
 from slurm_elastic.model.causes import Quoted
 from slurm_elastic.model.exclusion import CAPACITY, Exclusion
 from slurm_elastic.model.slurm import SlurmJob, SlurmNode

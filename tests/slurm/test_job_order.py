@@ -17,8 +17,8 @@ from msgspec.structs import replace
 
 from slurm_elastic.base.hostlist import expand
 from slurm_elastic.config import Cluster, Config, PoolSettings, domain_pools
-from slurm_elastic.config.access import Who
-from slurm_elastic.config.copying import Traffic
+from slurm_elastic.config.sections.access import Who
+from slurm_elastic.config.sections.copying import Traffic
 from slurm_elastic.model.causes import Quoted
 from slurm_elastic.model.cluster import Limits, Location, Market
 from slurm_elastic.policies.launch.job_data import counted_data

@@ -18,7 +18,7 @@ from slurm.test_submit_filter import HARNESS, LUAS, PARTITIONS, UNSET, config
 
 from slurm_elastic.base.hostlist import expand
 from slurm_elastic.config import Config, domain_pools
-from slurm_elastic.config.checkpoint import LAUNCHED, CheckpointSettings, PoolCheckpoint
+from slurm_elastic.config.sections.checkpoint import LAUNCHED, CheckpointSettings, PoolCheckpoint
 from slurm_elastic.slurm.hooks.launcher import MARK, RANDOM_DIGITS, launchers
 from slurm_elastic.slurm.hooks.submit_filter import FILTER, render, to_lua
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from slurm_elastic.slurm.client import siteconf
-from slurm_elastic.slurm.conf.node_names import LIBRARY, notices
+from slurm_elastic.slurm.conf.checks.node_names import LIBRARY, notices
 
 
 def test_a_host_with_the_plugin_is_told_how_to_use_it(tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ PACKAGE = Path(slurm_elastic.__file__).parent
 READERS = {
     "slurm/client/cli.py": 1,  # the mail, which squeue cannot print; only its user's own mail depends on it
     "sandbox/shell.py": 1,  # own jobs on an own cluster, as the next
-    "cli/quickstart.py": 1,
+    "cli/setting_up/quickstart.py": 1,
 }
 """How often a file asks for the text of ``scontrol show job``. Nothing else may do so."""
 

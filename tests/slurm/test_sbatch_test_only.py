@@ -5,7 +5,12 @@ from __future__ import annotations
 import pytest
 
 from slurm_elastic.base.errors import SlurmElasticError
-from slurm_elastic.slurm.client.sbatch_test_only import count, mebibytes, seconds, understood
+from slurm_elastic.slurm.client.commands.sbatch_test_only import (
+    count,
+    mebibytes,
+    seconds,
+    understood,
+)
 
 SAID = """\
 sbatch: defined options

@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from slurm.test_submit_filter import ALL, LUAS, PARTITIONS, config
 from slurm.test_submit_times import submitted
 
-from slurm_elastic.config.access import Who, effective_who
+from slurm_elastic.config.sections.access import Who, effective_who
 
 JOB = Path(__file__).parents[1] / "data" / "job-submit" / "licenses" / "job.sh"
 

@@ -15,7 +15,7 @@ from slurm.test_submit_wrap import submitted as wrapped
 
 from slurm_elastic.base.hostlist import expand
 from slurm_elastic.config import Config, domain_pools
-from slurm_elastic.config.access import Who, effective_who
+from slurm_elastic.config.sections.access import Who, effective_who
 from slurm_elastic.slurm.hooks.submit_filter import FILTER, render
 
 PARTS: Partitions = PARTITIONS | {

@@ -14,9 +14,9 @@ from slurm.test_submit_filter import LUAS, PARTITIONS, UNSET, config
 
 from slurm_elastic.base.hostlist import expand
 from slurm_elastic.config import domain_pools
-from slurm_elastic.config.checkpoint import METHODS, OPTIONS
-from slurm_elastic.config.copying import Traffic
 from slurm_elastic.config.job_checkpoint import parse_comment
+from slurm_elastic.config.sections.checkpoint import METHODS, OPTIONS
+from slurm_elastic.config.sections.copying import Traffic
 from slurm_elastic.policies.launch.job_data import FORM
 from slurm_elastic.slurm.client import siteconf
 from slurm_elastic.slurm.hooks.submit_filter import FILTER, render, to_lua

@@ -8,7 +8,7 @@ import pytest
 from msgspec.structs import replace
 
 from slurm_elastic.slurm.client import siteconf
-from slurm_elastic.slurm.conf import untyped_gres
+from slurm_elastic.slurm.conf.checks import untyped_gres
 from tests.slurm import small_sites
 
 

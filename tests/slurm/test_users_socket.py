@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from slurm_elastic.slurm.conf import users_socket
+from slurm_elastic.slurm.conf.checks import users_socket
 from tests.slurm import small_sites
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="only root has SlurmUser's rights, too")

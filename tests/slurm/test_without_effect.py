@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from slurm_elastic.config.copying import CopySettings, Data
-from slurm_elastic.config.joining import Firewall, Mount, Network, NetworkKind, Opener
-from slurm_elastic.slurm.conf.without_effect import notices
+from slurm_elastic.config.sections.copying import CopySettings, Data
+from slurm_elastic.config.sections.joining import Firewall, Mount, Network, NetworkKind, Opener
+from slurm_elastic.slurm.conf.checks.without_effect import notices
 from tests.controller.world import make_config
 
 NOTHING_COPIED = "because no cloud has `data: copy`, so no files are copied"

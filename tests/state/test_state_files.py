@@ -13,10 +13,10 @@ import slurm_elastic
 from slurm_elastic.base.errors import ConfigError
 from slurm_elastic.config import Config, configfile, policy_choice
 from slurm_elastic.config.clouds import InstanceType
-from slurm_elastic.features.enrolment import word_of
+from slurm_elastic.features.network.enrolment import word_of
 from slurm_elastic.model.cluster import Location
-from slurm_elastic.providers.base.claims import Claim, claims_of
-from slurm_elastic.providers.base.host_settings import HostsCloud
+from slurm_elastic.providers.base.hosts.claims import Claim, claims_of
+from slurm_elastic.providers.base.hosts.host_settings import HostsCloud
 from slurm_elastic.state import heads
 from slurm_elastic.state.state_files import STATE_FILES, Keeper, declared, shared_names
 from slurm_elastic.state.store.shared_journal import SharedJournal

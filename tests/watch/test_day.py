@@ -10,8 +10,8 @@ from ledger_cases import instance
 from machine_cases import machine_with
 from msgspec.structs import replace
 
-from slurm_elastic.cli.console import plain
-from slurm_elastic.cli.day_table import day_table
+from slurm_elastic.cli.operate.console import plain
+from slurm_elastic.cli.planning.day_table import day_table
 from slurm_elastic.model.cluster import Market
 from slurm_elastic.model.memory import ChargedRun, Machine
 from slurm_elastic.model.requeued_jobs import RequeuedJob, with_waits

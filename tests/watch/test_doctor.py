@@ -21,11 +21,12 @@ from msgspec.structs import replace
 from rich.console import Console
 
 from slurm_elastic.base.errors import AuthError, SlurmError, TransientError
-from slurm_elastic.cli import doctor, service_environment
 from slurm_elastic.cli.main import main
+from slurm_elastic.cli.operate import doctor
+from slurm_elastic.cli.services import service_environment
 from slurm_elastic.config import Config, configfile
-from slurm_elastic.config.access import Users
-from slurm_elastic.config.telling import Notify
+from slurm_elastic.config.sections.access import Users
+from slurm_elastic.config.sections.telling import Notify
 from slurm_elastic.model.causes import Quoted
 from slurm_elastic.model.causes.composed import NoOfferServes, OffersRefused
 from slurm_elastic.model.causes.pool_failures import BootsFailed

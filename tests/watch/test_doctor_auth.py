@@ -9,7 +9,7 @@ import pytest
 
 from slurm_elastic.config import Cluster, Config, PoolSettings, SlurmSettings
 from slurm_elastic.config.clouds import InstanceType
-from slurm_elastic.config.joining import Join, Ssh
+from slurm_elastic.config.sections.joining import Join, Ssh
 from slurm_elastic.model.cluster import Location
 from slurm_elastic.model.finding import Finding, FindingLevel
 from slurm_elastic.providers.aws.settings import AwsCloud

@@ -13,10 +13,10 @@ from ledger_cases import T0
 from msgspec.structs import replace
 
 from slurm_elastic.base.errors import SlurmError
-from slurm_elastic.cli import doctor
-from slurm_elastic.cli.offers import gather
+from slurm_elastic.cli.jobs.offers import gather
+from slurm_elastic.cli.operate import doctor
 from slurm_elastic.config import Config, SlurmSettings, configfile
-from slurm_elastic.config.access import Who
+from slurm_elastic.config.sections.access import Who
 from slurm_elastic.model.causes.holds import GrowthStartsIt
 from slurm_elastic.model.cluster import Limits, Location, Market, Offer, Pool
 from slurm_elastic.model.exclusion import POLICY, Exclusion
@@ -25,9 +25,9 @@ from slurm_elastic.model.slurm import SlurmNode
 from slurm_elastic.policies.launch.ranking import unsold
 from slurm_elastic.policies.nodes.node_reasons import HOLD_MARK
 from slurm_elastic.providers.fake.provider import FakeProvider
-from slurm_elastic.slurm.client.doctor_commands import ProbingCli
+from slurm_elastic.slurm.client.commands.doctor_commands import ProbingCli
+from slurm_elastic.slurm.client.commands.sbatch_test_only import joined
 from slurm_elastic.slurm.client.fake import FakeSlurm
-from slurm_elastic.slurm.client.sbatch_test_only import joined
 from slurm_elastic.state.ledger import Ledger
 from slurm_elastic.watch.doctor import bursting, clouds
 
@@ -354,7 +354,7 @@ def test_offers_of_which_none_can_ever_be_used_are_wrong(config: Config) -> None
 def test_offers_lists_what_the_cloud_does_not_sell(
     config: Config, slurm: ProbingSlurm, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    opened = "slurm_elastic.cli.offers.open_provider"
+    opened = "slurm_elastic.cli.jobs.offers.open_provider"
     monkeypatch.setattr(opened, lambda cloud, cluster, _: Sells(cloud, cluster))
     (pool,) = gather(config, slurm, T0).pools
     assert [r.offer for r in pool.ranked] == ["far/small/zone-1/on-demand"]

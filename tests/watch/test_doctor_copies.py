@@ -9,8 +9,8 @@ import pytest
 from msgspec.structs import replace
 
 from slurm_elastic.config import Config
-from slurm_elastic.config.copying import CopySettings, Data
-from slurm_elastic.config.joining import Ssh
+from slurm_elastic.config.sections.copying import CopySettings, Data
+from slurm_elastic.config.sections.joining import Ssh
 from slurm_elastic.model.copying import CopyState, JobCopy
 from slurm_elastic.model.finding import FindingLevel
 from slurm_elastic.state.ledger import Ledger

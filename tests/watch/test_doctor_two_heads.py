@@ -13,9 +13,9 @@ import pytest
 import status_cases
 from msgspec.structs import replace
 
-from slurm_elastic.cli import doctor
+from slurm_elastic.cli.operate import doctor
 from slurm_elastic.config import Config, HaSettings
-from slurm_elastic.config.joining import Ssh
+from slurm_elastic.config.sections.joining import Ssh
 from slurm_elastic.model.finding import Finding, FindingLevel
 from slurm_elastic.state.heads import Epochs
 from slurm_elastic.state.heartbeat import CKPTMAN, DAEMON

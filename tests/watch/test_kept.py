@@ -9,7 +9,7 @@ from msgspec.structs import replace
 from status_cases import NOW, config
 
 from slurm_elastic.config import Config
-from slurm_elastic.config.checkpoint import CheckpointSettings
+from slurm_elastic.config.sections.checkpoint import CheckpointSettings
 from slurm_elastic.model.finding import FindingLevel
 from slurm_elastic.model.slurm import Reservation, SlurmJob, SlurmNode, SuspendExclusions
 from slurm_elastic.slurm.client.fake import FakeSlurm

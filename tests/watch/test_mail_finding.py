@@ -9,7 +9,7 @@ from cost_cases import config_file
 from msgspec.structs import replace
 
 from slurm_elastic.config.configfile import load
-from slurm_elastic.config.telling import Notify
+from slurm_elastic.config.sections.telling import Notify
 from slurm_elastic.watch.doctor import head
 
 

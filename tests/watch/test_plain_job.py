@@ -12,7 +12,7 @@ from needs import unless
 
 from slurm_elastic.base.hostlist import expand
 from slurm_elastic.config import Cluster, Config, PoolSettings, SlurmSettings, domain_pools
-from slurm_elastic.config.access import Who
+from slurm_elastic.config.sections.access import Who
 from slurm_elastic.model.cluster import Location
 from slurm_elastic.model.finding import Finding, FindingLevel
 from slurm_elastic.providers.fake.settings import FakeCloud

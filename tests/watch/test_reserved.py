@@ -10,8 +10,8 @@ from msgspec.structs import replace
 from rich.console import Console
 
 from slurm_elastic.base.local_time import minute
-from slurm_elastic.cli import offers
-from slurm_elastic.cli.status_tables import render
+from slurm_elastic.cli.jobs import offers
+from slurm_elastic.cli.operate.status_tables import render
 from slurm_elastic.config import Config, configfile
 from slurm_elastic.model.cluster import Market
 from slurm_elastic.model.finding import Finding, FindingLevel

@@ -15,8 +15,8 @@ from status_cases import NOW, busy_ledger, busy_slurm, config, job, node
 
 from slurm_elastic.base.errors import UnopenedError
 from slurm_elastic.base.units import money
-from slurm_elastic.cli.status_tables import render
-from slurm_elastic.config.policies import Budget, CloudPolicies, SitePolicies
+from slurm_elastic.cli.operate.status_tables import render
+from slurm_elastic.config.sections.policies import Budget, CloudPolicies, SitePolicies
 from slurm_elastic.model.causes import Quoted
 from slurm_elastic.model.causes.pool_failures import BootsFailed
 from slurm_elastic.model.causes.refusals import CloudSilent

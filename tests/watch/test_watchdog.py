@@ -14,7 +14,7 @@ import pytest
 from msgspec.structs import replace
 
 from slurm_elastic.base.errors import ConfigError, SlurmError, TransientError
-from slurm_elastic.cli.watchdog import main
+from slurm_elastic.cli.services.watchdog import main
 from slurm_elastic.model.cluster import Instance, InstanceState, Market
 from slurm_elastic.model.journal_owner import Host
 from slurm_elastic.model.slurm import SlurmJob, SlurmNode

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from slurm_elastic.config.policy_texts import PolicyKind
+from slurm_elastic.config.basics.policy_texts import PolicyKind
 from slurm_elastic.policies.growth.release import IdleMachine, OwnRelease
 from slurm_elastic.policies.policy_text import Whole
 

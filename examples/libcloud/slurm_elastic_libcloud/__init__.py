@@ -5,9 +5,9 @@ from __future__ import annotations
 from msgspec import field
 
 from slurm_elastic.config import Cluster, Config
+from slurm_elastic.config.basics.numbers import Seconds
 from slurm_elastic.config.cloud_kinds import CloudKind
 from slurm_elastic.config.clouds import LISTING_LAG, CloudSettings, InstanceType, without_spot
-from slurm_elastic.config.numbers import Seconds
 from slurm_elastic.model.cluster import Market
 from slurm_elastic.model.protocols import Provider
 

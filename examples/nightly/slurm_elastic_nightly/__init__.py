@@ -8,7 +8,7 @@ from typing import Annotated
 
 from msgspec import Meta
 
-from slurm_elastic.config.policy_texts import PolicyKind
+from slurm_elastic.config.basics.policy_texts import PolicyKind
 from slurm_elastic.policies.checkpoint.own import OwnCheckpoint
 from slurm_elastic.policies.checkpoint.situation import Situation
 

@@ -4,7 +4,7 @@ on other days no more than ``weekday`` machines in all.
 
 from __future__ import annotations
 
-from slurm_elastic.config.policy_texts import PolicyKind
+from slurm_elastic.config.basics.policy_texts import PolicyKind
 from slurm_elastic.policies.growth.capacity import Demand, Growth, OwnGrowth
 from slurm_elastic.policies.policy_text import Machines
 

@@ -13,7 +13,7 @@ from ipaddress import IPv4Network
 from pathlib import Path
 
 from slurm_elastic.base import writing
-from slurm_elastic.config.joining import Network
+from slurm_elastic.config.sections.joining import Network
 from slurm_elastic.machine.hub.wire import HubError, PeerSeen
 from slurm_elastic.policies.repair.peers import TunnelPeer, head_address
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from ipaddress import ip_network
 
-from slurm_elastic.config.joining import Network
+from slurm_elastic.config.sections.joining import Network
 from slurm_elastic.policies.repair.peers import ENROL_PORT, TunnelPeer, head_address
 
 TABLE = "slurm_elastic_hub"

@@ -25,7 +25,7 @@ from slurm_elastic.base import writing
 from slurm_elastic.base.errors import SlurmElasticError
 from slurm_elastic.base.guards import Guarded, GuardedBy
 from slurm_elastic.base.report_once import ReportOnce
-from slurm_elastic.config.joining import Network
+from slurm_elastic.config.sections.joining import Network
 from slurm_elastic.machine.hub.link import Link, make_key, run
 from slurm_elastic.machine.hub.ports import slurm_ports
 from slurm_elastic.machine.hub.rules import table

@@ -11,8 +11,8 @@ import socket
 import msgspec
 from msgspec import Struct
 
-from slurm_elastic.base.bounded import ReadBudget, exchange
 from slurm_elastic.base.errors import SlurmElasticError
+from slurm_elastic.base.processes.bounded import ReadBudget, exchange
 from slurm_elastic.policies.repair.peers import TunnelPeer
 
 MAX_ANSWER_BYTES = 16 << 20

@@ -28,7 +28,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from slurm_elastic.base.guards import Guarded, GuardedBy
-from slurm_elastic.base.unixsocket import bind_socket, peer_of, remove_socket
+from slurm_elastic.base.processes.unixsocket import bind_socket, peer_of, remove_socket
 
 log = logging.getLogger(__name__)
 

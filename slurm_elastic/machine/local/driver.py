@@ -12,7 +12,7 @@ from pathlib import Path
 
 from msgspec import Struct
 
-from slurm_elastic.base.periodic import PeriodicTask, PeriodicThread
+from slurm_elastic.base.processes.periodic import PeriodicTask, PeriodicThread
 from slurm_elastic.machine.local import local_processes
 from slurm_elastic.machine.local.records import LocalRegister
 from slurm_elastic.machine.local.wire import MachineRecord

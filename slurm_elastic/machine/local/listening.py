@@ -11,9 +11,9 @@ import os
 from collections.abc import Callable, Set
 from pathlib import Path
 
-from slurm_elastic.base.bounded import Exceeded
-from slurm_elastic.base.server import Server, ServerBounds, ServerClient
-from slurm_elastic.base.unixsocket import Peer
+from slurm_elastic.base.processes.bounded import Exceeded
+from slurm_elastic.base.processes.server import Server, ServerBounds, ServerClient
+from slurm_elastic.base.processes.unixsocket import Peer
 
 log = logging.getLogger(__name__)
 

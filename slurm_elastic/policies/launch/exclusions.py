@@ -176,7 +176,7 @@ def after_partial(
 ) -> Exclusion:
     """Return the cool-down of an offer that gave fewer machines than wanted. It is empty for now,
     but refused nothing, so its next cool-down does not grow unless the machines were useless
-    (``controller/launch.py``, ``count_as_refused``).
+    (``controller/launching/launch.py``, ``count_as_refused``).
     """
     return Exclusion(
         kind=COOL_DOWN,

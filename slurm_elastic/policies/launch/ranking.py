@@ -59,9 +59,10 @@ class Scope(Struct, frozen=True, kw_only=True):
 
     ``cloud_limits``: by cloud name. ``pool_nodes``: maximum of machines by pool, if it differs from
     the pool's ``max_nodes``. ``blocked``: by cloud, why nothing may start there: a budget is spent,
-    the time of day, an operator's pause (``controller/budget.py``). ``booting``: counts of machines
-    that have not registered (``pool:NAME``, ``cloud:NAME``). ``boot_s``: the longest time (s) in
-    which a machine registers. ``packed_clouds``: the clouds whose hosts are filled one by one.
+    the time of day, an operator's pause (``controller/launching/budget.py``). ``booting``: counts
+    of machines that have not registered (``pool:NAME``, ``cloud:NAME``). ``boot_s``: the longest
+    time (s) in which a machine registers.
+    ``packed_clouds``: the clouds whose hosts are filled one by one.
     """
 
     limits: Limits = field(default_factory=Limits)

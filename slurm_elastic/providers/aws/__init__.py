@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from slurm_elastic.config.cloud_kinds import CloudKind
+from slurm_elastic.providers.aws.checks.validate import check
 from slurm_elastic.providers.aws.settings import AwsCloud
 from slurm_elastic.providers.aws.skeleton import SKELETON
-from slurm_elastic.providers.aws.validate import check
 from slurm_elastic.providers.base.later import later, opened
 
 CLOUD = CloudKind(
     settings=AwsCloud,
     open=opened(f"{__name__}.provider:AwsProvider"),
     check=check,
-    grant=later(f"{__name__}.policy:grant"),
+    grant=later(f"{__name__}.checks.policy:grant"),
     known_types=later(f"{__name__}.known_types:known_types"),
     found=later(f"{__name__}.found:found"),
     images=later(f"{__name__}.image_store:AmiImages"),

@@ -23,9 +23,9 @@ from botocore.utils import parse_timestamp
 
 from slurm_elastic.base import trust
 from slurm_elastic.base.backoff import Backoff
-from slurm_elastic.base.bounded import bound_boto
 from slurm_elastic.base.errors import AuthError, TransientError
 from slurm_elastic.base.guards import Guarded, GuardedBy
+from slurm_elastic.base.processes.bounded import bound_boto
 from slurm_elastic.providers.aws.convert import READ, READ_OF_PLACEMENT
 from slurm_elastic.providers.aws.errors import THROTTLES, is_lack_of_resources, translated
 from slurm_elastic.providers.aws.rate_limit import Busy, RateLimits

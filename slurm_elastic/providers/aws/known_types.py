@@ -14,7 +14,7 @@ from typing import Any
 import msgspec
 
 from slurm_elastic.base.errors import TransientError
-from slurm_elastic.config.requirements import KnownType
+from slurm_elastic.config.sections.requirements import KnownType
 from slurm_elastic.policies.repair.list_plausibility import price_in
 from slurm_elastic.providers.aws.client import AwsApi, other_service
 from slurm_elastic.providers.aws.errors import translated

@@ -30,16 +30,9 @@ from slurm_elastic.model.cluster import (
 )
 from slurm_elastic.model.finding import Finding
 from slurm_elastic.model.machine_options import NO_OPTIONS
-from slurm_elastic.providers.aws import (
-    capacity,
-    client,
-    hardware_preflight,
-    preflight,
-    requests,
-    rights,
-    site_template,
-)
+from slurm_elastic.providers.aws import client, requests, site_template
 from slurm_elastic.providers.aws.catalog import AwsOffers
+from slurm_elastic.providers.aws.checks import capacity, hardware_preflight, preflight, rights
 from slurm_elastic.providers.aws.client import AwsApi
 from slurm_elastic.providers.aws.convert import Record, lets_udp_in
 from slurm_elastic.providers.aws.efa import EfaTypes

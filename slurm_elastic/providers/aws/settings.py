@@ -8,9 +8,9 @@ from urllib.parse import urlsplit
 
 from msgspec import Meta, field
 
+from slurm_elastic.config.basics.numbers import PerHour, PerSecond
+from slurm_elastic.config.basics.readable_url import is_readable_url
 from slurm_elastic.config.clouds import CloudSettings, InstanceType
-from slurm_elastic.config.numbers import PerHour, PerSecond
-from slurm_elastic.config.readable_url import is_readable_url
 from slurm_elastic.model.cluster import Location, Market
 from slurm_elastic.model.machine_options import MachineOptions
 from slurm_elastic.policies.launch.next_launch import WORTH_A_CALL

@@ -10,11 +10,11 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from typing import ClassVar, TypeVar
 
-from slurm_elastic.base.background import in_background
 from slurm_elastic.base.errors import ProviderError, TransientError
 from slurm_elastic.base.guards import GuardedBy
 from slurm_elastic.base.one_line import one_line
-from slurm_elastic.providers.base.hosts import Connection, Hosts, seconds_left, until
+from slurm_elastic.base.processes.background import in_background
+from slurm_elastic.providers.base.hosts.hosts import Connection, Hosts, seconds_left, until
 
 Result = TypeVar("Result")
 Meaning = tuple[type[ProviderError], str]

@@ -14,11 +14,12 @@ from pathlib import Path
 
 from slurm_elastic.base.errors import ConfigError, reason_of
 from slurm_elastic.base.hostlist import compress
-from slurm_elastic.config import Cluster, Config, scratch
+from slurm_elastic.config import Cluster, Config
+from slurm_elastic.config.basics import scratch
 from slurm_elastic.config.clouds import CloudSettings
-from slurm_elastic.config.copying import Data
-from slurm_elastic.config.joining import CloudInit, Network
 from slurm_elastic.config.mounting import MachineMount, mounts_of
+from slurm_elastic.config.sections.copying import Data
+from slurm_elastic.config.sections.joining import CloudInit, Network
 from slurm_elastic.config.tunnel import clouds_with_tunnel, node_addresses, nodes_by_pool
 from slurm_elastic.machine.hub.ports import with_port
 from slurm_elastic.model.cluster import LaunchSpec

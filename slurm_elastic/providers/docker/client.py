@@ -20,9 +20,9 @@ import requests
 from docker.tls import TLSConfig
 
 from slurm_elastic.base import trust
-from slurm_elastic.base.bounded import ANSWER, ReadBudget, pieces
+from slurm_elastic.base.processes.bounded import ANSWER, ReadBudget, pieces
 from slurm_elastic.providers.base.errors import NoCredentials, causes
-from slurm_elastic.providers.base.hosts import deadline, seconds_left, until
+from slurm_elastic.providers.base.hosts.hosts import deadline, seconds_left, until
 from slurm_elastic.providers.docker.settings import DockerHost
 
 REFUSAL_WAIT_S = 10.0

@@ -10,7 +10,7 @@ from typing import Any
 from msgspec.structs import replace
 
 from slurm_elastic.model.cluster import InstanceState
-from slurm_elastic.providers.base.host_rows import Tagged
+from slurm_elastic.providers.base.hosts.host_rows import Tagged
 from slurm_elastic.providers.base.machine_tags import machine_of
 from slurm_elastic.providers.docker.requests import CPUS, MEMORY, SPELLING
 from slurm_elastic.providers.docker.settings import DockerCloud

@@ -8,7 +8,7 @@ from typing import TypeVar
 
 import docker.errors
 
-from slurm_elastic.providers.base.hosts import Hosts
+from slurm_elastic.providers.base.hosts.hosts import Hosts
 from slurm_elastic.providers.docker.client import DockerClient, open_client
 from slurm_elastic.providers.docker.errors import translated
 from slurm_elastic.providers.docker.settings import DockerCloud

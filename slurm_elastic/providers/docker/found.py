@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from slurm_elastic.base.errors import ProviderError
 from slurm_elastic.base.pages import page
 from slurm_elastic.config.found import Found, SearchPlace, unanswered, unusable
-from slurm_elastic.config.requirements import KnownType
+from slurm_elastic.config.sections.requirements import KnownType
 from slurm_elastic.model.cluster import Location
 from slurm_elastic.providers.docker.client import DockerClient
 from slurm_elastic.providers.docker.engines import Engines

@@ -14,7 +14,7 @@ from slurm_elastic.config import Cluster
 from slurm_elastic.model.boot_image import CloudImage, ImageFile
 from slurm_elastic.model.cluster import Pool
 from slurm_elastic.policies.launch.images import software_of
-from slurm_elastic.providers.base.hosts import until
+from slurm_elastic.providers.base.hosts.hosts import until
 from slurm_elastic.providers.base.image_marks import image_marks, upload_limit
 from slurm_elastic.providers.base.tags import PREFIX as TAGS
 from slurm_elastic.providers.docker.client import DockerClient

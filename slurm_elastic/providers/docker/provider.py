@@ -18,8 +18,8 @@ from slurm_elastic.base.guards import Guarded, GuardedBy
 from slurm_elastic.config import Cluster
 from slurm_elastic.model.cluster import LaunchSpec, Pool
 from slurm_elastic.model.finding import Finding
-from slurm_elastic.providers.base.host_rows import Tagged
-from slurm_elastic.providers.base.hosted import HostedProvider, Room, room
+from slurm_elastic.providers.base.hosts.host_rows import Tagged
+from slurm_elastic.providers.base.hosts.hosted import HostedProvider, Room, room
 from slurm_elastic.providers.base.ownership import Ownership, ownership_of
 from slurm_elastic.providers.base.tags import GENERATION
 from slurm_elastic.providers.docker import convert, preflight, requests

@@ -6,9 +6,9 @@ from typing import Annotated
 
 from msgspec import Meta, Struct, field
 
+from slurm_elastic.config.basics.numbers import Cpus, Mebibytes
 from slurm_elastic.config.clouds import CloudSettings, InstanceType
-from slurm_elastic.config.numbers import Cpus, Mebibytes
-from slurm_elastic.providers.base.hosted_cloud import HostedCloud
+from slurm_elastic.providers.base.hosts.hosted_cloud import HostedCloud
 
 
 class DockerHost(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -6,10 +6,10 @@ from __future__ import annotations
 
 import re
 
+from slurm_elastic.config.basics.readable_url import is_readable_url
 from slurm_elastic.config.document import KeyPath, shown
 from slurm_elastic.config.partial import Draft
-from slurm_elastic.config.readable_url import is_readable_url
-from slurm_elastic.providers.base.hosted_cloud import own_addresses
+from slurm_elastic.providers.base.hosts.hosted_cloud import own_addresses
 from slurm_elastic.providers.docker.settings import DockerCloud, DockerHost
 
 _URL = re.compile(r"unix:///\S+|tcp://[^\s/@]+:\d+|ssh://([^\s/@:]+@)?[^\s/@:]+(:\d+)?")

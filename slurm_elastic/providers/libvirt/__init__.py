@@ -6,7 +6,7 @@ from slurm_elastic.config import Cluster, Config
 from slurm_elastic.config.cloud_kinds import CloudKind
 from slurm_elastic.config.clouds import CloudSettings
 from slurm_elastic.model.protocols import Provider
-from slurm_elastic.providers.base.hosted_cloud import claims_file
+from slurm_elastic.providers.base.hosts.hosted_cloud import claims_file
 from slurm_elastic.providers.base.later import later, opened
 from slurm_elastic.providers.libvirt.settings import LibvirtCloud, check
 from slurm_elastic.providers.libvirt.skeleton import SKELETON
@@ -18,7 +18,7 @@ def _open(settings: CloudSettings, cluster: Cluster, config: Config | None) -> P
     provider = _opened(settings, cluster, config)
     has_claims = config is not None and claims_file(settings, config).exists()
     if isinstance(settings, LibvirtCloud) and (settings.hypervisors is not None or has_claims):
-        later("slurm_elastic.providers.base.bmc_switch:attach")(provider, settings, config)
+        later("slurm_elastic.providers.base.hosts.bmc_switch:attach")(provider, settings, config)
     return provider
 
 

@@ -12,7 +12,7 @@ from xml.etree import ElementTree as Xml
 from xml.sax.saxutils import escape
 
 from slurm_elastic.base.errors import ProviderError
-from slurm_elastic.providers.base.hosts import seconds_left
+from slurm_elastic.providers.base.hosts.hosts import seconds_left
 from slurm_elastic.providers.libvirt.hosts import bindings
 from slurm_elastic.providers.libvirt.machine import (
     ENDED,

@@ -18,7 +18,7 @@ from slurm_elastic.base.errors import (
     QuotaError,
     TransientError,
 )
-from slurm_elastic.base.lasting import LastingThread
+from slurm_elastic.base.processes.lasting import LastingThread
 from slurm_elastic.providers.base.aside import AsideHosts, Meaning
 from slurm_elastic.providers.base.distribution import from_distribution
 from slurm_elastic.providers.libvirt.settings import LibvirtCloud

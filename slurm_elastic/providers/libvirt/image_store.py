@@ -23,7 +23,7 @@ from slurm_elastic.base.errors import ProviderError
 from slurm_elastic.config import Cluster
 from slurm_elastic.model.boot_image import CloudImage, ImageFile
 from slurm_elastic.model.cluster import Pool
-from slurm_elastic.providers.base.hosts import seconds_left, until
+from slurm_elastic.providers.base.hosts.hosts import seconds_left, until
 from slurm_elastic.providers.base.image_marks import image_marks, upload_limit
 from slurm_elastic.providers.libvirt.domains import UNFINISHED, kind_of, lookup, new_volume, send
 from slurm_elastic.providers.libvirt.hosts import LibvirtHosts, bindings

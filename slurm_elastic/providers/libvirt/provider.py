@@ -15,9 +15,9 @@ from slurm_elastic.base.guards import Guarded, GuardedBy
 from slurm_elastic.config import Cluster
 from slurm_elastic.model.cluster import InstanceState, LaunchSpec, Pool
 from slurm_elastic.model.finding import Finding
-from slurm_elastic.providers.base.host_rows import Tagged
-from slurm_elastic.providers.base.hosted import HostedProvider, Room, room
-from slurm_elastic.providers.base.hosts import seconds_left
+from slurm_elastic.providers.base.hosts.host_rows import Tagged
+from slurm_elastic.providers.base.hosts.hosted import HostedProvider, Room, room
+from slurm_elastic.providers.base.hosts.hosts import seconds_left
 from slurm_elastic.providers.base.machine_tags import machine_of
 from slurm_elastic.providers.base.ownership import Ownership
 from slurm_elastic.providers.base.parallel import raise_first_error

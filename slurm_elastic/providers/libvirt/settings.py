@@ -9,13 +9,13 @@ from urllib.parse import parse_qsl, urlsplit
 
 from msgspec import Meta, Struct
 
+from slurm_elastic.config.basics.numbers import Count, Cpus, Mebibytes
+from slurm_elastic.config.basics.readable_url import is_readable_url
 from slurm_elastic.config.clouds import CloudSettings, InstanceType
 from slurm_elastic.config.document import shown
-from slurm_elastic.config.numbers import Count, Cpus, Mebibytes
 from slurm_elastic.config.partial import Draft
-from slurm_elastic.config.readable_url import is_readable_url
-from slurm_elastic.config.validate_network import is_network
-from slurm_elastic.providers.base.hosted_cloud import (
+from slurm_elastic.config.validation.validate_network import is_network
+from slurm_elastic.providers.base.hosts.hosted_cloud import (
     HostedCloud,
     Hypervisors,
     check_bmcs,

@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 
 import msgspec
 
-from slurm_elastic.base.bounded import ReadBudget, exchange
 from slurm_elastic.base.errors import AuthError, CapacityError, ProviderError, TransientError
+from slurm_elastic.base.processes.bounded import ReadBudget, exchange
 from slurm_elastic.config import Cluster
 from slurm_elastic.machine.local.wire import (
     AgentAnswer,

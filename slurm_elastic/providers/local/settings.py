@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from slurm_elastic.base import service_remedies
+from slurm_elastic.base.processes import service_remedies
+from slurm_elastic.config.basics.numbers import Count
 from slurm_elastic.config.clouds import CloudSettings
-from slurm_elastic.config.numbers import Count
 
 LOCAL_AGENT = "slurm-elastic-local"
 LOCAL_ZONE = "local"

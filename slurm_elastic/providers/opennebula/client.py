@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from slurm_elastic.base import trust
-from slurm_elastic.base.bounded import ANSWER, ReadBudget
+from slurm_elastic.base.processes.bounded import ANSWER, ReadBudget
 from slurm_elastic.providers.base.errors import NoCredentials
 from slurm_elastic.providers.opennebula.settings import OpenNebulaCloud
 

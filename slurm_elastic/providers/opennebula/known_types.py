@@ -10,7 +10,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from slurm_elastic.config.requirements import KnownType
+from slurm_elastic.config.sections.requirements import KnownType
 from slurm_elastic.providers.opennebula.errors import translated
 from slurm_elastic.providers.opennebula.front_end import FrontEnd
 from slurm_elastic.providers.opennebula.settings import OpenNebulaCloud

@@ -6,8 +6,8 @@ from typing import Annotated, ClassVar
 
 from msgspec import Meta, field
 
+from slurm_elastic.config.basics.numbers import Seconds
 from slurm_elastic.config.clouds import CloudSettings, InstanceType, without_spot
-from slurm_elastic.config.numbers import Seconds
 from slurm_elastic.model.cluster import Market
 
 

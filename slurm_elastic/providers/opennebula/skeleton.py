@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from slurm_elastic.base.pages import page
+from slurm_elastic.config.basics.todos import TODO
 from slurm_elastic.config.found import Found
-from slurm_elastic.config.todos import TODO
 from slurm_elastic.model.cluster import Location
 
 SKELETON = Found(

@@ -6,9 +6,9 @@ from __future__ import annotations
 
 import re
 
+from slurm_elastic.config.basics.readable_url import is_readable_url
 from slurm_elastic.config.document import shown
 from slurm_elastic.config.partial import Draft
-from slurm_elastic.config.readable_url import is_readable_url
 from slurm_elastic.providers.base.validate import check_listing_lag, check_wait
 from slurm_elastic.providers.opennebula.settings import OpenNebulaCloud
 

@@ -30,8 +30,8 @@ from openstack.config.loader import CONFIG_FILES, SECURE_FILES
 from requests.adapters import HTTPAdapter
 
 from slurm_elastic.base import trust
-from slurm_elastic.base.bounded import ANSWER, ReadBudget, pieces
 from slurm_elastic.base.pages import page
+from slurm_elastic.base.processes.bounded import ANSWER, ReadBudget, pieces
 from slurm_elastic.providers.base.errors import NoCredentials
 from slurm_elastic.providers.openstack.settings import OpenStackCloud
 

@@ -10,7 +10,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from slurm_elastic.config.requirements import KnownType
+from slurm_elastic.config.sections.requirements import KnownType
 from slurm_elastic.policies.repair.list_plausibility import price_in
 from slurm_elastic.providers.openstack.catalog import flavor_pages
 from slurm_elastic.providers.openstack.errors import translated

@@ -6,8 +6,8 @@ from typing import ClassVar
 
 from msgspec import field
 
+from slurm_elastic.config.basics.numbers import Seconds
 from slurm_elastic.config.clouds import ONE_ZONE, CloudSettings, InstanceType, without_spot
-from slurm_elastic.config.numbers import Seconds
 from slurm_elastic.model.cluster import Market
 
 NETWORK_WORDS = ("none", "auto")

@@ -7,22 +7,22 @@ from slurm_elastic.config.cloud_kinds import CloudKind
 from slurm_elastic.config.document import shown
 from slurm_elastic.config.partial import Draft
 from slurm_elastic.model.protocols import Provider
-from slurm_elastic.providers.base.bmc_settings import is_bmc_url
+from slurm_elastic.providers.base.hosts.bmc_settings import is_bmc_url
 from slurm_elastic.providers.base.later import later
 from slurm_elastic.providers.redfish.settings import RedfishCloud
 from slurm_elastic.providers.redfish.skeleton import SKELETON
 
 
 def _open(settings: RedfishCloud, cluster: Cluster, config: Config | None) -> Provider:
-    from slurm_elastic.providers.base.claims import claims_of
-    from slurm_elastic.providers.base.switched import SwitchedHosts
+    from slurm_elastic.providers.base.hosts.claims import claims_of
+    from slurm_elastic.providers.base.hosts.switched import SwitchedHosts
 
     claims = claims_of(settings, settings.claims_file, config)
     if settings.command:
-        from slurm_elastic.providers.base.power_command import PowerCommand
+        from slurm_elastic.providers.base.hosts.power_command import PowerCommand
 
         return SwitchedHosts(settings, cluster, PowerCommand(settings), claims)
-    from slurm_elastic.providers.base.bmc import redfish_of
+    from slurm_elastic.providers.base.hosts.bmc import redfish_of
 
     return SwitchedHosts(settings, cluster, redfish_of(settings), claims)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from slurm_elastic.providers.base.host_settings import HostsCloud
+from slurm_elastic.providers.base.hosts.host_settings import HostsCloud
 
 
 class RedfishCloud(

@@ -26,15 +26,15 @@ from slurm_elastic.base.ttl_cache import TtlCache
 from slurm_elastic.config import SlurmSettings
 from slurm_elastic.model.slurm import JobMail, SlurmJob, SlurmNode, SuspendExclusions
 from slurm_elastic.slurm.client import answers, queue_text
-from slurm_elastic.slurm.client.batches import MAX_HOSTLIST_CHARS, batches
 from slurm_elastic.slurm.client.command import CallTimeout, run
 from slurm_elastic.slurm.client.command import environment as command_environment
-from slurm_elastic.slurm.client.comment_commands import CommentCommands
+from slurm_elastic.slurm.client.commands.batches import MAX_HOSTLIST_CHARS, batches
+from slurm_elastic.slurm.client.commands.comment_commands import CommentCommands
+from slurm_elastic.slurm.client.commands.partition_commands import PartitionCommands
+from slurm_elastic.slurm.client.commands.reservation_commands import ReservationCommands
 from slurm_elastic.slurm.client.json_form import choose_form
-from slurm_elastic.slurm.client.partition_commands import PartitionCommands
 from slurm_elastic.slurm.client.queue_text import QueueText
 from slurm_elastic.slurm.client.records import Records
-from slurm_elastic.slurm.client.reservation_commands import ReservationCommands
 from slurm_elastic.slurm.client.shared_reading import SharedReading
 from slurm_elastic.slurm.client.update_errors import (
     is_left_over,

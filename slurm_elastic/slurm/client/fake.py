@@ -13,9 +13,9 @@ import msgspec
 from slurm_elastic.base.errors import SlurmError
 from slurm_elastic.base.guards import Guarded, GuardedBy
 from slurm_elastic.model.slurm import JobMail, Reservation, SlurmJob, SlurmNode, SuspendExclusions
+from slurm_elastic.slurm.client.commands.reservation_commands import FLAGS
 from slurm_elastic.slurm.client.fake_reservations import with_other_nodes, with_reservation
 from slurm_elastic.slurm.client.fake_states import address_field, node_after, requeued_for
-from slurm_elastic.slurm.client.reservation_commands import FLAGS
 
 
 class FakeSlurm:

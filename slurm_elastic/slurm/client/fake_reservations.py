@@ -8,7 +8,7 @@ from msgspec.structs import replace
 
 from slurm_elastic.base.errors import SlurmError
 from slurm_elastic.model.slurm import Reservation
-from slurm_elastic.slurm.client.reservation_commands import FLAGS
+from slurm_elastic.slurm.client.commands.reservation_commands import FLAGS
 
 _SHARING = frozenset({"MAINT", "OVERLAP"})
 """Slurm grants nodes of other reservations to a request with either of these flags."""

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from slurm_elastic.model.gres import gpu_request, gres_count, gres_requests
 from slurm_elastic.model.slurm import SlurmJob
-from slurm_elastic.slurm.client.sbatch_test_only import count, mebibytes, seconds
+from slurm_elastic.slurm.client.commands.sbatch_test_only import count, mebibytes, seconds
 
 
 def requested_job(

@@ -22,15 +22,8 @@ from slurm_elastic.model.cluster import Pool
 from slurm_elastic.slurm.client import controller
 from slurm_elastic.slurm.client.command import output
 from slurm_elastic.slurm.client.siteconf import SiteConf, encoded
-from slurm_elastic.slurm.conf import (
-    allow_lists,
-    dryrun,
-    fragment,
-    gresconf,
-    mentions,
-    readings,
-    topology,
-)
+from slurm_elastic.slurm.conf import dryrun, fragment, gresconf, topology
+from slurm_elastic.slurm.conf.checks import allow_lists, mentions, readings
 from slurm_elastic.slurm.conf.dryrun import DryRun
 from slurm_elastic.slurm.conf.leaving import NodesAndPartitions
 from slurm_elastic.slurm.conf.plan import ConfPlan

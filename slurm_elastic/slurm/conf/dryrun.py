@@ -26,11 +26,11 @@ from slurm_elastic.base.account import account
 from slurm_elastic.base.units import brief
 from slurm_elastic.config import SlurmSettings
 from slurm_elastic.slurm.client import siteconf
-from slurm_elastic.slurm.client.sbatch_test_only import joined
+from slurm_elastic.slurm.client.commands.sbatch_test_only import joined
 from slurm_elastic.slurm.client.siteconf import ConfLine, Entry, SiteConf
 from slurm_elastic.slurm.conf import gresconf, topology_yaml
+from slurm_elastic.slurm.conf.checks.plugins import has_plugin
 from slurm_elastic.slurm.conf.isolated import ADDRESS, QUESTIONS, namespaces
-from slurm_elastic.slurm.conf.plugins import has_plugin
 
 _NAMESPACES = ("--net", "--mount", "--pid", "--fork", "--kill-child")
 _PROGRAM = Path(__file__).with_name("isolated.py")

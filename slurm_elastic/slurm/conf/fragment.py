@@ -14,17 +14,22 @@ from pathlib import PurePath
 from slurm_elastic.base.errors import ConfigError
 from slurm_elastic.base.hostlist import compress, expand
 from slurm_elastic.config import Config, blocked_clouds
-from slurm_elastic.config.access import Share
 from slurm_elastic.config.clouds import CloudSettings
-from slurm_elastic.config.copying import Data
 from slurm_elastic.config.pool_rules import fail_safe, on_demand_prices
+from slurm_elastic.config.sections.access import Share
+from slurm_elastic.config.sections.copying import Data
 from slurm_elastic.model.cluster import Location, Pool
 from slurm_elastic.model.slurm import NOWHERE
 from slurm_elastic.policies.launch.verdict import features
 from slurm_elastic.slurm.client import confvalues
 from slurm_elastic.slurm.client.siteconf import SiteConf
 from slurm_elastic.slurm.conf import allowed_partitions
-from slurm_elastic.slurm.conf.conflicts import NODE_RESETS, SOCKET_KEYS, conflicts_of, programs_of
+from slurm_elastic.slurm.conf.checks.conflicts import (
+    NODE_RESETS,
+    SOCKET_KEYS,
+    conflicts_of,
+    programs_of,
+)
 
 FILE_NAME = "slurm-elastic.conf"
 

@@ -15,7 +15,7 @@ from slurm_elastic.base.errors import ConfigError
 from slurm_elastic.base.hostlist import compress
 from slurm_elastic.base.pages import page
 from slurm_elastic.config import Config, PoolSettings
-from slurm_elastic.config.devices import Device, devices
+from slurm_elastic.config.sections.devices import Device, devices
 from slurm_elastic.model.cluster import Pool
 from slurm_elastic.slurm.client.siteconf import ConfLine, Entry, SiteConf, names, read_lines
 

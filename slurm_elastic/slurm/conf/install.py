@@ -20,9 +20,9 @@ import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
-from slurm_elastic.base import service_remedies
 from slurm_elastic.base.account import account
 from slurm_elastic.base.errors import ConfigError, SlurmElasticError, SlurmError, reason_of
+from slurm_elastic.base.processes import service_remedies
 from slurm_elastic.config import Config, SlurmSettings, configfile
 from slurm_elastic.slurm.client import controller
 from slurm_elastic.slurm.conf import check, fragment, gresconf, leaving, our_lines, plan, removal

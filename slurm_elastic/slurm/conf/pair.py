@@ -13,7 +13,7 @@ from slurm_elastic.base.account import account
 from slurm_elastic.base.errors import ConfigError
 from slurm_elastic.base.pages import page
 from slurm_elastic.config import Config
-from slurm_elastic.config.copying import Data
+from slurm_elastic.config.sections.copying import Data
 from slurm_elastic.slurm.client.acting import controllers, takeover, timeout_of
 from slurm_elastic.slurm.client.siteconf import SiteConf
 

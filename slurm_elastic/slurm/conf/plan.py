@@ -22,26 +22,28 @@ from slurm_elastic.slurm.client import confvalues
 from slurm_elastic.slurm.client.release import release_of
 from slurm_elastic.slurm.client.siteconf import SiteConf, encoded, read
 from slurm_elastic.slurm.conf import (
-    account_tree,
-    allow_lists,
     allowed_partitions,
     authentication,
-    default_memory,
     fragment,
     gresconf,
+    pair,
+    submissions,
+)
+from slurm_elastic.slurm.conf.checks import (
+    account_tree,
+    allow_lists,
+    default_memory,
     head_names,
     job_order,
     mentions,
     node_names,
-    pair,
-    submissions,
     tree_width,
     untyped_gres,
     users_socket,
 )
+from slurm_elastic.slurm.conf.checks.plugins import has_plugin
 from slurm_elastic.slurm.conf.leaving import NodesAndPartitions
 from slurm_elastic.slurm.conf.our_lines import has_include, with_include, without_include
-from slurm_elastic.slurm.conf.plugins import has_plugin
 from slurm_elastic.slurm.hooks import submit_filter
 
 PROGRAMS: Mapping[str, str] = {

@@ -15,8 +15,8 @@ from slurm_elastic.slurm.client import controller
 from slurm_elastic.slurm.client.cli import SlurmCli
 from slurm_elastic.slurm.client.siteconf import SiteConf
 from slurm_elastic.slurm.conf import check, dryrun, fragment, gresconf, topology
+from slurm_elastic.slurm.conf.checks.mentions import Mention, mentions
 from slurm_elastic.slurm.conf.leaving import NodesAndPartitions
-from slurm_elastic.slurm.conf.mentions import Mention, mentions
 
 
 def refuse_mentions(

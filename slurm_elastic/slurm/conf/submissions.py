@@ -11,7 +11,7 @@ from pathlib import Path
 from slurm_elastic.base.errors import ConfigError
 from slurm_elastic.base.units import brief
 from slurm_elastic.config import Config
-from slurm_elastic.config.access import Who
+from slurm_elastic.config.sections.access import Who
 from slurm_elastic.slurm.client import confvalues
 from slurm_elastic.slurm.client.siteconf import SiteConf
 from slurm_elastic.slurm.conf import allowed_partitions

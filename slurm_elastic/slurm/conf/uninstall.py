@@ -12,9 +12,9 @@ from pathlib import Path
 
 import msgspec
 
-from slurm_elastic.base import service_remedies
 from slurm_elastic.base.errors import ConfigError, SlurmElasticError, SlurmError
 from slurm_elastic.base.pages import page
+from slurm_elastic.base.processes import service_remedies
 from slurm_elastic.config import Config
 from slurm_elastic.slurm.client import controller
 from slurm_elastic.slurm.client.release import release_of

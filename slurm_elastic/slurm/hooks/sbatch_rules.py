@@ -14,7 +14,8 @@ from slurm_elastic.base.hostlist import expand
 from slurm_elastic.config import Config, domain_pools
 from slurm_elastic.config.clouds import CloudSettings
 from slurm_elastic.model.cluster import Market
-from slurm_elastic.slurm.client import confvalues, sbatch_test_only
+from slurm_elastic.slurm.client import confvalues
+from slurm_elastic.slurm.client.commands import sbatch_test_only
 from slurm_elastic.slurm.client.siteconf import SiteConf
 from slurm_elastic.slurm.hooks.submit_filter import is_open_to, requeues_by_default
 

@@ -15,12 +15,12 @@ from pathlib import Path
 
 from slurm_elastic.base.errors import ConfigError
 from slurm_elastic.config import Config, blocked_clouds
-from slurm_elastic.config.checkpoint import LIMIT, REHEARSED
 from slurm_elastic.config.clouds import CloudSettings
-from slurm_elastic.config.copying import Traffic
 from slurm_elastic.config.method_kinds import options_of, table
 from slurm_elastic.config.node_limits import max_cloud_nodes, max_pool_nodes
-from slurm_elastic.config.validate_checkpoint import SHARED
+from slurm_elastic.config.sections.checkpoint import LIMIT, REHEARSED
+from slurm_elastic.config.sections.copying import Traffic
+from slurm_elastic.config.validation.validate_checkpoint import SHARED
 from slurm_elastic.model.causes.hindrances import (
     BY_MPIRUN,
     BY_SBATCH,

@@ -7,6 +7,6 @@ asked by ``nfs``), ``auth`` (the keys of auth/slurm), ``copies`` (of jobs' files
 (machines that are taken away), ``kept`` (whatever Slurm or a person keeps from running),
 ``environment`` (of the services), ``two_heads``, ``plain_job`` and ``bursting`` (whether a job of
 one node would burst, and whether budgets and allow lists of accounts bind anybody).
-``cli/doctor.py`` chooses the examinations; ``watch/causes.py`` removes findings whose cause is
-already reported.
+``cli/operate/doctor.py`` chooses the examinations; ``watch/causes.py`` removes findings whose cause
+is already reported.
 """

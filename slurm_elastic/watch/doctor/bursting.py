@@ -12,9 +12,9 @@ from typing import Protocol, runtime_checkable
 from slurm_elastic.base.errors import ConfigError, SlurmError
 from slurm_elastic.base.pages import page
 from slurm_elastic.config import Config, blocked_clouds
-from slurm_elastic.config.access import Who
 from slurm_elastic.config.clouds import CloudSettings
 from slurm_elastic.config.pool_rules import rules_of
+from slurm_elastic.config.sections.access import Who
 from slurm_elastic.model.causes.repairs import NodeIll
 from slurm_elastic.model.cluster import Location
 from slurm_elastic.model.finding import Finding, FindingLevel
@@ -24,10 +24,10 @@ from slurm_elastic.policies.launch.verdict import out_of_service
 from slurm_elastic.policies.nodes.node_reasons import HOLD_MARK, OUR_MARK, has_mark
 from slurm_elastic.policies.nodes.node_state import Phase, is_down, is_drained, is_rebooting, phase
 from slurm_elastic.slurm.client import confvalues, siteconf
-from slurm_elastic.slurm.client.sbatch_test_only import is_scripts_refusal, joined
+from slurm_elastic.slurm.client.commands.sbatch_test_only import is_scripts_refusal, joined
 from slurm_elastic.slurm.client.site import read_site
 from slurm_elastic.slurm.conf import plan
-from slurm_elastic.slurm.conf.plugins import has_plugin
+from slurm_elastic.slurm.conf.checks.plugins import has_plugin
 from slurm_elastic.slurm.hooks import submit_filter
 from slurm_elastic.watch.causes import INSTALL
 from slurm_elastic.watch.doctor import plain_job as plain_jobs

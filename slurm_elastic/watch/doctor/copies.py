@@ -11,7 +11,7 @@ from slurm_elastic.base.hostlist import compress
 from slurm_elastic.base.local_time import moment
 from slurm_elastic.base.pages import page
 from slurm_elastic.config import Config
-from slurm_elastic.config.copying import Data
+from slurm_elastic.config.sections.copying import Data
 from slurm_elastic.model.finding import Finding
 from slurm_elastic.watch.door.records import opened
 

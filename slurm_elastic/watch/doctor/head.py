@@ -11,22 +11,23 @@ import stat
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from slurm_elastic.base import service_remedies
 from slurm_elastic.base.account import is_group, same_account, trusted
 from slurm_elastic.base.errors import ConfigError, SlurmElasticError, SlurmError
 from slurm_elastic.base.hostlist import compress
 from slurm_elastic.base.pages import page
+from slurm_elastic.base.processes import service_remedies
 from slurm_elastic.base.units import brief, counted
 from slurm_elastic.config import Config
-from slurm_elastic.features.telling import mail_program
+from slurm_elastic.features.news.telling import mail_program
 from slurm_elastic.model.causes.repairs import NodeIll
 from slurm_elastic.model.cluster import Location
 from slurm_elastic.model.finding import Finding, FindingLevel
 from slurm_elastic.model.protocols import NO_NODE, Slurm
 from slurm_elastic.model.slurm import SlurmNode
 from slurm_elastic.policies.nodes.out_of_service import ill
-from slurm_elastic.slurm.conf import allow_lists, check, head_names, install, plan
-from slurm_elastic.slurm.conf.overridden import overridden
+from slurm_elastic.slurm.conf import check, install, plan
+from slurm_elastic.slurm.conf.checks import allow_lists, head_names
+from slurm_elastic.slurm.conf.checks.overridden import overridden
 from slurm_elastic.state import statedir
 from slurm_elastic.state.heartbeat import DAEMON
 from slurm_elastic.watch.causes import DISK, INSTALL, SLURM

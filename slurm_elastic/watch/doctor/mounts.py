@@ -11,7 +11,7 @@ from slurm_elastic.base.errors import reason_of
 from slurm_elastic.base.pages import page
 from slurm_elastic.config import Config
 from slurm_elastic.config.mounting import MachineMount, mounts_of
-from slurm_elastic.config.validate_mounts import NFS_PORT
+from slurm_elastic.config.validation.validate_mounts import NFS_PORT
 from slurm_elastic.model.finding import Finding
 
 SUBJECT = "NFS"

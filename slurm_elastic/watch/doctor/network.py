@@ -11,13 +11,13 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from ipaddress import IPv4Network, ip_address
 from pathlib import Path
 
-from slurm_elastic.base import service_remedies
 from slurm_elastic.base.errors import SlurmElasticError, SlurmError
 from slurm_elastic.base.hostlist import compress
 from slurm_elastic.base.pages import page
+from slurm_elastic.base.processes import service_remedies
 from slurm_elastic.base.units import brief, counted
 from slurm_elastic.config import Config
-from slurm_elastic.config.joining import Network
+from slurm_elastic.config.sections.joining import Network
 from slurm_elastic.config.tunnel import clouds_with_tunnel
 from slurm_elastic.machine.hub.link import by_address
 from slurm_elastic.machine.hub.wire import HubDeniedError, HubError, PeerSeen, Show, ask

@@ -9,9 +9,10 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from slurm_elastic.base import service_remedies, trust
+from slurm_elastic.base import trust
 from slurm_elastic.base.account import trusted
 from slurm_elastic.base.local_time import minute
+from slurm_elastic.base.processes import service_remedies
 from slurm_elastic.config import Config
 from slurm_elastic.config.configfile import UUID_FILE
 from slurm_elastic.model.finding import Finding

@@ -18,8 +18,9 @@ from slurm_elastic.base.errors import ConfigError
 from slurm_elastic.config import Config
 from slurm_elastic.config.clouds import CloudSettings
 from slurm_elastic.model.finding import Finding
-from slurm_elastic.slurm.client.sbatch_test_only import UNSPECIFIED
-from slurm_elastic.slurm.conf import account_tree, allowed_partitions, dryrun, plan
+from slurm_elastic.slurm.client.commands.sbatch_test_only import UNSPECIFIED
+from slurm_elastic.slurm.conf import allowed_partitions, dryrun, plan
+from slurm_elastic.slurm.conf.checks import account_tree
 from slurm_elastic.slurm.conf.dryrun import DryRunSubmission
 from slurm_elastic.slurm.conf.plan import ConfPlan
 from slurm_elastic.slurm.hooks import submit_filter

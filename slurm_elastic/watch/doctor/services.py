@@ -8,8 +8,8 @@ import sqlite3
 from collections import Counter
 from collections.abc import Iterable, Iterator
 
-from slurm_elastic.base import service_remedies
 from slurm_elastic.base.errors import ConfigError, SlurmElasticError
+from slurm_elastic.base.processes import service_remedies
 from slurm_elastic.base.units import brief, counted
 from slurm_elastic.config import Config
 from slurm_elastic.controller.other_heads import trouble_of_head

@@ -7,13 +7,14 @@ import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from slurm_elastic.base import service_remedies, trust, writing
+from slurm_elastic.base import trust, writing
 from slurm_elastic.base.account import trusted
 from slurm_elastic.base.errors import ConfigError
 from slurm_elastic.base.pages import page
+from slurm_elastic.base.processes import service_remedies
 from slurm_elastic.base.units import brief
 from slurm_elastic.config import Config
-from slurm_elastic.config.joining import Ssh
+from slurm_elastic.config.sections.joining import Ssh
 from slurm_elastic.machine.ckptroot import mounts
 from slurm_elastic.model.finding import Finding
 from slurm_elastic.slurm.client.acting import Controllers, controllers

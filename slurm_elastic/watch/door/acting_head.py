@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from slurm_elastic.base import service_remedies
 from slurm_elastic.base.errors import ConfigError
+from slurm_elastic.base.processes import service_remedies
 from slurm_elastic.config import Config
 from slurm_elastic.slurm.client.acting import controllers
 from slurm_elastic.state.heads import Epochs

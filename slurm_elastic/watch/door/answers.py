@@ -15,10 +15,10 @@ from typing import Generic, TypeVar
 import msgspec
 from msgspec.structs import replace
 
-from slurm_elastic.base.bounded_process import run_bounded
 from slurm_elastic.base.errors import ConfigError, SlurmElasticError, SlurmError
+from slurm_elastic.base.processes.bounded_process import run_bounded
+from slurm_elastic.base.processes.unixsocket import Peer
 from slurm_elastic.base.ttl_cache import TtlCache
-from slurm_elastic.base.unixsocket import Peer
 from slurm_elastic.config import Config
 from slurm_elastic.model.protocols import Slurm
 from slurm_elastic.model.slurm import SlurmJob

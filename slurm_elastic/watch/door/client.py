@@ -13,13 +13,13 @@ from typing import TypeVar
 
 import msgspec
 
-from slurm_elastic.base import service_remedies
 from slurm_elastic.base.errors import SlurmElasticError
+from slurm_elastic.base.processes import service_remedies
+from slurm_elastic.base.processes.unixsocket import peer_of
 from slurm_elastic.base.units import brief
-from slurm_elastic.base.unixsocket import peer_of
 from slurm_elastic.config import Config
-from slurm_elastic.features.books import Costs
-from slurm_elastic.features.cost_keys import By
+from slurm_elastic.features.money.books import Costs
+from slurm_elastic.features.money.cost_keys import By
 from slurm_elastic.model.protocols import Slurm
 from slurm_elastic.slurm.hooks import order_file
 from slurm_elastic.slurm.hooks.order_file import Published

@@ -7,7 +7,7 @@ from collections import deque
 
 from msgspec import Struct
 
-from slurm_elastic.base.unixsocket import Peer
+from slurm_elastic.base.processes.unixsocket import Peer
 
 
 class WaitingQuestion(Struct, eq=False):

@@ -27,8 +27,8 @@ from slurm_elastic.policies.launch.job_data import counted_data
 from slurm_elastic.policies.launch.verdict import could_run, need
 from slurm_elastic.policies.launch.waiting import is_counted
 from slurm_elastic.policies.nodes.node_state import Phase, is_down, is_drained, phase
-from slurm_elastic.simulate import start_forecast
-from slurm_elastic.simulate.start_forecast import Present, RunningJob, quantile
+from slurm_elastic.simulate.studies import start_forecast
+from slurm_elastic.simulate.studies.start_forecast import Present, RunningJob, quantile
 from slurm_elastic.watch.door.pricing import Moment
 from slurm_elastic.watch.door.questions import PartitionPrice, PriceAsk
 

@@ -20,7 +20,7 @@ from prometheus_client.exposition import generate_latest
 from slurm_elastic.base.errors import SlurmElasticError
 from slurm_elastic.config import Config
 from slurm_elastic.config.limit_changes import with_limits
-from slurm_elastic.config.policies import PayerBudget
+from slurm_elastic.config.sections.policies import PayerBudget
 from slurm_elastic.model.cluster import Location
 from slurm_elastic.model.directive import limit_changes
 from slurm_elastic.model.exclusion import offer_scope

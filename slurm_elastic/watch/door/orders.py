@@ -17,7 +17,7 @@ from slurm_elastic.base.errors import ConfigError, SlurmElasticError
 from slurm_elastic.base.hostlist import compress, expand
 from slurm_elastic.config import Config
 from slurm_elastic.config.limit_changes import checked, clouds_of, configured, scope_named
-from slurm_elastic.features.directives import subjects_of
+from slurm_elastic.features.orders.directives import subjects_of
 from slurm_elastic.model.causes import Quoted
 from slurm_elastic.model.directive import (
     Departure,

@@ -15,7 +15,7 @@ from pathlib import Path
 import msgspec
 
 from slurm_elastic.base import writing
-from slurm_elastic.config.other_clusters import OtherCluster
+from slurm_elastic.config.sections.other_clusters import OtherCluster
 from slurm_elastic.slurm.client.command import CallTimeout, run
 from slurm_elastic.watch.view.clusters import HeadAnswer, HeadStatus
 

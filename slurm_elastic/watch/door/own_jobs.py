@@ -15,7 +15,7 @@ from msgspec.structs import replace
 
 from slurm_elastic.base.errors import SlurmElasticError, SlurmError
 from slurm_elastic.config import Config
-from slurm_elastic.features.job_costs import costs_of_jobs, rates_of_jobs
+from slurm_elastic.features.money.job_costs import costs_of_jobs, rates_of_jobs
 from slurm_elastic.model.cluster import Location
 from slurm_elastic.model.memory import ChargedRun
 from slurm_elastic.model.protocols import Slurm

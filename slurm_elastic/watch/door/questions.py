@@ -30,8 +30,8 @@ from msgspec import Struct
 from slurm_elastic.base import account
 from slurm_elastic.base.errors import SlurmElasticError
 from slurm_elastic.config import Config
-from slurm_elastic.features.books import Costs
-from slurm_elastic.features.cost_keys import By
+from slurm_elastic.features.money.books import Costs
+from slurm_elastic.features.money.cost_keys import By
 from slurm_elastic.model.directive import Word
 from slurm_elastic.model.slurm import SlurmJob
 from slurm_elastic.policies.waits.situation import Obstacles

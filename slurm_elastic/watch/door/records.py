@@ -14,15 +14,15 @@ from slurm_elastic.base.errors import SlurmElasticError
 from slurm_elastic.base.hostlist import expand
 from slurm_elastic.ckptman.unannounced_ends import unannounced_ends
 from slurm_elastic.config import Config
-from slurm_elastic.controller.budget import (
+from slurm_elastic.controller.launching.budget import (
     apply_directives,
     read_payer_spending,
     read_spending,
 )
 from slurm_elastic.controller.other_heads import trouble_of_head
-from slurm_elastic.features.books import Costs, read_books, report, reports
-from slurm_elastic.features.closed_pools import read_obstacles
-from slurm_elastic.features.cost_keys import By
+from slurm_elastic.features.growth.closed_pools import read_obstacles
+from slurm_elastic.features.money.books import Costs, read_books, report, reports
+from slurm_elastic.features.money.cost_keys import By
 from slurm_elastic.model.causes.pool_failures import ConsoleRead
 from slurm_elastic.model.memory import ChargedRun
 from slurm_elastic.policies.waits.situation import Obstacles

@@ -11,7 +11,7 @@ from functools import partial
 from msgspec import Struct
 
 from slurm_elastic.base.errors import SlurmElasticError
-from slurm_elastic.base.unixsocket import Peer
+from slurm_elastic.base.processes.unixsocket import Peer
 from slurm_elastic.config import Config
 from slurm_elastic.watch.door.orders import may_order, name_of, no_right, own_name
 from slurm_elastic.watch.door.questions import group_ids, trusted

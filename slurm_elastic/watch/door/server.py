@@ -11,9 +11,9 @@ import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from slurm_elastic.base.processes.server import Server, ServerBounds, ServerClient
+from slurm_elastic.base.processes.unixsocket import Peer
 from slurm_elastic.base.report_once import ReportOnce
-from slurm_elastic.base.server import Server, ServerBounds, ServerClient
-from slurm_elastic.base.unixsocket import Peer
 from slurm_elastic.watch.door.answers import refused
 from slurm_elastic.watch.door.fair_turns import FairTurns, WaitingQuestion
 from slurm_elastic.watch.door.questions import Lane, lane_of

@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterable, Sequence
 
 from msgspec.structs import replace
 
-from slurm_elastic.base import service_remedies
+from slurm_elastic.base.processes import service_remedies
 from slurm_elastic.base.units import brief, counted, money
 from slurm_elastic.model.cluster import NoticeKind
 from slurm_elastic.model.directive import scope_in_words, scope_of_cloud, scope_of_pool

@@ -14,8 +14,8 @@ from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 
-from slurm_elastic.features.cost_sums import on_demand_price
-from slurm_elastic.features.reserved_charges import Charge
+from slurm_elastic.features.money.cost_sums import on_demand_price
+from slurm_elastic.features.money.reserved_charges import Charge
 from slurm_elastic.model.cluster import Market
 from slurm_elastic.model.memory import ChargedRun, whole_id
 from slurm_elastic.policies.money.cost_split import HOUR, METHOD, WHOLE, CostHour, Unused

@@ -10,8 +10,8 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from slurm_elastic.base.hostlist import compress, expand
 from slurm_elastic.config import Config, blocked_clouds, domain_pools
-from slurm_elastic.features.reserved_nodes import reserved_nodes, when
-from slurm_elastic.features.wait_situation import WaitFacts, shut_partition, situation_of
+from slurm_elastic.features.growth.reserved_nodes import reserved_nodes, when
+from slurm_elastic.features.waits.wait_situation import WaitFacts, shut_partition, situation_of
 from slurm_elastic.model.slurm import Reservation, SlurmJob, SlurmNode
 from slurm_elastic.model.slurm_words.rows import Fate
 from slurm_elastic.policies.launch.waiting import fixed_arrays

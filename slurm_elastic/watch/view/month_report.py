@@ -15,11 +15,11 @@ from msgspec import Struct
 
 from slurm_elastic.base.month import Month
 from slurm_elastic.config import Config
-from slurm_elastic.features.books import Costs
-from slurm_elastic.features.cost_keys import By
+from slurm_elastic.features.money.books import Costs
+from slurm_elastic.features.money.cost_keys import By
 from slurm_elastic.model.reserved import Held
 from slurm_elastic.policies.money.reservations import charged
-from slurm_elastic.simulate.month_replay import Replay
+from slurm_elastic.simulate.studies.month_replay import Replay
 from slurm_elastic.watch.view.unused import (
     NormalUnused,
     UnusedShare,

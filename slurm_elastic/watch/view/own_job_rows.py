@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from slurm_elastic.base.billing import billed_dollars
 from slurm_elastic.base.hostlist import compress, expand
 from slurm_elastic.config import Config, domain_pools
-from slurm_elastic.features.job_costs import JobCost
+from slurm_elastic.features.money.job_costs import JobCost
 from slurm_elastic.model.memory import ChargedRun
 from slurm_elastic.model.slurm import SlurmJob
 from slurm_elastic.policies.waits.wait import Waits

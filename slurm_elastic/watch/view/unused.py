@@ -9,7 +9,7 @@ from msgspec import Struct
 from slurm_elastic.base.units import brief
 from slurm_elastic.config import Config, PoolSettings
 from slurm_elastic.config.pool_rules import longest_increment, rules_of
-from slurm_elastic.features.books import Costs
+from slurm_elastic.features.money.books import Costs
 from slurm_elastic.model.cluster import Location
 from slurm_elastic.policies.growth.release import Delayed, Idle, OwnRelease
 from slurm_elastic.policies.money.cost_split import Unused

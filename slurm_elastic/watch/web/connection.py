@@ -10,7 +10,7 @@ from collections import Counter
 
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-from slurm_elastic.base.unixsocket import Peer, peer_of
+from slurm_elastic.base.processes.unixsocket import Peer, peer_of
 
 MAX_CONNECTIONS = 128
 """If more connections are open, the oldest idle one is closed."""

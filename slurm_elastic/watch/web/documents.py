@@ -1,7 +1,7 @@
 """The documents that the page asks for, by name, with a cache.
 
-A document is the ``--json`` output of a command for the user who runs the server. ``cli/web.py``
-lists the documents with their sources.
+A document is the ``--json`` output of a command for the user who runs the server.
+``cli/operate/web.py`` lists the documents with their sources.
 """
 
 from __future__ import annotations

@@ -15,7 +15,7 @@ from msgspec import Struct
 
 from slurm_elastic.base import trust
 from slurm_elastic.base.errors import SlurmElasticError
-from slurm_elastic.base.unixsocket import bind_socket, remove_socket
+from slurm_elastic.base.processes.unixsocket import bind_socket, remove_socket
 
 BACKLOG = 64
 OWN, SHARED = 0o600, 0o660

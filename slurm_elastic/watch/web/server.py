@@ -29,7 +29,7 @@ from starlette.staticfiles import StaticFiles
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from slurm_elastic.base.errors import SlurmElasticError
-from slurm_elastic.base.signals import accept_ends, bound_end
+from slurm_elastic.base.processes.signals import accept_ends, bound_end
 from slurm_elastic.watch.web.acting import ActRoutes, visitor_of
 from slurm_elastic.watch.web.actions import NO_ACTIONS
 from slurm_elastic.watch.web.connection import Connection

@@ -9,8 +9,8 @@ from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from slurm_elastic.base.errors import SlurmElasticError
-from slurm_elastic.base.unixsocket import Peer
-from slurm_elastic.config.access import PageProxy
+from slurm_elastic.base.processes.unixsocket import Peer
+from slurm_elastic.config.sections.access import PageProxy
 from slurm_elastic.watch.door.orders import name_of
 from slurm_elastic.watch.door.rights import Person, person_of
 

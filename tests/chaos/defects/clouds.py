@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
-from slurm_elastic.cli import key, key_machines
-from slurm_elastic.features import key_rotation, tunnel_keys
-from slurm_elastic.features.tunnels import TunnelsPart
+from slurm_elastic.cli.orders import key, key_machines
+from slurm_elastic.features.network import key_rotation, tunnel_keys
+from slurm_elastic.features.network.tunnels import TunnelsPart
 from slurm_elastic.machine.hub.link import Link
 from slurm_elastic.policies.repair import peers
-from slurm_elastic.providers.base import host_rows, switched
-from slurm_elastic.providers.base.host_rows import Removals
-from slurm_elastic.providers.base.host_times import HostTimes
+from slurm_elastic.providers.base.hosts import host_rows, switched
+from slurm_elastic.providers.base.hosts.host_rows import Removals
+from slurm_elastic.providers.base.hosts.host_times import HostTimes
 from slurm_elastic.providers.libvirt import domains
 from slurm_elastic.providers.opennebula import requests
 from slurm_elastic.providers.openstack import pages
@@ -54,14 +54,14 @@ def nobody_asks_who_could_not_be_taken_back(_stage: Any) -> None:
     rewrite(key_machines.take_machines_back, ("    if not wrong:", "    if True:"))
 
 
-@found_by("tests/controller/test_tunnels.py::test_a_key_that_wg_refuses_is_not_read_from_a_console")
+@found_by("tests/features/test_tunnels.py::test_a_key_that_wg_refuses_is_not_read_from_a_console")
 def a_key_that_wg_refuses_is_a_key(_stage: Any) -> None:
     """It keeps every new machine of all clouds out."""
     rewrite(peers.is_public_key, ("and base64.b64encode(key_bytes).decode() == text", "and True"))
 
 
 @found_by(
-    "tests/controller/test_tunnels.py::test_no_machine_has_the_enrolment_key_of_another_as_its_own"
+    "tests/features/test_tunnels.py::test_no_machine_has_the_enrolment_key_of_another_as_its_own"
 )
 def a_machine_takes_anothers_enrolment_key(_stage: Any) -> None:
     """The list has one key twice, and the hub refuses the whole list."""
@@ -69,8 +69,7 @@ def a_machine_takes_anothers_enrolment_key(_stage: Any) -> None:
 
 
 @found_by(
-    "tests/controller/test_tunnels.py::"
-    "test_the_key_is_of_the_launch_whose_enrolment_key_the_hub_has"
+    "tests/features/test_tunnels.py::test_the_key_is_of_the_launch_whose_enrolment_key_the_hub_has"
 )
 def a_key_is_recorded_for_the_earliest_launch(_stage: Any) -> None:
     """The later machine of the node is shut out when the earlier one ends."""

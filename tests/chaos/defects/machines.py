@@ -6,9 +6,10 @@ from typing import Any
 
 from slurm_elastic.checkpointers.signal import SignalCheckpointer
 from slurm_elastic.ckptman import ended_by_save
-from slurm_elastic.controller import boots, ending, machine_losers, open_launches, reconcile
+from slurm_elastic.controller import ending, machine_losers, reconcile
 from slurm_elastic.controller.apply import _Apply
-from slurm_elastic.controller.awaited_nodes import AwaitedNodes
+from slurm_elastic.controller.launching import boots, open_launches
+from slurm_elastic.controller.launching.awaited_nodes import AwaitedNodes
 from slurm_elastic.policies.repair import reconcile_rules
 from slurm_elastic.state.ledger import decisions
 from slurm_elastic.state.ledger.decisions import Decisions
@@ -49,7 +50,7 @@ def one_bound_for_all_messages(_stage: Any) -> None:
     decisions._kind_of = lambda _key: "any"
 
 
-@found_by("tests/controller/test_telling.py::test_credentials_refused_again_are_reported_again")
+@found_by("tests/features/test_telling.py::test_credentials_refused_again_are_reported_again")
 def trouble_that_comes_back_is_not_told(_stage: Any) -> None:
     """A new outage within a day counts as the old one."""
     rewrite(

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from slurm_elastic.features import stopping
-from slurm_elastic.features.copy_ages import CopyAges
+from slurm_elastic.features.files.copy_ages import CopyAges
+from slurm_elastic.features.power import stopping
 from slurm_elastic.model import cluster
 from slurm_elastic.policies.growth import counted_once
 from slurm_elastic.policies.launch.pool_order import PoolTerms
@@ -97,7 +97,7 @@ def messages_of_the_future_silence_others(_stage: Any) -> None:
 
 
 @found_by(
-    "tests/controller/test_copying.py::test_files_have_their_time_whatever_is_done_to_the_clock"
+    "tests/features/test_copying.py::test_files_have_their_time_whatever_is_done_to_the_clock"
 )
 def files_have_their_time_by_the_clock(_stage: Any) -> None:
     """A step of the clock loses a job's files, or keeps a machine for as long as the step."""

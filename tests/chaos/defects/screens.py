@@ -6,10 +6,10 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from slurm_elastic.cli import explain
+from slurm_elastic.cli.jobs import explain
 from slurm_elastic.config import Config, fresh
 from slurm_elastic.config.fresh import FreshConfig
-from slurm_elastic.features import cost_sums
+from slurm_elastic.features.money import cost_sums
 from slurm_elastic.model import requeued_jobs
 from slurm_elastic.policies.launch import trial
 from slurm_elastic.policies.nodes import kept_nodes

@@ -5,11 +5,12 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from slurm_elastic.cli import conf_upgrade
+from slurm_elastic.cli.setting_up import conf_upgrade
 from slurm_elastic.model import directive, gres
-from slurm_elastic.simulate import jobs
+from slurm_elastic.simulate.histories import jobs
 from slurm_elastic.slurm.client import command, requested_job
-from slurm_elastic.slurm.conf import check, default_memory, gresconf, topology
+from slurm_elastic.slurm.conf import check, gresconf, topology
+from slurm_elastic.slurm.conf.checks import default_memory
 from slurm_elastic.slurm.hooks import sbatch_rules
 from slurm_elastic.watch import view
 from slurm_elastic.watch.doctor import head

@@ -8,7 +8,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from slurm_elastic.config.joining import Network, Opener
+from slurm_elastic.config.sections.joining import Network, Opener
 from slurm_elastic.machine.hub import link, service
 from slurm_elastic.machine.hub.link import EXPIRED_S, KEEPALIVE_S, SILENT_S, Link
 from slurm_elastic.machine.hub.service import Hub, admissible_peers

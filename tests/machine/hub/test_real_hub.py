@@ -18,7 +18,7 @@ pytestmark = pytest.mark.skipif(netns.why_not() is not None, reason=netns.why_no
 SCRIPT = """
 import json, subprocess, sys
 import msgspec
-from slurm_elastic.config.joining import Network
+from slurm_elastic.config.sections.joining import Network
 from slurm_elastic.machine.hub.service import Hub
 from slurm_elastic.machine.hub.wire import Apply, HubAnswer, Show
 from slurm_elastic.policies.repair.peers import TunnelPeer

@@ -10,7 +10,7 @@ import pytest
 from msgspec.structs import replace
 from patience import patience
 
-from slurm_elastic.config.joining import Firewall, Network, NetworkKind
+from slurm_elastic.config.sections.joining import Firewall, Network, NetworkKind
 from slurm_elastic.machine.hub.link import seen_peers
 from slurm_elastic.machine.hub.ports import slurm_ports
 from slurm_elastic.machine.hub.rules import table

@@ -11,7 +11,7 @@ import msgspec
 import pytest
 from msgspec.structs import replace
 
-from slurm_elastic.config.joining import Firewall, Network, NetworkKind
+from slurm_elastic.config.sections.joining import Firewall, Network, NetworkKind
 from slurm_elastic.machine.hub import link, service
 from slurm_elastic.machine.hub.service import PEERS, Hub
 from slurm_elastic.machine.hub.wire import Apply, HubAnswer, HubError, PeerSeen, Show

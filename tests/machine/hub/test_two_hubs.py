@@ -23,7 +23,7 @@ HUB = """
 import sys, threading
 from pathlib import Path
 import msgspec
-from slurm_elastic.config.joining import Network, Opener
+from slurm_elastic.config.sections.joining import Network, Opener
 from slurm_elastic.machine.hub.service import Hub
 from slurm_elastic.machine.hub.wire import Apply
 from slurm_elastic.policies.repair.peers import TunnelPeer

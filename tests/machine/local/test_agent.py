@@ -365,7 +365,7 @@ def daemon(tmp_path, settings):
             sys.executable,
             "-P",
             "-m",
-            "slurm_elastic.cli.local_agent",
+            "slurm_elastic.cli.services.local_agent",
             "--config",
             str(config),
         ]
@@ -432,7 +432,7 @@ def test_the_agent_says_what_is_wrong_with_its_configuration(tmp_path, settings)
         .replace(f", socket: {tmp_path}/local.sock", "")
     )
     done = subprocess.run(
-        [sys.executable, "-P", "-m", "slurm_elastic.cli.local_agent", "--config", str(path)],
+        [sys.executable, "-P", "-m", "slurm_elastic.cli.services.local_agent", "--config", str(path)],
         capture_output=True, text=True, check=False,
     )  # fmt: skip
     assert done.returncode == 2

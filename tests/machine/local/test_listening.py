@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 from patience import eventually
 
-from slurm_elastic.base.bounded import ReadBudget, exchange
 from slurm_elastic.base.errors import AuthError, TransientError
+from slurm_elastic.base.processes.bounded import ReadBudget, exchange
 from slurm_elastic.config import Cluster
 from slurm_elastic.machine.local.listening import MAX_CLIENTS, MAX_LINE_BYTES, RootServer
 from slurm_elastic.model.cluster import Location

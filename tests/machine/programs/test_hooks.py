@@ -22,7 +22,7 @@ from patience import awake, patience, stretched
 
 from benchmarks.small_slurm import wait_until
 from slurm_elastic.controller.notify_socket import WakeSocket
-from slurm_elastic.features.prolog import PrologServer
+from slurm_elastic.features.power.prolog import PrologServer
 from slurm_elastic.slurm.client.fake import FakeSlurm
 from tests.machine.programs.installed import Installed, job, modules_of
 
@@ -253,7 +253,7 @@ def test_a_daemon_that_stops_lets_go(installed: Installed, daemon: PrologServer)
 
 DAEMON = """
 import sys, threading, pathlib
-from slurm_elastic.features.prolog import PrologServer
+from slurm_elastic.features.power.prolog import PrologServer
 from slurm_elastic.slurm.client.fake import FakeSlurm
 slurm = FakeSlurm()
 slurm.set_node("pub1", "ALLOCATED", "POWERING_UP")

@@ -23,8 +23,8 @@ from slurm_elastic.model.protocols import Provider
 from slurm_elastic.providers import open_provider
 from slurm_elastic.providers.aws.client import AwsApi
 from slurm_elastic.providers.aws.settings import AwsCloud, Strategy
-from slurm_elastic.sandbox.ec2_control import Ec2Control
-from slurm_elastic.sandbox.ec2_faults import Fault, FaultKind
+from slurm_elastic.sandbox.ec2.control import Ec2Control
+from slurm_elastic.sandbox.ec2.faults import Fault, FaultKind
 from slurm_elastic.testing.contract import UUID
 
 REGION = "us-east-1"

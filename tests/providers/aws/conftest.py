@@ -10,7 +10,7 @@ from emulated import running_ec2
 from providers.aws.bed import AwsBed
 from providers.aws.making_account import Account
 
-from slurm_elastic.sandbox.ec2_control import Ec2Control
+from slurm_elastic.sandbox.ec2.control import Ec2Control
 
 
 @pytest.fixture(scope="module")

@@ -12,7 +12,7 @@ from slurm_elastic.cli.main import main
 from slurm_elastic.config import configfile
 from slurm_elastic.model.cluster import LaunchSpec, Market
 from slurm_elastic.providers import open_provider
-from slurm_elastic.sandbox.ec2_control import Ec2Control
+from slurm_elastic.sandbox.ec2.control import Ec2Control
 from slurm_elastic.slurm.conf import plan
 from slurm_elastic.testing.contract import UUID
 

@@ -34,8 +34,8 @@ from slurm_elastic.providers.aws.provider import AwsProvider
 from slurm_elastic.providers.aws.requests import create_fleet
 from slurm_elastic.providers.aws.settings import Allocation
 from slurm_elastic.providers.base.tags import OWNER
-from slurm_elastic.sandbox.ec2_control import Ec2Control
-from slurm_elastic.sandbox.ec2_faults import Fault, FaultKind
+from slurm_elastic.sandbox.ec2.control import Ec2Control
+from slurm_elastic.sandbox.ec2.faults import Fault, FaultKind
 from slurm_elastic.testing.contract import (
     UUID,
     DelayedContract,

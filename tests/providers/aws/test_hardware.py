@@ -22,12 +22,12 @@ from slurm_elastic.model.cluster import LaunchSpec, Location, Market, Pool
 from slurm_elastic.model.finding import Finding, FindingLevel
 from slurm_elastic.model.machine_options import Disk, MachineOptions
 from slurm_elastic.providers.aws import hardware
+from slurm_elastic.providers.aws.checks.validate_machine import DISK_TYPES
 from slurm_elastic.providers.aws.errors import translated
 from slurm_elastic.providers.aws.provider import AwsProvider
 from slurm_elastic.providers.aws.requests import spot_bound
 from slurm_elastic.providers.aws.settings import AwsCloud
-from slurm_elastic.providers.aws.validate_machine import DISK_TYPES
-from slurm_elastic.sandbox.ec2_control import Ec2Control
+from slurm_elastic.sandbox.ec2.control import Ec2Control
 from slurm_elastic.sandbox.spec import IMAGE
 from slurm_elastic.testing.contract import UUID
 

@@ -21,8 +21,8 @@ from slurm_elastic.base.errors import (
 )
 from slurm_elastic.image.upload import image_file, upload
 from slurm_elastic.providers.aws import imports
-from slurm_elastic.sandbox.ec2_control import Ec2Control
-from slurm_elastic.sandbox.ec2_faults import Fault, FaultKind
+from slurm_elastic.sandbox.ec2.control import Ec2Control
+from slurm_elastic.sandbox.ec2.faults import Fault, FaultKind
 from slurm_elastic.testing.contract import UUID, spec_for
 
 pytestmark = pytest.mark.usefixtures("guarded")

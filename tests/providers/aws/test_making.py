@@ -16,7 +16,7 @@ import yaml
 from providers.aws.making_account import Account
 
 from slurm_elastic.model.finding import Finding
-from slurm_elastic.sandbox.ec2_faults import Fault, FaultKind
+from slurm_elastic.sandbox.ec2.faults import Fault, FaultKind
 from slurm_elastic.watch.doctor import outdated
 
 
@@ -466,7 +466,7 @@ def test_a_loopback_address_is_refused_unless_the_cloud_is_there(
     def addresses(host: str) -> list[str]:
         return ["127.0.1.1"] if host == "headx" else [host]
 
-    monkeypatch.setattr("slurm_elastic.cli.init_make._addresses", addresses)
+    monkeypatch.setattr("slurm_elastic.cli.setting_up.init_make._addresses", addresses)
     values = yaml.safe_load(account.text)
     if key == "head":
         values["join"] = {"head": value}

@@ -32,7 +32,7 @@ from slurm_elastic.model.protocols import Provider, list_tidily
 from slurm_elastic.providers import open_images, open_provider
 from slurm_elastic.providers.aws import CLOUD, imports
 from slurm_elastic.providers.catalogues import ask
-from slurm_elastic.sandbox.ec2_control import Ec2Control
+from slurm_elastic.sandbox.ec2.control import Ec2Control
 from slurm_elastic.sandbox.spec import IMAGE
 from slurm_elastic.testing.contract import UUID, LaunchContract, spec_for
 

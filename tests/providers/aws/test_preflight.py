@@ -19,11 +19,11 @@ from slurm_elastic.model.boot_image import ImageChoice
 from slurm_elastic.model.cluster import Limits, Market
 from slurm_elastic.model.finding import Finding, FindingLevel
 from slurm_elastic.model.protocols import Examinable
-from slurm_elastic.providers.aws import rights as aws_rights
-from slurm_elastic.providers.aws.capacity import family_of
+from slurm_elastic.providers.aws.checks import rights as aws_rights
+from slurm_elastic.providers.aws.checks.capacity import family_of
 from slurm_elastic.providers.base.inbound_rules import InboundRules
-from slurm_elastic.sandbox.ec2_control import Ec2Control
-from slurm_elastic.sandbox.ec2_faults import Fault, FaultKind
+from slurm_elastic.sandbox.ec2.control import Ec2Control
+from slurm_elastic.sandbox.ec2.faults import Fault, FaultKind
 from slurm_elastic.sandbox.spec import IMAGE
 from slurm_elastic.testing.contract import spec_for
 

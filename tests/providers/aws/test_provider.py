@@ -26,7 +26,7 @@ from slurm_elastic.base.errors import (
 )
 from slurm_elastic.config import Cluster, Config, PoolSettings
 from slurm_elastic.config.clouds import InstanceType
-from slurm_elastic.controller.boot_consoles import read_consoles, record_consoles
+from slurm_elastic.controller.launching.boot_consoles import read_consoles, record_consoles
 from slurm_elastic.model.boot_image import ImageChoice
 from slurm_elastic.model.causes.pool_failures import ConsoleRead
 from slurm_elastic.model.cluster import InstanceState, LaunchSpec, Market, NoticeKind, Offer, Pool
@@ -38,7 +38,7 @@ from slurm_elastic.providers.aws import client
 from slurm_elastic.providers.aws import provider as aws
 from slurm_elastic.providers.aws import requests as aws_request
 from slurm_elastic.providers.aws.settings import AwsCloud
-from slurm_elastic.sandbox.ec2_faults import Fault, FaultKind
+from slurm_elastic.sandbox.ec2.faults import Fault, FaultKind
 from slurm_elastic.state.ledger import Machine
 from slurm_elastic.testing.contract import (
     OTHER_UUID,

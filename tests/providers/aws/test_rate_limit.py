@@ -20,10 +20,10 @@ from slurm_elastic.policies.launch.next_launch import WORTH_A_CALL
 from slurm_elastic.providers.aws.provider import AwsProvider
 from slurm_elastic.providers.aws.rate_limit import LAUNCHES, Bucket, Busy, Rate, RateLimits, pace_of
 from slurm_elastic.providers.aws.settings import AwsCloud
-from slurm_elastic.sandbox.ec2_api import Ec2Call
-from slurm_elastic.sandbox.ec2_buckets import Buckets
-from slurm_elastic.sandbox.ec2_control import Ec2Control
-from slurm_elastic.sandbox.ec2_faults import Fault, FaultKind
+from slurm_elastic.sandbox.ec2.api import Ec2Call
+from slurm_elastic.sandbox.ec2.buckets import Buckets
+from slurm_elastic.sandbox.ec2.control import Ec2Control
+from slurm_elastic.sandbox.ec2.faults import Fault, FaultKind
 from slurm_elastic.testing.contract import UUID, spec_for
 
 pytestmark = pytest.mark.usefixtures("guarded")

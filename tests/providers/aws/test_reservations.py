@@ -13,12 +13,12 @@ from providers.aws.bed import AwsBed, FleetBed, between
 from slurm_elastic.base.errors import CapacityError
 from slurm_elastic.config import Cluster
 from slurm_elastic.config.grants import GrantUse, Holder
-from slurm_elastic.config.reservations import Reservation
+from slurm_elastic.config.sections.reservations import Reservation
 from slurm_elastic.model.cluster import LaunchSpec, Location, Market, Offer, Pool
 from slurm_elastic.model.reserved import ReservationKind
 from slurm_elastic.providers.aws import CLOUD, requests
-from slurm_elastic.sandbox.ec2_control import Ec2Control
-from slurm_elastic.sandbox.ec2_reservations import EmulatedReservation
+from slurm_elastic.sandbox.ec2.control import Ec2Control
+from slurm_elastic.sandbox.ec2.reservations import EmulatedReservation
 from slurm_elastic.testing.contract import UUID
 
 HOUR = 3600.0

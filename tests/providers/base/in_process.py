@@ -29,8 +29,8 @@ from slurm_elastic.providers.openstack import convert, launch, project
 from slurm_elastic.providers.openstack.client import HttpRefused
 from slurm_elastic.providers.openstack.provider import OpenStackProvider
 from slurm_elastic.providers.openstack.settings import Flavor, OpenStackCloud
-from slurm_elastic.sandbox.ec2_faults import Fault, FaultKind
-from slurm_elastic.sandbox.one_world import OnePace
+from slurm_elastic.sandbox.ec2.faults import Fault, FaultKind
+from slurm_elastic.sandbox.nebula.world import OnePace
 from slurm_elastic.sandbox.opennebula import OneFront
 from slurm_elastic.testing.contract import UUID
 

@@ -12,7 +12,7 @@ from patience import stretched
 
 from slurm_elastic.base.errors import AuthError, TransientError
 from slurm_elastic.providers.base.aside import AsideHosts, Meaning
-from slurm_elastic.providers.base.hosts import deadline, until
+from slurm_elastic.providers.base.hosts.hosts import deadline, until
 
 
 class SdkError(Exception):

@@ -15,13 +15,7 @@ import pytest
 from slurm_elastic import providers
 from slurm_elastic.base.errors import AuthError, ConfigError
 from slurm_elastic.base.hostlist import expand
-from slurm_elastic.config import (
-    Config,
-    blocked_clouds,
-    cloud_kinds,
-    configfile,
-    domain_pools,
-)
+from slurm_elastic.config import Config, blocked_clouds, cloud_kinds, configfile, domain_pools
 from slurm_elastic.config.cloud_kinds import CloudTable, table
 from slurm_elastic.model.finding import FindingLevel
 from slurm_elastic.providers import open_provider, open_providers

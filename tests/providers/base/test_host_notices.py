@@ -18,8 +18,8 @@ from slurm_elastic.providers.openstack.notices import (
     RETRY_HIDDEN_S,
     OpenStackNotices,
 )
-from slurm_elastic.sandbox.one_control import OneControl
-from slurm_elastic.sandbox.one_world import OneHost
+from slurm_elastic.sandbox.nebula.control import OneControl
+from slurm_elastic.sandbox.nebula.world import OneHost
 from slurm_elastic.testing.contract import spec_for
 
 ROOM = {"cpu": 10**6, "memory": 10**10}

@@ -26,10 +26,10 @@ from slurm_elastic.model.cluster import (
     Pool,
 )
 from slurm_elastic.providers.base import tags
-from slurm_elastic.providers.base.host_rows import REMOVED_AT_ONCE, Tagged
-from slurm_elastic.providers.base.hosted import HostedProvider, Room, room
-from slurm_elastic.providers.base.hosted_cloud import HostedCloud, own_addresses
-from slurm_elastic.providers.base.hosts import Hosts, deadline, until
+from slurm_elastic.providers.base.hosts.host_rows import REMOVED_AT_ONCE, Tagged
+from slurm_elastic.providers.base.hosts.hosted import HostedProvider, Room, room
+from slurm_elastic.providers.base.hosts.hosted_cloud import HostedCloud, own_addresses
+from slurm_elastic.providers.base.hosts.hosts import Hosts, deadline, until
 from slurm_elastic.providers.base.ownership import Ownership
 from slurm_elastic.testing.contract import CLUSTER, UUID
 

@@ -11,8 +11,8 @@ from types import SimpleNamespace
 import pytest
 
 from slurm_elastic.base.errors import AuthError, TransientError
-from slurm_elastic.providers.base import hosts
-from slurm_elastic.providers.base.hosts import Hosts, deadline, seconds_left, until
+from slurm_elastic.providers.base.hosts import hosts
+from slurm_elastic.providers.base.hosts.hosts import Hosts, deadline, seconds_left, until
 
 
 class Doors(Hosts[str]):

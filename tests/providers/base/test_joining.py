@@ -23,8 +23,8 @@ from patience import eventually, patience
 from slurm_elastic.base.errors import ConfigError
 from slurm_elastic.config import Cluster, Config, PoolSettings, SlurmSettings
 from slurm_elastic.config.clouds import CloudSettings, InstanceType
-from slurm_elastic.config.copying import CopySettings, Data
-from slurm_elastic.config.joining import CloudInit, Join, Mount, Network, Ssh
+from slurm_elastic.config.sections.copying import CopySettings, Data
+from slurm_elastic.config.sections.joining import CloudInit, Join, Mount, Network, Ssh
 from slurm_elastic.machine.programs import tunnel
 from slurm_elastic.model.cluster import LaunchSpec, Location, Market, Offer, Pool
 from slurm_elastic.providers import open_provider

@@ -6,7 +6,7 @@ import pytest
 
 from slurm_elastic.config.clouds import InstanceType
 from slurm_elastic.model.cluster import InstanceState, LaunchSpec, Location, Market, Offer, Pool
-from slurm_elastic.providers.base.host_settings import HostsCloud
+from slurm_elastic.providers.base.hosts.host_settings import HostsCloud
 from slurm_elastic.providers.base.machine_tags import (
     MADE,
     MARKET,

@@ -13,7 +13,7 @@ from needs import ROOT, missing
 
 from slurm_elastic.config import Cluster, Config, PoolSettings
 from slurm_elastic.config.clouds import InstanceType
-from slurm_elastic.config.joining import Join
+from slurm_elastic.config.sections.joining import Join
 from slurm_elastic.model.cluster import Location
 from slurm_elastic.providers.aws.settings import AwsCloud
 from slurm_elastic.providers.base.joining import program_of

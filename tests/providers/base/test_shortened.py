@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from slurm_elastic.config import scratch
+from slurm_elastic.config.basics import scratch
 from slurm_elastic.providers.base import joining, shortened
 
 PROGRAMS = Path(joining.__file__).parents[2] / "machine" / "programs"

@@ -25,9 +25,9 @@ from slurm_elastic.config import Cluster
 from slurm_elastic.config.clouds import InstanceType
 from slurm_elastic.model.cluster import EndAnswer, InstanceState, LaunchSpec, Location, Market, Pool
 from slurm_elastic.model.finding import FindingLevel
-from slurm_elastic.providers.base.claims import Claim, Claims, claims_of
-from slurm_elastic.providers.base.host_settings import HostsCloud
-from slurm_elastic.providers.base.switched import SwitchedHosts
+from slurm_elastic.providers.base.hosts.claims import Claim, Claims, claims_of
+from slurm_elastic.providers.base.hosts.host_settings import HostsCloud
+from slurm_elastic.providers.base.hosts.switched import SwitchedHosts
 from slurm_elastic.providers.base.tags import GENERATION
 from slurm_elastic.testing.contract import CLUSTER
 

@@ -14,16 +14,16 @@ from providers.redfish.bed import Bmcs, running
 
 from slurm_elastic.base.errors import CapacityError, ConfigError, ProviderError, TransientError
 from slurm_elastic.config import Cluster, PoolSettings
-from slurm_elastic.features.hypervisors import HypervisorsPart
+from slurm_elastic.features.power.hypervisors import HypervisorsPart
 from slurm_elastic.model.cluster import Location
 from slurm_elastic.model.finding import FindingLevel
 from slurm_elastic.model.hypervisor import HostState, HostView, SwitchRules
 from slurm_elastic.providers import open_provider
-from slurm_elastic.providers.base import host_switch
-from slurm_elastic.providers.base.claims import Claims
-from slurm_elastic.providers.base.host_switch import SHUTDOWN_S, HostSwitch, failed_boots
-from slurm_elastic.providers.base.hosted_cloud import Hypervisors as Settings
-from slurm_elastic.providers.base.hosted_cloud import claims_file
+from slurm_elastic.providers.base.hosts import host_switch
+from slurm_elastic.providers.base.hosts.claims import Claims
+from slurm_elastic.providers.base.hosts.host_switch import SHUTDOWN_S, HostSwitch, failed_boots
+from slurm_elastic.providers.base.hosts.hosted_cloud import Hypervisors as Settings
+from slurm_elastic.providers.base.hosts.hosted_cloud import claims_file
 from slurm_elastic.providers.fake.settings import FakeCloud
 from slurm_elastic.providers.libvirt.provider import LibvirtProvider
 from slurm_elastic.testing.contract import UUID, spec_for

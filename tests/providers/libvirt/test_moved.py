@@ -13,7 +13,7 @@ from providers.libvirt.bed import DRIVERS, HOST, LibvirtBed
 from slurm_elastic.config import Cluster
 from slurm_elastic.model.cluster import EndAnswer, Instance, InstanceState
 from slurm_elastic.providers import open_provider
-from slurm_elastic.providers.base.host_rows import ENDED_KEPT_S
+from slurm_elastic.providers.base.hosts.host_rows import ENDED_KEPT_S
 from slurm_elastic.providers.libvirt import machine as domain_machine
 from slurm_elastic.providers.libvirt.hosts import bindings
 from slurm_elastic.providers.libvirt.provider import LibvirtProvider

@@ -16,7 +16,7 @@ from slurm_elastic.base.errors import CapacityError, ConfigError, ProviderError,
 from slurm_elastic.config import configfile
 from slurm_elastic.model.cluster import InstanceState, LaunchSpec
 from slurm_elastic.model.finding import FindingLevel
-from slurm_elastic.providers.base.host_rows import ENDED_KEPT_S
+from slurm_elastic.providers.base.hosts.host_rows import ENDED_KEPT_S
 from slurm_elastic.providers.libvirt import machine
 from slurm_elastic.providers.libvirt.provider import LibvirtProvider
 from slurm_elastic.providers.libvirt.settings import LibvirtHost, LibvirtType, Virtualization

@@ -21,9 +21,9 @@ from slurm_elastic.model.cluster import Location, Market, Pool
 from slurm_elastic.model.protocols import Provider
 from slurm_elastic.providers import open_provider
 from slurm_elastic.providers.opennebula.settings import OneTemplate, OpenNebulaCloud
-from slurm_elastic.sandbox.ec2_faults import Fault, FaultKind
-from slurm_elastic.sandbox.one_control import OneControl
-from slurm_elastic.sandbox.one_world import Net, OneHost, OnePace, OneUser, OneWorld, vm_template
+from slurm_elastic.sandbox.ec2.faults import Fault, FaultKind
+from slurm_elastic.sandbox.nebula.control import OneControl
+from slurm_elastic.sandbox.nebula.world import Net, OneHost, OnePace, OneUser, OneWorld, vm_template
 from slurm_elastic.testing.contract import UUID
 
 NAME = "one"

@@ -9,7 +9,7 @@ import pytest
 from emulated import running_one
 from providers.opennebula.bed import OneBed
 
-from slurm_elastic.sandbox.one_control import OneControl
+from slurm_elastic.sandbox.nebula.control import OneControl
 
 
 @pytest.fixture(scope="module")

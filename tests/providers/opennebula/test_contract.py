@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from providers.opennebula.bed import OneBed
 
-from slurm_elastic.sandbox.one_control import OneControl
+from slurm_elastic.sandbox.nebula.control import OneControl
 from slurm_elastic.testing.contract import (
     BulkContract,
     DelayedContract,

@@ -18,9 +18,9 @@ from slurm_elastic.base.errors import (
 )
 from slurm_elastic.image.upload import image_file, upload
 from slurm_elastic.providers.opennebula import image_store
-from slurm_elastic.sandbox.ec2_faults import Fault, FaultKind
-from slurm_elastic.sandbox.one_control import OneControl
-from slurm_elastic.sandbox.one_world import OnePace
+from slurm_elastic.sandbox.ec2.faults import Fault, FaultKind
+from slurm_elastic.sandbox.nebula.control import OneControl
+from slurm_elastic.sandbox.nebula.world import OnePace
 from slurm_elastic.testing.contract import spec_for
 
 pytestmark = pytest.mark.usefixtures("guarded")

@@ -14,7 +14,7 @@ from slurm_elastic.model.boot_image import ImageChoice
 from slurm_elastic.model.cluster import Instance
 from slurm_elastic.providers.opennebula.provider import OpenNebulaProvider
 from slurm_elastic.providers.opennebula.requests import disks
-from slurm_elastic.sandbox.one_world import EmulatedImage, OneUser
+from slurm_elastic.sandbox.nebula.world import EmulatedImage, OneUser
 from slurm_elastic.testing.contract import spec_for
 
 pytestmark = pytest.mark.usefixtures("guarded")

@@ -20,7 +20,7 @@ from slurm_elastic.model.protocols import Examinable, Provider
 from slurm_elastic.providers import open_provider
 from slurm_elastic.providers.opennebula import CLOUD
 from slurm_elastic.providers.opennebula.front_end import FrontEnd
-from slurm_elastic.sandbox.one_control import OneControl
+from slurm_elastic.sandbox.nebula.control import OneControl
 from slurm_elastic.testing.contract import UUID, LaunchContract, spec_for
 
 OWN = {"user.info", "group.info", "vmpool.info", "vmpool.infoextended", "vmpool.infoset",

@@ -19,10 +19,10 @@ from slurm_elastic.model.protocols import Examinable
 from slurm_elastic.providers.opennebula import capacity
 from slurm_elastic.providers.opennebula.provider import OpenNebulaProvider
 from slurm_elastic.providers.opennebula.settings import OneTemplate
-from slurm_elastic.sandbox.ec2_faults import Fault, FaultKind
-from slurm_elastic.sandbox.one_control import OneControl, OneQuota
-from slurm_elastic.sandbox.one_place import Place
-from slurm_elastic.sandbox.one_world import EmulatedImage, OneHost, vm_template
+from slurm_elastic.sandbox.ec2.faults import Fault, FaultKind
+from slurm_elastic.sandbox.nebula.control import OneControl, OneQuota
+from slurm_elastic.sandbox.nebula.place import Place
+from slurm_elastic.sandbox.nebula.world import EmulatedImage, OneHost, vm_template
 from slurm_elastic.testing.contract import UUID, spec_for
 
 ELASTIC = 2

@@ -35,9 +35,9 @@ from slurm_elastic.providers.opennebula.front_end import FrontEnd
 from slurm_elastic.providers.opennebula.instances import PAGE
 from slurm_elastic.providers.opennebula.provider import OpenNebulaProvider
 from slurm_elastic.providers.opennebula.settings import OneTemplate
-from slurm_elastic.sandbox.ec2_faults import Fault, FaultKind
-from slurm_elastic.sandbox.one_control import OneControl, OneQuota, Place
-from slurm_elastic.sandbox.one_world import Net, OneHost, OnePace
+from slurm_elastic.sandbox.ec2.faults import Fault, FaultKind
+from slurm_elastic.sandbox.nebula.control import OneControl, OneQuota, Place
+from slurm_elastic.sandbox.nebula.world import Net, OneHost, OnePace
 from slurm_elastic.testing.contract import UUID, spec_for
 
 pytestmark = pytest.mark.usefixtures("guarded")

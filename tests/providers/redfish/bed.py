@@ -29,9 +29,9 @@ from slurm_elastic.config.clouds import InstanceType
 from slurm_elastic.model.cluster import Location, Market, Pool
 from slurm_elastic.model.protocols import Provider, list_tidily
 from slurm_elastic.providers import open_provider
-from slurm_elastic.providers.base.bmc import redfish_of
-from slurm_elastic.providers.base.claims import Claims
-from slurm_elastic.providers.base.switched import SwitchedHosts
+from slurm_elastic.providers.base.hosts.bmc import redfish_of
+from slurm_elastic.providers.base.hosts.claims import Claims
+from slurm_elastic.providers.base.hosts.switched import SwitchedHosts
 from slurm_elastic.providers.base.tags import GENERATION
 from slurm_elastic.providers.redfish.settings import RedfishCloud
 from slurm_elastic.testing.contract import CLUSTER, UUID

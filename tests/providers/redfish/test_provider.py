@@ -16,7 +16,7 @@ from needs import ROOT
 from patience import eventually, patience
 from providers.redfish.bed import HOSTS, Bmcs, MatrixBed, RedfishBed, rack, running
 
-from slurm_elastic.base import asking, trust
+from slurm_elastic.base import trust
 from slurm_elastic.base.errors import (
     CapacityError,
     ConfigError,
@@ -24,14 +24,15 @@ from slurm_elastic.base.errors import (
     ProviderError,
     TransientError,
 )
+from slurm_elastic.base.processes import asking
 from slurm_elastic.config import configfile
 from slurm_elastic.model.cluster import STANDING, InstanceState, LaunchSpec
 from slurm_elastic.model.protocols import Provider, list_tidily
 from slurm_elastic.providers import open_provider, redfish
-from slurm_elastic.providers.base import switched
-from slurm_elastic.providers.base.bmc import redfish_of
-from slurm_elastic.providers.base.claims import Claim, Claims
-from slurm_elastic.providers.base.power_command import PowerCommand
+from slurm_elastic.providers.base.hosts import switched
+from slurm_elastic.providers.base.hosts.bmc import redfish_of
+from slurm_elastic.providers.base.hosts.claims import Claim, Claims
+from slurm_elastic.providers.base.hosts.power_command import PowerCommand
 from slurm_elastic.state.heads import SupersededError
 from slurm_elastic.testing.contract import (
     CLUSTER,

@@ -15,7 +15,7 @@ import pytest
 
 from slurm_elastic.base.hostlist import expand
 from slurm_elastic.config import Cluster, Config, PoolSettings, domain_pools
-from slurm_elastic.config.checkpoint import CheckpointSettings, PoolCheckpoint
+from slurm_elastic.config.sections.checkpoint import CheckpointSettings, PoolCheckpoint
 from slurm_elastic.machine.ckptroot import bundle
 from slurm_elastic.model.cluster import Location
 from slurm_elastic.policies.repair.requeue import SETTLING

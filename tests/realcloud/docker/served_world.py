@@ -14,7 +14,7 @@ from .criu_world import PROGRAM, CriuWorld, gone
 from .world import PATIENCE
 
 SERVICE = ("env", "PYTHONPATH=/opt/slurm-elastic", "PYTHONDONTWRITEBYTECODE=1", "/usr/bin/python3",
-           "-P", "-c", "import sys; from slurm_elastic.cli.ckptman import main; sys.exit(main())")  # fmt: skip
+           "-P", "-c", "import sys; from slurm_elastic.cli.services.ckptman import main; sys.exit(main())")  # fmt: skip
 
 SITE_YAML = """\
 cluster: {name: containers, uuid: 0b9d3c1e-7f43-4d5b-9a53-3f6f0e3f4a10}

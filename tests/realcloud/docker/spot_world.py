@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Any
 
 from slurm_elastic.image.imds import ADDRESS
-from slurm_elastic.sandbox.ec2_cloud import MachineView
-from slurm_elastic.sandbox.ec2_events import ACCOUNT, QUEUE
+from slurm_elastic.sandbox.ec2.cloud import MachineView
+from slurm_elastic.sandbox.ec2.events import ACCOUNT, QUEUE
 from slurm_elastic.sandbox.seen import ALIVE
 from slurm_elastic.sandbox.spec import IMAGE
 from slurm_elastic.slurm.hooks.launcher import PROGRAM
@@ -29,7 +29,7 @@ from .served_world import ServedWorld
 from .world import CRIU_CAPS, UID, USER, Host
 
 CKPTMAN = ("/usr/bin/python3", "-P", "-c",
-           "import sys; from slurm_elastic.cli.ckptman import main; sys.exit(main())")  # fmt: skip
+           "import sys; from slurm_elastic.cli.services.ckptman import main; sys.exit(main())")  # fmt: skip
 AGENT = (
     "/usr/bin/python3",
     "-I",

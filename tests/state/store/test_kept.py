@@ -22,7 +22,7 @@ from held import held
 from ledger_cases import T0, instance, spec
 
 from slurm_elastic.base.errors import ConfigError, EndOnlyError, SlurmElasticError
-from slurm_elastic.features.usage_counters import settle
+from slurm_elastic.features.money.usage_counters import settle
 from slurm_elastic.model.causes import Quoted
 from slurm_elastic.model.checkpoint import JobRun
 from slurm_elastic.model.exclusion import COOL_DOWN, Exclusion

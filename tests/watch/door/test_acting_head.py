@@ -14,8 +14,8 @@ from msgspec.structs import replace
 from rich.console import Console
 from status_cases import NOW, busy_ledger, busy_slurm, config
 
-from slurm_elastic.cli import status
-from slurm_elastic.cli.status_tables import render
+from slurm_elastic.cli.operate import status
+from slurm_elastic.cli.operate.status_tables import render
 from slurm_elastic.config import Config, HaSettings
 from slurm_elastic.controller.other_heads import REMEDY
 from slurm_elastic.model.causes import Quoted

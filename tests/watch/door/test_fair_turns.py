@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from slurm_elastic.base.unixsocket import Peer
+from slurm_elastic.base.processes.unixsocket import Peer
 from slurm_elastic.watch.door.fair_turns import FairTurns, WaitingQuestion
 
 

@@ -28,8 +28,8 @@ from status_cases import busy_ledger, busy_slurm, config, config_file
 from slurm_elastic.base.errors import CapacityError
 from slurm_elastic.cli.main import main
 from slurm_elastic.config import Config, HaSettings
-from slurm_elastic.config.policies import Budget, SitePolicies
-from slurm_elastic.features.usage_counters import LAG_S, CallTimes, settle
+from slurm_elastic.config.sections.policies import Budget, SitePolicies
+from slurm_elastic.features.money.usage_counters import LAG_S, CallTimes, settle
 from slurm_elastic.model.checkpoint import Image
 from slurm_elastic.model.cluster import Limits
 from slurm_elastic.model.directive import Departure, Directive, LimitChange, Pause

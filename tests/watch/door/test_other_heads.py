@@ -13,10 +13,10 @@ from cost_cases import YAML
 from rich.console import Console
 
 from slurm_elastic.base.errors import ConfigError
-from slurm_elastic.cli.clusters_table import clusters_table, gather_clusters
 from slurm_elastic.cli.main import main
+from slurm_elastic.cli.operate.clusters_table import clusters_table, gather_clusters
 from slurm_elastic.config import configfile
-from slurm_elastic.config.other_clusters import OtherCluster
+from slurm_elastic.config.sections.other_clusters import OtherCluster
 from slurm_elastic.watch.door import other_heads
 from slurm_elastic.watch.door.other_heads import read_heads
 from slurm_elastic.watch.view import Facts, status_view

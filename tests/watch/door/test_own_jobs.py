@@ -19,13 +19,13 @@ from cost_cases import NOW, T, book, config_file, machine
 from msgspec.structs import replace
 from patience import patience
 
-from slurm_elastic.base import bounded_process
 from slurm_elastic.base.errors import SlurmError
-from slurm_elastic.base.unixsocket import Peer
-from slurm_elastic.cli import mine
+from slurm_elastic.base.processes import bounded_process
+from slurm_elastic.base.processes.unixsocket import Peer
+from slurm_elastic.cli.jobs import mine
 from slurm_elastic.config import Config, configfile
-from slurm_elastic.features import closed_pools
-from slurm_elastic.features.cost_keys import By
+from slurm_elastic.features.growth import closed_pools
+from slurm_elastic.features.money.cost_keys import By
 from slurm_elastic.model.causes import Quoted
 from slurm_elastic.model.directive import Directive, Pause
 from slurm_elastic.model.exclusion import CAPACITY, Exclusion

@@ -11,11 +11,11 @@ from msgspec.structs import replace
 from patience import patience
 from status_cases import NOW, busy_ledger, busy_slurm, config
 
-from slurm_elastic.base import bounded_process
 from slurm_elastic.base.hostlist import expand
-from slurm_elastic.base.unixsocket import Peer
+from slurm_elastic.base.processes import bounded_process
+from slurm_elastic.base.processes.unixsocket import Peer
 from slurm_elastic.config import Config
-from slurm_elastic.config.copying import Traffic
+from slurm_elastic.config.sections.copying import Traffic
 from slurm_elastic.model.cluster import Market
 from slurm_elastic.model.machine_options import MachineOptions
 from slurm_elastic.model.slurm import SlurmJob, SlurmNode

@@ -11,7 +11,7 @@ import msgspec
 import pytest
 from status_cases import NOW, busy_ledger, busy_slurm, config
 
-from slurm_elastic.base.unixsocket import Peer
+from slurm_elastic.base.processes.unixsocket import Peer
 from slurm_elastic.model.slurm import SlurmJob
 from slurm_elastic.watch.door import answers as module
 from slurm_elastic.watch.door.answers import DoorAnswers, Refreshed

@@ -15,7 +15,7 @@ from msgspec.structs import replace
 from patience import patience
 
 from slurm_elastic.base.errors import SlurmError
-from slurm_elastic.base.unixsocket import Peer
+from slurm_elastic.base.processes.unixsocket import Peer
 from slurm_elastic.config import Config, configfile
 from slurm_elastic.model.slurm import SlurmJob
 from slurm_elastic.slurm.client.fake import FakeSlurm

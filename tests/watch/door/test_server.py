@@ -17,8 +17,8 @@ import needs
 import pytest
 
 from slurm_elastic.base.errors import SlurmElasticError
-from slurm_elastic.base.server import LOOKUP_THREADS
-from slurm_elastic.base.unixsocket import Peer
+from slurm_elastic.base.processes.server import LOOKUP_THREADS
+from slurm_elastic.base.processes.unixsocket import Peer
 from slurm_elastic.watch.door.questions import Lane, lane_of, understood
 from slurm_elastic.watch.door.server import Door, DoorLimits, may_hold
 

@@ -25,9 +25,9 @@ from cost_cases import book, config_file
 from patience import patience
 from status_cases import NOW, busy_ledger
 
-from slurm_elastic.base import bounded_process
 from slurm_elastic.base.errors import SlurmElasticError, SlurmError
-from slurm_elastic.base.unixsocket import Peer
+from slurm_elastic.base.processes import bounded_process
+from slurm_elastic.base.processes.unixsocket import Peer
 from slurm_elastic.cli.main import GROUPS
 from slurm_elastic.config import Config, configfile
 from slurm_elastic.model.causes import Quoted
@@ -455,7 +455,14 @@ def test_the_daemon_answers_users_and_its_lock_and_ledger_are_out_of_their_reach
 ) -> None:
     host = Host(open_path)
     host.ledger.close()
-    command = [sys.executable, "-P", "-m", "slurm_elastic.cli.daemon", "--config", str(host.file)]
+    command = [
+        sys.executable,
+        "-P",
+        "-m",
+        "slurm_elastic.cli.services.daemon",
+        "--config",
+        str(host.file),
+    ]
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as daemon:
         try:
             wait_for(lambda: answers_at(host.config.read_socket) or daemon.poll() is not None)
@@ -489,7 +496,14 @@ def test_a_socket_that_cannot_be_made_does_not_stop_the_daemon(open_path: Path) 
     host.ledger.close()
     text = host.file.read_text()
     host.file.write_text(f"{text}users: {{socket: {open_path}/nowhere/read.sock}}\n")
-    command = [sys.executable, "-P", "-m", "slurm_elastic.cli.daemon", "--config", str(host.file)]
+    command = [
+        sys.executable,
+        "-P",
+        "-m",
+        "slurm_elastic.cli.services.daemon",
+        "--config",
+        str(host.file),
+    ]
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as daemon:
         assert daemon.stderr is not None
         for line in daemon.stderr:

@@ -19,8 +19,8 @@ from urllib.parse import urlencode
 
 from patience import patience
 
-from slurm_elastic.cli.page_actions import PageActions
-from slurm_elastic.config.access import PageProxy
+from slurm_elastic.cli.orders.page_actions import PageActions
+from slurm_elastic.config.sections.access import PageProxy
 from slurm_elastic.watch.web.acting import ActRoutes
 from slurm_elastic.watch.web.actions import ActionDesk
 from slurm_elastic.watch.web.documents import Documents

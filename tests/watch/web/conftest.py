@@ -11,7 +11,8 @@ from needs import missing
 from selenium.webdriver import Chrome
 from status_cases import busy_ledger, config_file
 
-from slurm_elastic.cli import departure_orders, save_orders, web
+from slurm_elastic.cli.operate import web
+from slurm_elastic.cli.orders import departure_orders, save_orders
 from slurm_elastic.config.configfile import load
 from slurm_elastic.model.exclusion import BREAKER, Exclusion
 from slurm_elastic.model.slurm import SlurmJob

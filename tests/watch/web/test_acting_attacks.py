@@ -14,7 +14,7 @@ import needs
 import pytest
 from patience import patience
 
-from slurm_elastic.config.access import PageProxy
+from slurm_elastic.config.sections.access import PageProxy
 from slurm_elastic.state.ledger import Ledger
 from slurm_elastic.watch.web import acting, forms
 from slurm_elastic.watch.web.actions import MAX_BODY
@@ -429,7 +429,7 @@ def test_connections_of_a_busy_user_are_closed_first(sock: Path) -> None:
 
 
 def test_at_a_port_the_page_is_read_only_and_says_why(file: Path) -> None:
-    from slurm_elastic.cli.page_actions import PageActions
+    from slurm_elastic.cli.orders.page_actions import PageActions
     from slurm_elastic.watch.web.actions import ActionDesk, Visit
     from slurm_elastic.watch.web.visitors import SocketVisitors, UnknownVisitorError
 

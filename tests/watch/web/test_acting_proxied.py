@@ -21,8 +21,8 @@ import needs
 import pytest
 from patience import patience
 
-from slurm_elastic.cli import web
 from slurm_elastic.cli.arguments import CONFIG_VARIABLE
+from slurm_elastic.cli.operate import web
 from slurm_elastic.state.ledger import Ledger
 from slurm_elastic.watch.web.actions import MAX_BODY
 from tests.watch.web.acting_stage import FORM, SAME_SITE, Answer, Visitor

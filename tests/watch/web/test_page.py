@@ -18,8 +18,10 @@ from status_cases import NOW, busy_ledger, busy_slurm, config, config_file
 
 from slurm_elastic.base.errors import SlurmElasticError
 from slurm_elastic.checkpointers.fake import FakeCheckpointer
-from slurm_elastic.cli import cost, explain, web
+from slurm_elastic.cli.jobs import explain
 from slurm_elastic.cli.machine_readable import as_json
+from slurm_elastic.cli.operate import web
+from slurm_elastic.cli.reports import cost
 from slurm_elastic.model.causes import Quoted
 from slurm_elastic.model.checkpoint import JobRun
 from slurm_elastic.slurm.client.fake import FakeSlurm

@@ -21,7 +21,7 @@ from machine_cases import machine_with
 from PIL import Image
 from selenium.webdriver import Chrome
 
-from slurm_elastic.cli import cost
+from slurm_elastic.cli.reports import cost
 from slurm_elastic.config import configfile
 from slurm_elastic.model.cluster import Market
 from slurm_elastic.model.memory import ChargedRun

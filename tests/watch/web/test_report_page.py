@@ -15,12 +15,13 @@ from patience import patience
 from selenium.webdriver import Chrome
 
 from slurm_elastic.base.errors import SlurmElasticError
-from slurm_elastic.cli import month_jobs, report, web
+from slurm_elastic.cli.operate import web
+from slurm_elastic.cli.reports import month_jobs, report
 from slurm_elastic.config import Config, configfile
-from slurm_elastic.features.books import Costs, read_books, reports
-from slurm_elastic.features.cost_keys import By
-from slurm_elastic.simulate.certainty import Interval
-from slurm_elastic.simulate.month_replay import CurvePoint, Replay
+from slurm_elastic.features.money.books import Costs, read_books, reports
+from slurm_elastic.features.money.cost_keys import By
+from slurm_elastic.simulate.studies.certainty import Interval
+from slurm_elastic.simulate.studies.month_replay import CurvePoint, Replay
 from slurm_elastic.slurm.client.prompt import PromptCli
 from slurm_elastic.state.ledger import Ledger
 from slurm_elastic.watch.web.documents import Documents

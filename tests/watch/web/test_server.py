@@ -25,7 +25,7 @@ from starlette.requests import Request
 from status_cases import busy_ledger, config_file
 
 from slurm_elastic.base.errors import SlurmElasticError
-from slurm_elastic.base.unixsocket import Peer
+from slurm_elastic.base.processes.unixsocket import Peer
 from slurm_elastic.cli.main import main
 from slurm_elastic.watch.web import connection
 from slurm_elastic.watch.web.documents import MAX_DOCUMENTS, Documents, DocumentSource, Query

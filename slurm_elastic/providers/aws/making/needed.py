@@ -16,7 +16,7 @@ from msgspec.structs import replace
 from slurm_elastic.config.grants import Holder
 from slurm_elastic.config.site_place import ANYWHERE, ResourceGroup, SitePlace
 from slurm_elastic.model.site_resources import ACCOUNT, SiteResource, digest_of, site_name
-from slurm_elastic.providers.aws.policy import grant, service_of
+from slurm_elastic.providers.aws.checks.policy import grant, service_of
 from slurm_elastic.providers.aws.settings import AwsCloud
 from slurm_elastic.providers.base.site_rules import GROUP, FirewallRule, rules_of
 

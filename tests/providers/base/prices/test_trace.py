@@ -9,7 +9,7 @@ import pytest
 
 from slurm_elastic.base.errors import ConfigError
 from slurm_elastic.providers.base.prices.trace import PriceTrace, Series, load_trace
-from slurm_elastic.sandbox.ec2_prices import SHIPPED, SpotPrices, shipped
+from slurm_elastic.sandbox.ec2.prices import SHIPPED, SpotPrices, shipped
 
 
 def test_one_offers_file_is_named_after_it(tmp_path: Path) -> None:

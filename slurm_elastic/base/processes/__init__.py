@@ -1,0 +1,1 @@
+"""Threads, processes, sockets and signals."""

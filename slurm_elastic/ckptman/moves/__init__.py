@@ -1,0 +1,1 @@
+"""The moves of jobs, from the first save to the released node."""

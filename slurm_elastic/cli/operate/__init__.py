@@ -1,0 +1,1 @@
+"""Commands that show the cluster as it is."""

@@ -1,0 +1,261 @@
+"""``slurm-elastic plan policy``: find the policies that suit a site's own history."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+
+import msgspec
+from msgspec import Struct
+from rich import box
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from slurm_elastic.base import writing
+from slurm_elastic.base.errors import ConfigError
+from slurm_elastic.base.units import brief
+from slurm_elastic.cli import arguments
+from slurm_elastic.cli.helptext import examples
+from slurm_elastic.cli.operate import history
+from slurm_elastic.cli.operate.console import Output
+from slurm_elastic.cli.planning.simulate_tables import (
+    SCHEDULER,
+    comparison_text,
+    duration,
+    tell_unbought,
+)
+from slurm_elastic.config.document import write
+from slurm_elastic.policies.growth.release import IdleOrder
+from slurm_elastic.policies.policy_text import split
+from slurm_elastic.simulate.engine import simulate
+from slurm_elastic.simulate.outcome import Figures, unserved
+from slurm_elastic.simulate.scenario_config import NAME as CONFIGURED
+from slurm_elastic.simulate.setting import Setting
+from slurm_elastic.simulate.studies.certainty import (
+    MIN_COMPARED_WEEKS,
+    Choice,
+    Comparison,
+    compared,
+)
+from slurm_elastic.simulate.studies.policy_search import first_policies, search
+from slurm_elastic.simulate.studies.search import NEAR, Tried, apart, front, within
+
+WIDE_COLUMNS = 100  # on narrower terminals the table leaves out its last two columns
+SELECTION_NOTE = (
+    "The policy was chosen on this same history, so expect a little less. The ranges are wider "
+    "for that reason: in tests with other public histories, seven in eight such ranges also held "
+    "for as many following weeks."
+)
+"""See ``certainty.WIDTHS``; docs/benchmarks.md has more."""
+COLUMNS: Sequence[tuple[str, Callable[[Figures], str]]] = (
+    ("cost", lambda f: f"${f.cost:,.2f}"),
+    ("mean wait", lambda f: duration(f.mean_wait)),
+    ("p95 wait", lambda f: duration(f.p95_wait)),
+    ("used", lambda f: f"{f.utilisation:.1%}"),
+    ("peak", lambda f: f"{f.peak:,}"),
+)
+
+
+class PolicyPlan(Struct, frozen=True, kw_only=True):
+    """The document of ``--json``.
+
+    ``chosen``: None if no policy keeps the limit. ``beside``: the chosen policy compared with the
+    site's configuration, or None.
+    """
+
+    workload: str
+    tried: tuple[Tried, ...]
+    front: tuple[str, ...]
+    chosen: str | None
+    beside: Comparison | None = None
+    version: int = 1
+
+
+def add(kinds: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    parser = kinds.add_parser(
+        "policy",
+        help="show which policy suits the history",
+        description="Try policies and their parameters on a history, and the site's "
+        "configuration. Print the best trade-offs between cost and mean wait, the best policy "
+        "within a limit, how it compares with the current configuration, and its lines for the "
+        "configuration.",
+        epilog=examples("slurm-elastic plan policy --workload history.swf --max-wait 60"),
+    )
+    history.add_arguments(parser)
+    limit = parser.add_mutually_exclusive_group()
+    limit.add_argument(
+        "--max-wait", type=arguments.seconds, metavar="S",
+        help="choose the cheapest policy with a mean wait of at most S seconds",
+    )  # fmt: skip
+    limit.add_argument(
+        "--budget", type=arguments.amount, metavar="$",
+        help="choose the policy with the shortest mean wait that costs at most this, over the "
+        "whole history",
+    )  # fmt: skip
+    parser.add_argument(
+        "--policies",
+        metavar="POLICIES",
+        help="start with these policies instead of the default ones",
+    )
+    parser.add_argument(
+        "--rounds", type=arguments.count, default=2, metavar="N",
+        help="try N times, each time around the best policies so far (default: 2)",
+    )  # fmt: skip
+    parser.add_argument(
+        "--plot", type=Path, metavar="OUT.html", help="also write cost against wait as a picture"
+    )
+    parser.add_argument("--json", type=Path, metavar="OUT", help="also write all figures as JSON")
+    parser.set_defaults(run=run)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Search and print the result. Exit 1 if no policy keeps the limit."""
+    setting = history.read(args)
+    tried = _searched(setting, args.policies, args.rounds)
+    best = front(tried)
+    chosen = within(tried, args.max_wait, args.budget)
+    configured = next((candidate for candidate in tried if candidate.policy == CONFIGURED), None)
+    is_limited = args.max_wait is not None or args.budget is not None
+    choice = Choice.WITHIN_LIMIT if is_limited else Choice.COMPROMISE
+    comparison = _comparison(setting, chosen, configured, choice)
+    console = Output()
+    tell_unbought({candidate.policy: candidate.figures for candidate in tried}, console)
+    console.print(_table(apart(best, keep=(chosen, configured)), chosen, configured, console.width))
+    console.print(Text(_how(args, len(tried), len(best)), style="dim"))
+    for sentence in _compare(chosen, configured, comparison):
+        console.print(sentence, markup=False, highlight=False)
+    console.print(SCHEDULER, markup=False, highlight=False)
+    _advise(chosen, console, lease=args.billing.lease if args.billing else 1)
+    notes = setting.notes_for(candidate.policy for candidate in tried)
+    for note in (*notes, *(unserved(chosen.policy, chosen.figures) if chosen else ())):
+        print(f"note: {note}", file=sys.stderr)
+    document = PolicyPlan(
+        workload=setting.history.source,
+        tried=tuple(tried),
+        front=tuple(candidate.policy for candidate in best),
+        chosen=chosen.policy if chosen else None,
+        beside=comparison,
+    )
+    if args.json:
+        writing.as_told(
+            args.json, msgspec.json.format(msgspec.json.encode(document), indent=1) + b"\n"
+        )
+    if args.plot:
+        from slurm_elastic.cli.planning.plots import front_page
+
+        writing.as_told(
+            args.plot, front_page(tried, best, chosen, configured, setting.history.source)
+        )
+    return 0 if chosen else 1
+
+
+def _searched(setting: Setting, policies: str | None, rounds: int) -> list[Tried]:
+    """All results of ``search``, with a progress bar. ConfigError if there are none."""
+    names, strict = first_policies(policies), bool(policies)
+    with history.progress(len(setting.jobs) * len(names) * rounds) as advance:
+        tried = list(search(setting, names, rounds, strict=strict, advance=advance))
+    if not tried:
+        raise ConfigError("no policy makes sense here")
+    return tried
+
+
+def _comparison(
+    setting: Setting, chosen: Tried | None, configured: Tried | None, choice: Choice
+) -> Comparison | None:
+    """Compare the two policies. Both are simulated again: the search keeps only figures."""
+    if chosen is None or configured is None or chosen == configured:
+        return None
+    chosen_outcome, configured_outcome = (
+        simulate(setting.jobs, setting.scenario(candidate.policy), setting.history.start)
+        for candidate in (chosen, configured)
+    )
+    return compared(chosen_outcome, configured_outcome, choice)
+
+
+def _compare(
+    chosen: Tried | None, configured: Tried | None, comparison: Comparison | None
+) -> Iterator[str]:
+    """Sentences that compare the chosen policy with the site's configuration."""
+    if chosen is None or configured is None:
+        return
+    if chosen == configured:
+        yield "The current configuration is the best of these."
+    elif comparison is None:
+        yield (
+            f"{chosen.policy} compared with the current configuration: the history has fewer than "
+            f"{MIN_COMPARED_WEEKS} whole weeks with costs. Treat the difference as a guess."
+        )
+    else:
+        yield (
+            f"{chosen.policy} compared with the current configuration: "
+            f"{comparison_text(comparison)}."
+        )
+        yield SELECTION_NOTE
+
+
+def _how(args: argparse.Namespace, tried: int, best: int) -> str:
+    """The text below the table: which policies it shows, and the rule of the choice."""
+    chosen = "the best compromise, by the distance to the lowest cost and the shortest wait"
+    if args.max_wait is not None:
+        chosen = f"the cheapest policy with a mean wait of at most {brief(args.max_wait)}"
+    if args.budget is not None:
+        chosen = f"the policy with the shortest mean wait for at most ${args.budget:,.2f}"
+    return (
+        f"{best} of {tried} policies are best trade-offs between cost and mean wait; policies "
+        f"within {NEAR:.1%} of the one above are left out (--json has all). >: {chosen}. now: the "
+        "current configuration."
+    )
+
+
+def _table(
+    best: Sequence[Tried], chosen: Tried | None, configured: Tried | None, width: int
+) -> Table:
+    columns = COLUMNS if width >= WIDE_COLUMNS else COLUMNS[:-2]
+    rows = best if configured is None or configured in best else (*best, configured)
+    shown = [[show(candidate.figures) for _, show in columns] for candidate in rows]
+    room = _room([[name for name, _ in columns], *shown], width)
+    table = Table(box=box.SIMPLE)
+    table.add_column("")
+    table.add_column("policy", overflow="fold")
+    for name, _ in columns:
+        table.add_column(name, justify="right", no_wrap=True)
+    for candidate, cells in zip(rows, shown, strict=True):
+        mark = ">" if candidate == chosen else "now" if candidate == configured else ""
+        table.add_row(mark, _broken(candidate.policy, room), *cells)
+    return table
+
+
+def _room(cells: Sequence[Sequence[str]], width: int) -> int:
+    """The characters of a line that the other columns leave for a policy's name."""
+    widths = [len("now"), *(max(map(len, column)) for column in zip(*cells, strict=True))]
+    count = len(widths) + 1
+    return width - sum(widths) - 2 * count - (count + 1)  # padding, and the box's own blanks
+
+
+def _broken(policy: str, room: int) -> str:
+    """The name, with a line break between growth and release if it is wider than ``room``."""
+    return policy if len(policy) <= room else policy.replace(")+", ")\n+", 1)
+
+
+def _advise(chosen: Tried | None, console: Console, *, lease: int) -> None:
+    if chosen is None:
+        console.print("no policy keeps this limit on this history")
+        return
+    console.print("for slurm-elastic.yaml:\n")
+    console.print(snippet(chosen.policy, lease=lease), markup=False, highlight=False, end="")
+
+
+def snippet(policy: str, *, lease: int = 1) -> str:
+    """The lines of slurm-elastic.yaml for this policy; ``lease``: billing increment (s)."""
+    if policy == CONFIGURED:
+        return "# no change\n"
+    growth, *terms = split(policy, "+")
+    keys = {"growth": growth}
+    for term in terms:
+        keys["machine_order" if term in tuple(IdleOrder) else "release"] = term
+    if lease > 1:
+        keys["billing_increment"] = "1h" if lease == 3600 else f"{lease}s"
+    return write({"policies": keys})

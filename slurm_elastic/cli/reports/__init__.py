@@ -1,0 +1,1 @@
+"""Commands that print bills and reports of the past."""

@@ -1,0 +1,1 @@
+"""The programs of the services, and how they are started."""

@@ -1,0 +1,1 @@
+"""Commands with which a site is set up and tried."""

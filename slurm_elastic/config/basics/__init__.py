@@ -1,0 +1,1 @@
+"""What all sections share: numbers, names, addresses."""

@@ -1,0 +1,1 @@
+"""Launches: from slurmctld's request to a registered machine."""

@@ -1,0 +1,1 @@
+"""The files of jobs, copied to machines and back (``data: copy``)."""

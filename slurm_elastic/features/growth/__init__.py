@@ -1,0 +1,1 @@
+"""Growth: machines are started for waiting jobs, and ended when nothing needs them."""

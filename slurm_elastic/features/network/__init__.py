@@ -1,0 +1,1 @@
+"""Addresses, tunnels and keys: how a machine becomes reachable and is known."""

@@ -1,0 +1,1 @@
+"""News for the site's people and users."""

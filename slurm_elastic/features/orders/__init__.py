@@ -1,0 +1,1 @@
+"""Orders of operators, and the jobs and machines that they move."""

@@ -1,0 +1,1 @@
+"""The reasons why jobs wait, in their AdminComments."""

@@ -1,0 +1,1 @@
+"""The sandbox's EC2: an emulated API with machines behind it."""

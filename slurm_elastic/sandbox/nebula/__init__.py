@@ -1,0 +1,1 @@
+"""The sandbox's OpenNebula: an emulated API with machines behind it."""

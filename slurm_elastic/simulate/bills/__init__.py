@@ -1,0 +1,1 @@
+"""What machines cost in a simulation."""

@@ -1,0 +1,1 @@
+"""Which waiting job starts next."""

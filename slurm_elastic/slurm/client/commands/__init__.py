@@ -1,0 +1,1 @@
+"""Single commands of Slurm."""

@@ -1,0 +1,1 @@
+"""Findings of `conf check` about a site's own configuration."""
