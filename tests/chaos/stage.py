@@ -129,6 +129,7 @@ class Stage:
         self.wakes = (1.0, 9.0)
         self._armed: dict[str, str] = {}
         self._begun: set[str] = set()
+        self._outdated: set[str] = set()
         environ = SimpleNamespace(get=self._fault_at)
         faults.os = SimpleNamespace(environ=environ)  # type: ignore[assignment]
         faults.signal = SimpleNamespace(  # type: ignore[assignment]
@@ -432,8 +433,22 @@ class Stage:
     def _reconfigure(self, config: Config, programs: tuple[str, ...]) -> None:
         self.config = config
         self._set_times()
-        for owner in self.owners:
-            if owner.startswith(programs) and self.sched.lives(owner) and self.may_start(owner):
+        self._have_restarted(programs)
+
+    def _have_restarted(self, programs: tuple[str, ...]) -> None:
+        """Restart the services for another configuration, those of a head that stands still once it
+        is back.
+        """
+        lives = [o for o in self.owners if o.startswith(programs) and self.sched.lives(o)]
+        self._outdated |= set(lives)
+        self._restart_outdated()
+
+    def _restart_outdated(self) -> None:
+        for owner in self.owners if self._outdated else ():
+            if owner not in self._outdated or not self.may_start(owner):
+                continue
+            self._outdated.discard(owner)
+            if self.sched.lives(owner):
                 self.kill(owner)
                 self.start(owner)
 
@@ -441,10 +456,7 @@ class Stage:
         """All services are restarted with that configuration."""
         self.note("another configuration")
         self.config = config
-        for owner in self.owners:
-            if self.sched.lives(owner) and self.may_start(owner):
-                self.kill(owner)
-                self.start(owner)
+        self._have_restarted((DAEMON, CKPTMAN))
 
     def end_gently(self, owner: str) -> bool:
         """As SIGTERM does. Whether the service is there; of two heads they stand by afterwards."""
@@ -568,6 +580,7 @@ class Stage:
             self.sched.sleep(min(step, end - self.sched.now))
             self.live()
             self.bury_dead()
+            self._restart_outdated()
 
     def bury_dead(self) -> None:
         """Bury the services that died by themselves, at a fault point."""
