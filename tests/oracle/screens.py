@@ -246,7 +246,9 @@ def _why(said: Answers, job: Any, row: Any, explained: Any, *, judges_stuck: boo
     )
     is_shut = bool(pools) and len(shut) == len(pools) and not is_barred
     if waiting.why and not row.stuck and is_shut:
-        lacking = [pool.shut for pool in pools if pool.shut not in row.reason]
+        # One names the offer before the cause, the other one the cloud.
+        causes = [pool.shut.partition(": ")[2] or pool.shut for pool in pools]
+        lacking = [cause for cause in causes if cause not in row.reason]
         if lacking:
             yield f"job {job.id} waits for {lacking} by status, for {row.reason!r} by mine"
     idle = any(pool.states.get("idle") for pool in pools)
