@@ -379,9 +379,7 @@ def test_with_join_ssh_machines_that_boot_are_gone_to_by_ssh(state: Path, tmp_pa
 
 def test_it_listens_to_nobody_but_at_unix_sockets(state: Path) -> None:
     """One connection that drips would keep it from ending, and its machines from starting."""
-    path = config(state)
-    path.write_text(path.read_text() + "metrics: {listen: '127.0.0.1:9341'}\n")  # once it did
-    with serving(path, state) as daemon:
+    with serving(config(state), state) as daemon:
         eventually(lambda: Path(f"{state}.sock").exists())
         assert _sockets(daemon.pid, "unix")
         assert not _sockets(daemon.pid, "tcp") | _sockets(daemon.pid, "tcp6")
