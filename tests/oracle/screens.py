@@ -245,7 +245,7 @@ def _why(said: Answers, job: Any, row: Any, explained: Any, *, judges_stuck: boo
         of.stop and (of.account == job.account or of.user == job.user) for of in said.status.budgets
     )
     is_shut = bool(pools) and len(shut) == len(pools) and not is_barred
-    if waiting.why and not row.stuck and is_shut:
+    if judges_stuck and waiting.why and not row.stuck and is_shut:
         # One names the offer before the cause, the other one the cloud.
         causes = [pool.shut.partition(": ")[2] or pool.shut for pool in pools]
         lacking = [cause for cause in causes if cause not in row.reason]
