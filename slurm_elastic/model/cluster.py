@@ -193,6 +193,8 @@ class NodeRequest(Struct, frozen=True, kw_only=True):
     ``user``. Both contain only the known jobs. ``needs_s``: for so long (s) the machines must stay
     after they have registered, because a job may run so long and cannot be saved. ``job_needs_s``:
     the same for each job whose time limit Slurm has reported, if a reservation ends its machines.
+    ``least_by_node``: by node that a growth policy has started, how many of the machines that were
+    started with it are of use to a job.
     """
 
     id: str
@@ -203,6 +205,7 @@ class NodeRequest(Struct, frozen=True, kw_only=True):
     owners: Mapping[int, Mapping[str, str]] = field(default_factory=dict)
     needs_s: float = 0.0
     job_needs_s: Mapping[int, float] = field(default_factory=dict)
+    least_by_node: Mapping[str, int] = field(default_factory=dict)
 
 
 class Ranked(Struct, frozen=True, kw_only=True):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
 from sqlite3 import Connection
@@ -35,7 +35,7 @@ from slurm_elastic.model.causes import Quoted
 from slurm_elastic.model.causes.composed import GrowthStopped, StoppedPool
 from slurm_elastic.model.causes.growth import GrowthPlanned
 from slurm_elastic.model.changed_jobs import Barred, ChangedJob, JobValues
-from slurm_elastic.model.cluster import Limits, Location, Market
+from slurm_elastic.model.cluster import Limits, Location, Market, NodeRequest
 from slurm_elastic.model.directive import Departure, LimitChange
 from slurm_elastic.model.exclusion import POLICY, Exclusion
 from slurm_elastic.model.job_key import JobKey
@@ -292,6 +292,29 @@ def test_a_job_that_lacks_room_for_all_its_machines_gets_none(
     world.advance(120)
     assert running(world) == [2]
     assert len(world.ledger.machines.live(ended_since=0.0)) == 2
+
+
+def test_a_launch_knows_which_machines_a_policy_started_for_one_job(
+    make: Callable[..., World],
+) -> None:
+    """Slurm does not tell for which job these nodes start."""
+    world = make(growth="on_demand")
+    pool = world.site.pools["burst"]
+
+    def known() -> list[Mapping[str, int]]:
+        request = NodeRequest(id="r", pool=pool, nodes=pool.nodes)
+        (split,) = world.site.extensions.split_requests
+        return [part.least_by_node for part in split(request)]
+
+    world.advance(20)
+    world.hears = False
+    submit(world, 1, count=3, limit=864_000)
+    world.advance(20)
+    assert known() == [dict.fromkeys(pool.nodes, 3)]
+    world.hears = True
+    world.advance(240)
+    assert running(world) == [1]
+    assert known() == [{}]
 
 
 def test_machines_whose_turns_outlast_suspend_time_wait_for_the_last_one(

@@ -124,6 +124,27 @@ def test_machines_ahead_of_need_are_none_of_a_job_without_room() -> None:
     assert choose(8, shares, [0], (), [6], rooms).starts == {"a": 2}
 
 
+def test_starts_tell_the_fewest_machines_that_a_job_can_use() -> None:
+    rooms = [Room("a", 1, 20)]
+    shares = allot([[6, 4]], [rooms])
+    chosen = choose(9, shares, range(2), (), [6, 4], rooms)
+    # One machine of the first job is there.
+    assert (chosen.starts, chosen.least) == ({"a": 9}, {"a": 4})
+
+
+def test_machines_that_no_job_needs_together_are_of_use_alone() -> None:
+    rooms = [Room("a", 0, 20)]
+    shares = allot([[6]], [rooms])
+    assert choose(8, shares, [0], (), [6], rooms).least == {"a": 1}
+
+
+def test_machines_that_start_in_turns_are_of_use_alone() -> None:
+    rooms = [Room("a", 0, 2, 6)]
+    shares = allot([[6]], [rooms])
+    chosen = choose(6, shares, [0], (), [6], rooms)
+    assert (chosen.starts, chosen.least) == ({"a": 2}, {"a": 1})
+
+
 # in a whole look
 
 

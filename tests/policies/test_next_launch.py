@@ -143,3 +143,20 @@ def test_the_last_offer_is_asked_for_a_whole_job_or_for_none() -> None:
     assert decide(jobs, (SPOT,)).least == 2
     assert decide(jobs, (SPOT,), had=("n4",)).least == 1
     assert decide({1: ("n1", "n2", "n3")}, (SPOT,)).least == 3
+
+
+def test_the_last_offer_is_asked_for_all_machines_that_growth_started_for_a_job() -> None:
+    """Slurm tells no job of such nodes."""
+    names = ("n1", "n2", "n3")
+    request = NodeRequest(
+        id="r", pool=POOL, nodes=names, least_by_node={"n1": 3, "n2": 3, "n3": 3}
+    )  # fmt: skip
+
+    def least(request: NodeRequest, offers: tuple[Offer, ...], had: tuple[str, ...] = ()) -> int:
+        return next_launch(request, gangs(names, {}), had, offers, Scope(), 0.0).least
+
+    assert least(request, (SPOT,)) == 3
+    # The first offer gave one machine, and the last one must give the others.
+    assert least(request, (SPOT,), had=("n1",)) == 2
+    assert least(request, (SPOT, ON_DEMAND)) == 1
+    assert least(replace(request, least_by_node={"n1": 3, "n2": 3}), (SPOT,)) == 1

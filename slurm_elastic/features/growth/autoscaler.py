@@ -44,6 +44,7 @@ from slurm_elastic.features.growth.quiet_looks import (
     seconds_to_work,
     state_directory,
 )
+from slurm_elastic.features.growth.started_together import StartedTogether
 from slurm_elastic.features.growth.waste_meter import WasteMeter
 from slurm_elastic.features.money import budget_enforcement, spent_budgets
 from slurm_elastic.model.causes import AnyCause
@@ -91,14 +92,22 @@ MAX_NOTIFIED_JOBS = 100
 
 def join(site: Site) -> Extensions:
     """Join at every site: each may have growth policies."""
-    return Extensions(parts=[("policies", lambda worker: Autoscaler(site, worker))])
+    together = StartedTogether()
+    return Extensions(
+        parts=[("policies", lambda worker: Autoscaler(site, worker, together))],
+        split_requests=[together.complete],
+    )
 
 
 class Autoscaler(Part):
-    """``task``: the periodic task that the daemon runs."""
+    """``task``: the periodic task that the daemon runs. ``together``: gets the machines that start
+    for one job.
+    """
 
-    def __init__(self, site: Site, worker: Executor) -> None:
-        self._site = site
+    def __init__(
+        self, site: Site, worker: Executor, together: StartedTogether | None = None
+    ) -> None:
+        self._site, self._together = site, together or StartedTogether()
         period = site.config.policies.poll_interval
         self.task = SiteTask(
             site, worker, self._look_if_needed, "policies", period=period, pace=PAUSE_PER_DURATION
@@ -147,6 +156,7 @@ class Autoscaler(Part):
             self._covered_jobs = {name: recalled(site, name) for name in site.pools}
         view = observe(site)
         view = replace(view, unhelped=self._guard.look(view))
+        self._together.forget_unless_booting(view.nodes)
         budget_enforcement.enforce(site, view.jobs, view.over)
         spent_budgets.look(site, view)
         groups = [
@@ -280,8 +290,10 @@ class Autoscaler(Part):
         placed = {node for _, plan in dealt for start in plan.starts for node in start.nodes}
         for now, plan in dealt:
             outlook = outlook_of(now, plan)
-            nodes = _chosen(group, plan, {*started_nodes, *placed})
+            chosen = _chosen(group, plan, {*started_nodes, *placed})
+            nodes = [node for _, of_start in chosen for node in of_start]
             started_nodes += nodes
+            self._together.add(chosen)
             # No job waits for warm machines, so no account pays for them.
             self.charge(now, nodes[: growth_stays.count_for_jobs(plan)], payer_of)
             self._guard.bought(nodes, now.queue, view)
@@ -463,19 +475,22 @@ def _may_start_unasked(now: GroupSnapshot) -> bool:
     return not foreign.is_ours(now) or any(pool.rules.min_idle for pool in now.pools)
 
 
-def _chosen(group: PoolGroup, plan: ScalingPlan, unavailable: Set[str]) -> list[str]:
-    """Return the nodes to start: the nodes that the plan names, or the first startable nodes of
-    each pool that are not ``unavailable``.
+def _chosen(
+    group: PoolGroup, plan: ScalingPlan, unavailable: Set[str]
+) -> list[tuple[ScaleUp, Sequence[str]]]:
+    """Return the nodes of each start: the nodes that the plan names, or the first startable nodes
+    of the pool that are not ``unavailable``.
     """
-    nodes: list[str] = []
+    excluded = {*unavailable}
+    chosen: list[tuple[ScaleUp, Sequence[str]]] = []
     for start in plan.starts:
-        if start.nodes:
-            nodes += start.nodes
-            continue
-        excluded = {*unavailable, *nodes}
-        free = [node for node in group.startable[start.pool] if node not in excluded]
-        nodes += free[: start.machines]
-    return nodes
+        nodes: Sequence[str] = start.nodes
+        if not nodes:
+            free = [node for node in group.startable[start.pool] if node not in excluded]
+            nodes = free[: start.machines]
+        excluded.update(nodes)
+        chosen.append((start, nodes))
+    return chosen
 
 
 def outlook_of(now: GroupSnapshot, plan: ScalingPlan) -> AnyCause | None:

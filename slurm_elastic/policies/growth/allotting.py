@@ -58,13 +58,15 @@ class Share(NamedTuple, Generic[P]):
 class Chosen(NamedTuple, Generic[P]):
     """``starts``: the machines to start now, by pool. ``counted``: how many of them the policy
     wanted. ``without_room``: how many machines the multi-node jobs need that have no room.
-    ``places``: of the jobs whose machines start, now or in turns.
+    ``places``: of the jobs whose machines start, now or in turns. ``least``: by pool, the fewest
+    machines of ``starts`` that any job can use.
     """
 
     starts: dict[P, int]
     counted: int
     without_room: int
     places: list[int]
+    least: dict[P, int]
 
 
 def allot(
@@ -138,18 +140,22 @@ def choose(
         left -= share.lack
         started += share.lack - share.later
     chosen = [(place, share) for place in places if (share := shares[place]) is not None]
+    least: dict[P, int] = {}
     for _, share in chosen:
         for pool, count in share.starts:
             counts[pool] = counts.get(pool, 0) + count
+            # A job whose machines start in turns keeps the machines that it gets.
+            least[pool] = min(least.get(pool, count), 1 if share.later else count)
     left -= lacking
     for room in rooms if left > 0 else ():
         count = min(left, room.now, *_allowed(room.pool, bounds, is_now=True))
         if count > 0:
             counts[room.pool] = counts.get(room.pool, 0) + count
+            least[room.pool] = 1
             left, started = left - count, started + count
             room.now, room.total = room.now - count, room.total - count
             _spend(room.pool, count, bounds, is_now=True)
-    return Chosen(counts, started, without_room, [place for place, _ in chosen])
+    return Chosen(counts, started, without_room, [place for place, _ in chosen], least)
 
 
 class _Place(Generic[P]):

@@ -155,13 +155,16 @@ class GroupSnapshot(Struct, frozen=True, kw_only=True):
 
 
 class ScaleUp(NamedTuple):
-    """More machines for a pool on ``nodes`` (empty: any), and why. ``is_warm``: for no job."""
+    """More machines for a pool on ``nodes`` (empty: any), and why. ``is_warm``: for no job.
+    ``least``: fewer of them are of no use to any job.
+    """
 
     pool: str
     machines: int
     reason: str
     nodes: tuple[str, ...] = ()
     is_warm: bool = False
+    least: int = 1
 
 
 class ScaleDown(NamedTuple):
@@ -374,7 +377,7 @@ def _growth(now: GroupSnapshot) -> ScalingPlan:
     chosen = choose(wanted, dealt.shares, dealt.fresh, dealt.sure, dealt.needs, rooms, dealt.bounds)
     reason = str(answer.reason) if answer is not None else _reason_of_sure(dealt)
     starts = tuple(
-        ScaleUp(pool.name, chosen.starts[pool.name], reason)
+        ScaleUp(pool.name, chosen.starts[pool.name], reason, least=chosen.least[pool.name])
         for pool in now.pools
         if pool.name in chosen.starts
     )

@@ -109,12 +109,21 @@ def next_launch(
         # A machine must be known to be on its reservation, so a reservation has no alternative.
         offers=(best.offer, *islice(fitting, choices if best.offer.held is None else 0)),
         # As long as other offers remain, they may give the machines that this one lacks.
-        least=1 if alternatives else _smallest_part(todo, nodes),
+        least=1 if alternatives else _smallest_part(request, todo, nodes),
     )
 
 
-def _smallest_part(todo: Sequence[Gang], nodes: Sequence[str]) -> int:
-    """Return how many of the ``nodes`` the gang with the fewest of them needs."""
+def _smallest_part(request: NodeRequest, todo: Sequence[Gang], nodes: Sequence[str]) -> int:
+    """Return how many of the ``nodes`` the gang with the fewest of them needs. Slurm tells no job
+    of a node that a growth policy has started, but the policy knows how many it has started for a
+    job.
+    """
     names = frozenset(nodes)
-    parts = (sum(node in names for node in gang.nodes) for gang in todo)
-    return min((part for part in parts if part), default=1)
+    needs = (
+        sum(node in names for node in gang.nodes)
+        if gang.job is not None
+        else min(request.least_by_node.get(gang.nodes[0], 1), len(nodes))
+        for gang in todo
+        if not names.isdisjoint(gang.nodes)
+    )
+    return min(needs, default=1)
