@@ -84,7 +84,7 @@ EXPECTED = {
     "slurm": "995546f8c974b0ee",
     "rack first": "ed8819416204b442",
     "leases": "5cb4979378a71d39",
-    "two reservations": "f6a88d8f5dec871b",
+    "two reservations": "9f2404adfb5e2c75",
 }
 
 
