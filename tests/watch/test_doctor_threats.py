@@ -11,6 +11,7 @@ from msgspec.structs import replace
 from status_cases import config
 
 from slurm_elastic.base.errors import SlurmError
+from slurm_elastic.model.causes import Quoted
 from slurm_elastic.model.cluster import Notice, NoticeKind
 from slurm_elastic.model.finding import FindingLevel
 from slurm_elastic.slurm.client.fake import FakeSlurm
@@ -40,7 +41,7 @@ KIND = NoticeKind.INTERRUPTION
 def test_a_machine_that_is_taken_away_is_a_finding(
     tmp_path: Path, step: MigrationStep, level: FindingLevel, found: str
 ) -> None:
-    move = replace(migration_of(7, 1000), step=step, at=None, note="refused")
+    move = replace(migration_of(7, 1000), step=step, at=None, note=Quoted(text="refused"))
     notice = Notice(instance="", node="pub1", kind=KIND, seen=T0, deadline=T0 + 60)
     state = CheckpointState(tmp_path / FILE)
     state.add_notices(RecordedNotice(key="n", notice=notice, source="EventBridge"), now=T0)
