@@ -38,7 +38,10 @@ FOREIGN = {
     "the commands of Slurm": ("base/errors.py",),
     "sbatch --test-only": ("slurm/client/commands/sbatch_test_only.py",),
     "Slurm's parser of slurm.conf": ("slurm/conf/dryrun.py",),
-    "the reasons of Slurm's jobs": ("machine/ckptroot/job_state.py",),
+    "the reasons of Slurm's jobs": (
+        "machine/ckptroot/job_state.py",
+        "slurm/client/fake_timed.py",
+    ),
     "the reasons of Slurm's nodes": ("policies/nodes/out_of_service.py",),
     "our mark in the reasons of Slurm's nodes": ("policies/nodes/node_reasons.py",),
     "the consoles and logs of machines": ("policies/launch/trial.py",),
