@@ -85,6 +85,15 @@ def test_each_job_has_all_its_machines_in_one_cloud_within_all_bounds_or_none(
     assert lacks <= sum(row[2] for row in pools.values())
 
 
+@pytest.mark.parametrize("step", [1, -1])
+def test_a_bound_is_not_charged_for_machines_that_another_bound_forbids(step: int) -> None:
+    rooms = [Room("spot a", 0, 4), Room("spot b", 0, 4), Room("on-demand", 0, 10)]
+    nodes = CommonBound(10, {room.pool: 1.0 for room in rooms})
+    spot = CommonBound(4, {"spot a": 1.0, "spot b": 1.0})
+    whole = Share(starts=(("spot a", 4), ("on-demand", 4)))
+    assert allot([[8]], [rooms], [nodes, spot][::step]) == [whole]
+
+
 @given(places(), st.integers(2, 20))
 def test_a_job_that_fits_a_cloud_is_dealt(
     clouds: list[list[tuple[str, int, int, int]]], need: int

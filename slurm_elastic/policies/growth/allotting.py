@@ -172,15 +172,13 @@ class _Place(Generic[P]):
     def plan(self, lack: int, *, is_now: bool) -> list[int] | None:
         """Return how many machines each pool starts; None if there is no room for all."""
         counts: list[int] = []
-        spent = [0.0] * len(self._bounds)
+        bounds = [CommonBound(b.left, b.costs, is_turn=b.is_turn) for b in self._bounds]
         for room in self._rooms:
-            count = min(lack, room.now if is_now else room.total)
-            for number, bound in enumerate(self._bounds):
-                cost = bound.costs.get(room.pool, 0.0)
-                if cost > 0 and (is_now or not bound.is_turn):
-                    count = min(count, floor((bound.left - spent[number]) / cost + _ROUNDING))
-                    count = max(count, 0)
-                    spent[number] += count * cost
+            most = room.now if is_now else room.total
+            count = max(min(lack, most, *_allowed(room.pool, bounds, is_now=is_now)), 0)
+            # Spend only after all bounds have reduced the count: a bound must not be charged for
+            # machines that another bound forbids.
+            _spend(room.pool, count, bounds, is_now=is_now)
             counts.append(count)
             lack -= count
         return counts if lack <= 0 else None
