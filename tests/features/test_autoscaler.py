@@ -39,7 +39,7 @@ from slurm_elastic.model.cluster import Limits, Location, Market, NodeRequest
 from slurm_elastic.model.directive import Departure, LimitChange
 from slurm_elastic.model.exclusion import POLICY, Exclusion
 from slurm_elastic.model.job_key import JobKey
-from slurm_elastic.model.slurm import SlurmJob, SlurmNode
+from slurm_elastic.model.slurm import Reservation, SlurmJob, SlurmNode
 from slurm_elastic.policies.growth.scaling import GroupSnapshot, PendingJob, ScaleDown, ScalingPlan
 from slurm_elastic.policies.nodes.node_state import Phase, is_drained, phase
 from slurm_elastic.providers.fake.settings import FakeCloud
@@ -719,6 +719,37 @@ def test_warm_machines_are_kept_and_replaced(make: Callable[..., World]) -> None
     world.slurm.finish(1)
     world.advance(120)
     assert len(up(world)) == 1
+
+
+def test_no_warm_machine_is_kept_while_a_maintenance_has_the_pool(
+    make: Callable[..., World],
+) -> None:
+    world = make(pool={"min_idle_machines": 1}, release="idle(seconds=30)")
+    world.slurm.set_suspend_time(86400)
+    world.advance(60)
+    assert up(world) == ["pub1"]
+    maintenance = Reservation(
+        name="upgrade", start=world.now, end=world.now + 1000, flags=frozenset({"MAINT"}),
+        nodes=("pub1", "pub2", "pub3"),
+    )  # fmt: skip
+    world.slurm.reserved = [maintenance]
+    world.advance(120)
+    assert up(world) == []
+    assert bought(world) == ["pub1"]
+    world.slurm.reserved = []
+    world.advance(60)
+    assert len(up(world)) == 1
+
+
+def test_warm_machines_start_outside_a_maintenance(make: Callable[..., World]) -> None:
+    world = make(pool={"min_idle_machines": 1}, release="idle(seconds=30)")
+    maintenance = Reservation(
+        name="upgrade", start=world.now, end=world.now + 1000, nodes=("pub1", "pub2"),
+        flags=frozenset({"MAINT"}),
+    )  # fmt: skip
+    world.slurm.reserved = [maintenance]
+    world.advance(60)
+    assert up(world) == ["pub3"]
 
 
 def test_a_machine_keeps_the_billing_increment_of_its_purchase(

@@ -105,6 +105,10 @@ def observe(site: Site) -> Observation:
             p.name: p.max_nodes for p in apply_directives(site.config, site.ledger, now).pools
         },
         facts=queue_facts(site, jobs, now),
+        # One more command at each look, which other sites do not need.
+        reservations=tuple(site.slurm.reservations())
+        if any(rules.min_idle for rules in site.rules.values())
+        else (),
     )
 
 

@@ -6,6 +6,7 @@ import functools
 from collections.abc import Iterable, Mapping, Sequence, Set
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from slurm_elastic.base.age import known_age_s
 from slurm_elastic.base.hostlist import compress
@@ -18,6 +19,7 @@ from slurm_elastic.model.slurm import Reservation, SlurmJob, SlurmNode
 from slurm_elastic.policies.growth.capacity import OwnGrowth, SemiElastic
 from slurm_elastic.policies.growth.release import Flagged
 from slurm_elastic.policies.growth.scaling import IdleInstance, PoolSnapshot
+from slurm_elastic.policies.growth.usable import in_maintenance
 from slurm_elastic.policies.money.account_budgets import Overdrawn
 from slurm_elastic.policies.nodes.node_state import Phase, is_busy, is_down, is_drained, phase
 from slurm_elastic.state.ledger import Machine
@@ -64,7 +66,7 @@ class Observation(Struct, frozen=True, kw_only=True):
     no new machine of a public cloud. ``pool_nodes``: the present ``max_nodes`` by pool. ``facts``:
     further restrictions. ``stopped``: nodes that have a stopped machine. ``unhelped``: jobs that
     growth does not count. ``machines_by_host``: how many machines each host (cloud and zone) has,
-    if the cloud's zones are hosts.
+    if the cloud's zones are hosts. ``reservations``: those of Slurm, if pools keep warm machines.
     """
 
     at: int
@@ -81,6 +83,7 @@ class Observation(Struct, frozen=True, kw_only=True):
     facts: QueueFacts = QueueFacts()
     unhelped: frozenset[int] = frozenset()
     machines_by_host: Mapping[tuple[str, str], int] = {}
+    reservations: tuple[Reservation, ...] = ()
 
 
 class PoolNodes:
@@ -91,6 +94,12 @@ class PoolNodes:
 
     def __init__(self, site: Site, view: Observation, pool: Pool) -> None:
         self.pool, self._view, self._rules = pool, view, site.rules[pool.name]
+        boots_until = view.at + self._rules.boot
+        maintained = in_maintenance(view.reservations, view.at, boots_until)
+        usable_count = sum(name not in maintained for name in pool.nodes)
+        # No job starts on a node in maintenance, so a warm machine would wait there for nothing.
+        if usable_count < self._rules.min_idle:
+            self._rules = replace(self._rules, min_idle=usable_count)
         self.off: list[str] = []
         self.unheld: list[str] = []
         self.held: dict[str, AnyCause] = {}
@@ -105,7 +114,7 @@ class PoolNodes:
             if name in view.nodes:
                 self._sort(view.nodes[name])
         # A stopped machine starts sooner than a fresh one, and costs its disk until it starts.
-        self.off.sort(key=lambda name: name not in view.stopped)
+        self.off.sort(key=lambda name: (name in maintained, name not in view.stopped))
 
     def now(self, running: Sequence[SlurmJob], *, named: bool = False) -> PoolSnapshot:
         """The pool's snapshot for the policies. ``named``: include the names of the nodes that may

@@ -20,6 +20,14 @@ def is_within(row: Reservation, begin: float, end: float) -> bool:
     return not row.is_partial and row.start < end and row.end > begin
 
 
+def in_maintenance(reservations: Iterable[Reservation], begin: float, end: float) -> frozenset[str]:
+    """Return the nodes that a maintenance keeps at any moment between ``begin`` and ``end``."""
+    kept = (
+        row.nodes for row in reservations if "MAINT" in row.flags and is_within(row, begin, end)
+    )
+    return frozenset().union(*kept)
+
+
 def avoided_nodes(
     job: SlurmJob, excluded: Iterable[str], reservations: Iterable[Reservation]
 ) -> frozenset[str]:
