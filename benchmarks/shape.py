@@ -5,7 +5,8 @@ the services' own code over the shipped Slurm, cloud and checkpoint method in me
 the tests); how much of it is in these shipped fakes is told beside. Each is counted with all
 optional features off, which the goals are for, and with all on that need no other program.
 Comprehensions and lambdas count as part of the function that they are in. Quiet rounds are also
-counted with one, three and seven clouds, which Slurm and the journal should not notice.
+counted with one, three and seven clouds, which Slurm and the journal should not notice. For each
+program, the modules of the package that it has loaded before it begins to work are counted.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import ast
 import contextlib
 import importlib
 import sqlite3
+import subprocess
 import sys
 import threading
 from collections import Counter, defaultdict
@@ -40,6 +42,27 @@ CLOUDS = (1, 3, 7)
 LONG = 450
 """Lines of a module, at most."""
 SERVICES = ("controller", "ckptman")
+LOADED = 80
+"""Modules that a program which runs as root, or when slurm-elasticd does not, loads at most."""
+PROGRAMS = {
+    "slurm-elasticd": "cli.services.daemon",
+    "slurm-elastic-ckptman": "cli.services.ckptman",
+    "slurm-elastic": "cli.main",
+}
+SMALL_PROGRAMS = {
+    "slurm-elastic-watchdog": "cli.services.watchdog",
+    "slurm-elastic-local": "cli.services.local_agent",
+    "slurm-elastic-hub": "cli.services.hub",
+    "slurm-elastic-copier": "cli.services.copier",
+    "the work of slurm-elastic-local": "machine.local.agent",
+    "the work of slurm-elastic-hub": "machine.hub.service",
+    "the work of slurm-elastic-copier": "machine.jobfiles.copier",
+    "an end of a copy": "machine.jobfiles.run",
+    "the root part of checkpoints": "machine.ckptroot.main",
+}
+"""Programs that load at most ``LOADED`` modules. The work of a service is what it does with the
+settings that its program has read from the configuration.
+"""
 FAKES = ("providers/fake/", "checkpointers/fake", "slurm/client/fake", "testing/")
 """Files that stand for Slurm, a cloud and a checkpoint method."""
 _SQL = {"execute", "executemany", "executescript"}
@@ -54,7 +77,8 @@ def main(arguments: Sequence[str]) -> Report:
             print(line)
     rows = [row for case, serve in CASES.items() for row in way_rows(case, serve())]
     rows += [row for case, serve in CASES.items() for row in features_rows(case, serve(on=True))]
-    return report("shape", [*rows, *cloud_rows(), *line_rows(), *module_rows(modules())])
+    return report("shape", [*rows, *cloud_rows(), *line_rows(), *module_rows(modules()),
+                             *loaded_rows()])  # fmt: skip
 
 
 # the ways
@@ -410,3 +434,23 @@ def calling(found: Mapping[str, Module], method: str) -> list[str]:
         name for name, module in found.items()
         if method in module.called and method not in module.defined
     ]  # fmt: skip
+
+
+# the programs
+
+
+def loaded_rows() -> list[Row]:
+    return [
+        *(noted(f"loaded by {name}", len(loaded(module)), "modules")
+          for name, module in PROGRAMS.items()),
+        *(bounded(f"loaded by {name}", len(loaded(module)), LOADED, "modules")
+          for name, module in SMALL_PROGRAMS.items()),
+    ]  # fmt: skip
+
+
+def loaded(module: str) -> frozenset[str]:
+    """The modules of the package that a fresh Python has after the import of this one."""
+    code = f"import sys, slurm_elastic.{module}; print(*sys.modules)"
+    command = [sys.executable, "-c", code]
+    done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
+    return frozenset(n for n in done.stdout.split() if n.partition(".")[0] == PACKAGE.name)

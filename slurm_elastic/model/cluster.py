@@ -13,9 +13,7 @@ from functools import cached_property
 from msgspec import Struct, field
 
 from slurm_elastic.base.billing import billed_dollars, paid_seconds
-from slurm_elastic.base.units import money
 from slurm_elastic.model.boot_image import ImageChoice, Replacement
-from slurm_elastic.model.causes import AnyCause
 from slurm_elastic.model.machine_options import NO_OPTIONS, MachineOptions
 from slurm_elastic.model.max_price import MaxPrice
 from slurm_elastic.model.reserved import Held
@@ -206,59 +204,6 @@ class NodeRequest(Struct, frozen=True, kw_only=True):
     needs_s: float = 0.0
     job_needs_s: Mapping[int, float] = field(default_factory=dict)
     least_by_node: Mapping[str, int] = field(default_factory=dict)
-
-
-class Ranked(Struct, frozen=True, kw_only=True):
-    """An offer that can serve up to ``room`` nodes of a request. ``bound``: the limit that prevents
-    more, None if there is room for all nodes.
-    """
-
-    offer: Offer
-    room: int
-    bound: AnyCause | None = None
-
-    @property
-    def reason(self) -> str:
-        """Why the offer has this rank, for people."""
-        text = f"{self.offer.location}, {self.offer.market}, {money(self.offer.price)}/h"
-        separator = ", " if self.offer.interruption_rate or self._payment else "; "
-        return separator.join((text, self.notes)) if self.notes else text
-
-    @property
-    def notes(self) -> str:
-        """The part of the reason that the offer's own columns in a table do not show."""
-        rate = self.offer.interruption_rate
-        rate_text = f"taken {rate:g} times an hour" if rate else ""
-        bound = f"room is bounded: {self.bound}" if self.bound else ""
-        return "; ".join(filter(None, (self._payment, rate_text, bound)))
-
-    @property
-    def _payment(self) -> str:
-        """The part of a reservation's price by which the ranking goes, if it is not the whole."""
-        added = self.offer.marginal_price
-        if added >= self.offer.price:
-            return ""
-        return f"{money(added)}/h of it is not paid yet" if added else "paid already"
-
-
-class Rejected(Struct, frozen=True, kw_only=True):
-    """An offer that cannot serve a request now, and why."""
-
-    offer: Offer
-    cause: AnyCause
-
-    @property
-    def reason(self) -> str:
-        """The cause for people."""
-        return str(self.cause)
-
-
-class Placement(Struct, frozen=True, kw_only=True):
-    """The answer of the ranking: offers best first, and the rejected ones with reasons."""
-
-    request: NodeRequest
-    ranked: tuple[Ranked, ...]
-    rejected: tuple[Rejected, ...]
 
 
 class Limits(Struct, frozen=True, kw_only=True):

@@ -16,8 +16,9 @@ from math import ceil, floor
 from msgspec.structs import replace
 
 from slurm_elastic.model.causes import Quoted
-from slurm_elastic.model.cluster import Limits, Market, NodeRequest, Offer, Placement, Pool, Usage
+from slurm_elastic.model.cluster import Limits, Market, NodeRequest, Offer, Pool, Usage
 from slurm_elastic.model.exclusion import Exclusion
+from slurm_elastic.model.placement import Placement
 from slurm_elastic.model.reserved import Held
 from slurm_elastic.policies.growth.purchase_rooms import PurchaseRoom, purchase_room
 from slurm_elastic.policies.launch.exclusions import (

@@ -15,6 +15,8 @@ from slurm_elastic.state.ledger.schema import LEDGER
 from slurm_elastic.state.store.disk import Disk
 from slurm_elastic.state.store.journal import Fact
 
+ROOMS_OF_THE_DAEMON = ("slurm_elastic.config", "slurm_elastic.model.causes")
+
 
 def test_all_ways_are_served_and_counted():
     for case, serve in shape.CASES.items():
@@ -108,3 +110,16 @@ def test_importers_and_callers_of_modules(package):
     assert rows["modules with one importer"] == 2, "units and controller.a; model has two"
     assert rows["modules that update nodes"] == 1
     assert rows["modules that change requeue"] == 0
+
+
+@pytest.mark.parametrize(
+    "module",
+    ["machine.local.agent", "machine.jobfiles.copier", "machine.jobfiles.run",
+     "machine.ckptroot.main"],
+)  # fmt: skip
+def test_a_program_of_root_loads_little(module):
+    assert module in shape.SMALL_PROGRAMS.values()
+    found = shape.loaded(module)
+    assert f"slurm_elastic.{module}" in found
+    assert len(found) <= shape.LOADED
+    assert not any(name.startswith(ROOMS_OF_THE_DAEMON) for name in found)

@@ -20,17 +20,10 @@ from slurm_elastic.controller.launching.launch_decisions import Refusals, record
 from slurm_elastic.controller.snapshot import build_terms, take_snapshot
 from slurm_elastic.model.causes import Quoted
 from slurm_elastic.model.causes.pool_failures import BootsFailed
-from slurm_elastic.model.cluster import (
-    Instance,
-    Market,
-    NodeRequest,
-    Offer,
-    Placement,
-    Ranked,
-    Rejected,
-)
+from slurm_elastic.model.cluster import Instance, Market, NodeRequest, Offer
 from slurm_elastic.model.exclusion import DOUBT, Exclusion
 from slurm_elastic.model.memory import generation_order, generation_time
+from slurm_elastic.model.placement import Placement, Ranked, Rejected
 from slurm_elastic.policies.launch.gang import request_for
 from slurm_elastic.policies.repair.inventory import InventoryReport
 from slurm_elastic.state.ledger import Decision

@@ -16,7 +16,8 @@ from slurm_elastic.base.hostlist import compress
 from slurm_elastic.controller.context import Site
 from slurm_elastic.model.causes import AnyCause
 from slurm_elastic.model.causes.purchases import BestOffer
-from slurm_elastic.model.cluster import LaunchSpec, NodeRequest, Placement
+from slurm_elastic.model.cluster import LaunchSpec, NodeRequest
+from slurm_elastic.model.placement import Placement
 from slurm_elastic.policies.launch.grouping import braces, grouped, no_offer_serves
 from slurm_elastic.state.audit_trail import job_subject
 

@@ -13,7 +13,8 @@ from math import inf
 from msgspec import Struct
 
 from slurm_elastic.model.causes import AnyCause
-from slurm_elastic.model.cluster import Limits, Market, NodeRequest, Offer, Ranked
+from slurm_elastic.model.cluster import Limits, Market, NodeRequest, Offer
+from slurm_elastic.model.placement import Ranked
 from slurm_elastic.policies.growth.scaling import SharedRoom
 from slurm_elastic.policies.launch.ranking import DEFAULT_KEYS, Scope, serving, shortfall
 

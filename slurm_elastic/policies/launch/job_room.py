@@ -15,7 +15,8 @@ from msgspec.structs import replace
 
 from slurm_elastic.model.causes import AnyCause
 from slurm_elastic.model.causes.refusals import NoOffers
-from slurm_elastic.model.cluster import NodeRequest, Offer, Pool, Ranked
+from slurm_elastic.model.cluster import NodeRequest, Offer, Pool
+from slurm_elastic.model.placement import Ranked
 from slurm_elastic.policies.launch.gang import Gang, part_of, select
 from slurm_elastic.policies.launch.ranking import DEFAULT_KEYS, Scope, counted, serving, shortfall
 

@@ -17,7 +17,8 @@ from itertools import islice
 from msgspec import Struct
 
 from slurm_elastic.model.causes.limits import BootCap, StartsLimited
-from slurm_elastic.model.cluster import NodeRequest, Offer, Placement
+from slurm_elastic.model.cluster import NodeRequest, Offer
+from slurm_elastic.model.placement import Placement
 from slurm_elastic.policies.launch.boots import turn
 from slurm_elastic.policies.launch.gang import Gang, part_of, select
 from slurm_elastic.policies.launch.ranking import DEFAULT_KEYS, Scope, rank, serving

@@ -19,7 +19,8 @@ from slurm_elastic.base.billing import HOUR_S, paid_seconds
 from slurm_elastic.model.causes import AnyCause
 from slurm_elastic.model.causes.misfits import Misfit
 from slurm_elastic.model.causes.refusals import NoOffers
-from slurm_elastic.model.cluster import Location, Market, NodeRequest, Offer, Placement
+from slurm_elastic.model.cluster import Location, Market, NodeRequest, Offer
+from slurm_elastic.model.placement import Placement
 from slurm_elastic.policies.launch.job_data import NO_DATA, JobData
 from slurm_elastic.policies.launch.ranking import (
     KEYS,

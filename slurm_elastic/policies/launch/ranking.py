@@ -28,19 +28,9 @@ from slurm_elastic.model.causes.misfits import (
     ZoneNotUsed,
 )
 from slurm_elastic.model.causes.refusals import NoOffers
-from slurm_elastic.model.cluster import (
-    Limits,
-    Location,
-    Market,
-    NodeRequest,
-    Offer,
-    Placement,
-    Pool,
-    Ranked,
-    Rejected,
-    Usage,
-)
+from slurm_elastic.model.cluster import Limits, Location, Market, NodeRequest, Offer, Pool, Usage
 from slurm_elastic.model.exclusion import Exclusion
+from slurm_elastic.model.placement import Placement, Ranked, Rejected
 from slurm_elastic.policies.launch import reservations
 from slurm_elastic.policies.launch.exclusions import Excluded
 from slurm_elastic.policies.launch.ranking_keys import KeyTable
