@@ -10,7 +10,7 @@ from slurm_elastic.config import Config
 from slurm_elastic.config.clouds import CloudSettings
 from slurm_elastic.config.sections.joining import HEAD, Mount, Network
 from slurm_elastic.config.tunnel import uses
-from slurm_elastic.policies.repair.peers import head_address
+from slurm_elastic.policies.repair.tunnel_addresses import head_address
 
 OPTIONS = ("hard", "timeo=150", "nosuid", "nodev", "_netdev")
 """Options of each mount. ``hard``: while the server is away, writes wait and lose nothing.

@@ -8,7 +8,7 @@ from slurm_elastic.base.hostlist import compress, expand
 from slurm_elastic.config import Config
 from slurm_elastic.config.clouds import CloudSettings
 from slurm_elastic.config.sections.joining import Enrol, Network
-from slurm_elastic.policies.repair.peers import addresses_of
+from slurm_elastic.policies.repair.tunnel_addresses import addresses_of
 
 
 def clouds_with_tunnel(config: Config) -> frozenset[str]:

@@ -114,7 +114,7 @@ def test_importers_and_callers_of_modules(package):
 
 @pytest.mark.parametrize(
     "module",
-    ["machine.local.agent", "machine.jobfiles.copier", "machine.jobfiles.run",
+    ["machine.local.agent", "machine.hub.service", "machine.jobfiles.copier", "machine.jobfiles.run",
      "machine.ckptroot.main"],
 )  # fmt: skip
 def test_a_program_of_root_loads_little(module):

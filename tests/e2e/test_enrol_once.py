@@ -18,7 +18,7 @@ from needs import not_installed
 
 from slurm_elastic.config import configfile
 from slurm_elastic.config.tunnel import node_addresses
-from slurm_elastic.policies.repair.peers import ENROL_PORT
+from slurm_elastic.policies.repair.tunnel_addresses import ENROL_PORT
 from slurm_elastic.sandbox.cluster import Sandbox
 from tests import netns
 from tests.e2e.lab_site import PATIENCE, SLURMCTLD, Site, no_sshd, public_key, site_on

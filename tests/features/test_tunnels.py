@@ -48,8 +48,8 @@ from slurm_elastic.machine.programs.tunnel import enrolment_key
 from slurm_elastic.model.causes import Quoted
 from slurm_elastic.model.cluster import Instance, InstanceState, Location, Market, Offer
 from slurm_elastic.model.memory import Tunnel
-from slurm_elastic.policies.repair.peers import TunnelPeer
-from slurm_elastic.policies.repair.peers import enrolment_key as machine_key
+from slurm_elastic.policies.repair.tunnel_addresses import TunnelPeer
+from slurm_elastic.policies.repair.tunnel_addresses import enrolment_key as machine_key
 from slurm_elastic.providers.aws.settings import AwsCloud
 from slurm_elastic.providers.fake.provider import FakeProvider
 from slurm_elastic.slurm.client.fake import FakeSlurm

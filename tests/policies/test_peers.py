@@ -15,15 +15,12 @@ from slurm_elastic.base.hostlist import compress, expand
 from slurm_elastic.machine.programs.tunnel import own_address
 from slurm_elastic.model.cluster import Instance, InstanceState, Market
 from slurm_elastic.model.memory import Machine, Tunnel
-from slurm_elastic.policies.repair.peers import (
-    Enrolling,
+from slurm_elastic.policies.repair.peers import Enrolling, admission, may_enrol_once, newest
+from slurm_elastic.policies.repair.tunnel_addresses import (
     TunnelPeer,
     addresses_of,
-    admission,
     blocks,
     head_address,
-    may_enrol_once,
-    newest,
     room_for,
 )
 

@@ -10,7 +10,7 @@ from slurm_elastic.config.document import KeyPath, shown
 from slurm_elastic.config.partial import Draft
 from slurm_elastic.config.sections.joining import Enrol, Join, Network
 from slurm_elastic.config.tunnel import uses
-from slurm_elastic.policies.repair.peers import room_for
+from slurm_elastic.policies.repair.tunnel_addresses import room_for
 
 AT: KeyPath = ("join", "network")
 _ENDPOINT = re.compile(r"(?P<host>[A-Za-z0-9]([A-Za-z0-9.-]*[A-Za-z0-9])?):(?P<port>[1-9]\d{0,4})")

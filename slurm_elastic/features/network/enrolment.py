@@ -23,7 +23,7 @@ from slurm_elastic.base.processes.bounded import Exceeded
 from slurm_elastic.base.processes.server import Server, ServerBounds, ServerClient
 from slurm_elastic.base.report_once import ReportOnce
 from slurm_elastic.machine.hub.link import run
-from slurm_elastic.policies.repair.peers import ENROL_PORT, enrolment_key, is_public_key
+from slurm_elastic.policies.repair.tunnel_addresses import ENROL_PORT, enrolment_key, is_public_key
 
 log = logging.getLogger(__name__)
 

@@ -8,7 +8,7 @@ from collections.abc import Container
 from pathlib import Path
 
 from slurm_elastic.model.cluster import Instance
-from slurm_elastic.policies.repair.peers import is_public_key
+from slurm_elastic.policies.repair.tunnel_addresses import is_public_key
 
 CONSOLE_READ = 1 << 18
 """We search so many characters at the end of a console. Clouds keep fewer."""

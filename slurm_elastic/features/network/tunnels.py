@@ -46,13 +46,11 @@ from slurm_elastic.model.protocols import Console
 from slurm_elastic.policies.repair.peers import (
     Admission,
     Enrolling,
-    TunnelPeer,
     admission,
-    endpoint_of,
-    head_address,
     may_enrol_once,
     newest,
 )
+from slurm_elastic.policies.repair.tunnel_addresses import TunnelPeer, endpoint_of, head_address
 from slurm_elastic.state.ledger import Health, LedgerState, Machine
 
 log = logging.getLogger(__name__)

@@ -11,11 +11,14 @@ import subprocess
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from ipaddress import IPv4Network
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from slurm_elastic.base import writing
-from slurm_elastic.config.sections.joining import Network
 from slurm_elastic.machine.hub.wire import HubError, PeerSeen
-from slurm_elastic.policies.repair.peers import TunnelPeer, head_address
+from slurm_elastic.policies.repair.tunnel_addresses import TunnelPeer, head_address
+
+if TYPE_CHECKING:  # as in ``service``
+    from slurm_elastic.config.sections.joining import Network
 
 KEEPALIVE_S = 10
 """Between two packets to a machine that the head calls. They keep the way through NAT and firewalls

@@ -9,9 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from ipaddress import ip_network
+from typing import TYPE_CHECKING
 
-from slurm_elastic.config.sections.joining import Network
-from slurm_elastic.policies.repair.peers import ENROL_PORT, TunnelPeer, head_address
+from slurm_elastic.policies.repair.tunnel_addresses import ENROL_PORT, TunnelPeer, head_address
+
+if TYPE_CHECKING:  # as in ``service``
+    from slurm_elastic.config.sections.joining import Network
 
 TABLE = "slurm_elastic_hub"
 

@@ -16,7 +16,7 @@ from ipaddress import IPv4Address, IPv4Network
 from pathlib import Path
 from threading import Lock
 from time import monotonic, sleep
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 import msgspec
 from msgspec.structs import replace
@@ -25,17 +25,19 @@ from slurm_elastic.base import writing
 from slurm_elastic.base.errors import SlurmElasticError
 from slurm_elastic.base.guards import Guarded, GuardedBy
 from slurm_elastic.base.report_once import ReportOnce
-from slurm_elastic.config.sections.joining import Network
 from slurm_elastic.machine.hub.link import Link, make_key, run
 from slurm_elastic.machine.hub.ports import slurm_ports
 from slurm_elastic.machine.hub.rules import table
 from slurm_elastic.machine.hub.wire import Apply, HubAnswer, HubError, Message
-from slurm_elastic.policies.repair.peers import (
+from slurm_elastic.policies.repair.tunnel_addresses import (
     TunnelPeer,
     endpoint_of,
     head_address,
     is_public_key,
 )
+
+if TYPE_CHECKING:  # root's program gets these settings, and loads no configuration
+    from slurm_elastic.config.sections.joining import Network
 
 log = logging.getLogger(__name__)
 

@@ -13,7 +13,7 @@ from msgspec import Struct
 
 from slurm_elastic.base.errors import SlurmElasticError
 from slurm_elastic.base.processes.bounded import ReadBudget, exchange
-from slurm_elastic.policies.repair.peers import TunnelPeer
+from slurm_elastic.policies.repair.tunnel_addresses import TunnelPeer
 
 MAX_ANSWER_BYTES = 16 << 20
 """A peer takes a few hundred bytes."""

@@ -23,7 +23,7 @@ from slurm_elastic.config.sections.joining import CloudInit, Network
 from slurm_elastic.config.tunnel import clouds_with_tunnel, node_addresses, nodes_by_pool
 from slurm_elastic.machine.hub.ports import with_port
 from slurm_elastic.model.cluster import LaunchSpec
-from slurm_elastic.policies.repair.peers import ENROL_PORT, enrolment_key, head_address
+from slurm_elastic.policies.repair.tunnel_addresses import ENROL_PORT, enrolment_key, head_address
 from slurm_elastic.providers.base import shortened
 from slurm_elastic.providers.base.user_data import KINDS, read_part
 from slurm_elastic.slurm.client import siteconf

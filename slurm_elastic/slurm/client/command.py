@@ -12,10 +12,13 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
+from typing import TYPE_CHECKING
 
 from slurm_elastic.base.errors import SlurmError
 from slurm_elastic.base.units import brief
-from slurm_elastic.config import SlurmSettings
+
+if TYPE_CHECKING:  # as in ``release``
+    from slurm_elastic.config import SlurmSettings
 
 _READ_SIZE = 1 << 18
 _MAX_ERROR_BYTES = 1 << 20  # of a command's standard error

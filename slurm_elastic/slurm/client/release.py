@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from slurm_elastic.base.errors import ConfigError, SlurmError
-from slurm_elastic.config import SlurmSettings
 from slurm_elastic.slurm.client import answers
 from slurm_elastic.slurm.client.command import output
+
+if TYPE_CHECKING:  # the hub, which runs as root, reads slurm.conf without the configuration
+    from slurm_elastic.config import SlurmSettings
 
 
 def release_of(settings: SlurmSettings) -> tuple[int, int]:
@@ -23,6 +26,8 @@ def release_of(settings: SlurmSettings) -> tuple[int, int]:
 @functools.cache
 def installed_release() -> tuple[int, int]:
     """The release of the Slurm in the directories of a distribution's package."""
+    from slurm_elastic.config import SlurmSettings
+
     return release_of(SlurmSettings())
 
 

@@ -8,7 +8,7 @@ from slurm_elastic.cli.orders import key, key_machines
 from slurm_elastic.features.network import key_rotation, tunnel_keys
 from slurm_elastic.features.network.tunnels import TunnelsPart
 from slurm_elastic.machine.hub.link import Link
-from slurm_elastic.policies.repair import peers
+from slurm_elastic.policies.repair import tunnel_addresses
 from slurm_elastic.providers.base.hosts import host_rows, switched
 from slurm_elastic.providers.base.hosts.host_rows import Removals
 from slurm_elastic.providers.base.hosts.host_times import HostTimes
@@ -57,7 +57,10 @@ def nobody_asks_who_could_not_be_taken_back(_stage: Any) -> None:
 @found_by("tests/features/test_tunnels.py::test_a_key_that_wg_refuses_is_not_read_from_a_console")
 def a_key_that_wg_refuses_is_a_key(_stage: Any) -> None:
     """It keeps every new machine of all clouds out."""
-    rewrite(peers.is_public_key, ("and base64.b64encode(key_bytes).decode() == text", "and True"))
+    rewrite(
+        tunnel_addresses.is_public_key,
+        ("and base64.b64encode(key_bytes).decode() == text", "and True"),
+    )
 
 
 @found_by(

@@ -13,7 +13,7 @@ from slurm_elastic.machine.hub import link, service
 from slurm_elastic.machine.hub.link import EXPIRED_S, KEEPALIVE_S, SILENT_S, Link
 from slurm_elastic.machine.hub.service import Hub, admissible_peers
 from slurm_elastic.machine.hub.wire import Apply, HubAnswer, HubError
-from slurm_elastic.policies.repair.peers import TunnelPeer, endpoint_of
+from slurm_elastic.policies.repair.tunnel_addresses import TunnelPeer, endpoint_of
 
 KEY, OTHER = (base64.b64encode(bytes([n]) * 32).decode() for n in (1, 2))
 CALLED = TunnelPeer(address="10.99.0.9", key=KEY, endpoint="192.0.2.9:4500")

@@ -21,7 +21,7 @@ import msgspec
 from slurm_elastic.config.sections.joining import Network
 from slurm_elastic.machine.hub.service import Hub
 from slurm_elastic.machine.hub.wire import Apply, HubAnswer, Show
-from slurm_elastic.policies.repair.peers import TunnelPeer
+from slurm_elastic.policies.repair.tunnel_addresses import TunnelPeer
 
 place, peers = sys.argv[1], json.loads(sys.argv[2])
 hub = Hub(Network(endpoint="h:51820", socket=f"{place}/hub.sock",

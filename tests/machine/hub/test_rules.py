@@ -15,7 +15,7 @@ from slurm_elastic.machine.hub.link import seen_peers
 from slurm_elastic.machine.hub.ports import slurm_ports
 from slurm_elastic.machine.hub.rules import table
 from slurm_elastic.machine.hub.service import admissible_peers
-from slurm_elastic.policies.repair.peers import TunnelPeer
+from slurm_elastic.policies.repair.tunnel_addresses import TunnelPeer
 from tests import netns
 
 SLURM = ("6817", "32768-60999")

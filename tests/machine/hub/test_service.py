@@ -15,7 +15,7 @@ from slurm_elastic.config.sections.joining import Firewall, Network, NetworkKind
 from slurm_elastic.machine.hub import link, service
 from slurm_elastic.machine.hub.service import PEERS, Hub
 from slurm_elastic.machine.hub.wire import Apply, HubAnswer, HubError, PeerSeen, Show
-from slurm_elastic.policies.repair.peers import TunnelPeer
+from slurm_elastic.policies.repair.tunnel_addresses import TunnelPeer
 
 KEY, OTHER = (base64.b64encode(bytes([n]) * 32).decode() for n in (1, 2))
 LIVE = TunnelPeer(address="10.99.0.9", key=KEY)

@@ -26,7 +26,7 @@ import msgspec
 from slurm_elastic.config.sections.joining import Network, Opener
 from slurm_elastic.machine.hub.service import Hub
 from slurm_elastic.machine.hub.wire import Apply
-from slurm_elastic.policies.repair.peers import TunnelPeer
+from slurm_elastic.policies.repair.tunnel_addresses import TunnelPeer
 from slurm_elastic.state.heads import Epochs, OtherHead
 
 host, interface, place, shared, key = sys.argv[1:]
