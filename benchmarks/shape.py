@@ -60,8 +60,9 @@ SMALL_PROGRAMS = {
     "an end of a copy": "machine.jobfiles.run",
     "the root part of checkpoints": "machine.ckptroot.main",
 }
-"""Programs that load at most ``LOADED`` modules. The work of a service is what it does with the
-settings that its program has read from the configuration.
+"""Programs that should load at most ``LOADED`` modules. The work of a service is what it does with
+the settings that its program has read. The four services' programs load more: they read the whole
+configuration, which alone takes twice as many.
 """
 FAKES = ("providers/fake/", "checkpointers/fake", "slurm/client/fake", "testing/")
 """Files that stand for Slurm, a cloud and a checkpoint method."""
