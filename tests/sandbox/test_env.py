@@ -145,12 +145,16 @@ def test_remedies_name_the_sandbox_and_not_systemd(
 
 
 def test_remedies_on_a_head_without_systemd_name_no_command_of_it(
-    monkeypatch: pytest.MonkeyPatch,
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setattr(service_remedies, "has_systemd", lambda: False)
     assert service_remedies.start("slurm-elasticd") == "start slurm-elasticd (no systemd runs here)"
     assert not any("ctl " in text.replace("slurmctld", "") for text in remedies())
-    assert install._reread().endswith(" restart slurm-elasticd (no systemd runs here)")
+    config_path = tmp_path / "slurm-elastic.yaml"
+    assert "start slurm-elasticd slurm-elastic-ckptman" in install._next_step(config_path)
+    install.manifest_path(config_path).touch()
+    restart = " restart slurm-elasticd (no systemd runs here)"
+    assert install._next_step(config_path).endswith(restart)
 
 
 def remedies() -> list[str]:
@@ -159,5 +163,5 @@ def remedies() -> list[str]:
         service_remedies.start(name), service_remedies.stop(name), service_remedies.state(name),
         service_remedies.restart(name, "slurmctld"), service_remedies.start_or_log(name),
         service_remedies.slurmctld_state(), service_remedies.install_and_restart(),
-        service_remedies.enable_or_log(name),
+        service_remedies.enable_or_log(name), service_remedies.enable(name),
     ]  # fmt: skip

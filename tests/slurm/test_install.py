@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from slurm_elastic.base.errors import ConfigError, SlurmElasticError
+from slurm_elastic.base.processes import service_remedies
 from slurm_elastic.config import Config, HaSettings, configfile
 from slurm_elastic.config.sections.copying import Data
 from slurm_elastic.model.causes import Quoted
@@ -864,7 +865,13 @@ def test_a_grace_shorter_than_a_takeover_is_warned_of(
     assert f"2 x SlurmctldTimeout of {host.conf}" in notice
 
 
-def test_install_says_that_the_daemon_is_to_be_restarted(host: Host) -> None:
+def test_the_first_install_names_the_services_to_start_and_later_ones_those_to_restart(
+    host: Host, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(service_remedies, "has_systemd", lambda: True)
+    text = "\n".join(host.install().lines)
+    assert "systemctl enable --now slurm-elasticd slurm-elastic-ckptman" in text
+    assert "Restart the running ones" not in text
     for _ in range(2):
         text = "\n".join(host.install().lines)
         assert "only when they start. Restart the running ones: slurm-elastic doctor " in text

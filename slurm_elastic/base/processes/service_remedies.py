@@ -57,11 +57,18 @@ def start_or_log(service: str) -> str:
     return f"{start(service)}; journalctl -u {service} says why it stopped"
 
 
+def enable(*services: str) -> str:
+    """Return the command that starts services now and at each boot."""
+    if _sandbox() or not has_systemd():
+        return _command("start", *services)
+    return f"systemctl enable --now {' '.join(services)}"
+
+
 def enable_or_log(service: str) -> str:
     """Return the command that starts a service now and at each boot, and where its log is."""
     if _sandbox() or not has_systemd():
         return start_or_log(service)
-    return f"systemctl enable --now {service}; journalctl -u {service} says why it stopped"
+    return f"{enable(service)}; journalctl -u {service} says why it stopped"
 
 
 def state(service: str) -> str:

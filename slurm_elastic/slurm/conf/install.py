@@ -39,7 +39,16 @@ BACKUP_SUFFIX = ".before-slurm-elastic"
 STATE_DIRECTORIES = ("requests", "requests/bad")
 
 
-def _reread() -> str:
+def _next_step(config_path: Path) -> str:
+    """Return what to do with the services after an install."""
+    if not manifest_path(config_path).exists():
+        services = service_remedies.enable(
+            "slurm-elasticd", "slurm-elastic-ckptman", "slurm-elastic-watchdog"
+        )
+        return (
+            f"Start the services next: {services}; slurm-elastic-hub, too, with join.network, and"
+            " slurm-elastic-copier with data: copy"
+        )
     return (
         "slurm-elasticd, slurm-elastic-ckptman, slurm-elastic-local, slurm-elastic-hub and"
         " slurm-elastic-copier read slurm-elastic.yaml only when they start. Restart the running"
@@ -103,7 +112,7 @@ def install(
     # Before any file changes: a pending job that lists a partition which goes would end with
     # NODE_FAIL at slurmctld's next start.
     _prepare_jobs(planned, departing, costs, force=force)
-    lines += [*costs.lines(), _reread()]
+    lines += [*costs.lines(), _next_step(config_path)]
     if not changes:
         with all_or_nothing() as files:
             _write_state(config, config_path, planned, files)
