@@ -89,11 +89,12 @@ class Disk:
         if self.identity != CLOSED:
             self.db.close()
             self.identity = CLOSED
+        is_new = not self.journal.segments() and not self.path.exists()
         if not self.journal.segments():
             self._begin()
         try:
             if torn or not self._is_sound():
-                self._anew()
+                self._anew(is_new=is_new)
             self._take(view.open_writer(self.path, self.timeout_s))
         except sqlite3.DatabaseError as error:
             if kind_of(error) is TroubleKind.CORRUPT:
@@ -152,8 +153,8 @@ class Disk:
                 time.time(),
             )  # fmt: skip
 
-    def _anew(self) -> None:
-        """Rebuild the view from the journal."""
+    def _anew(self, *, is_new: bool = False) -> None:
+        """Rebuild the view from the journal. ``is_new``: the journal has just been begun."""
         # The process that renamed a segment may have been killed before it synced the directory.
         writing.require_synced(self.journal.directory)
         began = time.monotonic()
@@ -170,6 +171,9 @@ class Disk:
         self.journal.note(
             Applied(position=position, view=view_identity, boot=self._boot, epoch=epoch)
         )
+        if is_new:
+            log.info("%s is new", self.path)
+            return
         log.info("%s was rebuilt from its journal in %.1f s", self.path, time.monotonic() - began)
 
     def _take(self, connection: sqlite3.Connection) -> None:

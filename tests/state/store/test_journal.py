@@ -383,6 +383,10 @@ def test_how_long_it_took_to_make_a_view_anew_is_told(
     monkeypatch.setattr(disk, "time", Clock())
     with caplog.at_level("INFO"):
         Disk(path, NOTES).close()
+        assert f"{path} is new" in caplog.text
+        assert "rebuilt" not in caplog.text
+        path.unlink()
+        Disk(path, NOTES).close()
     assert f"{path} was rebuilt from its journal in 2.0 s" in caplog.text
 
 
