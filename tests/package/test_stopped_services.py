@@ -82,3 +82,39 @@ def test_an_upgrade_stops_what_runs_and_starts_it_with_what_failed(
     assert (tmp_path / "stopped").read_text().split() == [
         "slurm-elasticd.service", "slurm-elastic-ckptman.service", "slurm-elastic-hub.service",
     ]  # fmt: skip
+
+
+def postinst() -> str:
+    """The .deb's script after an upgrade."""
+    return (REPO / "packaging/debian/postinst").read_text().replace("py3compile", ": py3compile")
+
+
+def posttrans_of_the_spec() -> str:
+    spec = (REPO / "packaging/slurm-elastic.spec").read_text()
+    block = re.search(r"^%posttrans\n(.*?)^%pre", spec, re.MULTILINE | re.DOTALL)
+    assert block is not None
+    return block[1].replace("%{home}", "/opt/slurm-elastic").replace("%{stopped}", "/nonexistent")
+
+
+@pytest.mark.parametrize("script", [postinst, posttrans_of_the_spec])
+@pytest.mark.parametrize(
+    ("is_installed", "diff", "is_told"),
+    [(True, "echo + NodeName=pub", True), (True, "true", False), (False, "echo +", False)],
+)
+def test_an_upgrade_reports_changes_of_the_programs_that_slurmctld_runs(
+    script: Callable[[], str], is_installed: bool, diff: str, is_told: bool, tmp_path: Path
+) -> None:
+    program, manifest = tmp_path / "bin" / "slurm-elastic", tmp_path / "installed.json"
+    program.parent.mkdir()
+    program.write_text(f"#!/bin/sh\n{diff}\n")
+    program.chmod(0o755)
+    if is_installed:
+        manifest.touch()
+    text = script().replace("/etc/slurm-elastic/installed.json", str(manifest))
+    text = text.replace("/opt/slurm-elastic", str(tmp_path))
+    text = text.replace("/run/systemd/system", str(tmp_path / "none"))
+    done = subprocess.run(
+        ["/bin/bash", "-c", text, "script", "configure", "0.1.0"],
+        check=True, capture_output=True, text=True, cwd=tmp_path,
+    )  # fmt: skip
+    assert ("slurm-elastic conf install" in done.stdout) is is_told
