@@ -148,10 +148,32 @@ class SavesInPlace:
         """Save even if we expect failure (the launcher reports a lasting obstacle, or earlier saves
         failed), so that the user gets the error message. Otherwise do nothing.
         """
-        run = plan.facts.run
-        hindrance = self._site.checkpointers[plan.facts.choice.method].hindered(run)
-        if run.job in self._site.state.unsavable() or (hindrance and obstacle(hindrance)):
+        run, choice = plan.facts.run, plan.facts.choice
+        text = self._site.checkpointers[choice.method].hindered(run)
+        hindrance = text if text and obstacle(text) else ""
+        if choice.move_only:
+            self._judge_by_launcher(plan, hindrance)
+        elif hindrance or run.job in self._site.state.unsavable():
             self._save(plan)
+
+    def _judge_by_launcher(self, plan: JobPlan, hindrance: str) -> None:
+        """Judge by the launcher's report alone whether the job can be saved. Its files come back
+        from its machine only when its run ends. So an image of a save in place must not exist: if
+        the machine were lost, the job would continue from it without these files.
+        """
+        site, run = self._site, plan.facts.run
+        if hindrance:
+            self._count_failure(plan, hindrance, self._expected_s(run))
+            return
+        self._failures_in_row.pop(run.job)
+        verdict = site.state.unsavable().get(run.job)
+        # The launcher reports its first check a minute after the start. So only this run's verdict
+        # shows that it has checked. A job that was moved to on-demand machines stays there: no save
+        # has proved that spot machines are safe for it.
+        if verdict is None or verdict.attempt != run.attempt or verdict.moved:
+            return
+        if site.checkpointers[plan.facts.choice.method].is_at_work(run):
+            verdicts.withdraw_verdict(site, run)
 
     def save_ordered(
         self, orders: Iterable[ReceivedOrder], snapshot: Snapshot, crew: KeyedExecutor
@@ -237,7 +259,7 @@ class SavesInPlace:
     def _save(self, plan: JobPlan) -> None:
         site, run = self._site, plan.facts.run
         method = site.checkpointers[plan.facts.choice.method]
-        expected_s = self._expected_seconds.get(run.job, MIN_SAVE_TIMEOUT_S)
+        expected_s = self._expected_s(run)
         # Generous, because a save of a busy machine takes longer than the last one did.
         deadline = site.now() + max(3 * expected_s, MIN_SAVE_TIMEOUT_S)
         try:
@@ -252,6 +274,10 @@ class SavesInPlace:
             self._handle_failure(plan, f"{type(error).__name__}: {error}", expected_s)
         else:
             self._handle_image(plan, replace(image, taken=saved_at))
+
+    def _expected_s(self, run: JobRun) -> float:
+        """Seconds that the next save of the run may take."""
+        return self._expected_seconds.get(run.job, MIN_SAVE_TIMEOUT_S)
 
     def _handle_image(self, plan: JobPlan, image: Image) -> None:
         site, run = self._site, plan.facts.run
@@ -271,6 +297,13 @@ class SavesInPlace:
         site, run, choice = self._site, plan.facts.run, plan.facts.choice
         site.recorder.count("ckpt_saves_total", method=choice.method, outcome="failed")
         site.recorder.record_run(run, "ckpt-failed", SaveFailed(error=error_text))
+        self._count_failure(plan, error_text, expected_s)
+
+    def _count_failure(self, plan: JobPlan, error_text: str, expected_s: float) -> None:
+        """Judge the job if its saves failed several times in a row, and set the time of the next
+        try.
+        """
+        site, run, choice = self._site, plan.facts.run, plan.facts.choice
         attempt, failures, last_error = self._failures_in_row.get(run.job, (run.attempt, 0, ""))
         # Failures of an earlier run say nothing: this run has other nodes and other connections.
         if attempt != run.attempt:

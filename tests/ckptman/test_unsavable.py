@@ -9,7 +9,7 @@ import pytest
 from msgspec.structs import replace
 
 from slurm_elastic.base.errors import CheckpointError, SlurmError
-from slurm_elastic.ckptman import verdicts
+from slurm_elastic.ckptman import snapshot, verdicts
 from slurm_elastic.ckptman.decide import run_of
 from slurm_elastic.ckptman.executor import KeyedExecutor
 from slurm_elastic.ckptman.moves import after_requeue
@@ -149,6 +149,46 @@ def test_a_job_that_was_saved_once_is_told_when_it_can_be_saved_no_longer(
     world.saver.hindrances.clear()
     world.until(lambda: not world.state.unsavable(), 900)
     assert "ckpt-savable" in world.told(7)
+
+
+def copied(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The files of each job are on its machine alone, as with ``data: copy``."""
+    resolve_for = snapshot.resolve_for
+    monkeypatch.setattr(
+        snapshot,
+        "resolve_for",
+        lambda *args: replace(resolve_for(*args), move_only=True, copied=True),
+    )
+
+
+def test_a_job_with_copied_files_is_judged_without_a_save_in_place(
+    world: CkptWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    copied(monkeypatch)
+    monkeypatch.setattr(world.saver, "is_at_work", lambda run: True)
+    world.saver.hindrances[7] = CONNECTED
+    begins(world, 7, requeue=False)
+    world.until(lambda: bool(world.state.unsavable()))
+    assert "this job cannot be saved: it has a network connection open" in lines(world)[0]
+    world.saver.hindrances.clear()
+    world.until(lambda: not world.state.unsavable(), 900)
+    assert "ckpt-savable" in world.told(7)
+    world.advance(1200)
+    assert world.saver.calls.count(("checkpoint", 7)) == 0
+    assert not world.job(7).requeue, "no image makes a requeue safe"
+
+
+def test_a_short_hindrance_of_a_job_with_copied_files_is_no_verdict(
+    world: CkptWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    copied(monkeypatch)
+    begins(world, 7)
+    for _ in range(3):
+        world.saver.hindrances[7] = CONNECTED
+        world.advance(60)
+        world.saver.hindrances.clear()
+        world.advance(60)
+    assert world.state.unsavable() == {}
 
 
 @pytest.mark.parametrize("why", ["", "12 GiB are more than is left of 25% of the file system"])

@@ -252,7 +252,7 @@ class ImagesRemoved(Cause, frozen=True, kw_only=True):
 
 
 class JobSavable(Cause, frozen=True, kw_only=True):
-    """A save succeeded after all."""
+    """A save succeeded after all, or the launcher no longer reports an obstacle."""
 
     @property
     def words(self) -> str:
