@@ -133,7 +133,9 @@ def hold_until_released(site: Site, job: int) -> bool:
     changes: list[JobChange] = []
     change_jobs(site, say, candidates={job}, report=changes.extend)
     for change in changes:
-        if change.job.id == job and change.error is not None:
+        # Slurm may have refused another value of the job. A refused hold is no wish any more.
+        is_refused = change.job.id == job and Held() not in change.record.wishes
+        if is_refused and change.error is not None:
             raise change.error
     return bool(held)
 
@@ -335,34 +337,45 @@ class _ChangeRound:
             partitions=values.partitions if must_list else (), begin=begin, hold=hold,
         )  # fmt: skip
 
-    def _write(self, steps: Sequence[_Step], stored: Mapping[int, ChangedJob]) -> list[_Step]:
+    def _write(self, steps: Sequence[_Step], stored: dict[int, ChangedJob]) -> list[_Step]:
         """Save the records, change the jobs, and compute once more what Slurm has refused."""
         done: dict[int, _Step] = {}
         while steps:
             self._save(steps, stored)
             changes = [step for step in steps if step.is_change]
-            refused = self._carry_out(changes)
-            self._save_answers([step for step in changes if step.job.id not in refused])
+            not_updated = self._update(changes)
+            updated = [step for step in changes if step.job.id not in not_updated]
+            not_held = self._hold_or_release(updated)
+            self._save_answers([step for step in updated if step.job.id not in not_held])
             done |= {step.job.id: step for step in steps}
-            steps = [self._after_refusal(step) for step in changes if step.job.id in refused]
+            steps = [
+                *(self._after_refused_update(s) for s in changes if s.job.id in not_updated),
+                *(_after_refused_hold(s) for s in updated if s.job.id in not_held),
+            ]
         return list(done.values())
 
-    def _save(self, steps: Sequence[_Step], stored: Mapping[int, ChangedJob]) -> None:
+    def _save(self, steps: Sequence[_Step], stored: dict[int, ChangedJob]) -> None:
+        """Store the records that are needed, and forget the others. ``stored``: the ledger's
+        records. It is kept up to date, because the records are saved again after a refusal.
+        """
         rows = {step.job.id: step.row for step in steps}
         needed = {id_ for id_, row in rows.items() if is_needed(row, self._queue[id_])}
         ledger = self._site.ledger.changed_jobs
-        if changed := [rows[id_] for id_ in needed if rows[id_] != stored.get(id_)]:
-            ledger.keep(changed)
+        if changed := {id_: rows[id_] for id_ in needed if rows[id_] != stored.get(id_)}:
+            ledger.keep([*changed.values()])
+            stored |= changed
         if left := [id_ for id_ in rows if id_ in stored and id_ not in needed]:
             ledger.forget(left)
+            for id_ in left:
+                del stored[id_]
 
     def _save_answers(self, steps: Sequence[_Step]) -> None:
         if steps:
             rows = [replace(step.row, is_answered=True) for step in steps]
             self._site.ledger.changed_jobs.keep(rows)
 
-    def _carry_out(self, steps: Sequence[_Step]) -> set[int]:
-        """Change the jobs, those with the same new values in one command. Return the jobs that
+    def _update(self, steps: Sequence[_Step]) -> set[int]:
+        """Change lists and begin times, the same new values in one command. Return the jobs that
         Slurm refuses to change.
         """
         refused: dict[int, SlurmError] = {}
@@ -372,8 +385,14 @@ class _ChangeRound:
         ).items():
             begin_in = None if begin is None else max(begin - self._now, 0.0)
             refused |= _change(self._site, [step.job for step in same], partitions, begin_in)
+        self._errors |= refused
+        return set(refused)
+
+    def _hold_or_release(self, steps: Sequence[_Step]) -> set[int]:
+        """Hold and release jobs. Return the jobs for which Slurm refuses it."""
+        refused: dict[int, SlurmError] = {}
         for step in steps:
-            if step.hold is None or step.job.id in refused:
+            if step.hold is None:
                 continue
             try:
                 if step.hold:
@@ -388,26 +407,32 @@ class _ChangeRound:
         self._errors |= refused
         return set(refused)
 
-    def _after_refusal(self, step: _Step) -> _Step:
-        """Return the next step of a job whose change Slurm has refused."""
-        job, record = step.job, replace(step.record, latest=step.shown)
-        if step.hold is not None:
-            # Only the hold was refused if the list was changed before it.
-            is_moved = (job.id, step.partitions) not in self._site.refused_changes.snapshot()
-            latest = replace(step.record.latest, is_held=step.shown.is_held)
-            record = replace(step.record, latest=latest) if is_moved else record
-        if step.partitions and step.hold is None:
-            wait_s = GIVE_BACK_RETRY_S if step.partitions == record.own.partitions else RETRY_S
-            retry_at = self._site.monotonic() + wait_s
-            self._site.refused_changes[job.id, step.partitions] = retry_at
-            return self._step(job, record, keep_wishes)
-        if step.hold:
-            record = replace(record, wishes=without(record.wishes, Misfit, Held))
-        return _Step(job=job, record=record, shown=record.latest)
+    def _after_refused_update(self, step: _Step) -> _Step:
+        """Return the next step of a job whose new list or begin time Slurm has refused. Slurm has
+        not been asked yet to hold or to release the job.
+        """
+        job = step.job
+        if not step.partitions:
+            is_held = step.shown.is_held if step.hold is None else step.hold
+            record = replace(step.record, latest=replace(step.shown, is_held=is_held))
+            return replace(step, record=record, begin=None)
+        record = replace(step.record, latest=step.shown)
+        wait_s = GIVE_BACK_RETRY_S if step.partitions == record.own.partitions else RETRY_S
+        self._site.refused_changes[job.id, step.partitions] = self._site.monotonic() + wait_s
+        return self._step(job, record, keep_wishes)
 
     def _is_refused(self, job: int, names: tuple[str, ...]) -> bool:
         retry_at = self._site.refused_changes.get((job, names))
         return retry_at is not None and self._site.monotonic() < retry_at
+
+
+def _after_refused_hold(step: _Step) -> _Step:
+    """Return the step of a job whose hold or release Slurm has refused, after all other changes."""
+    latest = replace(step.record.latest, is_held=step.shown.is_held)
+    record = replace(step.record, latest=latest)
+    if step.hold:
+        record = replace(record, wishes=without(record.wishes, Misfit, Held))
+    return _Step(job=step.job, record=record, shown=latest)
 
 
 def _is_barred(wishes: Sequence[Wish]) -> bool:

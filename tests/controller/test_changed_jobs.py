@@ -299,6 +299,53 @@ def test_a_job_that_a_person_has_released_is_not_held_again(bench: Bench) -> Non
     assert not bench.job.is_held
 
 
+def too_large_for_own_partition(job: SlurmJob) -> Misfit:
+    return Misfit(
+        cloud="onp", partition="onp", nodes="o[1-9]", need_s=None, request=request_of(job)
+    )
+
+
+def test_a_list_that_slurm_refuses_once_comes_back_although_the_job_is_held_too(
+    bench: Bench,
+) -> None:
+    bench.look(too_large_for_own_partition(bench.job))
+    bench.act("say", "migration")
+    bench.standing = set()
+    with bench.failing(REFUSED, is_carried_out=False):
+        bench.look()
+    assert (bench.job.partitions, bench.job.is_held) == (("pub",), True)
+    bench.now += 60
+    bench.look()
+    assert (bench.job.partitions, bench.job.is_held) == (("onp",), True)
+
+
+def test_a_refused_list_neither_releases_a_job_nor_counts_as_a_persons_change(
+    bench: Bench,
+) -> None:
+    bench.look(too_large_for_own_partition(bench.job))
+    bench.standing = {"migration"}
+    with bench.failing(REFUSED, is_carried_out=False):
+        bench.look()
+    bench.look()
+    assert (bench.job.partitions, bench.job.is_held) == (("onp",), True)
+    bench.now += 400
+    bench.look()
+    assert (bench.job.partitions, bench.job.is_held) == (("pub",), False)
+
+
+def test_a_user_may_choose_the_list_that_slurm_has_refused_to_us(bench: Bench) -> None:
+    bench.act("list", ("onp", "pub"))
+    bench.standing = {"way back"}
+    with bench.failing(REFUSED, is_carried_out=False):
+        bench.look()
+    bench.act("list", ("onp",))
+    bench.now += 400
+    bench.look()
+    bench.standing = set()
+    bench.look()
+    assert bench.job.partitions == ("onp",)
+
+
 def test_a_number_that_slurm_gives_to_another_job_brings_no_values_along(bench: Bench) -> None:
     bench.act("say", "migration")
     bench.slurm.remove_job(JOB)
