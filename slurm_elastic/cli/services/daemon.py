@@ -139,7 +139,8 @@ def _answer_users(config: Config, closing: contextlib.ExitStack, stop: threading
     except OSError as error:
         log.error(  # noqa: TRY400 - what is wrong is the place, not the code
             "users are not answered, `status` and `explain` are for root and SlurmUser: "
-            "users.socket: %s cannot be made: %s",
+            "users.socket: %s cannot be made: %s; make its directory for SlurmUser, and restart "
+            "slurm-elasticd",
             config.read_socket, error.strerror or error,
         )  # fmt: skip
     else:
