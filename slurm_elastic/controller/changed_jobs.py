@@ -383,8 +383,7 @@ class _ChangeRound:
         for (partitions, begin), same in group_by(
             updates, lambda step: (step.partitions, step.begin)
         ).items():
-            begin_in = None if begin is None else max(begin - self._now, 0.0)
-            refused |= _change(self._site, [step.job for step in same], partitions, begin_in)
+            refused |= _change(self._site, [step.job for step in same], partitions, begin)
         self._errors |= refused
         return set(refused)
 
@@ -441,13 +440,16 @@ def _is_barred(wishes: Sequence[Wish]) -> bool:
 
 
 def _change(
-    site: Site, jobs: Sequence[SlurmJob], partitions: tuple[str, ...], begin_in: float | None
+    site: Site, jobs: Sequence[SlurmJob], partitions: tuple[str, ...], begin: float | None
 ) -> dict[int, SlurmError]:
     """Change the jobs in one command, or one by one if the command fails. Return the jobs that
     Slurm refuses to change, and its errors. SlurmError if Slurm does not answer.
 
-    ``begin_in``: seconds until the job may begin. See ``model.protocols.Slurm.change_pending``.
+    ``begin``: when the jobs may begin (Unix s), 0 for now, None if that stays.
     """
+    # Slurm adds the seconds to the time of this command, and earlier commands of the round may have
+    # taken minutes. A begin time that is late by as much would look like a person's.
+    begin_in = None if begin is None else max(begin - site.now(), 0.0)
     try:
         site.slurm.change_pending(
             [job.id for job in jobs], partitions=partitions, begin_in=begin_in
@@ -456,7 +458,7 @@ def _change(
         if error.unanswered:
             raise
         if len(jobs) > 1:
-            singles = (_change(site, [job], partitions, begin_in) for job in jobs)
+            singles = (_change(site, [job], partitions, begin) for job in jobs)
             return {id_: e for refused in singles for id_, e in refused.items()}
         log.warning("job not changed job=%s error=%s", jobs[0].label, error)
         return {jobs[0].id: error}

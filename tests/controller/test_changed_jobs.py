@@ -5,7 +5,7 @@ has at last what its user gave it.
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from types import SimpleNamespace
@@ -344,6 +344,31 @@ def test_a_user_may_choose_the_list_that_slurm_has_refused_to_us(bench: Bench) -
     bench.standing = set()
     bench.look()
     assert bench.job.partitions == ("onp",)
+
+
+def test_a_begin_time_is_exact_although_the_round_takes_minutes(bench: Bench) -> None:
+    """Slurm refuses one job of the group, so each job has a command of its own."""
+    jobs = range(100, 105)
+    for job in jobs:
+        bench.slurm.set_job(job, "PENDING", partitions=("pub",), limit=3600, uid=5, submit=NOW)
+    change = bench.slurm.change_pending
+
+    def change_slowly(ids: Sequence[int], **fields: Any) -> None:
+        if jobs[0] not in ids:
+            change(ids, **fields)
+        bench.now += 50
+        if jobs[0] in ids:
+            raise REFUSED
+
+    bench.slurm.change_pending = change_slowly  # type: ignore[assignment, method-assign]
+    until = NOW + 40_000
+    change_jobs(
+        bench.site,
+        lambda _job, record, _evaluate: replace(record, wishes=(Barred(until=until),)),
+        candidates=set(jobs),
+    )
+    begins = {job.id: job.begin for job in bench.slurm.jobs()}
+    assert [begins[job] for job in jobs[1:]] == [until] * 4
 
 
 def test_a_number_that_slurm_gives_to_another_job_brings_no_values_along(bench: Bench) -> None:
