@@ -49,6 +49,26 @@ def test_partitions_without_a_cloud_are_named_once(root: Path) -> None:
     assert notices(planned(root / "c"), "do not burst") == []
 
 
+def test_the_named_default_partition_is_mentioned_until_its_word_is_listed(root: Path) -> None:
+    sentence = (
+        "jobs that name partition debug, as workflow tools such as Snakemake do, stay on your own"
+        " nodes, though jobs that name none burst; to let them burst, too:"
+        " allow: {partitions: [default]}"
+    )
+    assert notices(planned(root / "a"), "Snakemake") == [sentence]
+    assert notices(planned(root / "b", "default"), "Snakemake") == []
+    assert notices(planned(root / "c", "debug"), "Snakemake") == []
+
+
+def test_the_word_for_the_default_partition_counts_as_its_name(root: Path) -> None:
+    lines = f"{GPU} PriorityTier=5 MaxTime=30"
+    named, by_word = (
+        planned(root / word, "gpu", word, lines=lines) for word in ("debug", "default")
+    )
+    assert "DefaultTime=0-00:10:00" in by_word.fragment
+    assert len(by_word.notices) == len(named.notices)
+
+
 def test_plain_jobs_that_no_cloud_is_open_to_are_named(root: Path) -> None:
     lines = f"{GPU} PriorityTier=5 MaxTime=10"
     sentence = "jobs that name no partition do not burst; add debug to allow.partitions"
@@ -170,6 +190,7 @@ def test_other_limits_of_listed_partitions_are_named(
         ("YES", (), "debug,aws"),
         ("YES", ("gpu", "debug"), "debug,aws"),
         ("YES", ("gpu",), ""),
+        ("YES", ("default",), "debug,aws"),
         ("NO", (), "aws"),
         ("NO", ("gpu",), ""),
     ],

@@ -41,6 +41,7 @@ def site_of(**partitions: tuple[str, ...]) -> Config:
 
 
 GPU_CLOUD = site_of(public=("gpu",))
+DEFAULT = site_of(public=("default",), onprem=("gpu", "default"))
 BOTH = site_of(public=("static", "gpu"), onprem=("gpu",))
 
 
@@ -66,6 +67,13 @@ BOTH = site_of(public=("static", "gpu"), onprem=("gpu",))
         (BOTH, {"partition": "gpu", **GPU_JOB}, "gpu,public"),
         (BOTH, {"partition": "static"}, "static,public"),
         (BOTH, {}, "static,public"),
+        # the word for the default partition: a job that names this partition is a plain job
+        (DEFAULT, {"partition": "static"}, "static,onprem,public"),
+        (DEFAULT, {}, "static,onprem,public"),
+        (DEFAULT, {"partition": "gpu"}, "gpu,onprem"),
+        (DEFAULT, {"partition": "other"}, "other"),
+        (DEFAULT, {"partition": "default"}, "default"),
+        (DEFAULT, {"partition": "static", "req_nodes": "s1"}, "static"),
         # a named partition changes nothing for jobs that are left alone for another reason
         (GPU_CLOUD, {"partition": "gpu", "req_nodes": "g1"}, "gpu"),
         (GPU_CLOUD, {"partition": "gpu", "exc_nodes": "pub1"}, "gpu"),
@@ -136,6 +144,15 @@ def test_who_is_refused_by_the_named_partition_gets_no_cloud(
     pools = domain_pools(GPU_CLOUD, expand)
     text = render(GPU_CLOUD, pools, denies_below=denies_below)[FILTER]
     assert listed(lua, {"partition": "gpu", **job}, parts, text) == expected
+
+
+def test_the_named_default_partition_must_admit_the_account(lua: Callable[[str], str]) -> None:
+    """As for each named partition, the list must not admit people whom the partition refuses."""
+    parts = dict(PARTS) | {"static": STATIC | {"allow_accounts": "physics"}}
+    text = render(DEFAULT, domain_pools(DEFAULT, expand))[FILTER]
+    job = {"partition": "static", "account": "arts"}
+    assert listed(lua, job, parts, text) == "static"
+    assert listed(lua, job | {"account": "physics"}, parts, text) == "static,onprem,public"
 
 
 def test_lists_of_the_default_partition_close_no_cloud(lua: Callable[[str], str]) -> None:

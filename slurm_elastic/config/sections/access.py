@@ -39,6 +39,7 @@ class Who(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     partitions: tuple[str, ...] = ()
     """Change it when jobs that name a partition of the site should burst, too, or when a cloud is
     for jobs of some partitions only. Without it a cloud is for jobs that name no partition.
+    `default` is the default partition, also for jobs that name it, as workflow tools do.
     """
 
     @property

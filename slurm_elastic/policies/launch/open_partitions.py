@@ -4,13 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+DEFAULT_PARTITION = "default"
+"""The word of ``allow.partitions`` for the site's default partition. No partition has this name,
+because ``PartitionName=DEFAULT`` in any case of letters sets defaults (slurm.conf(5)).
+"""
 
-def is_open(allowed: Sequence[str], partition: str, *, is_named: bool) -> bool:
+
+def is_open(allowed: Sequence[str], partition: str, *, is_named: bool, is_default: bool) -> bool:
     """Return whether jobs of the site's partition may use a cloud. ``is_named``: the job names it,
-    or would have to, because it is not the default one. ``allowed`` empty: the cloud is for
-    jobs that name none. The submit filter has the same rule (is_open_to in Lua).
+    or would have to, because it is not the default one. ``is_default``: it is the site's default
+    partition. ``allowed`` empty: the cloud is for jobs that name none. The submit filter has the
+    same rule (is_open_to in Lua).
     """
-    return partition in allowed if allowed else not is_named
+    if not allowed:
+        return not is_named
+    return partition in allowed or (is_default and DEFAULT_PARTITION in allowed)
 
 
 def not_open(names: Sequence[str], allowed: Sequence[str], default: str) -> str:
@@ -20,10 +28,14 @@ def not_open(names: Sequence[str], allowed: Sequence[str], default: str) -> str:
     use the cloud; empty: jobs that name none, which Slurm puts into ``default`` ("": unknown).
     """
     # If the default partition is unknown, nothing is proven.
-    if not names or not (allowed or default):
+    if not names or (not default and (not allowed or DEFAULT_PARTITION in allowed)):
         return ""
-    if len(names) == 1 and is_open(allowed, names[0], is_named=names[0] != default):
+    is_default = names[0] == default
+    if len(names) == 1 and is_open(
+        allowed, names[0], is_named=not is_default, is_default=is_default
+    ):
         return ""
+    allowed = [default if name == DEFAULT_PARTITION else name for name in allowed]
     verb = "is for" if list(names) == [default] else "names"
     admitted = f"name partition {' or '.join(allowed)}" if allowed else "name none"
     # The submit filter leaves a job alone that names several.

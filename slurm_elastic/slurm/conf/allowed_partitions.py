@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from slurm_elastic.config import Config
 from slurm_elastic.config.clouds import CloudSettings
 from slurm_elastic.config.decode import nearest
-from slurm_elastic.policies.launch.open_partitions import is_open
+from slurm_elastic.policies.launch.open_partitions import DEFAULT_PARTITION, is_open
 from slurm_elastic.slurm.client import confvalues
 from slurm_elastic.slurm.client.siteconf import ConfRecord, SiteConf, priority
 
@@ -25,8 +25,8 @@ def partitions_of(config: Config, cloud: CloudSettings, site: SiteConf) -> tuple
     last_records = {name: record for record in site.partitions for name in record.names}
 
     def is_listed(record: ConfRecord, name: str) -> bool:
-        is_valid = last_records[name] is record
-        return is_valid and is_open(allowed, name, is_named=record is not default)
+        is_valid, is_default = last_records[name] is record, record is default
+        return is_valid and is_open(allowed, name, is_named=not is_default, is_default=is_default)
 
     def place(record: ConfRecord) -> tuple[bool, int]:
         # The cloud takes the time limit of the first one, and most jobs name no partition.
@@ -75,8 +75,8 @@ def _unknown(
 ) -> Iterator[str]:
     for n, name in enumerate(partitions):
         # Slurm compares names of partitions with their case (list_find_part).
-        if name not in names:
-            hint = nearest(name, names)
+        if name not in (*names, DEFAULT_PARTITION):
+            hint = nearest(name, [*names, DEFAULT_PARTITION])
             yield (
                 f"slurm-elastic.yaml: {place}.partitions[{n}]: found '{name}', expected a partition"
                 f" of {site.path}: {', '.join(names)}{f'; did you mean {hint}?' if hint else ''}"
@@ -118,6 +118,15 @@ def notices(config: Config, site: SiteConf) -> Iterator[str]:
     if config.clouds and default is not None and default not in with_clouds:
         yield (
             f"jobs that name no partition do not burst; add {default.names[0]} to allow.partitions"
+        )
+    if default is not None and any(
+        default in partitions_of(config, cloud, site) and not config.who_of(cloud).partitions
+        for cloud in config.clouds
+    ):
+        yield (
+            f"jobs that name partition {default.names[0]}, as workflow tools such as Snakemake do,"
+            " stay on your own nodes, though jobs that name none burst; to let them burst, too:"
+            f" allow: {{partitions: [{DEFAULT_PARTITION}]}}"
         )
     names = [
         record.names[0]

@@ -404,7 +404,7 @@ def _manual_partitions(config: Config, site: SiteConf) -> Iterator[str]:
     clouds = [
         cloud.partition_name
         for cloud in config.clouds
-        if submit_filter.is_open_to(config, cloud, "".join(names), is_named=False)
+        if submit_filter.is_open_to(config, cloud, "".join(names), is_named=False, is_default=True)
     ]
     if not clouds:
         return

@@ -103,7 +103,7 @@ local function cloud_texts(part_list, need, job, site_name)
   local text = ""
   for _, data in ipairs(SITE.partitions or {}) do
     local why, qos = never_here(data.name, part_list, need, job)
-    if why and not qos and is_open_to(data, job, site_name) then
+    if why and not qos and is_open_to(data, job, site_name, part_list) then
       text = text .. "; in " .. data.name .. ": " .. why
     end
   end

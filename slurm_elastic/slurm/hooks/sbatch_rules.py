@@ -60,10 +60,12 @@ def open_clouds(
     if stays_unchanged(options, site):
         return []
     is_named, requeue = bool(options.get("partition")), may_requeue(options, site)
+    default = site.default_partition if site else None
+    is_default = not is_named or (default is not None and partition in default.names)
     return [
         cloud
         for cloud in config.clouds
-        if is_open_to(config, cloud, partition, is_named=is_named)
+        if is_open_to(config, cloud, partition, is_named=is_named, is_default=is_default)
         # A spot machine may be taken away at any time, and the job would be lost.
         and (requeue or not _has_spot(config, cloud))
         and _is_licensed(config, cloud, options.get("licenses", ""))

@@ -55,6 +55,13 @@ local function default_of(part_list)
   return nil
 end
 
+-- Whether allow.partitions of the cloud lists the site's partition. Its word "default" means the site's
+-- default partition. No partition has this name: PartitionName=DEFAULT sets defaults (slurm.conf(5)).
+local function allows(data, name, part_list)
+  local allowed = data.allowed_partitions or {}
+  return allowed[name] == true or (allowed["default"] == true and name == default_of(part_list))
+end
+
 -- The partition of the site whose nodes the job uses first, by name and record: the default one of a
 -- job that names none, or the one that the job names, if some cloud allows it. nil for all other jobs.
 -- Slurm compares names of partitions with their case.
@@ -63,7 +70,7 @@ local function first_of(job, part_list)
     return default_of(part_list)
   end
   for _, data in ipairs(SITE.partitions or {}) do
-    if (data.allowed_partitions or {})[job.partition] and part_list[job.partition] then
+    if allows(data, job.partition, part_list) and part_list[job.partition] then
       return job.partition, part_list[job.partition]
     end
   end
@@ -72,9 +79,9 @@ end
 
 -- Whether jobs of the site's partition `first` may use the cloud. A cloud without allow.partitions is for
 -- jobs that name no partition.
-local function is_open_to(data, job, first)
+local function is_open_to(data, job, first, part_list)
   if data.allowed_partitions then
-    return data.allowed_partitions[first] == true
+    return allows(data, first, part_list)
   end
   return blank(job.partition)
 end
@@ -572,7 +579,7 @@ local function fitting_clouds(job, part_list, need, first)
   local names = {}
   for _, data in ipairs(SITE.partitions or {}) do
     local part = part_list[data.name]
-    if part and data.name ~= first and is_open_to(data, job, first)
+    if part and data.name ~= first and is_open_to(data, job, first, part_list)
       and not (data.public and borrows(job)) and licensed(data, job)
       and permitted(part, job, part_list[first]) and holds(data, part, need, part_list[first]) then
       names[#names + 1] = data.name

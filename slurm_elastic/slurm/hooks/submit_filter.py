@@ -120,9 +120,14 @@ def ranked_partitions(config: Config) -> list[str]:
     return [cloud.partition_name for cloud in _ranked(config) if cloud.name not in blocked]
 
 
-def is_open_to(config: Config, cloud: CloudSettings, partition: str, *, is_named: bool) -> bool:
-    """Whether jobs of the site's partition may use the cloud. ``is_named``: the job names it."""
-    return is_open(config.who_of(cloud).partitions, partition, is_named=is_named)
+def is_open_to(
+    config: Config, cloud: CloudSettings, partition: str, *, is_named: bool, is_default: bool
+) -> bool:
+    """Whether jobs of the site's partition may use the cloud. ``is_named``: the job names it.
+    ``is_default``: it is the site's default partition.
+    """
+    allowed = config.who_of(cloud).partitions
+    return is_open(allowed, partition, is_named=is_named, is_default=is_default)
 
 
 def requeues_by_default(site: SiteConf | None) -> bool:
