@@ -10,6 +10,7 @@ from slurm_elastic.config import configfile
 from slurm_elastic.config.found import Found
 from slurm_elastic.config.sections.access import Who
 from slurm_elastic.model.cluster import Location
+from slurm_elastic.policies.launch.open_partitions import DEFAULT_PARTITION
 from slurm_elastic.setup.edit import flow
 from slurm_elastic.setup.questions import Answers, head_flaw
 from slurm_elastic.setup.site import SiteFacts
@@ -31,7 +32,7 @@ def compose(site: SiteFacts, clouds_found: Sequence[Found], answers: Answers) ->
         *_skeleton_lines(clouds),
         f"cluster: {flow({'name': site.cluster})}",
         f"slurm: {flow({'conf': site.conf, 'user': site.user, **site.programs})}",
-        *_max_time_lines(site, answers),
+        *_allow_lines(site, answers),
         *_cap_lines(answers),
         *_head_lines(answers, clouds),
         *(f"# {step}" for step in head_steps(site, clouds, answers)),
@@ -92,14 +93,21 @@ def differs(clouds_found: Sequence[Found], answers: Answers) -> Iterator[str]:
             yield f"A node of {cloud.name} gets {format_shape(node)}: no host there has more."
 
 
-def _max_time_lines(site: SiteFacts, answers: Answers) -> Iterator[str]:
-    if answers.max_time is None:
+def _allow_lines(site: SiteFacts, answers: Answers) -> Iterator[str]:
+    keys: dict[str, object] = {}
+    if answers.max_time is not None:
+        keys["max_time"] = str(format_duration(answers.max_time))
+    if answers.default_partition:
+        keys["partitions"] = [DEFAULT_PARTITION]
+    if not keys:
         return
     yield ""
-    if site.max_time is None and site.default_time is None:
+    if answers.default_partition:
+        yield f"# Jobs that name partition {site.partition} burst as jobs that name none do."
+    if answers.max_time is not None and site.max_time is None and site.default_time is None:
         yield "# Jobs without a time limit do not start in a cloud until this has a"
         yield "# default_time, such as default_time: 4h."
-    yield f"allow: {{max_time: {format_duration(answers.max_time)}}}    # for jobs in the clouds"
+    yield f"allow: {flow(keys)}    # for jobs in the clouds"
 
 
 def _cap_lines(answers: Answers) -> Iterator[str]:

@@ -17,6 +17,7 @@ from slurm_elastic.config import Config, configfile, document
 from slurm_elastic.config.document import KeyPath
 from slurm_elastic.config.found import Found
 from slurm_elastic.model.cluster import Location
+from slurm_elastic.policies.launch.open_partitions import DEFAULT_PARTITION
 from slurm_elastic.setup.compose import REHEARSAL, cloud_lines, dollars, pool_lines
 from slurm_elastic.setup.edit import append, flow, put
 from slurm_elastic.setup.questions import Answers, Earlier
@@ -40,7 +41,10 @@ def earlier(config: Config, clouds_found: Iterable[Found] = ()) -> Earlier:
     names = frozenset({*(c.name for c in config.clouds), *(p.name for p in config.pools)})
     joins = bool(config.join.head) or any(cloud.by_user_data for cloud in config.clouds)
     joins |= any(cloud_found.joins and cloud_found.name in names for cloud_found in clouds_found)
-    return Earlier(answers=answers, names=names, public=bool(public), joins=joins)
+    partitions = any(config.who_of(cloud).partitions for cloud in config.clouds)
+    return Earlier(
+        answers=answers, names=names, public=bool(public), joins=joins, partitions=partitions
+    )
 
 
 class ConfigMerge:
@@ -143,6 +147,8 @@ def _edits(config: Config, before: Answers, answers: Answers) -> Iterator[Edit]:
     if answers.max_time != before.max_time:
         time = None if answers.max_time is None else str(format_duration(answers.max_time))
         yield ("allow", "max_time"), time
+    if answers.default_partition and not before.default_partition:
+        yield ("allow", "partitions"), [DEFAULT_PARTITION]
     if answers.cap != before.cap:
         yield ("limits", "dollars_per_hour"), None if answers.cap is None else dollars(answers.cap)
     if answers.head != before.head:

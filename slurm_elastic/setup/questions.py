@@ -1,4 +1,4 @@
-"""The questions of ``init``: at most nine, each with a default and the reason for it. Pure."""
+"""The questions of ``init``: at most ten, each with a default and the reason for it. Pure."""
 
 from __future__ import annotations
 
@@ -37,8 +37,8 @@ class Question(Struct, frozen=True, kw_only=True):
 
 class Answers(Struct, frozen=True, kw_only=True):
     """The answers so far. ``memory`` in MiB; ``max_time`` in s (None: Slurm's own limit); ``cap``
-    in dollars per hour; ``hosts``: the URL of a BMC by node; ``head`` and ``checkpoints`` "" for
-    none.
+    in dollars per hour; ``hosts``: the URL of a BMC by node; ``default_partition``: jobs that name
+    the site's default partition burst, too; ``head`` and ``checkpoints`` "" for none.
     """
 
     clouds: tuple[str, ...] = ()
@@ -50,6 +50,7 @@ class Answers(Struct, frozen=True, kw_only=True):
     memory: int = 1024
     spot: bool = True
     max_time: float | None = None
+    default_partition: bool = False
     head: str = ""
     checkpoints: str = ""
 
@@ -62,13 +63,14 @@ class Answers(Struct, frozen=True, kw_only=True):
 class Earlier(Struct, frozen=True, kw_only=True):
     """Facts of an existing configuration: the answers that it contains, the ``names`` of its clouds
     and pools, whether it has a ``public`` cloud, and whether machines of a cloud get the head's
-    address from it (``joins``).
+    address from it (``joins``), and whether it lists ``partitions`` of the site for some cloud.
     """
 
     answers: Answers = Answers()
     names: frozenset[str] = frozenset()
     public: bool = False
     joins: bool = False
+    partitions: bool = False
 
 
 def first(clouds_found: Sequence[Found], earlier: Earlier) -> tuple[Question, ...]:
@@ -94,6 +96,8 @@ def questions(
     if any(cloud.spot for cloud in chosen):
         selected.append(_spot())
     selected.append(_max_time(site))
+    if site.has_default_partition and not known_answers.partitions:
+        selected.append(_default_partition(site))
     if known_answers.joins or any(cloud.joins for cloud in chosen):
         selected.append(_head(site, chosen))
     selected.append(_checkpoints())
@@ -113,6 +117,7 @@ def _with_configured_default(question: Question, earlier: Earlier) -> Question:
         "accounts": " ".join(current.accounts), "groups": " ".join(current.groups),
         "cap": "" if current.cap is None else f"{current.cap:g}",
         "max_time": "" if current.max_time is None else str(format_duration(current.max_time)),
+        "default_partition": "yes" if current.default_partition else "no",
         "head": current.head, "checkpoints": current.checkpoints,
     }  # fmt: skip
     if question.key not in texts or (
@@ -250,15 +255,30 @@ def _shape(site: SiteFacts, chosen: Sequence[Found]) -> Question:
     )  # fmt: skip
 
 
-def _spot() -> Question:
+def _yes_or_no(key: str) -> Callable[[str], dict[str, object]]:
     def accepts(text: str) -> dict[str, object]:
         if text.lower() not in ("yes", "no", "y", "n"):
             raise ValueError("expected yes or no")
-        return {"spot": text.lower().startswith("y")}
+        return {key: text.lower().startswith("y")}
 
+    return accepts
+
+
+def _spot() -> Question:
     return Question(
         key="spot", text="Buy spot machines before others?", default="yes",
-        why="a third of the price; jobs that Slurm may not requeue never go there", accepts=accepts,
+        why="a third of the price; jobs that Slurm may not requeue never go there",
+        accepts=_yes_or_no("spot"),
+    )  # fmt: skip
+
+
+def _default_partition(site: SiteFacts) -> Question:
+    return Question(
+        key="default_partition", default="yes",
+        text=f"May jobs that name your default partition, {site.partition}, burst, too?",
+        why="workflow tools such as Snakemake name it in each job; by no, such jobs wait for your "
+        "own nodes",
+        accepts=_yes_or_no("default_partition"),
     )  # fmt: skip
 
 

@@ -22,7 +22,8 @@ _OTHER_PLACES = ("/usr/local/bin", "/usr/local/sbin", "/opt/slurm/bin", "/opt/sl
 
 
 class SiteFacts(Struct, frozen=True, kw_only=True):
-    """Facts of slurm.conf. ``cpus`` and ``memory`` (MiB): the commonest shape of a node;
+    """Facts of slurm.conf. ``partition``: the default one; the first if the site has no default one
+    (``has_default_partition``). ``cpus`` and ``memory`` (MiB): the commonest shape of a node;
     ``max_time`` and ``default_time`` (s): limits of the default partition, None if it has none;
     ``taken``: the names of all nodes and partitions. ``gres``: the devices of nodes, without
     counts (``gpu:a100``). ``programs``: the settings of unusual
@@ -37,6 +38,7 @@ class SiteFacts(Struct, frozen=True, kw_only=True):
     slurmctld_port: str = SLURMCTLD
     slurmd_port: str = "6818"
     partition: str
+    has_default_partition: bool = False
     cpus: int
     memory: int
     nodes: int
@@ -68,6 +70,7 @@ def facts(path: Path) -> SiteFacts:
         slurmctld_port=_text(site, "SlurmctldPort", SLURMCTLD),
         slurmd_port=_text(site, "SlurmdPort", "6818"),
         partition=default.names[0] if default else "",
+        has_default_partition=site.default_partition is not None,
         cpus=cpus,
         memory=memory,
         nodes=len(site.node_names),

@@ -272,7 +272,10 @@ def test_what_cannot_be_put_in_is_told_whole(
 ) -> None:
     conf = host.site("small")
     assert host.init(conf, "--yes") == 0
-    text = host.yaml.read_text().replace("allow: {max_time: 1d}", "allow: &w\n  ? max_time\n  : 1d")
+    text = host.yaml.read_text().replace(
+        "allow: {max_time: 1d, partitions: [default]}",
+        "allow: &w\n  partitions: [default]\n  ? max_time\n  : 1d",
+    )
     host.yaml.write_text(text)
     (host.root / "answers.yaml").write_text("max_time: 2d\ncap: 9\n")
     assert host.init(conf, "--answers", str(host.root / "answers.yaml")) == 2
@@ -622,7 +625,7 @@ def test_questions_are_asked_until_there_is_an_answer(
     host: Host, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     asked: list[str] = []
-    typed = iter(["big", "8x16G", "", "/not ok", "none"])
+    typed = iter(["big", "8x16G", "", "perhaps", "yes", "/not ok", "none"])
 
     def answer(prompt: str = "") -> str:
         asked.append(prompt)

@@ -181,6 +181,35 @@ def merged(text: str, clouds: tuple[Found, ...] = (), **changes: object) -> str:
     return merge.ConfigMerge(text, "old.yaml", clouds, SITE, answers).text
 
 
+@pytest.mark.parametrize(("answer", "expected"), [("", ("default",)), ("no", ())])
+def test_jobs_may_name_the_default_partition_unless_the_site_says_no(
+    answer: str, expected: tuple[str, ...]
+) -> None:
+    site = replace(SITE, has_default_partition=True)
+    answers = given((LAB,), {"clouds": "lab"})
+    (question,) = [one for one in questions(site, [LAB]) if one.key == "default_partition"]
+    answers = answered(question, answer or question.default, answers, lambda _: None)
+    config = configfile.parse(compose.checked(site, (LAB,), answers, "new"), "new.yaml")
+    assert config.who_of(config.cloud("lab")).partitions == expected
+    assert not config.who_of(config.cloud("lab")).anybody
+
+
+def test_a_site_without_a_default_partition_is_not_asked_about_it() -> None:
+    assert "default_partition" not in [one.key for one in questions(SITE, [LAB])]
+
+
+def test_an_existing_file_gets_the_word_only_by_an_answer() -> None:
+    site = replace(SITE, has_default_partition=True)
+    earlier = merge.earlier(configfile.parse(THERE, "old.yaml"))
+    (question,) = [one for one in questions(site, [], earlier) if one.key == "default_partition"]
+    assert question.default == "no"
+    text = merged(THERE, default_partition=True)
+    assert configfile.parse(text, "new").allow.partitions == ("default",)
+    again = merge.earlier(configfile.parse(text, "old.yaml"))
+    assert "default_partition" not in [one.key for one in questions(site, [], again)]
+    assert merged(text) == text
+
+
 def test_a_public_cloud_that_is_added_shuts_none_of_the_sites_own() -> None:
     config = configfile.parse(merged(THERE, (SHOP,), accounts=("physics",), cap=4.0), "new")
     assert not config.who_of(config.cloud("lab")).anybody

@@ -70,7 +70,7 @@ class _OneCloud(argparse.Action):
 def add(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     parser = subparsers.add_parser(
         "init",
-        description="Read slurm.conf, look for clouds that this host can reach, ask at most nine "
+        description="Read slurm.conf, look for clouds that this host can reach, ask at most ten "
         "questions, and write a configuration with comments. It is then checked as 'conf show', "
         "'conf check' and 'doctor' do. An existing file is only added to: missing clouds and "
         "pools, and changed answers. Nothing else is changed, and nothing is bought.",
@@ -324,8 +324,8 @@ def _read_answers(path: Path) -> Mapping[str, str]:
 
 
 _KEYS = (
-    "clouds", "hosts", "accounts", "groups", "cap", "shape", "spot", "max_time", "head",
-    "checkpoints",
+    "clouds", "hosts", "accounts", "groups", "cap", "shape", "spot", "max_time",
+    "default_partition", "head", "checkpoints",
 )  # fmt: skip
 
 
