@@ -92,6 +92,35 @@ def test_ended_tasks_of_an_array_have_one_row_for_each_way_to_end() -> None:
     assert "50 ended" in text
 
 
+def test_running_tasks_of_an_array_have_one_row_with_the_sum_of_their_bounds() -> None:
+    tasks = tuple(
+        replace(
+            JOBS[0], id=70 + n, label=f"70_{n}", nodes=f"pub{n}", micro=100_000, at_most=500_000,
+            save=JobSave(method="criu", number=1, at=NOW - 60 * n),
+        )
+        for n in range(1, 4)
+    )  # fmt: skip
+    unsaved = replace(tasks[0], id=79, label="70_9", save=JobSave(reason="it holds a lock"))
+    text = printed(replace(DOCUMENT, jobs=(*tasks, unsaved)), 160)
+    (row,) = (line for line in text.splitlines() if "70 (3 tasks)" in line)
+    assert "pub[1-3] (aws)" in row
+    assert "$0.30" in row
+    assert "$1.50" in row
+    assert "07:57 (criu)" in row, "the oldest of their saves"
+    assert "70_9" in text
+    assert "4 run" in text
+
+
+def test_a_failed_job_says_how_it_failed() -> None:
+    job = replace(JOBS[-1], slurm_state="FAILED", reason="by SIGKILL")
+    assert "FAILED by SIGKILL" in printed(replace(DOCUMENT, jobs=(job,)), 160)
+    tasks = tuple(
+        replace(job, id=80 + n, label=f"80_{n}", reason=reason)
+        for n, reason in enumerate(("by SIGKILL", "with exit code 2", "by SIGKILL"))
+    )
+    assert "80 (2 tasks)" in printed(replace(DOCUMENT, jobs=tasks), 160)
+
+
 def test_a_wide_screen_has_a_column_for_why_and_one_for_what_is_saved() -> None:
     lines = printed(DOCUMENT, 200).splitlines()
     assert lines[1].split("  ")[0] == "Job"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import time
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 from msgspec.structs import replace
 from rich.console import Console, Group, RenderableType
@@ -110,14 +110,33 @@ def render(document: OwnJobs, console: Console) -> None:
 
 
 def _with_whole_arrays(jobs: Sequence[OwnJob]) -> tuple[OwnJob, ...]:
-    """The jobs with one row for the ended tasks of an array that ended in the same way."""
+    """The jobs with one row for the tasks of an array that ended in the same way, or that run in
+    the same state and clouds and are saved alike.
+    """
     rows: dict[object, list[OwnJob]] = {}
     for job in jobs:
-        array, is_task, _ = job.label.partition("_")
-        is_ended_task = bool(is_task) and job.state == ENDED
-        key = (array, job.user, job.slurm_state) if is_ended_task else job.id
-        rows.setdefault(key, []).append(job)
+        rows.setdefault(_row_key(job), []).append(job)
     return tuple(tasks[0] if len(tasks) == 1 else _in_one_row(tasks) for tasks in rows.values())
+
+
+def _row_key(job: OwnJob) -> object:
+    """Jobs with the same key share a row: tasks of an array that have started and are alike."""
+    array, is_task, _ = job.label.partition("_")
+    if not is_task or job.state == WAITS:
+        return job.id
+    if job.state == ENDED:
+        return array, job.user, job.slurm_state, job.reason
+    save = job.save and (job.save.method, job.save.reason, job.save.is_known, job.save.move)
+    has_save = job.save is not None and job.save.at is not None
+    return (
+        array,
+        job.user,
+        job.slurm_state,
+        job.clouds,
+        at_most(job) in ("-", _NO_LIMIT),
+        save,
+        has_save,
+    )
 
 
 def _in_one_row(tasks: Sequence[OwnJob]) -> OwnJob:
@@ -132,7 +151,20 @@ def _in_one_row(tasks: Sequence[OwnJob]) -> OwnJob:
         started=min((task.started for task in tasks if task.started), default=0.0),
         ended=max(task.ended for task in tasks),
         micro=sum(task.micro for task in tasks),
+        at_most=_sum_of(task.at_most for task in tasks),
+        save=min((task.save for task in tasks if task.save), key=_saved_first, default=None),
     )
+
+
+def _sum_of(values: Iterable[int | None]) -> int | None:
+    """The sum; None if a value is unknown."""
+    listed = list(values)
+    return None if None in listed else sum(value for value in listed if value is not None)
+
+
+def _saved_first(save: JobSave) -> float:
+    # All work since the oldest save of a row is at risk.
+    return save.at or 0.0
 
 
 def title(document: OwnJobs) -> str:
@@ -310,7 +342,7 @@ def at_most(job: OwnJob) -> str:
 def why_text(job: OwnJob) -> str:
     """Why the job waits, and what helps or when a sold-out cloud is asked again."""
     if job.state == ENDED:
-        return job.slurm_state
+        return f"{job.slurm_state} {job.reason}".rstrip()
     text = job.reason
     if job.stuck and job.advice:
         return f"{text}; do: {job.advice}"

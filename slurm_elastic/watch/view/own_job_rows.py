@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
@@ -83,7 +84,7 @@ class _Rows:
 
     def _running_or_ended(self, job: SlurmJob) -> OwnJob:
         if job.has_ended:
-            return self._row(job, ENDED, started=job.start, ended=job.end)
+            return self._row(job, ENDED, started=job.start, ended=job.end, reason=_failed_by(job))
         return self._row(
             job, RUNS, started=job.start, at_most=self._at_most(job), save=self._saves.of(job)
         )
@@ -121,6 +122,17 @@ class _Rows:
             at_most=at_most, retry_at=wait.retry_at if wait.obstacles else None,
             save=save if has_run else None,
         )  # fmt: skip
+
+
+def _failed_by(job: SlurmJob) -> str:
+    """How a failed job ended, such as ``by SIGKILL``. "" if Slurm's state says it, or if sacct is
+    the source, which we do not ask for exit codes.
+    """
+    if "FAILED" not in job.states:
+        return ""
+    if job.died_of in set(signal.Signals):
+        return f"by {signal.Signals(job.died_of).name}"
+    return f"with exit code {job.exit_code}" if job.exit_code else ""
 
 
 def _of_ledger(config: Config, reading: OwnJobsReading) -> Iterator[OwnJob]:

@@ -60,8 +60,9 @@ class OwnJob(
     (all its ``tasks``) at the dearest price of its partitions. None: it has no limit, or the price
     is unknown.
 
-    ``reason``: why it waits. ``advice``: the command that helps. ``stuck``: it does not start by
-    itself. ``retry_at``: when a sold-out cloud of it is asked again (None: no cloud is sold out).
+    ``reason``: why it waits, or how it failed. ``advice``: the command that helps. ``stuck``: it
+    does not start by itself. ``retry_at``: when a sold-out cloud of it is asked again (None: no
+    cloud is sold out).
     """
 
     id: int

@@ -163,6 +163,25 @@ def test_a_job_that_has_just_ended_costs_nothing_after_its_end(site: Site) -> No
     assert before.micro == site.jobs()[20].micro > 0
 
 
+@pytest.mark.parametrize(
+    ("state", "fields", "expected"),
+    [
+        ("FAILED", {"killed_by": 9}, "by SIGKILL"),
+        ("FAILED", {"exit_code": 137}, "by SIGKILL"),
+        ("FAILED", {"exit_code": 2}, "with exit code 2"),
+        ("FAILED", {"exit_code": 255}, "with exit code 255"),
+        ("FAILED", {}, ""),
+        ("TIMEOUT", {"killed_by": 15}, ""),
+        ("COMPLETED", {}, ""),
+    ],
+)
+def test_a_failed_job_has_its_signal_or_exit_code(
+    site: Site, state: str, fields: dict[str, int], expected: str
+) -> None:
+    _with(site, job(20, state, nodes=("pub4",), start=T + 5400, end=T + 5500, **fields))
+    assert site.jobs()[20].reason == expected
+
+
 def test_a_running_job_costs_at_most_its_share_until_its_limit(site: Site) -> None:
     row = site.jobs()[20]
     left_s = T + 5400 + 3600 - NOW

@@ -82,7 +82,7 @@ function row(found, one) {
     [why(one.label), one.name ? ` ${one.name}` : "", found.user ? "" : h("span", { class: "quiet" }, ` ${one.user}`)],
     one.nodes ? `${one.nodes}${one.clouds.length ? ` (${one.clouds.join(", ")})` : ""}` : one.partitions.join(", "),
     when(found, one), `$${dollars(one.micro_dollars / 1e6)}`, bound(one),
-    one.state === "ended" ? one.slurm_state : one.stuck ? h("span", { class: "alarm" }, reason(one)) : reason(one),
+    one.state === "ended" ? [one.slurm_state, one.reason].filter(Boolean).join(" ") : one.stuck ? h("span", { class: "alarm" }, reason(one)) : reason(one),
     saved(found, one.save),
   ];
 }
