@@ -72,17 +72,22 @@ def rates_of_jobs(
     """The cost of each job now, in dollars per hour: its share of the ``machines`` that it runs on.
     A job on a machine of unknown price is left out.
     """
-    prices = {
-        machine.instance.node: max(machine.instance.price, _reserved_price(machine))
-        for machine in machines
-        if not machine.has_ended and not machine.is_off
-    }
+    prices = node_prices(machines)
     rates: dict[int, float] = {}
     for run in ledger.usage.open_runs():
         shares = [(node, share) for nodes, share in run.shares for node in expand(nodes)]
         if run.job in jobs and all(node in prices for node, _ in shares):
             rates[run.job] = sum(prices[node] * share / WHOLE for node, share in shares)
     return rates
+
+
+def node_prices(machines: Iterable[Machine]) -> Mapping[str, float]:
+    """The price of the machine of each node now, in dollars per hour."""
+    return {
+        machine.instance.node: max(machine.instance.price, _reserved_price(machine))
+        for machine in machines
+        if not machine.has_ended and not machine.is_off
+    }
 
 
 def _reserved_price(machine: Machine) -> float:

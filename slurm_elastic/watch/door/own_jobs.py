@@ -15,7 +15,7 @@ from msgspec.structs import replace
 
 from slurm_elastic.base.errors import SlurmElasticError, SlurmError
 from slurm_elastic.config import Config
-from slurm_elastic.features.money.job_costs import costs_of_jobs, rates_of_jobs
+from slurm_elastic.features.money.job_costs import costs_of_jobs, node_prices, rates_of_jobs
 from slurm_elastic.model.cluster import Location
 from slurm_elastic.model.memory import ChargedRun
 from slurm_elastic.model.protocols import Slurm
@@ -186,6 +186,7 @@ def read_own_jobs(
             waits=waits_of(config, facts, slurm.fixed_arrays),
             costs=costs_of_jobs(config, ledger, numbers, now, ends),
             rates=rates_of_jobs(ledger, numbers, facts.machines),
+            node_prices=node_prices(facts.machines),
             starts=_starts(config, slurm, subject, affordable),
         )  # fmt: skip
     rows = own_job_rows(config, reading, view)

@@ -27,8 +27,8 @@ class OwnJobsReading(Struct, frozen=True, kw_only=True):
     """The sources of the rows.
 
     ``jobs``: the user's jobs that Slurm has. ``runs``: the user's runs on machines of ours, some of
-    jobs that Slurm no longer has. ``costs``, ``rates`` ($/h now), ``starts``: by job. ``waits``:
-    answers why jobs wait.
+    jobs that Slurm no longer has. ``costs``, ``rates`` ($/h now), ``starts``: by job.
+    ``node_prices``: $/h of the machine of a node. ``waits``: answers why jobs wait.
     """
 
     now: float
@@ -37,6 +37,7 @@ class OwnJobsReading(Struct, frozen=True, kw_only=True):
     runs: Sequence[ChargedRun] = ()
     costs: Mapping[int, JobCost] = field(default_factory=dict)
     rates: Mapping[int, float] = field(default_factory=dict)
+    node_prices: Mapping[str, float] = field(default_factory=dict)
     starts: Mapping[int, StartForecast] = field(default_factory=dict)
 
 
@@ -96,15 +97,29 @@ class _Rows:
         micro = self._reading.costs.get(job.id, JobCost()).micro
         rate = self._reading.rates.get(job.id)
         if rate is None:
-            # Nodes of the site itself cost nothing. The price of a machine is not known before the
-            # job's run is in the ledger.
-            return micro if set(job.nodes).isdisjoint(self._cloud_of) else None
+            return self._at_most_on_whole_machines(job, micro)
         if not rate:
             return micro
         if (ends_at := job.ends_at_latest) is None:
             return None
         left_s = max(ends_at - self._reading.now, 0.0)
         return micro + round(billed_dollars(rate, left_s) * 1e6)
+
+    def _at_most_on_whole_machines(self, job: SlurmJob, micro: int) -> int | None:
+        """The bound of a job whose run is not in the ledger yet, which takes up to a minute: its
+        share of its machines is not known, so the whole price counts, from its start. Nodes of the
+        site itself cost nothing.
+        """
+        prices = self._reading.node_prices
+        nodes = set(job.nodes).intersection(self._cloud_of)
+        if not nodes <= prices.keys():
+            return None
+        rate = sum(prices[node] for node in nodes)
+        if not rate:
+            return micro
+        if (ends_at := job.ends_at_latest) is None:
+            return None
+        return micro + round(billed_dollars(rate, ends_at - job.start) * 1e6)
 
     def _waiting(self, job: SlurmJob) -> OwnJob:
         reading, wait = self._reading, self._waits.of(job)

@@ -215,6 +215,20 @@ def test_a_job_on_a_free_machine_costs_at_most_what_it_has_cost(site: Site) -> N
     assert (rows[25].at_most, rows[26].at_most) == (0, None)
 
 
+def test_a_job_whose_run_is_not_in_the_ledger_costs_at_most_its_whole_machines(site: Site) -> None:
+    """A task of an array may end before the ledger learns of its start."""
+    _with(
+        site,
+        job(27, nodes=("pub4",), start=NOW - 20, limit=300),
+        job(28, nodes=("pub4",), start=NOW - 20, limit=None),
+        job(29, nodes=("pub6",), start=NOW - 20, limit=300),
+    )
+    rows = rows_of(site)
+    assert rows[27].at_most == round(0.36 * 300 / 3600 * 1e6)
+    assert rows[28].at_most is None
+    assert rows[29].at_most is None, "the price of pub6 is unknown"
+
+
 def test_own_nodes_cost_nothing_and_a_job_without_limit_has_no_bound(site: Site) -> None:
     site.slurm = FakeSlurm(
         nodes=tuple(NODES.values()),
