@@ -21,7 +21,7 @@ from slurm_elastic.model.causes.holds import GrowthStartsIt
 from slurm_elastic.model.cluster import Limits, Location, Market, Offer, Pool
 from slurm_elastic.model.exclusion import POLICY, Exclusion
 from slurm_elastic.model.finding import Finding, FindingLevel
-from slurm_elastic.model.slurm import SlurmNode
+from slurm_elastic.model.slurm import SlurmJob, SlurmNode
 from slurm_elastic.policies.launch.ranking import unsold
 from slurm_elastic.policies.nodes.node_reasons import HOLD_MARK
 from slurm_elastic.providers.fake.provider import FakeProvider
@@ -388,3 +388,25 @@ def test_sbatchs_words_are_told_without_its_name(tmp_path: Path) -> None:
     with pytest.raises(SlurmError) as caught:
         client.test_only("burst")
     assert joined(caught.value.stderr) == "Invalid qos specification"
+
+
+def test_waiting_jobs_of_the_default_partition_alone_are_counted(tmp_path: Path) -> None:
+    config = configfile.parse(YAML.format(state=tmp_path, me=ME), "slurm-elastic.yaml")
+    slurm = FakeSlurm(
+        jobs=[
+            SlurmJob(id=n, states=frozenset({state}), partitions=partitions, uid=1001)
+            for n, state, partitions in (
+                (1, "PENDING", ("batch",)), (2, "PENDING", ("batch",)), (3, "PENDING", ("gpu",)),
+                (4, "PENDING", ("batch", "burst")), (5, "RUNNING", ("batch",)),
+            )
+        ]
+    )  # fmt: skip
+    slurm.site_default = "batch"
+    (finding,) = bursting.left_on_own_nodes(config, slurm)
+    assert finding.observed == "2 of 4 are for partition batch alone, so they use no cloud"
+    assert "allow: {partitions: [default]}" in finding.advice
+    assert "slurm-elastic explain 1 " in finding.advice
+    listed = replace(config, allow=replace(config.allow, partitions=("default",)))
+    assert not [*bursting.left_on_own_nodes(listed, slurm)]
+    slurm.site_default = ""
+    assert not [*bursting.left_on_own_nodes(config, slurm)]

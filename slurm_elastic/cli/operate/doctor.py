@@ -176,6 +176,7 @@ def diagnose(
         *kept_findings,
         *head.budgets(config),
         *bursting.budgets_passed(config),
+        *bursting.left_on_own_nodes(config, slurm),
         *head.allowed_groups(config),
         *head.join_head(config),
         *auth.examine(config, now),

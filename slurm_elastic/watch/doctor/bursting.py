@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import grp
 import os
 from collections import Counter
@@ -18,8 +19,10 @@ from slurm_elastic.config.sections.access import Who
 from slurm_elastic.model.causes.repairs import NodeIll
 from slurm_elastic.model.cluster import Location
 from slurm_elastic.model.finding import Finding, FindingLevel
+from slurm_elastic.model.protocols import Slurm
 from slurm_elastic.model.slurm import SlurmNode
 from slurm_elastic.policies.growth.scaling import holds_back
+from slurm_elastic.policies.launch.open_partitions import DEFAULT_PARTITION
 from slurm_elastic.policies.launch.verdict import out_of_service
 from slurm_elastic.policies.nodes.node_reasons import HOLD_MARK, OUR_MARK, has_mark
 from slurm_elastic.policies.nodes.node_state import Phase, is_down, is_drained, is_rebooting, phase
@@ -75,6 +78,29 @@ def filter_called(config: Config) -> Iterator[Finding]:
         advice=f"slurm-elastic conf check says which lines to put where ({page('submission')})",
         cause="" if plan.is_installed(config) else INSTALL,
     )
+
+
+def left_on_own_nodes(config: Config, slurm: Slurm) -> Iterator[Finding]:
+    """Report waiting jobs whose only partition is the default one, if such jobs get no cloud when
+    they name it. The records do not show whether a job named the partition, or fits in no cloud.
+    """
+    if not config.clouds or any(config.who_of(cloud).partitions for cloud in config.clouds):
+        return
+    with contextlib.suppress(SlurmError):  # another check reports it
+        default = slurm.default_partition()
+        waiting = [job for job in slurm.jobs() if "PENDING" in job.states and not job.is_held]
+        jobs = [job for job in waiting if default and job.partitions == (default,)]
+        if jobs:
+            yield Finding.note(
+                "waiting jobs",
+                f"{len(jobs)} of {len(waiting)} are for partition {default} alone, so they use no"
+                " cloud",
+                expected="a list of partitions with clouds: a job that names its partition, as"
+                " workflow tools do, gets none",
+                advice=f"slurm-elastic explain {jobs[0].shell_label} says why; if they name the"
+                f" partition: allow: {{partitions: [{DEFAULT_PARTITION}]}}, then slurm-elastic conf"
+                " install",
+            )
 
 
 def accounts_held(config: Config) -> Iterator[Finding]:
