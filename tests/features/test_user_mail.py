@@ -16,6 +16,7 @@ from slurm_elastic.base.errors import SlurmError
 from slurm_elastic.features.news import telling
 from slurm_elastic.features.news.telling import MAX_PER_HOUR, MAX_USER_MAILS_PER_HOUR
 from slurm_elastic.features.news.user_mail import UserMail, UserMails, is_wanted, key_of
+from slurm_elastic.model.causes import Quoted
 from slurm_elastic.model.checkpoint import Image
 from slurm_elastic.model.slurm import JobMail
 from slurm_elastic.policies.checkpoint.threat import ThreatCause
@@ -40,7 +41,7 @@ def mail(*types: str, address: str = "ann@example.org") -> JobMail:
 
 def move(job: int = 42, *, at: float = 0.0, saved: bool = False, limit: bool = False) -> Migration:
     made = replace(
-        migration_of(job, 1000), step=MigrationStep.BACK, changed=at, note="it runs on pub2",
+        migration_of(job, 1000), step=MigrationStep.BACK, changed=at, note=Quoted(text="it runs on pub2"),
         cause=ThreatCause.LIMIT if limit else ThreatCause.RECLAIM,
         reached={str(MigrationStep.REQUEUED): at},
     )  # fmt: skip
