@@ -229,7 +229,8 @@ def test_a_machine_that_lost_its_tags_before_its_end_stays_counted_and_is_report
     world.advance(2 * 3600, step=60)
     assert row(world, machine).ended_at is None, "it runs and is paid"
     assert told(world, "pub1", "ended") == told(world, "pub1", "terminated") == 0
-    assert told(world, "pub1", "terminate-failed") == 1
+    # Once before slurmctld has given the node up, and once after it is restored.
+    assert told(world, "pub1", "terminate-failed") == 2, "not once a round"
     assert f"{machine.id} runs without this cluster's tags" in (strays(world) or "")
     world.accounts["pub"].machines[machine.id].owner = "uuid-1"
     world.advance(180)
