@@ -657,6 +657,30 @@ def test_a_job_that_slurm_still_shows_after_its_end_keeps_its_machine(
     assert unfinished(machines) == list(machines)
 
 
+@pytest.mark.parametrize("state", ["STOPPED", "SUSPENDED"])
+def test_a_job_that_stands_still_has_not_ended(
+    stage: Stage, part: copy_part.CopyPart, state: str
+) -> None:
+    """Slurm 22.05 shows this one word after ``scancel -s STOP``, and RUNNING after CONT."""
+    stage.serve(OUT)
+    stage.world.slurm.set_job(1, state)
+    stage.files = replace(FILES, states=frozenset({state}))
+    part.look()
+    assert stage.states == ["there"]
+    assert stage.serve(BACK) == GO
+    assert stage.states == ["back"]
+
+
+def test_a_waiting_job_that_slurm_shows_as_stopped_has_ended_its_run(
+    stage: Stage, part: copy_part.CopyPart
+) -> None:
+    stage.serve(OUT)
+    stage.world.slurm.set_job(1, "STOPPED", nodes=(), restarts=1)
+    stage.files = replace(FILES, states=frozenset({"STOPPED"}), nodes=(), restarts=1)
+    part.look()
+    eventually(lambda: stage.states == ["back"])
+
+
 def test_files_of_an_earlier_run_come_back_while_the_job_runs_elsewhere(
     stage: Stage, part: copy_part.CopyPart, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -36,10 +36,10 @@ from slurm_elastic.features.files.copy_ages import CopyAges
 from slurm_elastic.features.files.copying import (
     BACK_AT_ONCE,
     GO,
-    ON_NODES,
     OUT_AT_ONCE,
     Copies,
     CopyRequest,
+    is_on_nodes,
 )
 from slurm_elastic.model.copying import CopyState, JobCopy
 from slurm_elastic.slurm.client.job_files import read_job_files
@@ -362,7 +362,7 @@ class CopyPart(Part):
             if job in self._returns:
                 continue
             files = read_job_files(self._site.slurm, job)
-            if files is not None and files.states & ON_NODES:
+            if files is not None and is_on_nodes(files):
                 starting.add((job, files.restarts))
                 # The files of earlier runs come back while the job runs elsewhere.
                 restarts = {number for number in restarts if number < files.restarts}

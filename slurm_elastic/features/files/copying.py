@@ -44,7 +44,7 @@ from slurm_elastic.model.causes.copies import (
     FilesSent,
 )
 from slurm_elastic.model.copying import CopyState, JobCopy
-from slurm_elastic.model.slurm import SlurmJob
+from slurm_elastic.model.slurm import ON_NODES, SlurmJob
 from slurm_elastic.slurm.client.job_files import JobFiles
 from slurm_elastic.state.audit_trail import job_subject
 from slurm_elastic.state.ledger import Machine
@@ -63,13 +63,16 @@ HOLD_WITHIN_S = 300.0
 OUT_AT_ONCE, BACK_AT_ONCE = 16, 48
 """Jobs whose files are copied at a time. A try to copy back may wait for a lost machine."""
 _NODES_AT_ONCE = 8
-ON_NODES = frozenset({"CONFIGURING", "RUNNING", "SUSPENDED"})
-"""The states of a job whose run is on its nodes, or is about to start there. Slurm shows nodes of
-ended jobs, too, for as long as it has them.
-"""
 GO = ""
 _T = TypeVar("_T")
 _R = TypeVar("_R")
+
+
+def is_on_nodes(job: JobFiles) -> bool:
+    """Whether the run of the job is on its nodes, or is about to start there."""
+    # Slurm shows nodes of completing and ended jobs, too, for as long as it has them. Slurm 22.05
+    # may show a pending job as STOPPED, without nodes.
+    return bool(job.nodes and job.states & ON_NODES) and "COMPLETING" not in job.states
 
 
 def _is_waiting(job: SlurmJob) -> bool:
@@ -204,7 +207,7 @@ class Copies:
         except SlurmError as error:
             log.warning("job's files unknown job=%d error=%s", request.job, error)
             return None
-        if files is None or not files.states & ON_NODES or set(files.nodes) != set(request.nodes):
+        if files is None or not is_on_nodes(files) or set(files.nodes) != set(request.nodes):
             return replace(files or self._nothing_of(request), nodes=())
         return files
 
