@@ -15,7 +15,7 @@ from slurm.test_submit_filter import LUAS, PARTITIONS, UNSET, config
 from slurm_elastic.base.hostlist import expand
 from slurm_elastic.config import domain_pools
 from slurm_elastic.config.job_checkpoint import parse_comment
-from slurm_elastic.config.sections.checkpoint import METHODS, OPTIONS
+from slurm_elastic.config.sections.checkpoint import METHODS, OPTIONS, CheckpointSettings
 from slurm_elastic.config.sections.copying import Traffic
 from slurm_elastic.policies.launch.job_data import FORM
 from slurm_elastic.slurm.client import siteconf
@@ -262,6 +262,27 @@ def test_a_word_that_is_no_method_is_reported_where_the_site_itself_saves_no_job
     first, second = answers(lua, *jobs, text=text)
     assert first == (0, f"slurm-elastic: this job is not saved: --comment=ckpt=sgnal: {EXPECTED}")
     assert second == (0, ""), "it is a word of the user's own"
+
+
+@pytest.mark.parametrize(
+    ("settings", "is_refused"),
+    [
+        (CheckpointSettings(), False),
+        (CheckpointSettings(expected_duration=10.0), True),
+        (CheckpointSettings(method="signal"), True),
+        (CheckpointSettings(directory="/images"), True),
+        (CheckpointSettings(policy="none"), False),
+    ],
+)
+def test_a_mistyped_method_is_refused_if_the_site_has_settings_for_saves(
+    lua: Callable[[str], str], settings: CheckpointSettings, is_refused: bool
+) -> None:
+    """Also if they name no directory and no method, because a job may name the method signal."""
+    made = replace(config(), checkpoint=settings)
+    text = render(made, domain_pools(made, expand))[FILTER]
+    ((code, said),) = answers(lua, {"comment": "ckpt=sgnal"}, text=text)
+    assert code == (-1 if is_refused else 0)
+    assert said.endswith(f"--comment=ckpt=sgnal: {EXPECTED}")
 
 
 SEVERAL = {"comment": "ckpt=dmtcp", "min_nodes": 2}

@@ -18,7 +18,7 @@ from slurm_elastic.config import Config, blocked_clouds
 from slurm_elastic.config.clouds import CloudSettings
 from slurm_elastic.config.method_kinds import options_of, table
 from slurm_elastic.config.node_limits import max_cloud_nodes, max_pool_nodes
-from slurm_elastic.config.sections.checkpoint import LIMIT, REHEARSED
+from slurm_elastic.config.sections.checkpoint import LIMIT, REHEARSED, CheckpointSettings
 from slurm_elastic.config.sections.copying import Traffic
 from slurm_elastic.config.validation.validate_checkpoint import SHARED
 from slurm_elastic.model.causes.hindrances import (
@@ -234,9 +234,13 @@ def _max_script_length(site: SiteConf | None) -> int:
 
 
 def _saves(config: Config) -> bool:
-    """Whether any setting of the site lets jobs be saved."""
+    """Whether the site has settings by which jobs are saved. Those of a site without a directory
+    and a method hold for jobs that name the method signal.
+    """
     methods = {config.checkpoint.method, *(pool.checkpoint.method for pool in config.pools)}
-    return config.checkpoint.directory is not None or bool(methods - {"none", None})
+    if config.checkpoint.directory is not None or methods - {"none", None}:
+        return True
+    return config.checkpoint.policy != "none" and config.checkpoint != CheckpointSettings()
 
 
 def _saving(config: Config) -> dict[str, LuaValue]:
