@@ -244,7 +244,9 @@ def _why(said: Answers, job: Any, row: Any, explained: Any, *, judges_stuck: boo
     is_barred = any(
         of.stop and (of.account == job.account or of.user == job.user) for of in said.status.budgets
     )
-    is_shut = bool(pools) and len(shut) == len(pools) and not is_barred
+    # A bound on the job's further nodes, or nodes that take no jobs, keep it back, too.
+    has_own_cause = "nodes are available now: " in row.reason or "take no jobs: " in row.reason
+    is_shut = bool(pools) and len(shut) == len(pools) and not is_barred and not has_own_cause
     if judges_stuck and waiting.why and not row.stuck and is_shut:
         # One names the offer before the cause, the other one the cloud.
         causes = [pool.shut.partition(": ")[2] or pool.shut for pool in pools]
