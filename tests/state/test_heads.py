@@ -19,7 +19,7 @@ from slurm_elastic.base.errors import ConfigError
 from slurm_elastic.state import heads
 from slurm_elastic.state.heads import Epochs, Fence, SupersededError
 from slurm_elastic.state.ledger import Ledger
-from slurm_elastic.state.store.shared_journal import journal_of
+from slurm_elastic.state.store.shared_journal import is_there, journal_of
 from slurm_elastic.state.store.trouble import JournalError
 
 
@@ -191,6 +191,48 @@ def test_the_head_that_stands_by_reads_what_the_other_has_written(
     a.ledger().launches.record_intent(spec(), "r1", 5.0)
     b.be()
     assert intents(Ledger(b.state / "ledger.db", read_only=True)) == [spec().generation]
+
+
+@pytest.mark.parametrize("fault", ["not mounted", "an empty mount point"])
+@pytest.mark.parametrize("has_view", [True, False])
+def test_a_reader_without_the_shared_directory_takes_no_old_view_for_all_rows(
+    pair: tuple[Head, Head], shared: Path, fault: str, has_view: bool
+) -> None:
+    a, b = pair
+    if has_view:
+        b.act()
+        b.ledger().close()
+    a.act()
+    a.ledger().launches.record_intent(spec(), "r1", 5.0)
+    heads.note_seen(b.state, Epochs(shared).number())
+    shared.rename(shared.with_name("elsewhere"))
+    if fault == "an empty mount point":
+        shared.mkdir()
+    b.be()
+    path = b.state / "ledger.db"
+    assert is_there(path), "the other head may have begun it"
+    with pytest.raises(JournalError, match="the directory of both heads is away"):
+        Ledger(path, read_only=True)
+    shutil.rmtree(shared, ignore_errors=True)
+    shared.with_name("elsewhere").rename(shared)
+    assert intents(Ledger(path, read_only=True)) == [spec().generation]
+
+
+def test_an_empty_directory_is_an_older_copy_for_readers_of_a_head_that_has_seen_epochs(
+    pair: tuple[Head, Head], shared: Path
+) -> None:
+    """The directories exist again, as a backup without its content would have them."""
+    a, _ = pair
+    a.act()
+    a.ledger().close()
+    heads.note_seen(a.state, 1)
+    (shared / "epoch-000001").unlink()
+    with pytest.raises(JournalError, match="ends with epoch 0, and this head has seen epoch 1"):
+        Ledger(a.state / "ledger.db", read_only=True)
+
+
+def test_two_heads_that_have_never_acted_have_no_memory(pair: tuple[Head, Head]) -> None:
+    assert not is_there(pair[0].state / "ledger.db")
 
 
 def test_what_a_stale_head_appends_late_is_in_no_memory(pair: tuple[Head, Head]) -> None:

@@ -237,6 +237,11 @@ class Journal:
             _give(self._lock, statedir.FILE, writing.owner_in(self.directory))
         self._locked = identity(self._lock)
 
+    def require_reachable(self) -> None:
+        """Raise JournalError if the segments cannot be looked for. Without a second head they are
+        beside the view.
+        """
+
     @property
     def is_newest(self) -> bool:
         """Whether no other head has written since the view was made."""

@@ -11,8 +11,9 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import IO
 
-from slurm_elastic.state.heads import Fence, fence_at
+from slurm_elastic.state.heads import Fence, fence_at, last_seen
 from slurm_elastic.state.store.journal import Journal, Position
+from slurm_elastic.state.store.trouble import JournalError
 
 
 class SharedJournal(Journal):
@@ -25,6 +26,24 @@ class SharedJournal(Journal):
         self.turn = directory.parent / f"{name}.applied"
         self._fence = fence
         self.epoch = fence.epoch
+
+    def require_reachable(self) -> None:
+        """Raise JournalError if the shared directory is away, or has been replaced by an older copy.
+        This head then does not know what the other head has written.
+        """
+        if not self.directory.is_dir():
+            raise JournalError(f"the directory of both heads is away: {self._shared}")
+        with JournalError.of_system():
+            number, seen_number = self._fence.epochs.number(), last_seen(self.directory.parent)
+        if number < seen_number:
+            raise JournalError(
+                f"the directory of both heads is away, or an older copy: {self._shared} ends with "
+                f"epoch {number}, and this head has seen epoch {seen_number}"
+            )
+
+    @property
+    def _shared(self) -> Path:
+        return self._fence.epochs.directory
 
     @property
     def is_newest(self) -> bool:
@@ -58,10 +77,18 @@ class SharedJournal(Journal):
 
 
 def is_there(path: Path) -> bool:
-    """Whether a memory with its view at ``path`` was ever begun, even if the view is missing
-    now.
+    """Whether a memory with its view at ``path`` was ever begun, even if the view is missing now.
+    Return True also while the shared directory is away. Opening the memory then raises
+    JournalError.
     """
-    return path.exists() or bool(journal_of(path).segments())
+    if path.exists():
+        return True
+    journal = journal_of(path)
+    try:
+        journal.require_reachable()
+    except JournalError:
+        return True
+    return bool(journal.segments())
 
 
 def journal_of(path: Path) -> Journal:

@@ -417,6 +417,8 @@ class Store:
 
 def _opened(path: Path, schema: Schema) -> sqlite3.Connection:
     journal = journal_of(path)
+    # This head's old view would look complete if the other head's segments could not be read.
+    journal.require_reachable()
     is_there = bool(journal.segments())
     is_own = journal.applied().boot == view.boot() and journal.is_newest
     if path.exists() and (not is_there or is_own):
