@@ -28,7 +28,7 @@ class SharedJournal(Journal):
         self.epoch = fence.epoch
 
     def require_reachable(self) -> None:
-        """Raise JournalError if the shared directory is away, or has been replaced by an older copy.
+        """Raise JournalError if the shared directory is away, or an older copy has replaced it.
         This head then does not know what the other head has written.
         """
         if not self.directory.is_dir():
