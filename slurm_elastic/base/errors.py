@@ -181,7 +181,15 @@ class CapacityError(ProviderError):
 
 
 class QuotaError(ProviderError):
-    """An account limit is reached; waiting for minutes will not help."""
+    """An account limit is reached; waiting for minutes will not help.
+
+    ``of_size``: the limit has too little left for this launch as a whole, and may have enough for
+    a smaller one.
+    """
+
+    def __init__(self, cloud: str, code: str, message: str, *, of_size: bool = False) -> None:
+        super().__init__(cloud, code, message)
+        self.of_size = of_size
 
 
 class AuthError(ProviderError):

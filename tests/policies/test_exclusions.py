@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
+from slurm_elastic.base.errors import QuotaError
 from slurm_elastic.model.causes import Quoted
 from slurm_elastic.model.causes.composed import SpotRefused
 from slurm_elastic.model.causes.deadline import Deadline
@@ -21,6 +22,7 @@ from slurm_elastic.policies.launch.exclusions import (
     after_interruption,
     after_partial,
     after_refusal,
+    cool_down_after_refusal,
     keys_of,
     no_spot,
     paused,
@@ -45,6 +47,16 @@ OFFER = Offer(
 
 def failing(before: Exclusion, count: int, now: float) -> Exclusion:
     return after_failures(before, count, now, limit=10, cool_down=3600.0)
+
+
+@pytest.mark.parametrize(
+    ("of_size", "cool_down"), [(False, ("aws/*/*/on-demand", 1800.0)), (True, (OFFER.key, 180.0))]
+)
+def test_a_job_that_is_too_large_for_the_rest_of_a_quota_does_not_close_the_market(
+    of_size: bool, cool_down: tuple[str, float]
+) -> None:
+    error = QuotaError("aws", "VcpuLimitExceeded", "more than your limit", of_size=of_size)
+    assert cool_down_after_refusal(OFFER, error, 180.0, 1800.0)[:2] == cool_down
 
 
 @given(st.lists(st.integers(1, 4), max_size=12))

@@ -140,8 +140,9 @@ def cool_down_after_refusal(
     # Credentials are the cloud's, so no other offer of it would be sold either.
     if isinstance(error, AuthError):
         return of_cloud, AUTH_COOLDOWN, error.code, cloud_text
-    # A quota applies to the whole market of the account; a lack of capacity to one offer.
-    if isinstance(error, QuotaError):
+    # A quota applies to the whole market of the account; a lack of capacity to one offer. But one
+    # large job must not close the market to jobs for which the quota still has enough.
+    if isinstance(error, QuotaError) and not error.of_size:
         return of_market, quota, error.code, cloud_text
     return of_offer, capacity, error.code, cloud_text
 

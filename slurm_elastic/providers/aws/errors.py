@@ -76,6 +76,12 @@ _QUOTA = (
     "VcpuLimitExceeded",
     "VolumeLimitExceeded",
 )
+_NOT_OF_SIZE = (
+    "AuthFailure.ServiceLinkedRoleCreationNotPermitted",
+    "MaxFleetCountExceeded",
+    "PendingVerification",
+)
+"""The account gets these codes also for a call for one machine."""
 _AUTH = (
     "AccessDenied",
     "AccessDeniedException",
@@ -258,6 +264,15 @@ def refusal(cloud: str, code: str, text: str, operation: str) -> ProviderError |
     if operation not in _LAUNCHES:
         return AuthError(cloud, code, explanation)
     return DeniedError(cloud, code, explanation, of_market=_OF_SPOT in text)
+
+
+def of_whole_call(error: ProviderError, least: int) -> ProviderError:
+    """Return the error of a call that had to start at least ``least`` machines or none. EC2 refuses
+    more than one machine also if the account's quota still has room for some.
+    """
+    if least == 1 or not isinstance(error, QuotaError) or error.code in _NOT_OF_SIZE:
+        return error
+    return QuotaError(error.cloud, error.code, error.full_message, of_size=True)
 
 
 def is_lack_of_resources(message: str) -> bool:

@@ -36,6 +36,7 @@ from slurm_elastic.providers.aws.checks import capacity, hardware_preflight, pre
 from slurm_elastic.providers.aws.client import AwsApi
 from slurm_elastic.providers.aws.convert import Record, lets_udp_in
 from slurm_elastic.providers.aws.efa import EfaTypes
+from slurm_elastic.providers.aws.errors import of_whole_call
 from slurm_elastic.providers.aws.expiry import credentials_end
 from slurm_elastic.providers.aws.fleet import ALTERNATIVES, FleetStrategy
 from slurm_elastic.providers.aws.hardware import HardwareFacts, for_pool, uses_fleets
@@ -126,7 +127,7 @@ class AwsProvider:
             except TransientError:
                 raise
             except ProviderError as error:
-                refusal = error
+                refusal = of_whole_call(error, requests.least_of(spec, nodes))
                 self._groups.forget()
                 break
             started += machines

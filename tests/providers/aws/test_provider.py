@@ -22,6 +22,7 @@ from slurm_elastic.base.errors import (
     DeniedError,
     InstanceNotFound,
     ProviderError,
+    QuotaError,
     TransientError,
 )
 from slurm_elastic.config import Cluster, Config, PoolSettings
@@ -109,6 +110,17 @@ class TestAwsBulk(BulkContract):
         assert not provider.instances()
         useful = replace(spec_for(bed, provider, 4, generation="g2"), least=3)
         assert len(provider.launch(useful)) == 3
+
+    @pytest.mark.parametrize(("least", "of_size"), [(1, False), (4, True)])
+    def test_a_quota_may_have_enough_for_a_smaller_launch(
+        self, bed: AwsBed, least: int, of_size: bool
+    ) -> None:
+        provider = bed.open()
+        spec = replace(spec_for(bed, provider, 4), least=least)
+        bed.fail(QuotaError)
+        with pytest.raises(QuotaError) as refused:
+            provider.launch(spec)
+        assert refused.value.of_size is of_size
 
     def test_lists_are_read_page_by_page(
         self, bed: AwsBed, monkeypatch: pytest.MonkeyPatch
