@@ -16,6 +16,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from functools import partial
+from typing import NamedTuple
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -140,13 +141,25 @@ def hold_until_released(site: Site, job: int) -> bool:
     return bool(held)
 
 
-def reorder(site: Site, jobs: Sequence[SlurmJob], partitions: Sequence[str]) -> set[int]:
-    """Give the jobs, which have these partitions, the new order of them. Return the jobs that Slurm
-    refuses to change. The order is the job's own from now on, and no wish.
+class Reordered(NamedTuple):
+    """``changed``: the jobs with the new order. ``refused``: the jobs that Slurm refuses to change.
+    The list of a job in neither of them has changed since it was read.
+    """
+
+    changed: Sequence[int]
+    refused: Collection[int]
+
+
+def reorder(site: Site, jobs: Sequence[SlurmJob], partitions: Sequence[str]) -> Reordered:
+    """Give the jobs, which have these partitions, the new order of them. The order is the job's own
+    from now on, and no wish.
     """
     with site.job_lock:
         rows = {row.key.number: row for row in site.ledger.changed_jobs.all()}
         others = [job for job in jobs if job.id not in rows]
+        # A person may have changed the list while we waited for the lock, and no row would show it.
+        queue = {job.id: job for job in site.slurm.jobs()} if others else {}
+        others = [job for job in others if job.id in queue and _has_list(queue[job.id], partitions)]
         refused = _change(site, others, tuple(partitions), None) if others else {}
         ordered = [
             replace(row, own=replace(row.own, partitions=tuple(partitions)))
@@ -156,7 +169,13 @@ def reorder(site: Site, jobs: Sequence[SlurmJob], partitions: Sequence[str]) -> 
         if ordered:
             site.ledger.changed_jobs.keep(ordered)
             _ChangeRound(site).run(keep_wishes, (), no_report)
-    return set(refused)
+    changed = {*(job.id for job in others), *(row.key.number for row in ordered)} - {*refused}
+    return Reordered([job.id for job in jobs if job.id in changed], {*refused})
+
+
+def _has_list(job: SlurmJob, partitions: Collection[str]) -> bool:
+    """Whether the job waits in these partitions, in any order."""
+    return is_waiting(job) and {*job.partitions} == {*partitions}
 
 
 def with_own_partitions(site: Site, jobs: Sequence[SlurmJob]) -> Sequence[SlurmJob]:

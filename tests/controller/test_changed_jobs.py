@@ -18,7 +18,7 @@ from msgspec.structs import replace
 
 from slurm_elastic.base.errors import SlurmError
 from slurm_elastic.base.shared_dict import SharedDict
-from slurm_elastic.controller.changed_jobs import Evaluate, JobChange, change_jobs
+from slurm_elastic.controller.changed_jobs import Evaluate, JobChange, change_jobs, reorder
 from slurm_elastic.model.changed_jobs import (
     Barred,
     ChangedJob,
@@ -369,6 +369,23 @@ def test_a_begin_time_is_exact_although_the_round_takes_minutes(bench: Bench) ->
     )
     begins = {job.id: job.begin for job in bench.slurm.jobs()}
     assert [begins[job] for job in jobs[1:]] == [until] * 4
+
+
+@pytest.mark.parametrize(
+    ("users", "reordered", "after"),
+    [
+        (("main",), [], ("main",)),
+        (("main", "pub", "west"), [JOB], ("main", "west", "pub")),
+    ],
+)
+def test_a_new_order_does_not_replace_a_list_that_a_user_has_just_given(
+    bench: Bench, users: tuple[str, ...], reordered: list[int], after: tuple[str, ...]
+) -> None:
+    bench.act("list", ("main", "pub", "west"))
+    jobs = bench.slurm.jobs()
+    bench.act("list", users)
+    assert reorder(bench.site, jobs, ("main", "west", "pub")) == (reordered, set())
+    assert bench.job.partitions == after
 
 
 def test_a_number_that_slurm_gives_to_another_job_brings_no_values_along(bench: Bench) -> None:

@@ -164,9 +164,8 @@ class CloudOrder(Part):
     ) -> None:
         site, cause_of = self._site, {change.job: change.cause for change in changes}
         changed_jobs = [job for job in jobs if job.id in cause_of]
-        refused = reorder(site, changed_jobs, partitions)
+        ids, refused = reorder(site, changed_jobs, partitions)
         self._refused |= dict.fromkeys(refused, partitions)
-        ids = [job.id for job in changed_jobs if job.id not in refused]
         self._orders |= dict.fromkeys(ids, partitions[1:])
         if not ids:
             return
