@@ -126,10 +126,11 @@ def hold_until_released(site: Site, job: int) -> bool:
 
     def say(row: SlurmJob, record: ChangedJob, evaluate: Evaluate) -> ChangedJob:
         del evaluate
-        if row.id != job or Held() in record.wishes:
+        if row.id != job:
             return record
         held.append(True)
-        return replace(record, wishes=(*record.wishes, Held()))
+        # The wish stands already if Slurm gave no answer before, or another part has held the job.
+        return replace(record, wishes=(*without(record.wishes, Held), Held()))
 
     changes: list[JobChange] = []
     change_jobs(site, say, candidates={job}, report=changes.extend)

@@ -18,7 +18,13 @@ from msgspec.structs import replace
 
 from slurm_elastic.base.errors import SlurmError
 from slurm_elastic.base.shared_dict import SharedDict
-from slurm_elastic.controller.changed_jobs import Evaluate, JobChange, change_jobs, reorder
+from slurm_elastic.controller.changed_jobs import (
+    Evaluate,
+    JobChange,
+    change_jobs,
+    hold_until_released,
+    reorder,
+)
 from slurm_elastic.model.changed_jobs import (
     Barred,
     ChangedJob,
@@ -369,6 +375,21 @@ def test_a_begin_time_is_exact_although_the_round_takes_minutes(bench: Bench) ->
     )
     begins = {job.id: job.begin for job in bench.slurm.jobs()}
     assert [begins[job] for job in jobs[1:]] == [until] * 4
+
+
+def test_a_hold_whose_answer_was_lost_is_a_hold(bench: Bench) -> None:
+    hold = bench.slurm.hold
+
+    def lose_answer(job: int) -> None:
+        hold(job)
+        raise SILENT
+
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(bench.slurm, "hold", lose_answer)
+        with pytest.raises(SlurmError):
+            hold_until_released(bench.site, JOB)
+    assert hold_until_released(bench.site, JOB)
+    assert bench.job.is_held
 
 
 @pytest.mark.parametrize(
