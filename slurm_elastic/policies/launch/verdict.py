@@ -211,15 +211,18 @@ class _Question(Struct, frozen=True, kw_only=True):
 
 def verdicts(asker: Asker, cases: Sequence[PoolCase]) -> tuple[Verdict, ...]:
     """Return one verdict per pool, in the order of ``cases``."""
-    results = []
-    for case in cases:
-        # A job runs within one partition, so the fitting pools of its partition add up.
-        mates = [c for c in cases if c.partition == case.partition and could_run(asker.job, c.pool)]
-        together = sum(mate.most for mate in mates)
-        if case.cloud_most is not None:
-            together = min(together, case.cloud_most)
-        results.append(_verdict(_Question(asker=asker, case=case, together=together)))
-    return tuple(results)
+    return tuple(
+        _verdict(_Question(asker=asker, case=case, together=most_together(asker.job, case, cases)))
+        for case in cases
+    )
+
+
+def most_together(job: SlurmJob, case: PoolCase, cases: Iterable[PoolCase]) -> int:
+    """Return how many nodes that could run the job may be up together in the case's partition."""
+    # A job runs within one partition, so the fitting pools of its partition add up.
+    mates = [c for c in cases if c.partition == case.partition and could_run(job, c.pool)]
+    together = sum(mate.most for mate in mates)
+    return together if case.cloud_most is None else min(together, case.cloud_most)
 
 
 def _verdict(question: _Question) -> Verdict:

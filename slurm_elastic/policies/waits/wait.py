@@ -17,7 +17,15 @@ from slurm_elastic.model.job_holds import cause_of_hold
 from slurm_elastic.model.memory import UnhelpedJob
 from slurm_elastic.model.slurm import SlurmJob
 from slurm_elastic.model.slurm_words.rows import Actor, Fate
-from slurm_elastic.policies.launch.verdict import Asker, PoolCase, Verdict, grouped, verdicts
+from slurm_elastic.policies.launch.verdict import (
+    PREDICATES,
+    Asker,
+    PoolCase,
+    Verdict,
+    grouped,
+    most_together,
+    verdicts,
+)
 from slurm_elastic.policies.launch.waiting import is_limit_fixed, sentence
 from slurm_elastic.policies.money.account_budgets import barring
 from slurm_elastic.policies.waits.situation import Situation
@@ -45,6 +53,8 @@ _MISFITS = {
 """Predicates that fail until the job or the pool changes, and the change of the job. Such a pool
 does not count.
 """
+_FEWER_CPUS = "submit again with fewer tasks or gres, after scancel {job}"
+_ORDER = {name: number for number, (name, _) in enumerate(PREDICATES)}
 _JOB = "\ue000"
 """Stands for the job's name in sentences that several jobs share. It is a character for private
 use, so no name or reason contains it.
@@ -240,7 +250,7 @@ def _judge(request: _Request, situation: Situation) -> Wait:
     listed = [case for case in situation.cases if case.partition in partitions]
     judged = verdicts(asker, listed)
     is_ours_only = {case.partition for case in listed} == partitions
-    misfit = _misfit(judged, listed) if is_ours_only else None
+    misfit = _misfit(asker.job, judged, listed) if is_ours_only else None
     wait = _fate(asker, situation.cases, misfit)
     if request.hold is not None:
         # Slurm would name the job's user, who does not know of the hold.
@@ -305,18 +315,29 @@ def _fate(asker: Asker, cases: Sequence[PoolCase], misfit: tuple[str, str] | Non
     return Wait(fate=Fate.STARTS, text=text, command=command, actor=row.actor)
 
 
-def _misfit(judged: Sequence[Verdict], listed: Sequence[PoolCase]) -> tuple[str, str] | None:
+def _misfit(
+    job: SlurmJob, judged: Sequence[Verdict], listed: Sequence[PoolCase]
+) -> tuple[str, str] | None:
     """Why no pool of the job's partitions can ever serve it, and the command that helps; None if a
     pool can. A partition of the site itself we cannot judge.
     """
     if not judged or any(verdict.predicate not in _MISFITS for verdict in judged):
         return None
-    largest = max(judged, key=lambda verdict: _capacity(verdict, listed))
-    case = next(case for case in listed if case.pool.name == largest.pool)
-    command = _MISFITS[largest.predicate].format(
-        job=_JOB, minutes=int((case.max_time or 0) // 60), nodes=_capacity(largest, listed)
+    closest = _closest(job, judged, listed)
+    case, most = _case_of(closest, listed), _capacity(job, closest, listed)
+    template = _MISFITS[closest.predicate]
+    if closest.predicate == "size" and job.node_count <= most:
+        template = _FEWER_CPUS  # its CPUs or gres need more nodes than it asks for
+    return closest.reason, template.format(
+        job=_JOB, minutes=int((case.max_time or 0) // 60), nodes=most
     )
-    return largest.reason, command
+
+
+def _closest(job: SlurmJob, misfits: Iterable[Verdict], cases: Sequence[PoolCase]) -> Verdict:
+    """Return the verdict about the pool that fits the job best: it passes the most predicates, and
+    of several such pools it is the largest.
+    """
+    return max(misfits, key=lambda v: (_ORDER[v.predicate], _capacity(job, v, cases)))
 
 
 def _elsewhere(asker: Asker, cases: Iterable[PoolCase], reason: tuple[str, str]) -> tuple[str, str]:
@@ -351,8 +372,8 @@ def _elsewhere(asker: Asker, cases: Iterable[PoolCase], reason: tuple[str, str])
         command = f"scontrol update jobid={_JOB} partition={names}"
         return f"{text}; {noun} {names} can hold it", command
     misfits = [verdict for rows in judged.values() for verdict in rows]
-    largest = max(misfits, key=lambda verdict: _capacity(verdict, admitting))
-    return f"{text}; no other cloud can hold it ({largest.cloud}: {largest.reason})", command
+    closest = _closest(job, misfits, admitting)
+    return f"{text}; no other cloud can hold it ({closest.cloud}: {closest.reason})", command
 
 
 def _admits(case: PoolCase, job: SlurmJob) -> bool:
@@ -364,8 +385,16 @@ def _admits(case: PoolCase, job: SlurmJob) -> bool:
     )
 
 
-def _capacity(verdict: Verdict, cases: Sequence[PoolCase]) -> int:
-    """How many nodes of the verdict's cloud may be up together."""
+def _case_of(verdict: Verdict, cases: Iterable[PoolCase]) -> PoolCase:
+    return next(case for case in cases if case.pool.name == verdict.pool)
+
+
+def _capacity(job: SlurmJob, verdict: Verdict, cases: Sequence[PoolCase]) -> int:
+    """How many nodes may be up together: of those that could run the job, if only its size does not
+    fit, else of the verdict's cloud.
+    """
+    if verdict.predicate == "size":
+        return most_together(job, _case_of(verdict, cases), cases)
     of_cloud = [case for case in cases if case.pool.cloud == verdict.cloud]
     max_nodes = sum(case.most for case in of_cloud)
     limits = [case.cloud_most for case in of_cloud if case.cloud_most is not None]
