@@ -15,10 +15,12 @@ from slurm_elastic.state.ckptstate.facts import Migration
 
 STAYING = frozenset({"criu", "dmtcp"})
 """Methods whose launcher (the batch script) keeps running while a saved job is stopped."""
-ORIGIN_TIMEOUT_S = 420.0
-"""Seconds in which a launcher reports where its run began. It may wait 300 of them for the lock of
-the run before, see docs/checkpoint-methods.md.
+LAUNCHER_WAIT_S = 600.0
+"""Seconds for which the launcher of a restarted run may wait before it reports: 300 s until the
+node knows the user, and 300 s for the lock of the run before, see docs/checkpoint-methods.md.
 """
+ORIGIN_TIMEOUT_S = LAUNCHER_WAIT_S + 120.0
+"""Seconds in which a launcher reports where its run began."""
 READ_BYTES_PER_S = 16 << 20
 """We add the time to verify and read back an image at this rate."""
 

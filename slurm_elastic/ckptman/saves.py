@@ -24,6 +24,7 @@ from slurm_elastic.ckptman.executor import KeyedExecutor, WorkKind
 from slurm_elastic.ckptman.first_image import verify_new
 from slurm_elastic.ckptman.job_refusals import JobRefusals
 from slurm_elastic.ckptman.orders import Orders, ReceivedOrder
+from slurm_elastic.ckptman.origins import LAUNCHER_WAIT_S
 from slurm_elastic.ckptman.site import CheckpointSite
 from slurm_elastic.ckptman.snapshot import Snapshot, choose_method, is_working
 from slurm_elastic.config.job_checkpoint import MethodChoice
@@ -44,7 +45,7 @@ from slurm_elastic.model.causes.save_refusals import (
 from slurm_elastic.model.causes.saves import ProbedSave, SaveOrdered
 from slurm_elastic.model.checkpoint import Image, JobRun
 from slurm_elastic.model.slurm import ENDED, SlurmJob
-from slurm_elastic.policies.checkpoint.unsavable import TRIES, clearer, obstacle
+from slurm_elastic.policies.checkpoint.unsavable import TRIES, clearer, lacks_launcher, obstacle
 from slurm_elastic.slurm.client.commands import requeue_setting
 from slurm_elastic.state.ckptstate.orders import SaveOrder
 
@@ -311,10 +312,21 @@ class SavesInPlace:
         failures, error_text = failures + 1, clearer(last_error, error_text)
         self._failures_in_row[run.job] = run.attempt, failures, error_text
         # Not after one failure: a step or a connection may be gone at the next save.
-        is_unsavable = failures >= TRIES and verdicts.judge_run(site, run, choice, error_text)
+        is_unsavable = (
+            failures >= TRIES
+            and not self._launcher_may_wait(run, error_text)
+            and verdicts.judge_run(site, run, choice, error_text)
+        )
         self._retry_at[run.job] = site.now() + max(
             UNSAVABLE_RETRY_AFTER_S if is_unsavable else MIN_RETRY_AFTER_S, expected_s
         )
+
+    def _launcher_may_wait(self, run: JobRun, error_text: str) -> bool:
+        """Whether the launcher of a restarted run may still wait for its user's name, the lock or
+        the images. It has then not reported that the run is under it.
+        """
+        is_young = self._site.now() - run.started < LAUNCHER_WAIT_S
+        return run.attempt > 0 and is_young and lacks_launcher(error_text)
 
     def _lift_no_requeue(self, run: JobRun) -> None:
         """Once a ``--no-requeue`` job has an image, it continues from there instead of starting

@@ -13,6 +13,7 @@ from slurm_elastic.ckptman import snapshot, verdicts
 from slurm_elastic.ckptman.decide import run_of
 from slurm_elastic.ckptman.executor import KeyedExecutor
 from slurm_elastic.ckptman.moves import after_requeue
+from slurm_elastic.ckptman.origins import LAUNCHER_WAIT_S
 from slurm_elastic.config.job_checkpoint import MethodChoice
 from slurm_elastic.model.causes.threats import GoesOnDemand
 from slurm_elastic.model.checkpoint import Image, JobRun
@@ -149,6 +150,23 @@ def test_a_job_that_was_saved_once_is_told_when_it_can_be_saved_no_longer(
     world.saver.hindrances.clear()
     world.until(lambda: not world.state.unsavable(), 900)
     assert "ckpt-savable" in world.told(7)
+
+
+def test_a_restarted_run_is_not_judged_while_its_launcher_may_wait() -> None:
+    """For its user's name: the directory service of a new machine may answer after minutes."""
+    world = made(unsavable="on_demand")
+    try:
+        begins(world, 7)
+        world.slurm.requeue(7)
+        world.until(lambda: world.job(7).restarts == 1 and "RUNNING" in world.job(7).states)
+        world.saver.broken = CheckpointError("job 7: this run is not under the launcher")
+        world.advance(LAUNCHER_WAIT_S - 60)
+        assert world.saver.calls.count(("checkpoint", 7)) >= 2
+        assert (world.state.unsavable(), world.job(7).restarts, lines(world)) == ({}, 1, [])
+        world.advance(300)
+        assert list(world.state.unsavable()) == [7], "after the wait it has no launcher"
+    finally:
+        world.close()
 
 
 def copied(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -33,6 +33,7 @@ class Unsavable(StrEnum):
     ON_DEMAND = "on_demand"
 
 
+_NO_LAUNCHER = "not under the launcher"
 _PASSES = re.compile(
     r"no answer to|deadline|no time left|is not whole|of the file system|quota|No space left"
     r"|begun to use System V IPC just now"
@@ -88,7 +89,7 @@ _KNOWN: tuple[tuple[SaveObstacleKind, str], ...] = (
         SaveObstacleKind.SEVERAL_NODES,
         rf"(?P<method>\w+) {ONE_NODE}, and this one has (?P<nodes>\d+)",
     ),
-    (SaveObstacleKind.NOT_LAUNCHED, r"not under the launcher"),
+    (SaveObstacleKind.NOT_LAUNCHED, _NO_LAUNCHER),
     (SaveObstacleKind.SIGNAL_NOT_CAUGHT, r"batch script, which .*d(?:oes|id) not catch it"),
 )
 
@@ -101,11 +102,18 @@ def unfit(method: str, *, batch: bool, nodes: int) -> NoBatchJob | SeveralNodes 
     return SeveralNodes(method=method, nodes=nodes) if nodes > 1 and not saves_several else None
 
 
+def lacks_launcher(message: str) -> bool:
+    """Whether a save failed because the run is not under the launcher. The launcher of a restarted
+    run may still wait, so this is no obstacle yet while the run is young.
+    """
+    return _NO_LAUNCHER in message
+
+
 def clearer(before: str, message: str) -> str:
     """Return the message that explains more, of two saves that failed in a row. If a run has ended,
     it is not under the launcher, and the message about that would hide the real obstacle.
     """
-    return before if before and "not under the launcher" in message else message
+    return before if before and lacks_launcher(message) else message
 
 
 def obstacle(message: str) -> Hindrance | None:
