@@ -102,7 +102,7 @@ class TestSwitch:
     def test_an_old_machine_stops_when_idle_needed_or_not(self) -> None:
         line = Timeline(max_age=3600)
         assert line.pass_(10_000, busy=True) == ""
-        assert "3600 are allowed" in line.pass_(60)
+        assert "3600 allowed" in line.pass_(60)
         assert Timeline().pass_(100_000) == ""
 
     @given(st.lists(st.tuples(st.booleans(), st.booleans()), max_size=600))
