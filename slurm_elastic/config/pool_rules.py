@@ -89,12 +89,22 @@ def inert(config: Config) -> bool:
             max_poll_interval=config.policies.max_poll_interval,
         ),
     )
-    sections: tuple[Policies, ...] = (
+    return all(any(s == p and type(s) is type(p) for p in empty) for s in _sections(config))
+
+
+def may_grow(config: Config) -> bool:
+    """Whether a growth policy may start machines, now or when another policy is chosen."""
+    return bool(config.policies.choose.among) or any(
+        section.growth is not None for section in _sections(config)
+    )
+
+
+def _sections(config: Config) -> tuple[Policies, ...]:
+    return (
         config.policies,
         *(cloud.policies for cloud in config.clouds),
         *(pool.policies for pool in config.pools),
     )
-    return all(any(s == p and type(s) is type(p) for p in empty) for s in sections)
 
 
 def bounds_of(budget: PayerBudget) -> Bounds:

@@ -25,7 +25,7 @@ from slurm_elastic.base.grouping import group_by
 from slurm_elastic.base.hostlist import compress
 from slurm_elastic.base.processes.in_time import InTime
 from slurm_elastic.base.report_once import ReportOnce
-from slurm_elastic.config.pool_rules import inert
+from slurm_elastic.config.pool_rules import inert, may_grow
 from slurm_elastic.controller import holds
 from slurm_elastic.controller.context import Site
 from slurm_elastic.controller.extensions import Extensions, Part
@@ -95,7 +95,7 @@ def join(site: Site) -> Extensions:
     together = StartedTogether()
     return Extensions(
         parts=[("policies", lambda worker: Autoscaler(site, worker, together))],
-        split_requests=[together.complete],
+        split_requests=[together.complete] if may_grow(site.config) else [],
     )
 
 

@@ -49,9 +49,6 @@ def enforce(site: Site, jobs: Sequence[SlurmJob], over: Mapping[str, Overdrawn])
         and barring(over, job.account, job.user) is not None
     }
 
-    if not candidates and not is_enforcing(site):
-        return
-
     def say(job: SlurmJob, record: ChangedJob, evaluate: Evaluate) -> ChangedJob:
         del evaluate
         others = without(record.wishes, Barred)
