@@ -24,10 +24,13 @@ from slurm_elastic.features.files import copy_part, copying
 from slurm_elastic.features.files.copy_orders import CopyResult
 from slurm_elastic.features.files.copying import GO, Copies, CopyRequest
 from slurm_elastic.machine.jobfiles.copier import CopierRefusalError, GroupMemory
+from slurm_elastic.model.checkpoint import Image
 from slurm_elastic.model.cluster import Instance
 from slurm_elastic.model.copying import CopyState, JobCopy
 from slurm_elastic.model.slurm import SlurmJob
 from slurm_elastic.slurm.client.job_files import JobFiles, files_of
+from slurm_elastic.state.ckptstate import CheckpointState
+from slurm_elastic.state.ckptstate.schema import FILE
 from slurm_elastic.testing.in_memory import Inline
 from tests.controller.world import World, make_config
 
@@ -407,6 +410,39 @@ def test_a_machine_that_has_ended_is_not_waited_for(stage: Stage) -> None:
     stage.bring_back(stage.copies)
     assert stage.states == ["lost"]
     assert "its machine has ended" in stage.causes[-1]
+
+
+@pytest.mark.parametrize(("attempt", "method", "is_held"), [
+    (0, "criu", True), (0, "signal", False), (1, "criu", False),
+])  # fmt: skip
+def test_a_job_whose_image_needs_lost_files_is_held_until_a_person_releases_it(
+    stage: Stage, attempt: int, method: str, is_held: bool
+) -> None:
+    """A restored program would go on as if the files of its run were there."""
+    stage.serve(OUT)
+    stage.results = [CopyResult(reason="no space", final=True)]
+    stage.serve(BACK)
+    assert stage.states == ["lost"]
+    stage.results = [DONE]
+    image = Image(job=1, label="1", attempt=attempt, number=1, method=method, node="pub1",
+                  taken=0.0, seconds=1.0, uid=UID)  # fmt: skip
+    state = CheckpointState(stage.world.site.config.state / FILE)
+    state.add_image(image)
+    state.close()
+    stage.files = replace(FILES, restarts=1)
+    assert ("its image needs them" in stage.serve(OUT)) is is_held
+    stage.files = replace(FILES, restarts=2)  # released
+    assert stage.serve(OUT) == GO
+
+
+def test_a_job_waits_while_its_images_cannot_be_read(stage: Stage) -> None:
+    stage.serve(OUT)
+    stage.results = [CopyResult(reason="no space", final=True)]
+    stage.serve(BACK)
+    (stage.world.site.config.state / FILE).write_bytes(b"no database" * 1000)
+    stage.files = replace(FILES, restarts=1)
+    with stage.copies.claim(1):
+        assert stage.copies.attempt(OUT, threading.Event()) is None
 
 
 def test_a_machine_with_files_does_not_end(stage: Stage) -> None:

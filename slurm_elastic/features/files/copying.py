@@ -31,6 +31,7 @@ from slurm_elastic.controller.changed_jobs import hold_until_released
 from slurm_elastic.controller.context import Site
 from slurm_elastic.features.files.copy_ages import CopyAges
 from slurm_elastic.features.files.copy_orders import CopyResult, CopyRun, order_of
+from slurm_elastic.features.files.unfit_images import READ_ERRORS, unfit_image
 from slurm_elastic.machine.jobfiles.copier import CopierRefusalError
 from slurm_elastic.machine.jobfiles.identity import END_WAIT_S
 from slurm_elastic.model import admin_comment
@@ -179,6 +180,13 @@ class Copies:
             return GO  # it has been cancelled or requeued: nothing may hold its prolog
         if not self.bring_back(request.job, before=files.restarts):
             return None
+        try:
+            unfit = unfit_image(self._site, files)
+        except READ_ERRORS as error:
+            log.warning("images of job %d are unknown: %s", files.job, error)
+            return None
+        if unfit:
+            return self._refuse(files, CopyResult(reason=unfit, final=True))
         with self._share(files.uid, back=False) as has_place:
             if has_place or time.monotonic() >= request.until:
                 return self._try_out(files, request.until, cancelled)
