@@ -196,8 +196,8 @@ def _hurry_if_possible(
         # A recalled job waited for nodes. Now it runs, so it was not requeued after all.
         started = runs and not expected.before.states
         return started or (again and bool(job.states & {"RUNNING", "CONFIGURING"}))
-    # Not `job.start`: for a pending job that may be Slurm's estimate of when it gets its nodes.
-    if job.begin <= now:
+    # A later begin time is its user's, or that of a budget: only Slurm's own hold is lifted.
+    if not job.is_requeue_hold(now):
         return again
     if not expected.hurry:
         return True

@@ -68,6 +68,14 @@ def test_the_estimated_start_of_a_job_that_waits_for_nodes_is_no_hold(ledger: Le
     assert not case.restarts
 
 
+def test_a_begin_time_of_its_user_or_of_a_budget_stays(ledger: Ledger) -> None:
+    case = Case(ledger)
+    case.pending(start=NOW + 40_000, eligible=NOW + 40_000)
+    case.tick()
+    assert case.started() == 0
+    assert not case.restarts
+
+
 def test_the_start_time_counts_whatever_the_reason_says(ledger: Ledger) -> None:
     case = Case(ledger)
     case.pending(reason="Priority")
