@@ -66,7 +66,7 @@ def test_a_job_is_a_hindrance_to_other_gres_of_its_node_if_it_uses_gres(
 
 NODE = (
     "NodeName={name} Arch=x86_64 CPUAlloc=0 CPUTot=4 CPULoad=0.1 AvailableFeatures=aws,{feature}"
-    " Gres=gpu:a100:2(S:0-1) NodeAddr={name} RealMemory=1000 State=IDLE+CLOUD Weight=7"
+    " Gres=gpu:a100:2(S:0-1),fpga:1K NodeAddr={name} RealMemory=1000 State=IDLE+CLOUD Weight=7"
     " Reason=CPUTot=99 is wrong [root@x] Comment=Gres=none"
 )
 
@@ -80,15 +80,15 @@ def test_values_that_the_running_slurmctld_has_are_compared(
     monkeypatch.setattr(controller, "_scontrol", lambda *_: answer)
     monkeypatch.setattr(leaving, "features", lambda _: ("burst", "aws"))
     pool = Pool(
-        name="burst", cloud="aws", nodes=("c1", "c2", "new"), cpus=4, real_memory=1000, gres=GPU,
-        markets=(Market.SPOT,),
+        name="burst", cloud="aws", nodes=("c1", "c2", "new"), cpus=4, real_memory=1000,
+        gres=GPU | {"fpga": 1024}, markets=(Market.SPOT,),
     )  # fmt: skip
     assert not leaving.changed_in_running(SlurmSettings(), [pool])
     other = replace(pool, cpus=2, real_memory=900, gres={})
     assert [str(change) for change in leaving.changed_in_running(SlurmSettings(), [other])] == [
         "changes CPUs of c[1-2]: 4 -> 2",
         "changes RealMemory of c[1-2]: 1000 -> 900",
-        "changes Gres of c[1-2]: gpu:a100:2 -> none",
+        "changes Gres of c[1-2]: gpu:a100:2,fpga:1024 -> none",
     ]
 
 

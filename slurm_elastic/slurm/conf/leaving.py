@@ -255,7 +255,7 @@ def changed_in_running(settings: SlurmSettings, pools: Sequence[Pool]) -> Sequen
         planned = _planned_values(pool)
         for node in values.keys() & set(pool.nodes):
             for key, after in planned.items():
-                before = _without_sockets(values[node].get(_SHOWN_AS[key], ""))
+                before = _as_configured(values[node].get(_SHOWN_AS[key], ""))
                 if set(before.split(",")) != set(after.split(",")):
                     nodes.setdefault((key, before, after), set()).add(node)
     return [
@@ -271,9 +271,16 @@ def _planned_values(pool: Pool) -> dict[str, str]:
     }  # fmt: skip
 
 
-def _without_sockets(text: str) -> str:
-    """A value of scontrol as slurm.conf has it: gres without their sockets, "(null)" as ""."""
-    return re.sub(r"\([^)]*\)", "", text)
+def _as_configured(text: str) -> str:
+    """A value of scontrol as slurm.conf has it: gres without their sockets and with whole counts
+    (scontrol shows 1024 as 1K), "(null)" as "".
+    """
+    plain = re.sub(r"\([^)]*\)", "", text)
+    return re.sub(r":(\d+)([KMGTP])(?=,|$)", _whole_count, plain)
+
+
+def _whole_count(match: re.Match[str]) -> str:
+    return f":{int(match[1]) * 1024 ** (1 + 'KMGTP'.index(match[2]))}"
 
 
 def _installed_values(directory: Path, key: str) -> dict[str, str]:
