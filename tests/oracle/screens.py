@@ -244,8 +244,8 @@ def _why(said: Answers, job: Any, row: Any, explained: Any, *, judges_stuck: boo
     is_barred = any(
         of.stop and (of.account == job.account or of.user == job.user) for of in said.status.budgets
     )
-    # A bound on the job's further nodes, or nodes that take no jobs, keep it back, too.
-    has_own_cause = "nodes are available now: " in row.reason or "take no jobs: " in row.reason
+    # Another cause may keep the job back, too: its row names the cloud and that cause.
+    has_own_cause = row.reason.startswith(tuple(f"{cloud}: " for cloud in clouds))
     is_shut = bool(pools) and len(shut) == len(pools) and not is_barred and not has_own_cause
     if judges_stuck and waiting.why and not row.stuck and is_shut:
         # One names the offer before the cause, the other one the cloud.
