@@ -188,7 +188,7 @@ def test_up_clears_a_half_dead_one_away_first(cluster, spec):
         Path(f"/proc/{p.pid}/cmdline").read_bytes()
         for p in local_processes.carrying(MARKER, str(spec.dir), {0})
     ]
-    assert sum(b"cli.local_agent" in command for command in commands) == 1
+    assert sum(b"cli.services.local_agent" in command for command in commands) == 1
 
 
 @pytest.mark.release

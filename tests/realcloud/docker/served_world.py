@@ -50,7 +50,7 @@ class ServedWorld(CriuWorld):
     def run_service(self, command: Sequence[str]) -> None:
         """Start the service by that command, after the end of another."""
         log = self.shared / "log" / "ckptman.log"
-        self.head.run(["pkill", "-f", "[c]li.ckptman"], check=False)
+        self.head.run(["pkill", "-f", "[c]li.services.ckptman"], check=False)
         self.wait_for(lambda: not self.serves(), "the service has ended")
         before = log.read_text().count("serving") if log.exists() else 0
         self.head.start(command, log.name, user="slurm")
@@ -60,7 +60,7 @@ class ServedWorld(CriuWorld):
 
     def serves(self) -> bool:
         """Whether the service lives."""
-        return self.head.run(["pgrep", "-f", "[c]li.ckptman"], check=False).returncode == 0
+        return self.head.run(["pgrep", "-f", "[c]li.services.ckptman"], check=False).returncode == 0
 
     def migrations(self, job: int) -> Sequence[Migration]:
         """The moves of a job, oldest first."""
