@@ -16,7 +16,7 @@ import tempfile
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import fields, replace
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
@@ -329,7 +329,7 @@ class Stage:
             Site.of(config, slurm, ledger, clouds, self.now),
             monotonic=lambda: sched.now,
             wait=self._wait,
-            hold_lock=Lock(),
+            **{name: Lock() for name in lock_names(Site)},
         )
         if head is not None:
             closing.callback(ledger.close)
@@ -702,6 +702,13 @@ class Stage:
         ):
             text = f"{self.sched.current.owner} acts no more, and has Slurm do {command}"
             self.books.wrong("fence", text)
+
+
+def lock_names(of: type[Any]) -> set[str]:
+    """The locks of a dataclass. Their defaults are real ones: a thread that waits for one stops the
+    run, because the thread that holds it gets no turn.
+    """
+    return {one.name for one in fields(of) if one.type == "threading.Lock"}
 
 
 class _Bell:

@@ -1,0 +1,12 @@
+"""No thread of a run waits for a real lock."""
+
+from __future__ import annotations
+
+from slurm_elastic.controller.context import Site
+from tests.chaos.stage import lock_names
+
+
+def test_each_lock_of_a_site_is_virtual() -> None:
+    names = lock_names(Site)
+    assert {"hold_lock", "job_lock"} <= names
+    assert names == {name for name in Site.__annotations__ if name.endswith("lock")}
