@@ -88,18 +88,22 @@ def _source(draft: Draft, place: KeyPath, mount: Mount) -> None:
 
 def _options(draft: Draft, place: KeyPath, mount: Mount) -> None:
     for number, option in enumerate(mount.options):
-        path: KeyPath = (*place, "options", number)
-        version = _VERSION.fullmatch(option)
-        if not _OPTION.fullmatch(option):
-            draft.problems.add(path, shown(option), "one option of mount(8), such as ro")
-        elif version is not None and not version["version"].startswith("4"):
-            expected = "NFS 4: locks of older versions outlive their machine"
-            draft.problems.add(path, shown(option), expected)
-        elif option.startswith("x-systemd."):
-            expected = "no unit of systemd: the machine mounts the directory before slurmd starts"
-            draft.problems.add(path, shown(option), expected)
-        elif option in _UNSAFE and not (option.startswith("soft") and _READ_ONLY in mount.options):
-            draft.problems.add(path, shown(option), f"another option: {_UNSAFE[option]}")
+        if expected := _expected_instead(option, mount):
+            draft.problems.add((*place, "options", number), shown(option), expected)
+
+
+def _expected_instead(option: str, mount: Mount) -> str:
+    """Return what is expected in place of the option; "" if the option may stay."""
+    if not _OPTION.fullmatch(option):
+        return "one option of mount(8), such as ro"
+    version = _VERSION.fullmatch(option)
+    if version is not None and not version["version"].startswith("4"):
+        return "NFS 4: locks of older versions outlive their machine"
+    if option.startswith("x-systemd."):
+        return "no unit of systemd: the machine mounts the directory before slurmd starts"
+    if option.startswith("soft") and _READ_ONLY in mount.options:
+        return ""
+    return f"another option: {_UNSAFE[option]}" if option in _UNSAFE else ""
 
 
 def _clouds(draft: Draft, place: KeyPath, mount: Mount) -> None:

@@ -120,21 +120,26 @@ def _table(lines: str) -> tuple[PoolTerms, ...]:
         kind, rest = line.split(" ", 1)
         if kind == "pool":
             table.append(_pool(rest))
-        elif kind == "cloud":
-            cloud, cause = rest.split(" ", 1)
-            unavailable = None if cause == "-" else decoded(cause)
-            table[-1] = replace(table[-1], cloud=cloud, unavailable=unavailable)
-        elif kind == "lease":
-            table[-1] = replace(table[-1], lease_s=float(rest))
-        elif kind == "traffic":
-            price_in, price_out, bandwidth = map(_value, rest.split())
-            traffic = TrafficTerms(price_in=price_in, price_out=price_out, bandwidth=bandwidth)
-            table[-1] = replace(table[-1], traffic=traffic)
-        elif kind == "offer":
-            table[-1] = replace(table[-1], offers=(*table[-1].offers, _offer(rest)))
         else:
-            raise ValueError(line)
+            table[-1] = _completed(table[-1], kind, rest)
     return tuple(table)
+
+
+def _completed(terms: PoolTerms, kind: str, text: str) -> PoolTerms:
+    """Return the pool's terms with those of one more line."""
+    if kind == "cloud":
+        cloud, cause = text.split(" ", 1)
+        unavailable = None if cause == "-" else decoded(cause)
+        return replace(terms, cloud=cloud, unavailable=unavailable)
+    if kind == "lease":
+        return replace(terms, lease_s=float(text))
+    if kind == "traffic":
+        price_in, price_out, bandwidth = map(_value, text.split())
+        traffic = TrafficTerms(price_in=price_in, price_out=price_out, bandwidth=bandwidth)
+        return replace(terms, traffic=traffic)
+    if kind == "offer":
+        return replace(terms, offers=(*terms.offers, _offer(text)))
+    raise ValueError(kind)
 
 
 def _pool(text: str) -> PoolTerms:
