@@ -48,7 +48,7 @@ class UnfitNodes:
         self._site = site
         self._looked_at: SharedDict[int, float] = SharedDict()
         self._avoided: SharedDict[int, tuple[int, Mapping[str, str]]] = SharedDict()
-        # Monotonic s. After a restart the time begins anew.
+        # Monotonic s. A restart of ckptman sets the times back.
         self._avoided_since: SharedDict[int, float] = SharedDict()
 
     def requeue(self, snapshot: Snapshot, crew: KeyedExecutor) -> None:
@@ -152,7 +152,7 @@ class UnfitNodes:
         log.info("a job no longer avoids nodes job=%s nodes=%s", job.label, ",".join(sorted(ended)))
 
     def _exclude(self, job: SlurmJob, avoided: dict[str, str], excluded: Collection[str]) -> None:
-        """Set the job's list of excluded nodes; ``avoided``: those of them that are ours."""
+        """Set the job's list of excluded nodes; ``avoided``: our part of the list."""
         site = self._site
         if avoided:
             # Before the change: afterwards only this record says which nodes are ours.

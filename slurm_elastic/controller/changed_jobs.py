@@ -135,7 +135,7 @@ def hold_until_released(site: Site, job: int) -> bool:
     changes: list[JobChange] = []
     change_jobs(site, say, candidates={job}, report=changes.extend)
     for change in changes:
-        # Slurm may have refused another value of the job. A refused hold is no wish any more.
+        # Slurm may have refused another value of the job. Its refused hold has left the wishes.
         is_refused = change.job.id == job and Held() not in change.record.wishes
         if is_refused and change.error is not None:
             raise change.error

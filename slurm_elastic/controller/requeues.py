@@ -196,7 +196,7 @@ def _hurry_if_possible(
         # A recalled job waited for nodes. Now it runs, so it was not requeued after all.
         started = runs and not expected.before.states
         return started or (again and bool(job.states & {"RUNNING", "CONFIGURING"}))
-    # A later begin time is its user's, or that of a budget: only Slurm's own hold is lifted.
+    # Lift only the hold of the requeue. The user or a budget has set a later begin time.
     if not job.is_requeue_hold(now):
         return again
     if not expected.hurry:

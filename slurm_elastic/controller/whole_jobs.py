@@ -132,7 +132,7 @@ def _request_later(
 def find_jobs_of_nodes(site: Site, nodes: Sequence[str]) -> Mapping[int, Sequence[str]]:
     """Return the jobs that hold or wait for any of these nodes, with all their nodes. SlurmError if
     Slurm does not answer: without the jobs each node of a multi-node job would be bought alone, and
-    nobody would be asked whether its payer may spend. The caller's request or round tries again.
+    no payer's budget would be checked. The caller's request or round tries again.
     """
     asked_nodes = set(nodes)
     return {j.id: j.nodes for j in site.slurm.jobs() if not asked_nodes.isdisjoint(j.nodes)}

@@ -31,7 +31,7 @@ from slurm_elastic.controller.changed_jobs import hold_until_released
 from slurm_elastic.controller.context import Site
 from slurm_elastic.features.files.copy_ages import CopyAges
 from slurm_elastic.features.files.copy_orders import CopyResult, CopyRun, order_of
-from slurm_elastic.features.files.unfit_images import READ_ERRORS, unfit_image
+from slurm_elastic.features.files.unfit_images import READ_ERRORS, reason_against_image
 from slurm_elastic.machine.jobfiles.copier import CopierRefusalError
 from slurm_elastic.machine.jobfiles.identity import END_WAIT_S
 from slurm_elastic.model import admin_comment
@@ -150,7 +150,7 @@ class Copies:
     @contextlib.contextmanager
     def _share(self, uid: int, *, back: bool) -> Iterator[bool]:
         """Whether the user may have a further thread. A user can make copies take long, such as by
-        a directory that does not answer, so nobody gets more than half of the threads.
+        a directory that does not answer, so no user gets more than half of the threads.
         """
         key, most = (uid, back), (BACK_AT_ONCE if back else OUT_AT_ONCE) // 2
         with self._lock:
@@ -181,7 +181,7 @@ class Copies:
         if not self.bring_back(request.job, before=files.restarts):
             return None
         try:
-            unfit = unfit_image(self._site, files)
+            unfit = reason_against_image(self._site, files)
         except READ_ERRORS as error:
             log.warning("images of job %d are unknown: %s", files.job, error)
             return None

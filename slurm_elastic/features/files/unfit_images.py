@@ -16,14 +16,16 @@ from slurm_elastic.state.ckptstate import CheckpointState
 from slurm_elastic.state.ckptstate.schema import FILE
 from slurm_elastic.state.store.shared_journal import is_there
 
+READ_ERRORS = (sqlite3.Error, SlurmElasticError)
+"""The errors of ``reason_against_image``. They prove nothing about the image, so ask again."""
 _ENDS = frozenset({CopyState.BACK, CopyState.LOST})
 _REFUSALS = frozenset({CopyState.UNSENT, CopyState.REFUSED})
 
 
-def unfit_image(site: Site, files: JobFiles) -> str:
+def reason_against_image(site: Site, files: JobFiles) -> str:
     """Return why the image of the job's last run does not fit its files; "" if it fits, if there is
-    none, or if the job was held for it before and a person has released it. SlurmElasticError or
-    sqlite3.Error if ckptman's records cannot be read.
+    none, or if the job was held for this reason before and a person has released it. Raises
+    READ_ERRORS if ckptman's records cannot be read.
     """
     rows = [
         row
@@ -36,7 +38,7 @@ def unfit_image(site: Site, files: JobFiles) -> str:
         return ""
     reason = (
         f"the files of its last run are lost with {lost.machine}, and its image needs them; "
-        "submit the job again, or release it to go on from the image with the files as they are"
+        "submit the job again, or release it to continue from the image with the files as they are"
     )
     is_known = any(
         row.restarts > last_run and row.state in _REFUSALS and row.reason == reason for row in rows
@@ -53,7 +55,3 @@ def _has_image(site: Site, lost: JobCopy) -> bool:
             image.attempt == lost.restarts and image.uid == lost.uid and image.method in SHARED
             for image in state.images(lost.job)
         )
-
-
-READ_ERRORS = (sqlite3.Error, SlurmElasticError)
-"""The errors of ``unfit_image``, after which the question is asked again."""
