@@ -103,6 +103,7 @@ class Stage:
         self.struck: Counter[str] = Counter()
         self.sched = Scheduler(self.rng, self.rng.choice((0.02, 0.1, 0.3)), self.note)
         scheduler.use(self.sched)
+        modules.put()
         self.files = modules.sqlite.use(self.sched)
         modules.stage = self
         self.skew = 0.0
@@ -772,12 +773,22 @@ class _Clock(ModuleType):
 
 
 class _Modules:
-    """Stand-ins for what the product's modules import; put there once, for this process."""
+    """Stand-ins for what the product's modules import; put there once, for this process.
+
+    The first stage puts them there, and not this module: a test that imports it goes on in a
+    process where clocks and locks are real.
+    """
 
     stage: Stage
 
     def __init__(self) -> None:
         self.sqlite = Sqlite()
+        self._are_put = False
+
+    def put(self) -> None:
+        if self._are_put:
+            return
+        self._are_put = True
         secrets = SimpleNamespace(token_hex=lambda n: self.stage.rng.randbytes(n).hex())
         chance = SimpleNamespace(
             uniform=lambda a, b: self.stage.rng.uniform(a, b),
