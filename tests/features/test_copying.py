@@ -412,6 +412,37 @@ def test_a_machine_that_has_ended_is_not_waited_for(stage: Stage) -> None:
     assert "its machine has ended" in stage.causes[-1]
 
 
+def add_image(stage: Stage, attempt: int, method: str) -> None:
+    image = Image(job=1, label="1", attempt=attempt, number=1, method=method, node="pub1",
+                  taken=0.0, seconds=1.0, uid=UID)  # fmt: skip
+    state = CheckpointState(stage.world.site.config.state / FILE)
+    state.add_image(image)
+    state.close()
+
+
+def begin_of_output(stage: Stage, restarts: int) -> int:
+    """Of the run with so many restarts, which finds all earlier output in its file."""
+    stage.files = replace(FILES, restarts=restarts)
+    size = 5 + 100 * restarts
+    stage.results = [CopyResult(files=2, bytes=10, bases={FILES.outputs[0]: size})]
+    stage.serve(OUT)
+    stage.serve(BACK)
+    return stage.orders[-1]["outputs"][0]["base"]  # type: ignore[no-any-return]
+
+
+@pytest.mark.parametrize(("method", "begins"), [("criu", 5), ("signal", 205)])
+def test_a_restored_run_continues_the_output_of_the_saved_run(
+    stage: Stage, method: str, begins: int
+) -> None:
+    """A restore writes the saved run's output into the machine's file again, also where the run in
+    between ended before it was saved.
+    """
+    assert begin_of_output(stage, 0) == 5
+    add_image(stage, 0, method)
+    begin_of_output(stage, 1)
+    assert begin_of_output(stage, 2) == begins
+
+
 @pytest.mark.parametrize(("attempt", "method", "is_held"), [
     (0, "criu", True), (0, "signal", False), (1, "criu", False),
 ])  # fmt: skip
@@ -424,11 +455,7 @@ def test_a_job_whose_image_needs_lost_files_is_held_until_a_person_releases_it(
     stage.serve(BACK)
     assert stage.states == ["lost"]
     stage.results = [DONE]
-    image = Image(job=1, label="1", attempt=attempt, number=1, method=method, node="pub1",
-                  taken=0.0, seconds=1.0, uid=UID)  # fmt: skip
-    state = CheckpointState(stage.world.site.config.state / FILE)
-    state.add_image(image)
-    state.close()
+    add_image(stage, attempt, method)
     stage.files = replace(FILES, restarts=1)
     assert ("its image needs them" in stage.serve(OUT)) is is_held
     stage.files = replace(FILES, restarts=2)  # released

@@ -14,7 +14,7 @@ import math
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Container, Iterator, Sequence
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import ClassVar, TypeVar
 
@@ -31,7 +31,11 @@ from slurm_elastic.controller.changed_jobs import hold_until_released
 from slurm_elastic.controller.context import Site
 from slurm_elastic.features.files.copy_ages import CopyAges
 from slurm_elastic.features.files.copy_orders import CopyResult, CopyRun, order_of
-from slurm_elastic.features.files.unfit_images import READ_ERRORS, reason_against_image
+from slurm_elastic.features.files.unfit_images import (
+    READ_ERRORS,
+    reason_against_image,
+    saved_outputs,
+)
 from slurm_elastic.machine.jobfiles.copier import CopierRefusalError
 from slurm_elastic.machine.jobfiles.identity import END_WAIT_S
 from slurm_elastic.model import admin_comment
@@ -182,6 +186,7 @@ class Copies:
             return None
         try:
             unfit = reason_against_image(self._site, files)
+            begins = saved_outputs(self._site, files)
         except READ_ERRORS as error:
             log.warning("images of job %d are unknown: %s", files.job, error)
             return None
@@ -189,13 +194,17 @@ class Copies:
             return self._refuse(files, CopyResult(reason=unfit, final=True))
         with self._share(files.uid, back=False) as has_place:
             if has_place or time.monotonic() >= request.until:
-                return self._try_out(files, request.until, cancelled)
+                return self._try_out(files, begins, request.until, cancelled)
         return None
 
-    def _try_out(self, files: JobFiles, until: float, cancelled: threading.Event) -> str | None:
+    def _try_out(
+        self, files: JobFiles, begins: Mapping[str, int], until: float, cancelled: threading.Event
+    ) -> str | None:
         """Copy the files to all nodes. Return GO, why the job is held, or None: try again."""
         nodes = [node for node in files.nodes if self._is_copying(node)]
-        results = self._on_all(nodes, lambda node: self._out_to(node, files, until, cancelled))
+        results = self._on_all(
+            nodes, lambda node: self._out_to(node, files, begins, until, cancelled)
+        )
         failed = sorted((r for r in results if r.reason), key=lambda r: not r.final)
         if not failed or cancelled.is_set():
             return GO
@@ -249,8 +258,9 @@ class Copies:
         return False
 
     def _out_to(
-        self, node: str, files: JobFiles, until: float, cancelled: threading.Event
-    ) -> CopyResult:
+        self, node: str, files: JobFiles, begins: Mapping[str, int], until: float,
+        cancelled: threading.Event,
+    ) -> CopyResult:  # fmt: skip
         try:
             machine = self._machine_of(node)
         except SlurmError as error:
@@ -278,7 +288,8 @@ class Copies:
                               notes=result.notes)  # fmt: skip
             self._record(row.job, (node,), "copied-out", cause)
             there = replace(row, state=CopyState.THERE, since=self._site.now())
-            self._site.ledger.copies.put(replace(there, outputs=dict(result.bases)))
+            outputs = {path: begins.get(path, base) for path, base in result.bases.items()}
+            self._site.ledger.copies.put(replace(there, outputs=outputs))
         return result
 
     def _row(self, row: JobCopy) -> JobCopy | None:

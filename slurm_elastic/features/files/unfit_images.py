@@ -1,15 +1,18 @@
-"""Images of runs whose files did not come back (``data: copy``). A restored program would find the
-directory as it was before its run.
+"""What the images of a job need of its files (``data: copy``). A restored program would find the
+directory as it was before its run if the files of that run did not come back. Its machine has the
+output of the saved run, too.
 """
 
 from __future__ import annotations
 
 import contextlib
 import sqlite3
+from collections.abc import Mapping, Sequence
 
 from slurm_elastic.base.errors import SlurmElasticError
 from slurm_elastic.config.validation.validate_checkpoint import SHARED
 from slurm_elastic.controller.context import Site
+from slurm_elastic.model.checkpoint import Image
 from slurm_elastic.model.copying import CopyState, JobCopy
 from slurm_elastic.slurm.client.job_files import JobFiles
 from slurm_elastic.state.ckptstate import CheckpointState
@@ -46,12 +49,35 @@ def reason_against_image(site: Site, files: JobFiles) -> str:
     return "" if is_known else reason
 
 
+def saved_outputs(site: Site, files: JobFiles) -> Mapping[str, int]:
+    """Return, for each output file of the run whose image this run continues from, where the output
+    of that run begins on the head; empty if the job has no image. A restore writes the output of
+    the saved run into the machine's file once more, so the output of this run begins there, too. A
+    run that starts over after all has another output, which is appended. Raises READ_ERRORS.
+    """
+    rows = [row for row in site.ledger.copies.of(files.job) if _is_earlier(row, files)]
+    attempts = {image.attempt for image in _images(site, rows[0])} if rows else set()
+    begins: dict[str, int] = {}
+    saved = max(attempts & {row.restarts for row in rows}, default=None)
+    for row in rows:
+        if row.restarts == saved:
+            # Only the node that writes the output moves its beginning behind what others wrote.
+            begins |= {path: max(base, begins.get(path, 0)) for path, base in row.outputs.items()}
+    return begins
+
+
+def _is_earlier(row: JobCopy, files: JobFiles) -> bool:
+    return row.uid == files.uid and row.restarts < files.restarts and row.state not in _REFUSALS
+
+
 def _has_image(site: Site, lost: JobCopy) -> bool:
+    return any(image.attempt == lost.restarts for image in _images(site, lost))
+
+
+def _images(site: Site, row: JobCopy) -> Sequence[Image]:
+    """The images of the row's job that a restore can use."""
     path = site.config.state / FILE
     if not is_there(path):
-        return False
+        return ()
     with contextlib.closing(CheckpointState(path, read_only=True)) as state:
-        return any(
-            image.attempt == lost.restarts and image.uid == lost.uid and image.method in SHARED
-            for image in state.images(lost.job)
-        )
+        return [i for i in state.images(row.job) if i.uid == row.uid and i.method in SHARED]
