@@ -10,6 +10,7 @@ from typing import ClassVar
 
 from msgspec import Struct, field
 
+from slurm_elastic.config.basics.metadata_service import NO_WARNINGS, MetadataService
 from slurm_elastic.config.basics.numbers import (
     Count,
     Cpus,
@@ -166,9 +167,9 @@ class CloudSettings(
         return None
 
     @property
-    def metadata(self) -> str:
-        """The URL at which a machine finds its notices. Empty if there is none."""
-        return ""
+    def metadata(self) -> MetadataService:
+        """The metadata service of its machines."""
+        return NO_WARNINGS
 
     @property
     def clock_url(self) -> str | None:

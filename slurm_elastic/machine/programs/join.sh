@@ -17,31 +17,33 @@ again=/var/lib/cloud/scripts/per-boot
 if [ -d "$again" ] && [ -f "$0" ] && [ "$0" != "$again/slurm-elastic-join" ]; then
   install -m 700 "$0" "$again/slurm-elastic-join"
 fi
-# Only root may read this machine's user data and its role's credentials, jobs may not.
+# Only root may read this machine's user data and its role's credentials, jobs may not. UDP stays
+# open: some clouds answer DNS, DHCP and NTP at these addresses.
 shut_metadata() {
   if command -v nft >/dev/null 2>&1; then
     nft -f - <<'END' && return
 table inet slurm_elastic
 delete table inet slurm_elastic
 table inet slurm_elastic {
+  chain metadata {
+@{metadata_rules}
+  }
   chain output {
     type filter hook output priority 0;
-    meta skuid != 0 ip daddr 169.254.169.254 meta l4proto tcp reject with tcp reset
-    meta skuid != 0 ip6 daddr { fd00:ec2::254, fe80::a9fe:a9fe } meta l4proto tcp reject with tcp reset
+    meta skuid != 0 jump metadata
   }
   chain forward {
     type filter hook forward priority 0;
-    ip daddr 169.254.169.254 meta l4proto tcp reject with tcp reset
-    ip6 daddr { fd00:ec2::254, fe80::a9fe:a9fe } meta l4proto tcp reject with tcp reset
+    jump metadata
   }
 }
 END
   fi
-  for ip in 169.254.169.254 fd00:ec2::254 fe80::a9fe:a9fe; do
+  for ip in @{metadata_addresses}; do
     tool=iptables
     case $ip in *:*) [ -e /proc/net/if_inet6 ] || continue && tool=ip6tables ;; esac
     for chain in "OUTPUT -m owner --socket-exists ! --uid-owner 0" FORWARD; do
-      rule="$chain -p tcp -d $ip -j REJECT --reject-with tcp-reset"
+      rule="$chain -p tcp -d $ip @{metadata_ports} -j REJECT --reject-with tcp-reset"
       $tool -w 10 -C $rule 2>/dev/null || $tool -w 10 -I $rule || return
     done
   done

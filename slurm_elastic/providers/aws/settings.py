@@ -8,6 +8,7 @@ from urllib.parse import urlsplit
 
 from msgspec import Meta, field
 
+from slurm_elastic.config.basics.metadata_service import EC2, MetadataService
 from slurm_elastic.config.basics.numbers import PerHour, PerSecond
 from slurm_elastic.config.basics.readable_url import is_readable_url
 from slurm_elastic.config.clouds import CloudSettings, InstanceType
@@ -120,11 +121,11 @@ class AwsCloud(CloudSettings, frozen=True, kw_only=True, forbid_unknown_fields=T
         return self.zones or tuple(self.subnets)
 
     @property
-    def metadata(self) -> str:
-        """The URL of EC2's metadata service, whatever the endpoint of EC2's API. An installation on
-        the premises may have no such service.
+    def metadata(self) -> MetadataService:
+        """EC2's metadata service, whatever the endpoint of EC2's API. An installation on the
+        premises may have no such service.
         """
-        return "http://169.254.169.254/latest/"
+        return EC2
 
     def shares_place(self, other: CloudSettings) -> bool:
         """Whether both clouds are in one region of one service, and so may be in one account. Two

@@ -16,6 +16,7 @@ from slurm_elastic.base.errors import ConfigError, reason_of
 from slurm_elastic.base.hostlist import compress
 from slurm_elastic.config import Cluster, Config
 from slurm_elastic.config.basics import scratch
+from slurm_elastic.config.basics.metadata_service import MetadataService
 from slurm_elastic.config.clouds import CloudSettings
 from slurm_elastic.config.mounting import MachineMount, mounts_of
 from slurm_elastic.config.sections.copying import Data
@@ -70,7 +71,10 @@ def program_of(config: Config, cloud: CloudSettings) -> str:
         "heartbeat_timeout": f"{join.heartbeat_timeout:g}",
         "key_mark": " ".join(filter(None, marks)),
         "later_boots": later_boots(config, cloud),
-        "metadata": cloud.metadata,
+        "metadata": cloud.metadata.url,
+        "metadata_addresses": " ".join(cloud.metadata.addresses),
+        "metadata_ports": closed_ports(cloud.metadata),
+        "metadata_rules": closing_rules(cloud.metadata),
         "names": _python("names.py"),
         "owed": f"{config.copy.back_within:g}" if cloud.data is Data.COPY else "",
         "open_metadata": "yes" if join.metadata_for_jobs else "",
@@ -89,6 +93,28 @@ def program_of(config: Config, cloud: CloudSettings) -> str:
         # slurmd would start there with empty homes.
         raise ConfigError(f"join.template: {join.template} has no @{{prepare}}: see join.mounts")
     return fill(text, join.template, values)
+
+
+def closing_rules(service: MetadataService) -> str:
+    """The rules of nft that refuse TCP to the addresses of the metadata service."""
+    ports = ", ".join(str(port) for port in service.open_ports)
+    closed = f"tcp dport != {{ {ports} }}" if ports else "meta l4proto tcp"
+    by_family = {
+        "ip": [a for a in service.addresses if ":" not in a],
+        "ip6": [a for a in service.addresses if ":" in a],
+    }
+    return "\n".join(
+        f"    {family} daddr {{ {', '.join(addresses)} }} {closed} reject with tcp reset"
+        for family, addresses in by_family.items()
+        # nft refuses an empty set.
+        if addresses
+    )
+
+
+def closed_ports(service: MetadataService) -> str:
+    """The match of iptables for the ports that ``closing_rules`` closes. Empty: all of them."""
+    ports = ",".join(str(port) for port in service.open_ports)
+    return f"-m multiport ! --dports {ports}" if ports else ""
 
 
 def tunnel_settings(config: Config, network: Network) -> str:

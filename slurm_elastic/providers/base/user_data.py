@@ -18,6 +18,7 @@ from msgspec import Struct
 
 from slurm_elastic.base import trust
 from slurm_elastic.base.errors import ConfigError, reason_of
+from slurm_elastic.providers.base import shortened
 
 PROGRAM = "#!"
 KINDS = {
@@ -150,10 +151,9 @@ def _document(facts: Mapping[str, str], parts: tuple[str, ...], form: Form) -> b
 
 
 def program(facts: Mapping[str, str], form: Form) -> str:
-    """The program's text with the facts filled in, and without its module docstring."""
+    """The program's text with the facts filled in, and without what machines do not need."""
     source = form.program.read_text(encoding="utf-8")
-    _, _, code = source.partition('\n"""\n')
-    return code.replace(_NO_FACTS, f"FACTS = {dict(facts)!r}\n")
+    return shortened.python(source.replace(_NO_FACTS, f"FACTS = {dict(facts)!r}\n")) + "\n"
 
 
 def facts_program(facts: Mapping[str, str]) -> str:

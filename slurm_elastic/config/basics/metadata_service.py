@@ -1,0 +1,55 @@
+"""How machines of a cloud reach their metadata service, and what jobs must not reach there."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+from msgspec import Struct
+
+LINK_LOCAL = "169.254.169.254"
+"""The address that most clouds use."""
+
+
+class WarningProtocol(StrEnum):
+    """How the agent of a machine reads warnings (``machine/programs/agent.py``)."""
+
+    NONE = ""
+    EC2 = "ec2"
+    GCE = "gce"
+    AZURE = "azure"
+
+
+class MetadataService(Struct, frozen=True, kw_only=True):
+    """The metadata service of a cloud's machines.
+
+    ``protocol``: how the agent reads warnings at ``url``; NONE if it reads none. A warning names
+    the machine as ``Instance.id``: the instance's id with ``ec2``, its name with ``gce`` and
+    ``azure``. Jobs cannot open TCP connections to ``addresses`` (unless ``join.metadata_for_jobs``
+    is set), except to ``open_ports``. UDP stays open, because some clouds answer DNS, DHCP and NTP
+    at the same addresses.
+    """
+
+    protocol: WarningProtocol = WarningProtocol.NONE
+    url: str = ""
+    addresses: tuple[str, ...] = (LINK_LOCAL, "fd00:ec2::254", "fe80::a9fe:a9fe")
+    """By default those of EC2 and OpenStack, by IPv4 and IPv6."""
+    open_ports: tuple[int, ...] = ()
+
+
+DNS = 53
+NO_WARNINGS = MetadataService()
+"""Of a cloud whose machines may have a metadata service, but get no warnings there."""
+EC2 = MetadataService(protocol=WarningProtocol.EC2, url=f"http://{LINK_LOCAL}/latest/")
+GCE = MetadataService(
+    protocol=WarningProtocol.GCE,
+    url=f"http://{LINK_LOCAL}/computeMetadata/v1/",
+    addresses=(LINK_LOCAL, "fd20:ce::254"),
+    open_ports=(DNS,),
+)
+AZURE = MetadataService(
+    protocol=WarningProtocol.AZURE,
+    url=f"http://{LINK_LOCAL}/metadata/",
+    # The second one is WireServer's, which has the machine's goal state and certificates.
+    addresses=(LINK_LOCAL, "168.63.129.16"),
+    open_ports=(DNS,),
+)
