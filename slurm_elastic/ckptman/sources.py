@@ -26,7 +26,7 @@ log = logging.getLogger(__name__)
 MAX_BYTES = 65_536
 _COMMENT = re.compile(
     r"slurm-elastic:notice:(?P<kind>interruption|rebalance):(?P<time>[0-9]{1,12})"
-    r":(?P<instance>[A-Za-z0-9-]+)"
+    r":(?P<instance>[A-Za-z0-9._-]+)"
 )
 WRITING_TIMEOUT_S = 1.0
 """The age (s) up to which a file that cannot be parsed may still be being written."""
@@ -82,7 +82,7 @@ class CloudNotices:
 
 
 class NodeComments:
-    """Comments that agents on EC2's machines (programs/agent.py) write to their Slurm nodes.
+    """Comments that the agents of machines (programs/agent.py) write to their Slurm nodes.
 
     Only root on a node can do that, through munge. ``machines`` gives the live machines by id.
     """

@@ -55,7 +55,7 @@ def poller(world: CkptWorld, source: Any) -> Poller:
 
 def test_what_an_agent_put_on_its_node_warns_of_its_machine() -> None:
     slurm = FakeSlurm()
-    alive = {"i-1", "i-2"}
+    alive = {"i-1", "i-2", "pub_7-1f.a"}
     source = NodeComments(slurm, lambda: alive)
     for node, comment in {
         "pub1": "slurm-elastic:notice:interruption:1795162920:i-1",
@@ -64,12 +64,14 @@ def test_what_an_agent_put_on_its_node_warns_of_its_machine() -> None:
         "pub4": "an admin's own: slurm-elastic:notice:interruption:1:i-1",
         "pub5": "slurm-elastic:notice:end:1:i-1",
         "pub6": "",
+        "pub_7": "slurm-elastic:notice:interruption:0:pub_7-1f.a",
     }.items():
         slurm.set_node(node, "IDLE", "CLOUD", comment=comment)
     told = [t.notice for t in source.read(7.0)]
     assert [(n.instance, n.kind, n.deadline) for n in told if n] == [
         ("i-1", NoticeKind.INTERRUPTION, 1795162920.0),
         ("i-2", NoticeKind.REBALANCE, None),
+        ("pub_7-1f.a", NoticeKind.INTERRUPTION, None),
     ]
     alive.clear()
     calls = slurm.calls["nodes"]

@@ -122,7 +122,7 @@ def test_a_machine_tells_slurm_that_it_is_taken_and_ckptman_hears_it(
         settings = tmp_path / "agent"
         settings.write_text(
             "node=st1\nheartbeat_timeout=3600\nstop_command=false\n"
-            f"metadata=http://127.0.0.1:{metadata.server_port}/latest/\n"
+            f"metadata=ec2 http://127.0.0.1:{metadata.server_port}/latest/\n"
         )
         agent = subprocess.Popen(
             [sys.executable, "-I", str(AGENT), str(settings)], env=site.layout.daemon_env()

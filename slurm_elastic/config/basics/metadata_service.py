@@ -32,13 +32,13 @@ class MetadataService(Struct, frozen=True, kw_only=True):
     protocol: WarningProtocol = WarningProtocol.NONE
     url: str = ""
     addresses: tuple[str, ...] = (LINK_LOCAL, "fd00:ec2::254", "fe80::a9fe:a9fe")
-    """By default those of EC2 and OpenStack, by IPv4 and IPv6."""
+    """The default has the addresses of EC2 and OpenStack, IPv4 and IPv6."""
     open_ports: tuple[int, ...] = ()
 
 
 DNS = 53
 NO_WARNINGS = MetadataService()
-"""Of a cloud whose machines may have a metadata service, but get no warnings there."""
+"""A cloud whose metadata service, if there is one, gives no warnings."""
 EC2 = MetadataService(protocol=WarningProtocol.EC2, url=f"http://{LINK_LOCAL}/latest/")
 GCE = MetadataService(
     protocol=WarningProtocol.GCE,
@@ -49,7 +49,7 @@ GCE = MetadataService(
 AZURE = MetadataService(
     protocol=WarningProtocol.AZURE,
     url=f"http://{LINK_LOCAL}/metadata/",
-    # The second one is WireServer's, which has the machine's goal state and certificates.
+    # WireServer at 168.63.129.16 has the machine's goal state and certificates.
     addresses=(LINK_LOCAL, "168.63.129.16"),
     open_ports=(DNS,),
 )

@@ -13,8 +13,8 @@ seconds, far longer than a restart of slurmctld, and only while no slurmstepd ru
 older than ``max_age`` plus ``heartbeat_timeout`` ends even if it is needed. A machine with files
 that are to go back to the head stays ``owed`` seconds after its last job.
 
-The agent passes warnings of EC2's metadata service (IMDSv2) on to the head as the comment of the
-Slurm node, which root on the node may set (as health checks set a node's reason): see
+The agent passes warnings of the cloud's metadata service on to the head as the comment of the Slurm
+node, which root on the node may set (as health checks set a node's reason): see
 ckptman/sources.py.
 
 It uses the standard library only, and any Python from 3.6 on. SETTINGS has ``key=value`` lines,
@@ -32,7 +32,7 @@ import sys
 import threading
 import time
 from pathlib import Path
-from typing import Dict, List, Set, Tuple  # noqa: UP035 - the machine's Python may be an old one
+from typing import Dict, List, Optional, Set, Tuple  # noqa: UP035 - the machine's Python may be an old one
 
 PERIOD_S = 5.0
 """Seconds between two checks of the machine."""
@@ -259,33 +259,31 @@ class Gate:
 
 
 class Metadata:
-    """EC2's warnings, by IMDSv2."""
+    """Reads warnings from a cloud's metadata service. The text for a machine has only the subclass
+    of its own cloud's protocol (providers/base/joining.py).
+    """
+
+    protocol = ""
+    period = PERIOD_S
+    headers: Dict[str, str] = {}  # noqa: RUF012, UP006
 
     def __init__(self, url: str) -> None:
         self.url = url
-        self.token = ""
-        self.renew_at = 0.0
 
     def warning(self, now: float) -> str:
         """A warning as ``KIND:TIME:INSTANCE``, or ''. TIME is Unix time (0: unknown) of an
         interruption's deadline or of a rebalance recommendation.
         """
-        if now >= self.renew_at:
-            self.token = self.ask("api/token", "PUT", "X-aws-ec2-metadata-token-ttl-seconds", "300")
-            self.renew_at = now + (240 if self.token else 30)
-        if not self.token:
-            return ""
-        notice = self.get(INTERRUPTION)
-        if notice.get("action"):
-            return "interruption:%d:%s" % (unix(notice.get("time")), self.text(INSTANCE))  # noqa: UP031
-        notice = self.get(REBALANCE)
-        if not notice:
-            return ""
-        return "rebalance:%d:%s" % (unix(notice.get("noticeTime")), self.text(INSTANCE))  # noqa: UP031
+        raise NotImplementedError
+
+    def about(self, kind: str, time_: float, path: str) -> str:
+        """A warning about the instance whose id is at the path. '' if the id cannot be read now."""
+        instance = self.text(path)
+        return "%s:%d:%s" % (kind, time_, instance) if instance else ""  # noqa: UP031
 
     def text(self, path: str) -> str:
         """The text that the service has at the path, or ''."""
-        return self.ask(path, "GET", "X-aws-ec2-metadata-token", self.token)
+        return self.ask(path, "GET", self.headers).strip()
 
     def get(self, path: str) -> Dict[str, object]:  # noqa: UP006
         """The JSON object at the path, or {}."""
@@ -295,14 +293,14 @@ class Metadata:
             return {}
         return value if isinstance(value, dict) else {}
 
-    def ask(self, path: str, method: str, header: str, value: str) -> str:
+    def ask(self, path: str, method: str, headers: Dict[str, str]) -> str:  # noqa: UP006
         """The answer's text, or '' (404: there is no warning)."""
         # Imported only here: slurmd waits for our start, and this import is most of it.
         import http.client
         import urllib.request
 
         request = urllib.request.Request(  # noqa: S310
-            self.url + path, headers={header: value}, method=method
+            self.url + path, headers=headers, method=method
         )
         opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
         try:
@@ -313,12 +311,104 @@ class Metadata:
             return ""
 
 
+class Ec2Metadata(Metadata):
+    """EC2's warnings, by IMDSv2."""
+
+    protocol = "ec2"
+    renew_at = 0.0
+
+    def warning(self, now: float) -> str:
+        """See Metadata."""
+        if now >= self.renew_at:
+            ttl = {"X-aws-ec2-metadata-token-ttl-seconds": "300"}
+            token = self.ask("api/token", "PUT", ttl)
+            self.headers = {"X-aws-ec2-metadata-token": token} if token else {}
+            self.renew_at = now + (240 if token else 30)
+        if not self.headers:
+            return ""
+        notice = self.get(INTERRUPTION)
+        if notice.get("action"):
+            return self.about("interruption", unix(notice.get("time")), INSTANCE)
+        notice = self.get(REBALANCE)
+        if not notice:
+            return ""
+        return self.about("rebalance", unix(notice.get("noticeTime")), INSTANCE)
+
+
+class GceMetadata(Metadata):
+    """Google's warnings. The id of an instance is its name."""
+
+    protocol = "gce"
+    period = 2.0
+    headers = {"Metadata-Flavor": "Google"}  # noqa: RUF012
+    end_at = 0.0
+
+    def warning(self, now: float) -> str:  # noqa: ARG002
+        """See Metadata. Google gives no time, and ends a preempted machine after 30 s."""
+        if self.text("instance/preempted") == "TRUE":
+            self.end_at = self.end_at or time.time() + 30
+            return self.about("interruption", self.end_at, "instance/name")
+        if self.text("instance/maintenance-event").startswith("TERMINATE"):
+            return self.about("interruption", 0, "instance/name")
+        return ""
+
+
+class AzureMetadata(Metadata):
+    """Azure's warnings, by scheduled events. The id of an instance is its name."""
+
+    protocol = "azure"
+    period = 2.0
+    headers = {"Metadata": "true"}  # noqa: RUF012
+    kinds = {  # noqa: RUF012
+        "Preempt": "interruption", "Terminate": "interruption", "Reboot": "rebalance",
+        "Redeploy": "rebalance", "Freeze": "rebalance",
+    }  # fmt: skip
+
+    def __init__(self, url: str) -> None:
+        Metadata.__init__(self, url)
+        self.times: Dict[str, int] = {}  # noqa: UP006
+
+    def warning(self, now: float) -> str:  # noqa: ARG002
+        """See Metadata. Other machines' events are skipped, because all members of a scale set see
+        the events of each member. A started event no longer has its time.
+        """
+        events = self.get("scheduledevents?api-version=2020-07-01").get("Events")
+        name_path = "instance/compute/name?api-version=2021-02-01&format=text"
+        name = self.text(name_path).lower() if events else ""
+        warnings = []
+        for event in events if name and isinstance(events, list) else ():
+            kind = self.kinds.get(event.get("EventType"))
+            if kind and name in [str(each).lower() for each in event.get("Resources") or ()]:
+                key = str(event.get("EventId"))
+                self.times[key] = unix(event.get("NotBefore")) or self.times.get(key, 0)
+                warnings.append("%s:%d" % (kind, self.times[key]))  # noqa: UP031
+        # An interruption comes first, also in this order of texts.
+        kind, _, event_time = min(warnings, default="").partition(":")
+        return self.about(kind, int(event_time), name_path) if kind else ""
+
+
+def metadata_of(setting: str) -> Optional[Metadata]:  # noqa: UP045
+    """The metadata service of the setting ``PROTOCOL URL``. None without one."""
+    protocol, _, url = setting.partition(" ")
+    for kind in Metadata.__subclasses__():
+        if kind.protocol == protocol:
+            return kind(url)
+    return None
+
+
+TIMES = ("%Y-%m-%dT%H:%M:%SZ", "%a, %d %b %Y %H:%M:%S GMT")
+
+
 def unix(text: object) -> int:
-    """A time such as ``2017-09-18T08:22:00Z`` as Unix time; 0 if it cannot be read."""
-    try:
-        return calendar.timegm(time.strptime(str(text), "%Y-%m-%dT%H:%M:%SZ"))
-    except ValueError:
-        return 0
+    """A time such as ``2017-09-18T08:22:00Z`` or ``Mon, 18 Sep 2017 08:22:00 GMT`` as Unix time; 0
+    if it cannot be read.
+    """
+    for form in TIMES:
+        try:
+            return calendar.timegm(time.strptime(str(text), form))
+        except ValueError:
+            pass
+    return 0
 
 
 class Agent:
@@ -334,7 +424,7 @@ class Agent:
         max_age = float(settings.get("max_age") or 0)
         gap = max(4 * self.period, COMMAND_S + self.period)
         self.switch = Switch(self.timeout, max_age, time.monotonic(), gap)
-        self.metadata = Metadata(settings["metadata"]) if settings.get("metadata") else None
+        self.metadata = metadata_of(settings.get("metadata") or "")
         self.gate = Gate(settings, self.slurm)
         self.began_at = self.stored("began", "%.0f" % clock())  # noqa: UP031
         self.unneeded = ""
@@ -413,15 +503,17 @@ class Agent:
             pass
 
     def warn(self) -> None:
-        """Relay warnings until the machine ends. In its own thread, because they come two minutes
-        before the machine's end, and the other parts may wait a minute for scontrol or the check.
+        """Relay warnings until the machine ends. In its own thread, because they may come half a
+        minute before the machine's end, and the other parts may wait a minute for scontrol or the
+        check.
         """
+        period = min(self.metadata.period if self.metadata else PERIOD_S, self.period)
         while True:
             try:
                 self.relay()
             except Exception as error:  # noqa: BLE001 - the next warning may be the last one
                 say("%s: %s" % (type(error).__name__, error))  # noqa: UP031
-            time.sleep(self.period)
+            time.sleep(period)
 
     def relay(self) -> None:
         """Report each warning to Slurm once; retry until slurmctld accepts it."""

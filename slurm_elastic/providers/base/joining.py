@@ -16,13 +16,14 @@ from slurm_elastic.base.errors import ConfigError, reason_of
 from slurm_elastic.base.hostlist import compress
 from slurm_elastic.config import Cluster, Config
 from slurm_elastic.config.basics import scratch
-from slurm_elastic.config.basics.metadata_service import MetadataService
+from slurm_elastic.config.basics.metadata_service import MetadataService, WarningProtocol
 from slurm_elastic.config.clouds import CloudSettings
 from slurm_elastic.config.mounting import MachineMount, mounts_of
 from slurm_elastic.config.sections.copying import Data
 from slurm_elastic.config.sections.joining import CloudInit, Network
 from slurm_elastic.config.tunnel import clouds_with_tunnel, node_addresses, nodes_by_pool
 from slurm_elastic.machine.hub.ports import with_port
+from slurm_elastic.machine.programs import agent
 from slurm_elastic.model.cluster import LaunchSpec
 from slurm_elastic.policies.repair.tunnel_addresses import ENROL_PORT, enrolment_key, head_address
 from slurm_elastic.providers.base import shortened
@@ -63,7 +64,7 @@ def program_of(config: Config, cloud: CloudSettings) -> str:
     # not register.
     marks = (KEY_MARK if join.ssh else "", TUNNEL_MARK if network else "")
     values = {
-        "agent": _python("agent.py"),
+        "agent": _agent(cloud.metadata.protocol),
         "cloud": cloud.name,
         "cluster": config.cluster.name,
         "conf_server": with_port(join.head, config.slurm.conf),
@@ -71,7 +72,7 @@ def program_of(config: Config, cloud: CloudSettings) -> str:
         "heartbeat_timeout": f"{join.heartbeat_timeout:g}",
         "key_mark": " ".join(filter(None, marks)),
         "later_boots": later_boots(config, cloud),
-        "metadata": cloud.metadata.url,
+        "metadata": _metadata_setting(cloud.metadata),
         "metadata_addresses": " ".join(cloud.metadata.addresses),
         "metadata_ports": closed_ports(cloud.metadata),
         "metadata_rules": closing_rules(cloud.metadata),
@@ -100,8 +101,8 @@ def closing_rules(service: MetadataService) -> str:
     ports = ", ".join(str(port) for port in service.open_ports)
     closed = f"tcp dport != {{ {ports} }}" if ports else "meta l4proto tcp"
     by_family = {
-        "ip": [a for a in service.addresses if ":" not in a],
-        "ip6": [a for a in service.addresses if ":" in a],
+        "ip": [address for address in service.addresses if ":" not in address],
+        "ip6": [address for address in service.addresses if ":" in address],
     }
     return "\n".join(
         f"    {family} daddr {{ {', '.join(addresses)} }} {closed} reject with tcp reset"
@@ -255,6 +256,18 @@ def own_facts(cluster: Cluster, spec: LaunchSpec, node: str) -> dict[str, str]:
     facts = facts_of(cluster, spec) | {"node": node}
     launch_secret = facts.pop("enrol", "")
     return facts | ({"enrol_key": enrolment_key(launch_secret, node)} if launch_secret else {})
+
+
+def _metadata_setting(service: MetadataService) -> str:
+    """The agent's setting ``PROTOCOL URL``. Empty if machines get no warnings."""
+    return f"{service.protocol} {service.url}" if service.protocol else ""
+
+
+def _agent(protocol: WarningProtocol) -> str:
+    """The agent's text, with the one class that reads the warnings of this protocol."""
+    source = (_PROGRAMS / "agent.py").read_text(encoding="utf-8")
+    unneeded = {c.__name__ for c in agent.Metadata.__subclasses__() if c.protocol != protocol}
+    return shortened.python(shortened.without(source, unneeded))
 
 
 def _python(name: str) -> str:

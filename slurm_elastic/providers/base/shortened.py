@@ -6,7 +6,7 @@ import ast
 import io
 import re
 import tokenize
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 
 _HERE_DOCUMENT = re.compile(r"<<-?\s*(?P<quote>['\"]?)(?P<end>[A-Za-z_]+)(?P=quote)")
 
@@ -26,6 +26,16 @@ def python(source: str) -> str:
     for begin, end in _docstrings(tree):
         lines[begin - 1 : end] = [""] * (end - begin + 1)
     return _narrowed("\n".join(line for line in lines if line.strip()) + "\n").rstrip("\n")
+
+
+def without(source: str, classes: Collection[str]) -> str:
+    """A Python program without these classes, which no other line of it may name."""
+    lines = source.splitlines()
+    for node in ast.parse(source).body:
+        if isinstance(node, ast.ClassDef) and node.name in classes:
+            end = node.end_lineno or node.lineno
+            lines[node.lineno - 1 : end] = [""] * (end - node.lineno + 1)
+    return "\n".join(lines) + "\n"
 
 
 def _narrowed(source: str) -> str:

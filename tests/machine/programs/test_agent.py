@@ -11,7 +11,10 @@ import subprocess
 import sys
 import tempfile
 import threading
+import time
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
@@ -256,7 +259,7 @@ def _below(path: str) -> str:
 
 
 def test_warnings_of_ec2_are_read_by_a_token(metadata: str) -> None:
-    source = agent.Metadata(metadata)
+    source = agent.Ec2Metadata(metadata)
     assert source.warning(0) == ""
     MetadataAnswers.answers[_below(agent.REBALANCE)] = '{"noticeTime": "2026-11-20T08:00:00Z"}'
     assert source.warning(1) == "rebalance:1795161600:i-7"
@@ -268,8 +271,99 @@ def test_warnings_of_ec2_are_read_by_a_token(metadata: str) -> None:
     assert source.warning(3) == "rebalance:1795161600:i-7"
 
 
+class Service(BaseHTTPRequestHandler):
+    """A metadata service of Google or Azure: it answers only requests with its own header."""
+
+    header = ("", "")
+    answers: dict[str, str] = {}  # noqa: RUF012
+
+    def do_GET(self) -> None:
+        name, value = self.header
+        text = self.answers.get(self.path) if self.headers[name] == value else None
+        self.send_response(404 if text is None else 200)
+        self.end_headers()
+        self.wfile.write((text or "").encode())
+
+    def log_message(self, *_: object) -> None: ...
+
+
+@contextmanager
+def service(name: str, value: str) -> Iterator[tuple[str, dict[str, str]]]:
+    """A metadata service: its URL, and its answers by path."""
+    answers: dict[str, str] = {}
+    kind = type("Answers", (Service,), {"header": (name, value), "answers": answers})
+    with ThreadingHTTPServer(("127.0.0.1", 0), kind) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        yield f"http://127.0.0.1:{server.server_port}/", answers
+        server.shutdown()
+        thread.join()
+
+
+def test_google_takes_a_machine_half_a_minute_after_its_warning() -> None:
+    with service("Metadata-Flavor", "Google") as (url, answers):
+        source = agent.metadata_of(f"gce {url}")
+        assert source is not None
+        assert source.warning(0) == "", "nothing answers yet"
+        answers |= {"/instance/preempted": "FALSE", "/instance/maintenance-event": "NONE"}
+        answers["/instance/name"] = "pub1-7f3a\n"
+        assert source.warning(1) == ""
+        answers["/instance/maintenance-event"] = "MIGRATE_ON_HOST_MAINTENANCE"
+        assert source.warning(2) == "", "the machine continues on another host"
+        answers["/instance/maintenance-event"] = "TERMINATE_ON_HOST_MAINTENANCE"
+        assert source.warning(3) == "interruption:0:pub1-7f3a"
+        answers["/instance/preempted"] = "TRUE\n"
+        begun = int(time.time())
+        warning = source.warning(4)
+        deadline = int(warning.split(":")[1])
+        assert warning == f"interruption:{deadline}:pub1-7f3a"
+        assert begun + 30 <= deadline <= time.time() + 30
+        source.end_at -= 5
+        assert source.warning(5) == f"interruption:{deadline - 5}:pub1-7f3a", "it keeps its time"
+
+
+EVENTS = "/scheduledevents?api-version=2020-07-01"
+NAME = "/instance/compute/name?api-version=2021-02-01&format=text"
+
+
+def scheduled(kind: str, *machines: str, at: str = "Fri, 20 Nov 2026 08:22:00 GMT") -> object:
+    return {"EventId": f"e-{kind}", "EventType": kind, "Resources": machines, "NotBefore": at}
+
+
+def test_azure_reports_events_of_this_machine_only() -> None:
+    with service("Metadata", "true") as (url, answers):
+        source = agent.metadata_of(f"azure {url}")
+        assert source is not None
+
+        def warning(*events: object) -> str:
+            answers[EVENTS] = json.dumps({"DocumentIncarnation": 1, "Events": events})
+            return source.warning(0)
+
+        assert source.warning(0) == "", "nothing answers yet"
+        assert warning(scheduled("Preempt", "pub1-7f3a")) == "", "it does not know its name yet"
+        answers[NAME] = "pub1-7f3a"
+        assert warning() == ""
+        others = scheduled("Preempt", "pub1-7f3a9", "pub2-7f3a")
+        assert warning(others) == ""
+        assert warning(scheduled("Reboot", "PUB1-7f3a")) == "rebalance:1795162920:pub1-7f3a"
+        taken = "interruption:1795162920:pub1-7f3a"
+        assert warning(scheduled("Reboot", "pub1-7f3a"), scheduled("Preempt", "pub1-7f3a")) == taken
+        begun = scheduled("Preempt", "pub2-7f3a", "pub1-7f3a", at="")
+        assert warning(begun) == taken, "an event that has begun has lost its time"
+        assert warning(scheduled("Unheard", "pub1-7f3a")) == "", "a kind of event that is new"
+        answers[EVENTS] = "<html>"
+        assert source.warning(0) == ""
+
+
+def test_an_agent_looks_more_often_if_a_warning_comes_late() -> None:
+    assert agent.Ec2Metadata("").period == 5
+    assert {agent.GceMetadata("").period, agent.AzureMetadata("").period} == {2}
+    assert agent.metadata_of("") is None
+    assert agent.metadata_of("unheard http://127.0.0.1/") is None
+
+
 def test_no_metadata_service_is_no_warning() -> None:
-    assert agent.Metadata("http://127.0.0.1:9/latest/").warning(0) == ""
+    assert agent.Ec2Metadata("http://127.0.0.1:9/latest/").warning(0) == ""
 
 
 def test_an_answer_that_is_no_http_is_no_warning() -> None:
@@ -285,7 +379,7 @@ def test_an_answer_that_is_no_http_is_no_warning() -> None:
         thread = threading.Thread(target=answer_no_http)
         thread.start()
         url = f"http://127.0.0.1:{server.getsockname()[1]}/latest/"
-        assert agent.Metadata(url).warning(0) == ""
+        assert agent.Ec2Metadata(url).warning(0) == ""
         thread.join()
 
 
@@ -484,7 +578,7 @@ def test_a_machine_that_was_stopped_for_a_while_begins_anew_with_its_boot(
 def test_a_warning_is_told_once_to_slurm(
     scontrol: Scontrol, metadata: str, running: Callable[..., Running]
 ) -> None:
-    running(metadata=metadata)
+    running(metadata=f"ec2 {metadata}")
     MetadataAnswers.answers[_below(agent.INTERRUPTION)] = json.dumps(
         {"action": "terminate", "time": "2026-11-20T08:22:00Z"}
     )
@@ -505,7 +599,7 @@ def test_a_warning_does_not_wait_for_slurm_or_the_check(
         "exec sleep 600; fi\n"
         f"kill -0 $(cat {showing}) && echo meanwhile >>{told} || echo late >>{told}\n"
     )
-    running(metadata=metadata, heartbeat_timeout="300")
+    running(metadata=f"ec2 {metadata}", heartbeat_timeout="300")
     eventually(showing.exists)
     MetadataAnswers.answers[_below(agent.INTERRUPTION)] = json.dumps(
         {"action": "terminate", "time": "2026-11-20T08:22:00Z"}

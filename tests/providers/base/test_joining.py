@@ -22,6 +22,8 @@ from patience import eventually, patience
 
 from slurm_elastic.base.errors import ConfigError
 from slurm_elastic.config import Cluster, Config, PoolSettings, SlurmSettings
+from slurm_elastic.config.basics import metadata_service
+from slurm_elastic.config.basics.metadata_service import MetadataService
 from slurm_elastic.config.clouds import CloudSettings, InstanceType
 from slurm_elastic.config.sections.copying import CopySettings, Data
 from slurm_elastic.config.sections.joining import CloudInit, Join, Mount, Network, Ssh
@@ -110,7 +112,7 @@ def test_the_shipped_text_has_head_agent_and_times() -> None:
     assert "--conf-server head.example.org:6817" in text
     assert "heartbeat_timeout=1200\n" in text
     assert "class Switch" in text
-    assert "metadata=http://169.254.169.254/latest/\n" in text
+    assert "metadata=ec2 http://169.254.169.254/latest/\n" in text
     assert "key_mark=\n" in text
     assert "@{" not in text
     subprocess.run(["sh", "-n", "-c", text], check=True)
@@ -119,7 +121,43 @@ def test_the_shipped_text_has_head_agent_and_times() -> None:
 def test_the_agent_asks_the_metadata_service_whatever_the_endpoint_of_the_api_is() -> None:
     """A private one of Amazon's, or of an EC2 that is another one's: its machines are told there, too."""
     near = replace(AWS, endpoint="https://vpce-1.ec2.us-east-1.vpce.amazonaws.com")
-    assert "metadata=http://169.254.169.254/latest/\n" in program_of(config(head="head"), near)
+    assert "metadata=ec2 http://169.254.169.254/latest/\n" in program_of(config(head="head"), near)
+
+
+class OtherCloud(AwsCloud, frozen=True, kw_only=True, forbid_unknown_fields=True, tag="other"):
+    """A cloud with another metadata service."""
+
+    service: str
+
+    @property
+    def metadata(self) -> MetadataService:
+        return getattr(metadata_service, self.service)
+
+
+@pytest.mark.parametrize(
+    ("service", "setting", "reader"),
+    [
+        ("GCE", "gce http://169.254.169.254/computeMetadata/v1/", "GceMetadata"),
+        ("AZURE", "azure http://169.254.169.254/metadata/", "AzureMetadata"),
+        ("EC2", "ec2 http://169.254.169.254/latest/", "Ec2Metadata"),
+        ("NO_WARNINGS", "", None),
+    ],
+)
+def test_the_agent_has_only_what_reads_its_own_clouds_warnings(
+    service: str, setting: str, reader: str | None
+) -> None:
+    cloud = OtherCloud(
+        name="aws", location=Location.PUBLIC, region="r", image="i", service=service,
+        types=AWS.types,
+    )  # fmt: skip
+    text = program_of(config(head="head"), cloud)
+    assert f"\nmetadata={setting}\n" in text
+    assert re.findall(r"class (\w+)\(Metadata\)", text) == ([reader] if reader else [])
+    program = text.partition("<<'SLURM_ELASTIC_AGENT'\n")[2].partition("\nSLURM_ELASTIC_AGENT")[0]
+    made: dict[str, Any] = {"__name__": "agent"}
+    exec(compile(ast.parse(program, feature_version=(3, 6)), "agent", "exec"), made)
+    source = made["metadata_of"](setting)
+    assert (source and type(source).__name__) == reader
 
 
 @pytest.mark.parametrize(("clouds", "there"), [((), True), (("aws",), True), (("one",), False)])

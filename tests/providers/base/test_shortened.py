@@ -110,3 +110,8 @@ words,
   yield word'''
     )
     assert ast.dump(ast.parse(text)) == ast.dump(ast.parse(INDENTED))
+
+
+def test_classes_that_a_machine_does_not_need_go() -> None:
+    source = "class A:\n    x = 1\n\n\nclass B:\n    pass\n\n\nc = 2\n"
+    assert shortened.python(shortened.without(source, {"A"})) == "class B:\n pass\nc = 2"
