@@ -25,8 +25,10 @@ _SIGCHLD = signal.SIGCHLD - 1  # its bit (proc(5), fdinfo of a signalfd)
 
 File = tuple[int, int]
 """Device and inode."""
-State = tuple[int, int, int]
-"""Inode, size and time of the last change (ns) of a file."""
+State = tuple[int, int]
+"""Size and time of the last change (ns) of a file. A copied file (``data: copy``) has both, and
+another inode.
+"""
 
 
 def stray(tasks: Iterable[int], init: int, first_pid: int) -> str:
@@ -189,7 +191,7 @@ def _write_out(pid: int, owner: TaskOwner, number: int) -> None:
 def state_of(path: str) -> State:
     """Return the file's state. OSError if it does not exist."""
     status = os.stat(path)
-    return status.st_ino, status.st_size, status.st_mtime_ns
+    return status.st_size, status.st_mtime_ns
 
 
 def check_locked(locked: Mapping[str, State]) -> None:
@@ -203,6 +205,14 @@ def check_locked(locked: Mapping[str, State]) -> None:
             now = state_of(path)
         except OSError as error:
             raise RequestRefused(f"{path}: {error.strerror}") from error
-        # JSON has made lists of the manifest's tuples.
-        if now != tuple(before):
+        if not _is_same(now, before):
             raise WrongImage(f"{path} has changed since the job, which keeps it locked, was saved")
+
+
+def _is_same(now: State, before: State) -> bool:
+    """The times are compared as exactly as the file system keeps them, because the file may have
+    come back to one that keeps only seconds or microseconds.
+    """
+    (size, at), (size_before, at_before) = now, before
+    step = next(step for step in (10**9, 1000, 100, 1) if at % step == 0)
+    return size == size_before and at == at_before - at_before % step

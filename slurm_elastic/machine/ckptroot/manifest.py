@@ -69,7 +69,7 @@ class ImageManifest:
     versions: dict[str, str]
     files: dict[str, tuple[int, str]]
     writing: dict[str, int]
-    locked: dict[str, tuple[int, int, int]] = field(default_factory=dict)
+    locked: dict[str, tuple[int, int]] = field(default_factory=dict)
     closed: list[str] | None = None
     clocks: dict[str, int] | None = None
     bound: dict[str, list[int]] = field(default_factory=dict)

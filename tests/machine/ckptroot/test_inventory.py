@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import mmap
 import os
 import socket
@@ -122,7 +123,7 @@ def test_a_live_child_of_process_1_but_the_first_has_left(
     assert inventory.stray([21], 5, 1001) == why
 
 
-def test_only_locked_files_are_told_with_inode_size_and_time(tmp_path: Path) -> None:
+def test_only_locked_files_are_told_with_size_and_time(tmp_path: Path) -> None:
     import fcntl
 
     with open(tmp_path / "locked", "w") as file, open(tmp_path / "other", "w") as other:
@@ -132,7 +133,7 @@ def test_only_locked_files_are_told_with_inode_size_and_time(tmp_path: Path) -> 
         found = inventory.locked_files([1 << 30, os.getpid()], owner(os.geteuid()))
         seen = (tmp_path / "locked").stat()
         mine = {path: state for path, state in found.items() if path.startswith(str(tmp_path))}
-        assert mine == {str(tmp_path / "locked"): (seen.st_ino, 3, seen.st_mtime_ns)}
+        assert mine == {str(tmp_path / "locked"): (3, seen.st_mtime_ns)}
         assert not other.closed
 
 
@@ -164,10 +165,25 @@ def test_a_locked_file_that_is_written_in_memory_has_changed(tmp_path: Path) -> 
             time.sleep(0.05)  # a file's time may be told in ticks
             process.stdin.write(b"\n")
             process.stdin.flush()
-    assert sorted({at for _, _, at in found}) == [at for _, _, at in found]
+    assert sorted({at for _, at in found}) == [at for _, at in found]
     with pytest.raises(RequestRefused, match="has changed since the job, which keeps it locked"):
         inventory.check_locked({str(path): found[1]})
     inventory.check_locked({str(path): found[2]})
+
+
+@pytest.mark.parametrize(("copied_at", "is_same"), [
+    (1_700_000_000_123_456_789, True), (1_700_000_000_000_000_000, True),
+    (1_700_000_000_123_456_790, False), (1_700_000_001_000_000_000, False),
+])  # fmt: skip
+def test_a_locked_file_may_have_been_copied_to_the_machine_and_back(
+    tmp_path: Path, copied_at: int, is_same: bool
+) -> None:
+    """The copy is another file of the same size and time, as exactly as its disk keeps times."""
+    (tmp_path / "copy").write_bytes(b"data")
+    os.utime(tmp_path / "copy", ns=(copied_at, copied_at))
+    saved = {str(tmp_path / "copy"): (4, 1_700_000_000_123_456_789)}
+    with contextlib.nullcontext() if is_same else pytest.raises(RequestRefused):
+        inventory.check_locked(saved)
 
 
 @pytest.mark.parametrize(
