@@ -364,6 +364,39 @@ def test_the_time_in_which_another_copy_is_in_the_way_does_not_count(stage: Stag
     assert stage.states == ["back"]
 
 
+def test_a_directory_that_stays_busy_gives_its_machine_up(stage: Stage) -> None:
+    """The busy process may hang, or be a program of the user's that keeps our lock."""
+    world = stage.world
+    unfinished = copy_part.Unfinished(world.site)
+    stage.serve(OUT)
+    stage.results = [CopyResult(reason="another copy has used it for too long", busy=True)]
+    stage.copies.owe(1)
+    machines = world.ledger.machines.live()
+    began, settings = world.now, world.site.config.copy
+    while unfinished(machines):
+        world.now += 120.0
+        stage.copies.bring_back(1)
+    assert stage.states == ["lost"]
+    bound_s = settings.out_within + settings.back_within
+    assert settings.out_within <= world.now - began <= bound_s
+
+
+def test_a_machine_is_not_kept_for_a_busy_directory_that_nobody_looks_at(stage: Stage) -> None:
+    world = stage.world
+    unfinished = copy_part.Unfinished(world.site)
+    stage.serve(OUT)
+    stage.copies.owe(1)
+    machines = world.ledger.machines.live()
+    settings = world.site.config.copy
+    most_s = settings.out_within + 2 * settings.back_within
+    for _ in range(int(most_s / 120.0)):
+        assert unfinished(machines)
+        world.now += 120.0
+        (row,) = world.ledger.copies.of(1)
+        world.ledger.copies.set_state(replace(row, since=world.now))
+    assert not unfinished(machines)
+
+
 def test_the_last_try_waits_for_no_end_of_the_job(stage: Stage) -> None:
     """Its results so far are worth more than none."""
     stage.copies.pause = 100.0

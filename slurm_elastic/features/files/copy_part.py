@@ -111,7 +111,9 @@ class Unfinished:
     ``live_runs``: the runs (job, restarts) that the last look saw. No machine is kept for ever. If
     it may have files, it is kept for ``copy.back_within`` after its end was first wanted. If it has
     files, it is kept for twice that time, because the part gives files up after
-    ``copy.back_within``.
+    ``copy.back_within``. That time begins anew while another copy is busy in the same directory, so
+    no machine is kept for more than ``copy.out_within`` beyond it: the busy process may be one that
+    hangs, or a user's.
     """
 
     def __init__(self, site: Site) -> None:
@@ -149,7 +151,8 @@ class Unfinished:
         limit = self._site.config.copy.back_within * (2 if row.state is CopyState.OWED else 1)
         now = self._site.monotonic()
         wanted_s = now - self._wanted_at.get(row.machine, now)
-        return min(wanted_s, self._ages.age_s(row)) < limit
+        most_s = limit + self._site.config.copy.out_within
+        return min(wanted_s, self._ages.age_s(row)) < limit and wanted_s < most_s
 
 
 class CopyServer(Server):

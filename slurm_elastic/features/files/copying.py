@@ -124,6 +124,8 @@ class Copies:
         self._lock = threading.Lock()
         self._busy: dict[int, _Turn] = {}
         self._tries = Counter[tuple[int, bool]]()
+        self._busy_since: dict[tuple[int, int, str], float] = {}
+        """When (monotonic s) a copy of a run's files first found another one in its directory."""
 
     def attempt(self, request: CopyRequest, cancelled: threading.Event) -> str | None:
         """Try once to copy what the request asks for. Return GO, why the job must not start, or
@@ -427,12 +429,19 @@ class Copies:
             self._record(row.job, (row.node,), "copied-back", cause)
             return
         log.info("copy back failed job=%d node=%s reason=%s", row.job, row.node, result.reason)
-        if result.busy:
+        if result.busy and self._is_busy_in_time(row):
             # Large files of another job are on their way into the directory. That may take
             # out_within, and machine and network are well: the time for our files begins anew.
             self._put(row, CopyState.OWED)
         elif result.final or remaining_s <= self.pause:
             self._lose(row, result.reason)
+
+    def _is_busy_in_time(self, row: JobCopy) -> bool:
+        """Whether another copy may still be busy in the directory. What is busy for longer than a
+        copy may take hangs, or is a program of the user's that keeps our lock.
+        """
+        key, now = (row.job, row.restarts, row.node), self._site.monotonic()
+        return now - self._busy_since.setdefault(key, now) < self._settings.out_within
 
     def _find_machine(self, row: JobCopy) -> Machine | None:
         machines = self._site.ledger.machines.live()
@@ -489,6 +498,7 @@ class Copies:
             self._ages.age_s(changed)  # from now on no change of the clock counts
         elif state.is_over:
             self._ages.forget_finished()
+            self._busy_since.pop((row.job, row.restarts, row.node), None)
 
     def _record(self, job: int, nodes: Sequence[str], kind: str, cause: AnyCause) -> None:
         is_usual = isinstance(cause, FilesSent | FilesReturned)
