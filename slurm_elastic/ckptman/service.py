@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 
 from slurm_elastic.base.errors import SlurmError
 from slurm_elastic.base.processes import heap
+from slurm_elastic.base.processes.periodic import rest_after
 from slurm_elastic.base.report_once import ReportOnce
 from slurm_elastic.ckptman.apply import PlanApplier
 from slurm_elastic.ckptman.bounded_policies import BoundedPolicies
@@ -37,8 +38,8 @@ MOVING_PAUSE_S = 0.3
 MAX_EVENT_PAUSE_S = 5.0
 """After an event the pause doubles from tick to tick up to this length (s)."""
 PACE, MOVING_PACE = 20.0, 2.0
-"""Reading the queue may take at most 1/PACE of the time. While a job is being moved it may take
-1/MOVING_PACE, because that job waits for the reading.
+"""Reading the queue may take 1/PACE of the time (more if it is very slow, see ``rest_after``). It
+may take 1/MOVING_PACE while a job is being moved, because that job waits for the reading.
 """
 HISTORY_S = 30 * 86400.0
 """Interruptions and finished rows are kept for 30 days."""
@@ -99,7 +100,7 @@ class Service:
                 # the jobs.
                 rest_s = max(MIN_PAUSE_S, site.monotonic() - began_at)
                 pace = MOVING_PACE if self._is_moving else PACE
-                pause_s = max(self._pause() - rest_s, pace * site.jobs.cost)
+                pause_s = max(self._pause() - rest_s, rest_after(site.jobs.cost, pace))
         finally:
             self.applier.crew.close()
             site.output_writers.close()

@@ -15,7 +15,12 @@ from patience import eventually, patience
 import slurm_elastic
 from slurm_elastic.base.backoff import Backoff
 from slurm_elastic.base.processes import lasting
-from slurm_elastic.base.processes.periodic import PeriodicTask, PeriodicThread
+from slurm_elastic.base.processes.periodic import (
+    MAX_REST_AFTER_FAILURE_S,
+    MAX_REST_S,
+    PeriodicTask,
+    PeriodicThread,
+)
 
 
 class Bed:
@@ -71,6 +76,22 @@ def test_work_that_takes_long_is_done_less_often(bed: Bed) -> None:
     assert bed.until(50.0, task) == [0.0, 42.0]
 
 
+def test_work_that_timed_out_is_done_again_soon(bed: Bed) -> None:
+    """The time-out says nothing about the load that an answer causes."""
+    bed.takes_s, bed.result = 30.0, False
+    task = PeriodicTask("work", bed.work, 10.0, pace=20.0, clock=bed.clock)
+    assert bed.until(100.0, task) == [0.0, 90.0]
+    bed.takes_s, bed.result, bed.done_at = 1.0, None, []
+    assert bed.until(203.0, task) == [180.0, 201.0]
+
+
+def test_work_that_takes_very_long_rests_a_bounded_time(bed: Bed) -> None:
+    bed.takes_s = 29.0
+    task = PeriodicTask("work", bed.work, 10.0, pace=20.0, clock=bed.clock)
+    assert bed.until(210.0, task) == [0.0, 29.0 + MAX_REST_S]
+    assert task._soonest_at == task._due_at, "an event hurries it no sooner"
+
+
 def test_failures_are_tried_again_by_the_back_off_until_one_goes_well(bed: Bed) -> None:
     task = PeriodicTask("work", bed.work, 10.0, retry=Backoff(20.0, 60.0), clock=bed.clock)
     bed.result = False
@@ -113,8 +134,10 @@ def test_the_pause_is_that_of_the_rules(
     for bed.takes_s, bed.result in calls:
         task.once()
         failures = 0 if bed.result else failures + 1
-        least = retry.after(failures) if failures else max(period_s, pace * bed.takes_s)
+        rest = min(pace * bed.takes_s, MAX_REST_AFTER_FAILURE_S if failures else MAX_REST_S)
+        least = retry.after(failures) if failures else max(period_s, rest)
         assert task._due_at - bed.now == pytest.approx(least, abs=1e-6)
+        assert task._soonest_at - bed.now == pytest.approx(rest, abs=1e-6)
         bed.now = task._due_at
 
 

@@ -10,13 +10,31 @@ from math import inf
 from slurm_elastic.base.backoff import Backoff
 from slurm_elastic.base.processes.lasting import LastingThread
 
+MAX_REST_S = 180.0
+"""The longest rest after slow work. Commands of Slurm may take 30 seconds until they time out, and
+20 times that would leave waiting jobs without a look for 10 minutes. Answers of 30 seconds still
+take at most a seventh of the time.
+"""
+MAX_REST_AFTER_FAILURE_S = 60.0
+"""The longest rest after slow work that failed. Its duration is that of a time-out, which says
+nothing about the load that an answer would cause.
+"""
+
+
+def rest_after(took_s: float, pace: float, *, succeeded: bool = True) -> float:
+    """Seconds to rest after work that took ``took_s``, so that it takes about 1/``pace`` of the
+    time.
+    """
+    return min(pace * took_s, MAX_REST_S if succeeded else MAX_REST_AFTER_FAILURE_S)
+
 
 class PeriodicTask:
     """Calls ``work`` again and again, one call after the other. A call that returns False has
     failed.
 
     The next call is due ``period_s`` after the end of the last one, or ``pace`` times the length of
-    the last one if this is more. After a failure it is due after the pause of ``retry``, if given.
+    the last one if this is more (at most the bounds of ``rest_after``). After a failure it is due
+    after the pause of ``retry``, if given.
     An exception passes to the caller, and the next call is due at once.
     """
 
@@ -40,7 +58,7 @@ class PeriodicTask:
         began_at = self._clock()
         went_well = self._work() is not False
         ended_at = self._clock()
-        rest_s = self._pace * (ended_at - began_at)
+        rest_s = rest_after(ended_at - began_at, self._pace, succeeded=went_well)
         pause_s = max(self._period_s, rest_s)
         self._failures = 0 if went_well else self._failures + 1
         if self._failures and self._retry is not None:

@@ -81,7 +81,7 @@ HEALTH = "growth policies"
 POLICY_TIMEOUT_S = 10.0
 """Seconds in which the policies of another package must answer."""
 PAUSE_PER_DURATION = 20.0
-"""After a look the task pauses at least this many times as long as the look took."""
+"""After a look the task pauses this many times as long as it took (see ``rest_after``)."""
 WEIGHT_LEVELS = 9
 """The weights that a pool's nodes use above its base; the bases of two pools are 10 apart."""
 MAX_RECALLED_DECISIONS = 50

@@ -27,7 +27,7 @@ from slurm_elastic.policies.money.cost_split import share
 PERIOD_S = 60.0
 """Seconds between two looks. It must be below MinJobAge, for which Slurm lists an ended job."""
 PAUSE_PER_DURATION = 20.0
-"""After a look the task pauses at least this many times as long as the look took."""
+"""After a look the task pauses this many times as long as it took (see ``rest_after``)."""
 RUNS = frozenset({"RUNNING", "SUSPENDED", "STOPPED", "COMPLETING"})
 """States of a started job."""
 

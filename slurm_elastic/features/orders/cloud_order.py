@@ -42,7 +42,7 @@ log = logging.getLogger(__name__)
 CORRELATION = "cloud-order"
 PERIOD_S = 30.0
 PAUSE_PER_DURATION = 20.0
-"""After a look the task pauses at least this many times as long as the look took."""
+"""After a look the task pauses this many times as long as it took (see ``rest_after``)."""
 
 
 def join(site: Site) -> Extensions | None:

@@ -24,6 +24,7 @@ from msgspec import Struct
 
 from slurm_elastic.base.errors import SlurmError
 from slurm_elastic.base.hostlist import HostlistError, expand
+from slurm_elastic.base.processes.periodic import rest_after
 from slurm_elastic.base.processes.server import Server, ServerBounds, ServerClient
 from slurm_elastic.controller.context import Site
 from slurm_elastic.controller.extensions import Extensions
@@ -109,7 +110,7 @@ class QueueWatch:
         # squeue loads all jobs, even if only some are asked for. With many thousands this takes
         # seconds. It therefore gets at most a twentieth of the time, or a third if there is a
         # newcomer.
-        return now - self._jobs_read >= self._jobs_cost * (2 if newcomer else 20)
+        return now - self._jobs_read >= rest_after(self._jobs_cost, 2 if newcomer else 20)
 
     def _read_queue(self) -> None:
         began = time.monotonic()

@@ -14,6 +14,7 @@ from collections.abc import Mapping, Sequence
 from concurrent.futures import Executor
 
 from slurm_elastic.base.errors import SlurmError
+from slurm_elastic.base.processes.periodic import rest_after
 from slurm_elastic.controller.context import Site
 from slurm_elastic.controller.extensions import Extensions, Part
 from slurm_elastic.controller.periodic import SiteTask
@@ -34,7 +35,7 @@ log = logging.getLogger(__name__)
 WAIT = admin_comment.NoteKind.WAIT
 PERIOD_S = 10.0
 PAUSE_PER_DURATION = 20.0
-"""After a look at the queue we pause at least this many times as long as it took."""
+"""After a look at the queue we pause this many times as long as it took (see ``rest_after``)."""
 MAX_UPDATES = 5
 """Updates of jobs in a second. Each goes through the site's own job_submit script."""
 MAX_REFRESHES = 1
@@ -75,8 +76,8 @@ class WaitNotes(Part):
         clock = self._site.monotonic()
         if clock >= self._read_at:
             self._changes = deque(self._find_changes())
-            took_s = self._site.monotonic() - clock
-            self._read_at = clock + max(PERIOD_S, PAUSE_PER_DURATION * took_s)
+            rest_s = rest_after(self._site.monotonic() - clock, PAUSE_PER_DURATION)
+            self._read_at = clock + max(PERIOD_S, rest_s)
         if self._may_write(self._site.monotonic()):
             self._write_at = self._site.monotonic() + 1.0
             self._write()
