@@ -127,25 +127,25 @@ class CloudReader:
         """Read the cloud's list into the ledger. None if the cloud cannot be read."""
         # The list counts as of the time before the call, because it may lack a machine that was
         # launched while the cloud answered.
-        began = self._site.now()
+        began, since = self._site.now(), self._site.monotonic()
         listed = self._list()
         if listed is not None:
-            self._take_in(listed, began)
+            self._take_in(listed, began, self._site.monotonic() - since)
         return listed
 
-    def _take_in(self, listed: Sequence[Instance], began: float) -> None:
-        """Store the cloud's list in the ledger."""
+    def _take_in(self, listed: Sequence[Instance], began: float, took_s: float) -> None:
+        """Store the cloud's list, whose reading took ``took_s``, in the ledger."""
         ledger = self._site.ledger
         ended = {i.id for i in listed if i.state is InstanceState.TERMINATED}
         live = list_live_machines(self._site, self._cloud) if ended else ()
         self.ended_ids = frozenset(m.instance.id for m in live if m.is_wanted) & ended
         try:
-            ledger.machines.observe(self._cloud, listed, began, self._site.pool_of)
+            ledger.machines.observe(self._cloud, listed, began, self._site.pool_of, took_s=took_s)
         except sqlite3.Error as error:
             # The next list may lack what this one shows (a machine that ended). If the ledger's
             # file fails, switch to memory and keep the facts there.
             ledger.give_up(error)
-            ledger.machines.observe(self._cloud, listed, began, self._site.pool_of)
+            ledger.machines.observe(self._cloud, listed, began, self._site.pool_of, took_s=took_s)
 
     def _list(self) -> tuple[Instance, ...] | None:
         """Return the cloud's machines as the ledger may keep them; None if the cloud cannot be

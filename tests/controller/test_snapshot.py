@@ -76,11 +76,11 @@ def test_a_list_that_the_file_does_not_take_is_kept_in_memory(
     error, real = sqlite3.OperationalError("disk I/O error"), site.ledger.machines.observe
     taken: list[Any] = []
 
-    def observe(*args: Any) -> None:
+    def observe(*args: Any, **settings: Any) -> None:
         taken.append(args)
         if len(taken) == 1:
             raise error
-        real(*args)
+        real(*args, **settings)
 
     given_up: list[Exception] = []
     monkeypatch.setattr(site.ledger.machines, "observe", observe)

@@ -16,7 +16,7 @@ MAX_REST_S = 180.0
 take at most a seventh of the time.
 """
 MAX_REST_AFTER_FAILURE_S = 60.0
-"""The longest rest after slow work that failed. Its duration is that of a time-out, which says
+"""The longest rest after slow work that failed. It took as long as a time-out, and a time-out says
 nothing about the load that an answer would cause.
 """
 

@@ -39,6 +39,10 @@ from slurm_elastic.state.store.store import Store, Table
 from slurm_elastic.state.store.view import OF_LIST, to_json
 
 _ENDED_IN_CLOUD = EndedInCloud()
+CLOCK_SLACK_S = 60.0
+"""The cloud's clock, which gives the times of launches, may be ahead of the head's by this much
+before a machine gets a miss too many.
+"""
 MACHINE_COLUMNS = (
     "id, cloud, node, generation, instance_type, zone, market, price, state, launched, address, "
     "pool, jobs, last_seen, misses, suspending, ended, cause, worst_price, registered, accounts, "
@@ -73,7 +77,8 @@ SAME = f"""
     where cloud = ? and {PAID} and id in (select value from json_each(?))
 """
 # The first time of each pair: a list that began before the launch may lack the machine. The second
-# time: a row dated far in the future is from before the head's clock was set back, so it counts.
+# time: a row dated after the end of the reading is from before the head's clock was set back, so it
+# counts.
 MISSED = f"""
     update machines set misses = misses + 1 where cloud = ? and {PAID}
     and last_seen not between ? and ? and launched not between ? and ?
@@ -286,14 +291,17 @@ class Machines:
         listed: Sequence[Instance],
         now: float,
         pool_of: Mapping[str, Pool] | None = None,
+        *,
+        took_s: float = AHEAD,
     ) -> None:
-        """Record a complete list of ``cloud`` whose reading *began* at ``now``.
+        """Record a complete list of ``cloud`` whose reading *began* at ``now`` and took ``took_s``
+        by a monotonic clock.
 
         Listed machines: state, address and last_seen are updated, misses are set to 0. A TERMINATED
         machine has ended. A machine that had ended before ``now`` but is PENDING or RUNNING is live
         again, because the cloud is the truth; so is a STOPPED machine that was decided to be
         stopped. Live machines that the list lacks get one more miss, unless they were launched or
-        last seen between ``now`` and AHEAD after it. A row without a node gets the node of the list
+        last seen since the reading began. A row without a node gets the node of the list
         and that node's pool in ``pool_of``. Machines without a row are not inserted: see ``adopt``.
         """
         (paid_machines,) = self._store.tables("machines")
@@ -318,7 +326,8 @@ class Machines:
                     pool = (pool_of or {}).get(instance.node)
                     self._name(instance, pool.name if pool else "")
             if not listed_ids.issuperset(recorded):
-                db.execute(MISSED, (cloud, *(now, now + AHEAD) * 2, to_json(list(listed_ids))))
+                since = (now, now + min(took_s + CLOCK_SLACK_S, AHEAD))
+                db.execute(MISSED, (cloud, *since * 2, to_json(list(listed_ids))))
 
     def adopt(
         self,

@@ -319,6 +319,20 @@ def test_what_was_seen_before_the_clock_was_set_back_by_hours_is_missed(ledger: 
     assert [m.missed_listings for m in ledger.machines.live()] == [0, 3]
 
 
+def test_what_was_seen_before_the_clock_was_set_back_by_minutes_is_missed(ledger: Ledger) -> None:
+    launched(ledger, "i-1", "i-2", at=T0)
+    ledger.machines.observe("aws", [instance("i-1"), instance("i-2")], T0 + 10, took_s=2.0)
+    for later in (0, 30, 60):
+        ledger.machines.observe("aws", [instance("i-1")], T0 - 600 + later, took_s=2.0)
+    assert [m.missed_listings for m in ledger.machines.live()] == [0, 3]
+
+
+def test_a_launch_during_a_slow_read_is_no_miss(ledger: Ledger) -> None:
+    launched(ledger, "i-1", at=T0 + 100)
+    ledger.machines.observe("aws", [], T0, took_s=101.0)
+    assert ledger.machines.live()[0].missed_listings == 0
+
+
 def test_observe_does_not_adopt(ledger: Ledger) -> None:
     ledger.machines.observe("aws", [instance("i-9")], T0)
     assert ledger.machines.live(ended_since=0) == ()
