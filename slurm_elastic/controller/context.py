@@ -29,7 +29,7 @@ from slurm_elastic.controller.slurm_absence import SlurmAbsence
 from slurm_elastic.model.causes import AnyCause
 from slurm_elastic.model.causes.composed import NeverHere, NotYetInTime
 from slurm_elastic.model.causes.requeues import MachinesLost
-from slurm_elastic.model.cluster import Instance, Pool, Usage
+from slurm_elastic.model.cluster import Instance, LaunchSpec, Pool, Usage
 from slurm_elastic.model.journal_owner import Host
 from slurm_elastic.model.memory import PurchaseTerms
 from slurm_elastic.model.protocols import Provider, Slurm
@@ -199,6 +199,14 @@ class Site:
     def terms_of(self, pool: str) -> Callable[[Instance], PurchaseTerms]:
         """Return the function that says on which terms a machine of the pool is bought now."""
         return lambda i: purchase_terms(self.config, i.cloud, pool, i.instance_type)
+
+    def terms_by_type(self, spec: LaunchSpec) -> dict[str, PurchaseTerms]:
+        """Return the terms on which this launch buys a machine now, by instance type."""
+        types = {offer.instance_type for offer in spec.offers}
+        return {
+            name: purchase_terms(self.config, spec.offer.cloud, spec.pool.name, name)
+            for name in sorted(types)
+        }
 
     def first_unread_cloud(self, cloud: str, read: Collection[str]) -> str:
         """Return a cloud whose machines must be listed before we may buy from ``cloud``, or "".

@@ -34,34 +34,6 @@ machines and thousands of jobs; all jobs in each row would make the ledger grow 
 _UNHELPED_PAUSE = Backoff(first_s=2 * 3600.0, longest_s=24 * 3600.0)
 
 
-class Launch(Struct, frozen=True, kw_only=True):
-    """A launch row. The launch asked for ``offer`` or any of ``alternatives``. ``created``: Unix
-    time. ``accounts``: by node, its payers and their parts. ``owner``, ``least``: see
-    LaunchSpec. ``recipe``: the recipe of its machines (protocols.Stops), "" if it was not
-    requested.
-    """
-
-    generation: str
-    request: str
-    pool: str
-    cloud: str
-    nodes: tuple[str, ...]
-    jobs: tuple[int, ...]
-    offer: Offer
-    created: float
-    state: LaunchState = INTENDED
-    alternatives: tuple[Offer, ...] = ()
-    accounts: dict[str, dict[str, int]] = field(default_factory=dict)
-    owner: dict[str, str] = field(default_factory=dict)
-    recipe: str = ""
-    least: int = 1
-
-    @property
-    def offers(self) -> tuple[Offer, ...]:
-        """All offers that its machines may come from."""
-        return (self.offer, *self.alternatives)
-
-
 class PurchaseTerms(Struct, frozen=True, kw_only=True):
     """The keys of the configuration for a machine's price, as they were at its purchase. Bills are
     computed from it, so a later change of the configuration changes no bill of the past.
@@ -78,6 +50,36 @@ class PurchaseTerms(Struct, frozen=True, kw_only=True):
 
 UNKNOWN_TERMS = PurchaseTerms()
 """The terms of a machine of a cloud or pool that the configuration lacks: billed by the second."""
+
+
+class Launch(Struct, frozen=True, kw_only=True):
+    """A launch row. The launch asked for ``offer`` or any of ``alternatives``. ``created``: Unix
+    time. ``accounts``: by node, its payers and their parts. ``owner``, ``least``: see
+    LaunchSpec. ``recipe``: the recipe of its machines (protocols.Stops), "" if it was not
+    requested. ``terms``: of the purchase, by instance type, as the configuration had them when the
+    launch was decided.
+    """
+
+    generation: str
+    request: str
+    pool: str
+    cloud: str
+    nodes: tuple[str, ...]
+    jobs: tuple[int, ...]
+    offer: Offer
+    created: float
+    state: LaunchState = INTENDED
+    alternatives: tuple[Offer, ...] = ()
+    accounts: dict[str, dict[str, int]] = field(default_factory=dict)
+    owner: dict[str, str] = field(default_factory=dict)
+    recipe: str = ""
+    least: int = 1
+    terms: dict[str, PurchaseTerms] = field(default_factory=dict)
+
+    @property
+    def offers(self) -> tuple[Offer, ...]:
+        """All offers that its machines may come from."""
+        return (self.offer, *self.alternatives)
 
 
 class Machine(Struct, frozen=True, kw_only=True):

@@ -376,8 +376,8 @@ class Books:
         has it again, was in no count.
         """
 
-        def intend(spec: LaunchSpec, request: str, now: float) -> None:
-            real(spec, request, now)
+        def intend(spec: LaunchSpec, request: str, now: float, *terms: Any) -> None:
+            real(spec, request, now, *terms)
             if spec.generation in self._decided:
                 return
             if (cloud := spec.pool.cloud) not in self._learnt():

@@ -68,6 +68,17 @@ def nodes_of(machines: Sequence[Instance]) -> list[str]:
     return sorted(i.node for i in machines)
 
 
+def test_the_intent_has_the_terms_of_the_purchase(many: World) -> None:
+    """The configuration may change before the machines are in the ledger."""
+    together(many, MANY[:1])
+    many.tick()
+    (machine,) = many.ledger.machines.live()
+    launch = many.ledger.launches.get(machine.instance.generation)
+    assert launch is not None
+    assert launch.terms == {"small": machine.terms}
+    assert machine.terms.on_demand_price == SHAPE["small"].price
+
+
 def test_a_job_that_cannot_be_had_whole_keeps_no_machine(many: World) -> None:
     many.clouds["pub"].limit(SPOT, 3)
     together(many, MANY[:4])

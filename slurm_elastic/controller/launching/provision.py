@@ -326,7 +326,10 @@ def _decide_next_launch(
         reach("launch.before-intent")
         if must_record:
             record_ranking(site, decided.placement, enough=True)
-        site.ledger.launches.record_intent(spec, request.id, now)
+        # The intent has the terms: until the machines are in the ledger, a crash may pass and the
+        # configuration may change.
+        terms = site.terms_by_type(spec)
+        site.ledger.launches.record_intent(spec, request.id, now, terms)
     return decided, spec
 
 

@@ -8,7 +8,7 @@ with the tables below. Times are Unix seconds, prices dollars per hour, lists an
                        failure; a day after the answer only one offer remains
       generation (key), request (correlation id), pool, cloud, nodes, jobs,
       offer (or a list of several), state intent|done|failed, created, finished, error, accounts,
-      owner, recipe, least (model.LaunchSpec)
+      owner, recipe, least (model.LaunchSpec), terms (by instance type: model.memory.PurchaseTerms)
     machines           one row per instance with its costs, kept until 400 days after its end
       cloud and id (key), node, generation, instance_type, zone, market, price, state, launched,
       address, pool, jobs, last_seen, misses, suspending, ended, cause, worst_price, registered,

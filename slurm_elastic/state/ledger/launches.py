@@ -22,14 +22,14 @@ from slurm_elastic.model.launch_states import (
     launch_columns_of,
     launch_state_of,
 )
-from slurm_elastic.model.memory import Launch
+from slurm_elastic.model.memory import Launch, PurchaseTerms
 from slurm_elastic.state.ledger.books import BookRows
 from slurm_elastic.state.store.store import Store, Table
 from slurm_elastic.state.store.view import to_json
 
 LAUNCH_COLUMNS = (
     "generation, request, pool, cloud, nodes, jobs, offer, state, created, finished, "
-    "error, accounts, owner, recipe, least"
+    "error, accounts, owner, recipe, least, terms"
 )
 IN_ORDER = "order by created, generation"
 # sqlite uses the partial index ``launches_open`` only for exactly this condition.
@@ -74,7 +74,11 @@ def launches_allowed(call: LaunchCall) -> str:
 
 
 def launch_of_spec(
-    spec: LaunchSpec, request: str, now: float, accounts: dict[str, dict[str, int]]
+    spec: LaunchSpec,
+    request: str,
+    now: float,
+    accounts: dict[str, dict[str, int]],
+    terms: Mapping[str, PurchaseTerms] | None = None,
 ) -> Launch:
     """The row of a new intent."""
     return Launch(
@@ -90,6 +94,7 @@ def launch_of_spec(
         accounts=accounts,
         owner=spec.owner,
         least=spec.least,
+        terms=dict(terms or {}),
     )
 
 
@@ -122,6 +127,7 @@ def launch_row(launch: Launch) -> tuple[object, ...]:
         to_json(launch.owner),
         launch.recipe,
         launch.least,
+        to_json(launch.terms),
     )
 
 
@@ -147,6 +153,7 @@ def launch_from(row: sqlite3.Row) -> Launch:
         owner=decode(row["owner"], type=dict[str, str]),
         recipe=row["recipe"],
         least=row["least"],
+        terms=decode(row["terms"], type=dict[str, PurchaseTerms]),
     )
 
 
@@ -166,15 +173,22 @@ class Launches:
         self._store, self._books, self._end_only = store, books, end_only
         self._require_only = require_only
 
-    def record_intent(self, spec: LaunchSpec, request: str, now: float) -> None:
-        """Record a launch before the cloud is called; ``request`` is the correlation id.
+    def record_intent(
+        self,
+        spec: LaunchSpec,
+        request: str,
+        now: float,
+        terms: Mapping[str, PurchaseTerms] | None = None,
+    ) -> None:
+        """Record a launch before the cloud is called; ``request`` is the correlation id. ``terms``:
+        of the purchase, by instance type.
 
         A second call with the same content changes nothing. Raises SlurmElasticError if the
         generation belongs to another launch or to a failed one (a new call needs a new generation,
         or its machines would have no open intent), EndOnlyError if the intent could not be written
         to the disk, and OtherHeadError if another head works for this cluster.
         """
-        new = launch_of_spec(spec, request, now, self._books.payers_by_node(spec.nodes))
+        new = launch_of_spec(spec, request, now, self._books.payers_by_node(spec.nodes), terms)
         with self._store.transaction("launches"):
             # Inside the transaction: only here it is certain whether the row goes to the disk or
             # into memory. A machine whose launch is in no file would be lost with the process.

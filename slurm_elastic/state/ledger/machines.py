@@ -155,7 +155,7 @@ def _new(
     worst: float,
     terms: PurchaseTerms,
 ) -> Machine:
-    """A machine seen for the first time."""
+    """A machine seen for the first time. ``terms``: if its launch has none for its type."""
     is_terminated = instance.state == InstanceState.TERMINATED
     return Machine(
         instance=instance,
@@ -165,7 +165,7 @@ def _new(
         last_seen=now,
         life=Lost(ended_at=now, cause=_ENDED_IN_CLOUD) if is_terminated else BOOTING,
         worst_price=worst,
-        terms=terms,
+        terms=launch.terms.get(instance.instance_type, terms) if launch else terms,
     )
 
 
@@ -264,7 +264,7 @@ class Machines:
         terms_of: Callable[[Instance], PurchaseTerms] = lambda _: UNKNOWN_TERMS,
     ) -> None:
         """Record the cloud's answer: the launch is done and these machines are live, in one
-        transaction. ``terms_of``: the terms of their purchase.
+        transaction. ``terms_of``: the terms of their purchase, if the intent has none.
 
         A second call adds only machines that the first, shorter answer lacked. Raises
         SlurmElasticError for an unknown generation or a machine of another launch.
@@ -342,8 +342,8 @@ class Machines:
 
         An ended row is updated as by ``observe``, and lives again in any state except TERMINATED.
         ``clouds``: the configured clouds. ``worst``: the highest price that the machine may cost
-        ($/h), used if its launch is unknown. ``terms``: of its purchase. Returns the machine's row
-        from before, if any.
+        ($/h), used if its launch is unknown. ``terms``: of its purchase, if its launch has none.
+        Returns the machine's row from before, if any.
         """
         with self._store.transaction("machines", "launches"):
             before = self._machine(instance.cloud, instance.id)

@@ -20,7 +20,8 @@ _STATEMENTS = (
         accounts text not null default '{}',
         owner text not null default '{}',
         recipe text not null default '',
-        least integer not null default 1
+        least integer not null default 1,
+        terms text not null default '{}'
     ) without rowid""",
     "create index launches_request on launches (request)",
     "create index launches_open on launches (created) where state = 'intent'",

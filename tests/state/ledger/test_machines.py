@@ -14,7 +14,7 @@ from msgspec.structs import replace
 from slurm_elastic.model.causes import Quoted
 from slurm_elastic.model.cluster import InstanceState, Market, worst_price
 from slurm_elastic.model.launch_states import Done
-from slurm_elastic.model.memory import Launch, Machine
+from slurm_elastic.model.memory import Launch, Machine, PurchaseTerms
 from slurm_elastic.state.ledger import Ledger
 
 
@@ -30,11 +30,12 @@ OTHER = offer(zone="eu-west-1b", on_demand=0.5)
 def test_a_launch_comes_back_whole(ledger: Ledger) -> None:
     ledger.books.record_payers({"pub1": {"physics": 2}, "pub9": {"bio": 1}}, T0)
     asked = replace(spec(jobs=(1, 2)), alternatives=(OTHER,), owner={"user": "ann"})
-    ledger.launches.record_intent(asked, "r1", T0)
+    terms = {"m5.large": PurchaseTerms(billing_increment_s=3600, on_demand_price=0.3)}
+    ledger.launches.record_intent(asked, "r1", T0, terms)
     row = Launch(
         generation="g1", request="r1", pool="burst", cloud="aws", nodes=("pub1", "pub2"),
         jobs=(1, 2), offer=offer(), alternatives=(OTHER,), created=T0,
-        accounts={"pub1": {"physics": 2}}, owner={"user": "ann"},
+        accounts={"pub1": {"physics": 2}}, owner={"user": "ann"}, terms=terms,
     )  # fmt: skip
     assert ledger.launches.open() == (row,)
     assert ledger.launches.get("g1") == row
@@ -67,6 +68,28 @@ def test_a_machine_comes_back_whole(ledger: Ledger) -> None:
     assert ledger.machines.live() == ()
     assert ledger.machines.live(ended_since=T0 + 8) == (ended,)
     assert ledger.machines.live(ended_since=T0 + 8.5) == ()
+
+
+@pytest.mark.parametrize("adopts", [False, True])
+def test_a_machine_is_billed_by_the_terms_that_held_when_its_launch_was_decided(
+    ledger: Ledger, *, adopts: bool
+) -> None:
+    """The configuration may change between the intent and the row of the machine."""
+    one, then = instance("i-1"), PurchaseTerms(billing_increment_s=3600)
+    now = PurchaseTerms(billing_increment_s=60)
+    ledger.launches.record_intent(spec(), "r1", T0, {one.instance_type: then})
+    if adopts:
+        ledger.machines.adopt(one, "burst", T0 + 90, terms=now)
+    else:
+        ledger.machines.record_launch("g1", [one], T0 + 90, lambda _: now)
+    assert [m.terms for m in ledger.machines.live()] == [then]
+
+
+def test_a_type_that_the_intent_does_not_name_has_the_terms_of_now(ledger: Ledger) -> None:
+    now = PurchaseTerms(billing_increment_s=60)
+    ledger.launches.record_intent(spec(), "r1", T0, {"another": PurchaseTerms(disk_price=9.0)})
+    ledger.machines.record_launch("g1", [instance("i-1")], T0 + 90, lambda _: now)
+    assert [m.terms for m in ledger.machines.live()] == [now]
 
 
 def test_both_are_told_as_of_one_moment(ledger: Ledger) -> None:
