@@ -608,7 +608,9 @@ class Stage:
         node = slurm.node(name)
         if phase(node) is Phase.POWERING_UP and slurm.trouble not in ("stopped", "hung"):
             for i in machines:
-                launched = i.launched - T0
+                # Times of Unix are rounded to a quarter of a microsecond, and a machine may be
+                # launched in the moment in which it is asked for.
+                launched = i.launched - T0 + 1e-6
                 lucky = i.id not in self.unlucky | self.unheard
                 if launched >= self.asked(name) and now - launched >= BOOT and lucky:
                     slurm.register(name, i.address or "")

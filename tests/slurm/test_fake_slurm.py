@@ -13,6 +13,7 @@ from slurm_elastic.model.protocols import Slurm
 from slurm_elastic.model.slurm import Reservation
 from slurm_elastic.slurm.client.fake import FakeSlurm
 from slurm_elastic.slurm.client.fake_reservations import with_reservation
+from slurm_elastic.slurm.client.fake_timed import TimedSlurm
 
 pytestmark = pytest.mark.usefixtures("guarded")
 
@@ -121,3 +122,30 @@ def test_a_reservation_is_refused_as_a_whole_for_one_node(
 ) -> None:
     with pytest.raises(SlurmError, match="overlaps") if refused else nullcontext():
         assert with_reservation([other], request_)[-1] == request_
+
+
+def queue() -> TimedSlurm:
+    """Job 1 has node a, and job 2 waits for a and b."""
+    made = TimedSlurm(("a", "b", "c"), lambda: 1000.0, lambda *_: None)
+    made.submit(1, ("a",))
+    made.submit(2, ("a", "b"), 2)
+    return made
+
+
+def test_a_later_job_does_not_take_the_nodes_that_an_earlier_one_waits_for() -> None:
+    slurm = queue()
+    slurm.submit(3, ("a", "b"))
+    slurm.submit(4, ("b", "c"))
+    assert slurm.queue()[2].nodes == slurm.queue()[3].nodes == ()
+    assert slurm.queue()[4].nodes == ("c",)
+    slurm.finish(1)
+    slurm.register("a", "10.0.0.1")
+    slurm.step()
+    assert slurm.queue()[2].nodes == ("a", "b")
+
+
+def test_a_job_whose_nodes_are_drained_keeps_none_from_later_jobs() -> None:
+    slurm = queue()
+    slurm.update_nodes(["a"], state="drain", reason="a disk fails")
+    slurm.submit(3, ("a", "b"))
+    assert slurm.queue()[3].nodes == ("b",)

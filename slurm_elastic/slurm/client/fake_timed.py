@@ -299,14 +299,18 @@ class TimedSlurm(FakeSlurm):
         self._since[name] = self.clock()
 
     def _schedule(self) -> None:
-        now = self.clock()
+        now, reserved = self.clock(), set[str]()
         for job in sorted(self._jobs.values(), key=lambda j: j.id):
             if job.start > now and "PENDING" in job.states and job.reason == "None":
                 self._jobs[job.id] = replace(job, reason="BeginTime")
             if job.id in self._wishes and job.start <= now and self._may_start(job):
-                nodes = self._nodes_for(job)
+                nodes = self._nodes_for(job, reserved, _usable)
                 if nodes:
                     self._allocate(job, nodes)
+                else:
+                    # As the backfill scheduler does: later jobs may not take the nodes that this
+                    # one waits for, or small jobs would keep it waiting for ever.
+                    reserved.update(self._nodes_for(job, reserved, _comes_free))
         self._configure()
 
     def _change_pending(
@@ -321,17 +325,23 @@ class TimedSlurm(FakeSlurm):
         """Whether nothing but nodes is missing."""
         return "PENDING" in job.states and job.reason not in ("JobHeldUser", "JobHeldAdmin")
 
-    def _nodes_for(self, job: SlurmJob) -> Sequence[str]:
-        """Free nodes for the job, powered-up nodes first, then by weight. All are in the first of
-        its partitions that has enough. Empty if no partition has.
+    def _nodes_for(
+        self, job: SlurmJob, reserved: Set[str], fits: Callable[[SlurmNode], bool]
+    ) -> Sequence[str]:
+        """Nodes for the job that fit and are not reserved, usable nodes first, then powered-up
+        nodes, then by weight. All are in the first of its partitions that has enough. Empty if no
+        partition has.
         """
         allowed_names, count = self._wishes[job.id]
-        usable = [n for n in map(self._nodes.__getitem__, allowed_names) if _usable(n)]
+        nodes = [self._nodes[name] for name in allowed_names if name not in reserved]
         for partition in job.partitions or ("",):
-            free = [n.name for n in usable if _may_run(job, n, partition)]
-            if len(free) >= count:
-                return sorted(free, key=lambda n: (self._is_off(n), self._nodes[n].weight))[:count]
+            fitting = [n for n in nodes if fits(n) and _may_run(job, n, partition)]
+            if len(fitting) >= count:
+                return [n.name for n in sorted(fitting, key=self._preference)[:count]]
         return ()
+
+    def _preference(self, node: SlurmNode) -> tuple[bool, bool, int]:
+        return not _usable(node), self._is_off(node.name), node.weight
 
     def _is_off(self, name: str) -> bool:
         return "POWERED_DOWN" in self._nodes[name].states
@@ -379,7 +389,13 @@ def _may_run(job: SlurmJob, node: SlurmNode, partition: str) -> bool:
     return (not node.partitions or partition in node.partitions) and node.name not in job.excluded
 
 
+def _comes_free(node: SlurmNode) -> bool:
+    """Whether nothing but time keeps the node from its next job."""
+    return not node.states & {"DRAIN", "DOWN", "FAIL"}
+
+
 def _usable(node: SlurmNode) -> bool:
+    """Whether a job may start on the node now."""
     if "IDLE" not in node.states or node.states & {"DRAIN", "POWER_DOWN"}:
         return False
     return phase(node) in (Phase.UP, Phase.POWERED_DOWN)
