@@ -29,7 +29,7 @@ class CopyAges:
 
     def forget_finished(self) -> None:
         """Forget finished and deleted rows."""
-        rows = {_key(row) for row in self._site.ledger.copies.all() if not row.state.is_over}
+        rows = {_key(row) for row in self._site.ledger.copies.open()}
         self._since.forget_unless(rows.__contains__)
 
 

@@ -86,7 +86,7 @@ def join(site: Site) -> Extensions | None:
     """
     copying = any(cloud.data is Data.COPY for cloud in site.clouds.values())
     ssh = site.config.join.ssh
-    is_open = any(not copy.state.is_over for copy in site.ledger.copies.all())
+    is_open = bool(site.ledger.copies.open())
     if ssh is None and is_open:
         log.warning("join.ssh is missing, so files of jobs cannot come back from machines")
         return Extensions(find_unfinished=[Unfinished(site)])
@@ -127,7 +127,7 @@ class Unfinished:
         self._ages = CopyAges(site, bound_s, if_unknown_s=bound_s)
 
     def __call__(self, machines: Sequence[Machine]) -> Collection[Machine]:
-        rows = [row for row in self._site.ledger.copies.all() if self._has_files(row)]
+        rows = [row for row in self._site.ledger.copies.open() if self._has_files(row)]
         holders = {row.machine for row in rows}
         self._wanted_at = {
             machine: wanted_at
@@ -329,7 +329,7 @@ class CopyPart(Part):
         self._returners.shutdown(wait=False, cancel_futures=True)
 
     def _is_idle(self, _: LedgerState) -> bool:
-        return not self._site.ledger.copies.all()
+        return self._site.ledger.copies.is_empty()
 
     def look(self) -> None:
         """Bring files back for which no epilog waits, and the output of jobs that run. Hold the
@@ -339,7 +339,7 @@ class CopyPart(Part):
         site.ledger.copies.forget(site.now(), KEPT_S)
         self._unfinished.live_runs = frozenset()  # if Slurm does not answer now, none is proved
         self._copies.hold_unsent()
-        rows = [row for row in site.ledger.copies.all() if not row.state.is_over]
+        rows = site.ledger.copies.open()
         if not rows:
             return
         running = {(j.id, j.restarts) for j in site.slurm.jobs() if "RUNNING" in j.states}

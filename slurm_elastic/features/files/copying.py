@@ -350,7 +350,7 @@ class Copies:
         """Hold the waiting jobs whose files could not be sent for their last run, and which no
         thread has held, such as after a restart. SlurmError if Slurm does not answer.
         """
-        unsent = {r.job: r for r in self._site.ledger.copies.all() if r.state is CopyState.UNSENT}
+        unsent = {row.job: row for row in self._site.ledger.copies.unsent()}
         queue = {job.id: job for job in self._site.slurm.jobs()} if unsent else {}
         for number, row in unsent.items():
             job = queue.get(number)
@@ -481,8 +481,8 @@ class Copies:
             "do": way, "job": row.job, "restarts": row.restarts, "directory": row.directory,
             # Before the rows are read: a later run must not look like a run that was given up.
             "made_at": int(self._site.now() * 1e9),
-            "live": [(r.job, r.restarts) for r in self._site.ledger.copies.all()
-                     if r.machine == row.machine and not r.state.is_over],
+            "live": [(r.job, r.restarts) for r in self._site.ledger.copies.open()
+                     if r.machine == row.machine],
             "exclude": list(settings.exclude), "size_limit": settings.size_limit << 20,
             "outputs": [{"path": path, "base": base} for path, base in row.outputs.items()],
         }  # fmt: skip

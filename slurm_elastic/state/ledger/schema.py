@@ -174,6 +174,7 @@ _STATEMENTS = (
         reason text not null,
         primary key (job, restarts, node)
     ) without rowid""",
+    "create index copies_state on copies (state)",
     """create table decisions (
         id integer primary key,
         at real not null,

@@ -59,7 +59,7 @@ def without_way_back(config: Config) -> str:
         return ""
     try:
         with opened(config) as ledger:
-            copies = [copy for copy in ledger.copies.all() if not copy.state.is_over]
+            copies = ledger.copies.open()
     except (OSError, SlurmElasticError):
         return ""
     if not copies:
