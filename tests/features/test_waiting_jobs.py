@@ -113,6 +113,16 @@ def test_a_job_that_names_nodes_gets_these(
     assert bought(make(), job(**fields), states=states) == expected
 
 
+@pytest.mark.parametrize("reason", ["BadConstraints", "PartitionConfig", "PartitionNodeLimit"])
+def test_a_job_that_another_partition_cannot_hold_gets_a_machine_of_ours(
+    make: Make, reason: str
+) -> None:
+    both = ("static", "pub")
+    assert bought(make(), job(reason=reason, partitions=both)) == {"pub": 1}
+    assert bought(make(), job(reason=reason, partitions=both, node_cpus=4096)) == {}
+    assert bought(make(), job(reason=reason)) == {}
+
+
 @pytest.mark.parametrize(
     ("excluded", "expected"),
     [

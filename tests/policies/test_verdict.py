@@ -405,7 +405,7 @@ def test_a_cap_that_is_a_whole_number_of_nodes_allows_them() -> None:
         (changed(account="arts", reason="AccountNotAllowed"), "account"),
         (changed(account="arts", reason="AssocGrpCpuLimit"), "kept"),
         (changed(account="arts", reason="InvalidAccount"), "kept"),
-        (changed(account="arts", reason="BadConstraints"), "kept"),
+        (changed(account="arts", reason="BadConstraints", partitions=("burst",)), "kept"),
         (changed(qos="long", reason="QOSNotAllowed"), "qos"),
         (changed(qos="long", reason="QOSMaxJobsPerUserLimit"), "kept"),
     ],

@@ -133,6 +133,22 @@ def test_what_becomes_of_a_job(reason: str, fate: Fate, counted: bool) -> None:
     assert is_counted(job, 0.0) is counted
 
 
+@pytest.mark.parametrize(
+    ("reason", "counted"),
+    [
+        ("BadConstraints", True), ("Constraints", True), ("PartitionConfig", True),
+        ("PartitionNodeLimit", True), ("PartitionTimeLimit", True), ("PartitionInactive", True),
+        ("AccountNotAllowed", False), ("QOSMinGRES", False), ("MaxPoweredUpNodes", False),
+    ],
+)  # fmt: skip
+def test_the_reason_of_one_partition_proves_nothing_about_the_others(
+    reason: str, counted: bool
+) -> None:
+    job = pending(reason, partitions=("main", "burst"))
+    assert is_counted(job, 0.0) is counted
+    assert ("another may start it" in sentence(job)) is (counted or reason == "AccountNotAllowed")
+
+
 def test_an_administrators_hold_keeps_the_words_of_the_failed_launch() -> None:
     assert reason_of("JobHeldAdmin", "launch failed requeued held").is_by_admin
 

@@ -198,6 +198,9 @@ def test_jobs_with_one_reason_share_a_command_that_slurm_takes(
     [
         waiting(), waiting(reason="Priority"), waiting(reason="Licenses"),
         waiting(reason="PartitionTimeLimit", partitions=("batch", "burst")),
+        # Slurm shows these of the site's partition for as long as nodes of ours are held.
+        waiting(reason="BadConstraints", partitions=("batch", "burst")),
+        waiting(reason="PartitionConfig", partitions=("batch", "burst")),
         waiting(node_count=9, partitions=("batch", "burst")),
         waiting(reason="QOSMaxCpuPerUserLimit"), waiting(reason="MoonPhase"),
         waiting(states=frozenset({"RUNNING"}), reason="JobHeldUser"),

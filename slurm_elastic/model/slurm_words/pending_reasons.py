@@ -25,12 +25,12 @@ _WHAT = r"(?:BB|Billing|C[Pp][Uu]|Energy|GRES|License|Mem|Memory|Node|Unknown)"
 
 def _passes(
     pattern: str, meaning: str, *, actor: Actor = Actor.SLURM, advice: str = "",
-    counted: bool = False, waits_for: str = "",
+    counted: bool = False, waits_for: str = "", partition: bool = False,
 ) -> ReasonRow:  # fmt: skip
     """A reason that ends by itself; ``actor`` may end it earlier."""
     return ReasonRow(
         pattern=pattern, fate=Fate.STARTS, actor=actor, meaning=meaning, advice=advice,
-        is_counted=counted, waits_for=waits_for,
+        is_counted=counted, waits_for=waits_for, is_of_partition=partition,
     )  # fmt: skip
 
 
@@ -145,11 +145,11 @@ _QUEUE = (
 _PARTITIONS = (
     _passes(
         "PartitionDown", "the partition takes no job to its nodes", actor=Actor.OPERATOR,
-        advice="scontrol update partitionname=PARTITION state=up",
+        advice="scontrol update partitionname=PARTITION state=up", partition=True,
     ),
     _passes(
         "PartitionInactive", "the partition is inactive", actor=Actor.OPERATOR,
-        advice="scontrol update partitionname=PARTITION state=up",
+        advice="scontrol update partitionname=PARTITION state=up", partition=True,
     ),
     _never(
         "PartitionConfig", "its partition has not what it asks for",
@@ -171,12 +171,12 @@ _PARTITIONS = (
 )  # fmt: skip
 _REQUESTS = (
     _never(
-        "BadConstraints", "no node of its partitions has what it asks for",
-        _SMALLER, may_free=True,
+        "BadConstraints", "no node of its partition has what it asks for",
+        _SMALLER, may_free=True, partition=True,
     ),
     _never(
-        "Constraints", "no node of its partitions has what it asks for",
-        _SMALLER,
+        "Constraints", "no node of its partition has what it asks for",
+        _SMALLER, partition=True,
     ),
     _FAILED_JOB,
     _never("DeadLine", "its deadline has passed", "scancel {job}"),

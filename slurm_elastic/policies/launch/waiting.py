@@ -15,7 +15,19 @@ def is_counted(job: SlurmJob, now: float) -> bool:
     # Slurm keeps the reason BeginTime after the begin time has come.
     if reason.is_begin_time and job.start > now:
         return False
-    return reason.row.is_counted and not job.is_held
+    if job.is_held:
+        return False
+    # A refused name may be refused by our partition, too, and growth cannot judge that.
+    is_countable = is_of_one_partition(job) and not reason.row.refuses
+    return reason.row.is_counted or is_countable
+
+
+def is_of_one_partition(job: SlurmJob) -> bool:
+    """Whether Slurm's reason concerns one partition of several, so that it proves nothing about the
+    job: another partition may start it. While the nodes of that other partition are drained, which
+    is how we hold nodes, Slurm shows the reason for as long as the hold lasts (22.05, measured).
+    """
+    return job.wait_reason.row.is_of_partition and len(job.partitions) > 1
 
 
 def fixed_arrays(jobs: Iterable[SlurmJob]) -> frozenset[int]:
@@ -45,4 +57,6 @@ def sentence(job: SlurmJob) -> str:
     if reason.is_unseen:
         return reason.row.meaning
     text = f"{job.reason}: {reason.row.meaning}"
+    if is_of_one_partition(job):
+        text += " (in one partition of its list; another may start it)"
     return f"{text} ({job.description})" if job.description else text

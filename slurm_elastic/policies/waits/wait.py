@@ -26,7 +26,7 @@ from slurm_elastic.policies.launch.verdict import (
     most_together,
     verdicts,
 )
-from slurm_elastic.policies.launch.waiting import is_limit_fixed, sentence
+from slurm_elastic.policies.launch.waiting import is_limit_fixed, is_of_one_partition, sentence
 from slurm_elastic.policies.money.account_budgets import barring
 from slurm_elastic.policies.waits.situation import Situation
 
@@ -304,11 +304,13 @@ def _fate(asker: Asker, cases: Sequence[PoolCase], misfit: tuple[str, str] | Non
             is_meant=row.is_persons and not job.is_held_by_slurm,
             command=command or f"scontrol release {_JOB}",
         )  # fmt: skip
+    is_unproven = is_of_one_partition(job)
+    if is_unproven and row.fate is Fate.NEVER:
+        command = ""  # Slurm may start the job as it is
     text, command = misfit or (text, command)
     if row.may_fit_elsewhere:
         text, command = _elsewhere(asker, cases, (text, command))
-    # Slurm gives the reason of a single partition, and another partition may start the job.
-    if row.fate is Fate.NEVER and (len(job.partitions) == 1 or not row.is_of_partition):
+    if row.fate is Fate.NEVER and not is_unproven:
         return Wait(fate=Fate.NEVER, text=text, command=command, actor=row.actor)
     if misfit:
         return Wait(fate=Fate.NEVER, text=text, command=command, actor=Actor.USER)
