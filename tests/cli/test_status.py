@@ -28,12 +28,12 @@ from slurm_elastic.cli.operate import status
 from slurm_elastic.cli.operate.console import Output
 from slurm_elastic.cli.operate.status_screen import SHORT, WIDE, Screen
 from slurm_elastic.cli.operate.status_tables import render
-from slurm_elastic.config import PoolSettings
+from slurm_elastic.config import Config, PoolSettings
 from slurm_elastic.config.sections.policies import Budget, SitePolicies
 from slurm_elastic.model.causes.hindrances import SaveErrorLasts
 from slurm_elastic.model.cluster import Limits, Location, Notice, NoticeKind
 from slurm_elastic.model.directive import Departure, Directive
-from slurm_elastic.model.slurm import SlurmNode
+from slurm_elastic.model.slurm import SlurmJob, SlurmNode
 from slurm_elastic.policies.money.bounds import Spent
 from slurm_elastic.slurm.client.fake import FakeSlurm
 from slurm_elastic.state.ckptstate.facts import RecordedNotice, UnsavableRun
@@ -184,6 +184,38 @@ def test_one_cloud_or_pool_is_shown_as_if_there_were_no_other(
         assert {i.cloud for i in view.instances} == {"onprem"}
         assert not any(c.key.startswith("aws") for c in view.cool_downs)
         assert not view.daemon.problems
+
+
+def two_pools(tmp_path: Path) -> tuple[Config, Facts]:
+    """Cloud aws has nodes of 64 CPUs, too, and a job waits for such a node."""
+    made = config(tmp_path)
+    big = replace(made.pools[1], name="big", nodes="big[1-4]", cpus=64)
+    made = replace(made, pools=(*made.pools, big))
+    large = SlurmJob(
+        id=77, states=frozenset({"PENDING"}), account="physics", partitions=("burst",),
+        reason="Resources", cpus=64, node_cpus=64, submit=NOW - 100, eligible=NOW - 100,
+    )  # fmt: skip
+    facts = status.gather(made, busy_slurm(), NOW)
+    return made, replace(facts, jobs=[*facts.jobs, large])
+
+
+@pytest.mark.parametrize("pool", ["general", "big", "rack"])
+def test_a_job_that_fits_another_pool_than_the_one_shown_is_not_stuck(
+    ledger: Ledger, tmp_path: Path, pool: str
+) -> None:
+    made, facts = two_pools(tmp_path)
+    view = view_of_part(made, facts, None, pool)
+    assert [row.text for row in view.kept if "77" in row.names] == []
+    assert not any("77" in notice.text for notice in view.attention)
+
+
+def test_the_limit_of_a_pools_cloud_is_shown_with_all_machines_that_it_counts(
+    ledger: Ledger, tmp_path: Path
+) -> None:
+    made, facts = two_pools(tmp_path)
+    (row,) = view_of_part(made, facts, None, "big").clouds
+    assert row == next(c for c in status_view(made, facts).clouds if c.name == "aws")
+    assert row.machines == 5
 
 
 def test_what_binds_the_whole_cluster_binds_and_is_told_of_each_part(

@@ -21,6 +21,7 @@ from slurm_elastic.model.slurm import SlurmJob, SlurmNode
 from slurm_elastic.policies.clock_guard import set_back
 from slurm_elastic.policies.money.accounting import usage
 from slurm_elastic.policies.repair.strays import stray, unending
+from slurm_elastic.policies.waits.wait import Waits
 from slurm_elastic.state.heartbeat import alive, latest
 from slurm_elastic.watch.causes import SLURM, service_errors
 from slurm_elastic.watch.out_of_reach import advice, unendable
@@ -144,10 +145,13 @@ def _order(machine: Machine) -> tuple[str, str]:
     return machine.instance.generation, machine.instance.id
 
 
-def status_view(config: Config, facts: Facts) -> StatusView:
-    """Join all readings to the value that ``status`` shows."""
+def status_view(config: Config, facts: Facts, waits: Waits | None = None) -> StatusView:
+    """Join all readings to the value that ``status`` shows.
+
+    ``waits``: why the jobs wait, by the whole configuration if ``config`` is a part of it.
+    """
     # A cap that an operator orders opens no cloud: the file's caps alone do (conf install).
-    blocked, waits = blocked_clouds(config), waits_of(config, facts)
+    blocked, waits = blocked_clouds(config), waits or waits_of(config, facts)
     config = with_limits(config, limit_changes(facts.directives, facts.now))
     join = _Join(config, facts)
     view = StatusView(

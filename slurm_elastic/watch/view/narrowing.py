@@ -11,23 +11,30 @@ from slurm_elastic.model.directive import Word
 from slurm_elastic.model.exclusion import offer_scope
 from slurm_elastic.watch.view import status_view
 from slurm_elastic.watch.view.checkpoints import CheckpointFacts
+from slurm_elastic.watch.view.kept import waits_of
 from slurm_elastic.watch.view.rows import Facts, StatusView
 
 
 def view_of_part(config: Config, facts: Facts, cloud: str | None, pool: str | None) -> StatusView:
     """Return the status of one cloud or pool, as if there were no other.
 
-    The queue, and the sums and limits of the whole cluster stay, because they bind each part.
+    The queue, and the sums and limits of the whole cluster and of a pool's cloud stay, because they
+    bind each part.
     Raises ConfigError if no cloud or pool has that name.
     """
     if cloud is None and pool is None:
         return status_view(config, facts)
-    view = status_view(*narrowed(config, facts, cloud, pool))
+    # The answers need all pools: a job that no pool of the part fits may fit another one.
+    waits = waits_of(config, facts)
+    view = status_view(*narrowed(config, facts, cloud, pool), waits)
     names = (f"cloud {cloud}" if cloud else "", f"pool {pool}" if pool else "")
     part_name = ", ".join(filter(None, names))
-    whole = status_view(config, facts)
-    # A job of another cloud cannot be judged without that cloud's pools.
-    return replace(view, site=whole.site, queue=whole.queue, site_nodes=None, part=part_name)
+    whole = status_view(config, facts, waits)
+    shown_clouds = {row.name for row in view.clouds}
+    clouds = tuple(row for row in whole.clouds if row.name in shown_clouds)
+    return replace(
+        view, site=whole.site, clouds=clouds, queue=whole.queue, site_nodes=None, part=part_name
+    )
 
 
 def narrowed(
