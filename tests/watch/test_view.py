@@ -25,6 +25,7 @@ from slurm_elastic.model.directive import Directive, LimitChange, Pause, stop_re
 from slurm_elastic.model.exclusion import BREAKER, CAPACITY, OPERATOR, POLICY, Exclusion
 from slurm_elastic.model.memory import REFUSED, UNREADABLE, PurchaseTerms, UnhelpedJob, code_of
 from slurm_elastic.model.slurm import SlurmJob, SlurmNode
+from slurm_elastic.policies.launch.verdict import PoolBar
 from slurm_elastic.policies.money.bounds import Spent
 from slurm_elastic.policies.nodes.node_reasons import HOLD_MARK
 from slurm_elastic.policies.waits.situation import Obstacles
@@ -736,6 +737,54 @@ def test_a_pool_that_is_out_of_machines_is_told_with_whom_it_keeps_waiting(tmp_p
     some = status_view(made, replace(facts, nodes=free, holds=facts.holds[1:]))
     assert some.queue is not None
     assert {job.why for job in some.queue.jobs} == {""}, "one may start"
+
+
+def test_all_jobs_that_wait_for_a_sold_out_pool_count_however_long_the_queue_is(
+    tmp_path: Path,
+) -> None:
+    names = [f"pub{n}" for n in range(1, 9)]
+    waits = SlurmJob(id=7, states=frozenset({"PENDING"}), partitions=("burst",), submit=NOW - 60)
+    older = replace(waits, partitions=("batch",), reason="Dependency", submit=NOW - 6000)
+    facts = Facts(
+        now=NOW,
+        nodes={name: node(name, "IDLE", "POWERED_DOWN", "DRAIN") for name in names},
+        jobs=[
+            *(replace(older, id=number) for number in range(1000, 1000 + MAX_WAITING_ROWS)),
+            *(replace(waits, id=number) for number in range(5000, 5300)),
+        ],
+        obstacles=Obstacles(held={"general": "none left"}),
+        holds=[
+            Exclusion(kind=CAPACITY, scope=name, pool="general", cause=Quoted(text="none left"))
+            for name in names
+        ],
+    )
+    told = [notice.text for notice in status_view(config(tmp_path), facts).attention]
+    assert "Pool general gets no machine, and 300 jobs wait for it: none left" in told
+
+
+def test_a_pool_that_does_not_fit_the_jobs_is_not_said_to_keep_them_waiting(
+    tmp_path: Path,
+) -> None:
+    made = config(tmp_path)
+    big = replace(made.pools[1], name="big", nodes="big[1-4]", cpus=64)
+    names = [f"pub{n}" for n in range(1, 9)]
+    large = SlurmJob(
+        id=7, states=frozenset({"PENDING"}), partitions=("burst",), cpus=64, node_cpus=64
+    )
+    facts = Facts(
+        now=NOW,
+        nodes={name: node(name, "IDLE", "POWERED_DOWN", "DRAIN") for name in names},
+        jobs=[large],
+        obstacles=Obstacles(bars=(PoolBar(pool="big", reason="pool big is paused by root"),)),
+        holds=[
+            Exclusion(kind=CAPACITY, scope=name, pool="general", cause=Quoted(text="none left"))
+            for name in names
+        ],
+    )
+    view = status_view(replace(made, pools=(*made.pools, big)), facts)
+    assert view.queue is not None
+    assert view.queue.waits_for_pool == {"big": 1}
+    assert not any("gets no machine" in notice.text for notice in view.attention)
 
 
 def test_a_plain_job_shows_that_its_cloud_is_sold_out_though_its_sites_nodes_are_only_busy(

@@ -264,13 +264,12 @@ def stopped(budgets: Iterable[BudgetView]) -> Iterable[StatusNotice]:
 
 def _out_of_machines(view: StatusView) -> Iterable[StatusNotice]:
     """Report pools that no offer serves while jobs wait for them."""
-    jobs = view.queue.jobs if view.queue else ()
-    partition_of = {cloud.name: cloud.partition for cloud in view.clouds}
+    waits_for_pool = view.queue.waits_for_pool if view.queue else {}
     capacity_hold_of = {hold.pool: hold for hold in view.holds if hold.kind == CAPACITY}
     for pool in view.pools:
-        pool_jobs = [job for job in jobs if partition_of[pool.cloud] in job.partitions]
-        count = sum(job.tasks for job in pool_jobs if job.why)
-        if count and (hold := capacity_hold_of.get(pool.name)):
+        count = waits_for_pool.get(pool.name, 0)
+        # The pool still starts machines if only some of its nodes are held.
+        if count and pool.shut and (hold := capacity_hold_of.get(pool.name)):
             waits = "1 job waits" if count == 1 else f"{count} jobs wait"
             text = f"Pool {pool.name} gets no machine, and {waits} for it: {pool.shut}"
             yield StatusNotice(level=AttentionLevel.WARN, text=text, cause=hold.cause)

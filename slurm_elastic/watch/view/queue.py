@@ -59,7 +59,8 @@ class QueueView(Struct, frozen=True, kw_only=True, rename={"oldest": "oldest_s"}
     ``running`` and ``waiting`` count jobs (each task of an array is one); of the running jobs, the
     nodes of ``booting`` jobs are not up yet. ``oldest``: seconds that the oldest waiting job has
     waited. ``reasons``: how many wait for each of Slurm's reasons. ``waits_for``: the same by the
-    phrases of the line of jobs. ``jobs``: those that have waited longest, at most MAX_WAITING_ROWS.
+    phrases of the line of jobs. ``waits_for_pool``: the same by each pool that fits the jobs and
+    starts no machine for them. ``jobs``: those that have waited longest, at most MAX_WAITING_ROWS.
     """
 
     running: int
@@ -68,6 +69,7 @@ class QueueView(Struct, frozen=True, kw_only=True, rename={"oldest": "oldest_s"}
     reasons: dict[str, int]
     jobs: tuple[WaitingView, ...] = ()
     waits_for: dict[str, int] = field(default_factory=dict)
+    waits_for_pool: dict[str, int] = field(default_factory=dict)
     booting: int = 0
 
 
@@ -84,9 +86,13 @@ def queue_view(jobs: Sequence[SlurmJob], now: float, waits: Waits) -> QueueView:
     waiting = [job for job in jobs if "PENDING" in job.states]
     reasons: Counter[str] = Counter()
     waits_for: Counter[str] = Counter()
+    waits_for_pool: Counter[str] = Counter()
     for job in waiting:
         reasons[job.reason or "None"] += job.tasks
-        waits_for[_phrase(job, now, waits.shared(job))] += job.tasks
+        wait = waits.shared(job)
+        waits_for[_phrase(job, now, wait)] += job.tasks
+        for pool in {name for obstacle in wait.obstacles for name in obstacle.pools}:
+            waits_for_pool[pool] += job.tasks
     since = min((job.submit for job in waiting if job.submit), default=None)
     longest_first = sorted(waiting, key=lambda job: (job.submit or now, job.id))
     return QueueView(
@@ -96,6 +102,7 @@ def queue_view(jobs: Sequence[SlurmJob], now: float, waits: Waits) -> QueueView:
         reasons=dict(reasons.most_common()),
         jobs=tuple(_waiting(job, now, waits.of(job)) for job in longest_first[:MAX_WAITING_ROWS]),
         waits_for=dict(waits_for.most_common()),
+        waits_for_pool=dict(waits_for_pool),
         booting=sum(BOOTS in job.states for job in jobs),
     )
 
