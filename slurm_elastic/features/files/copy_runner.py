@@ -30,7 +30,7 @@ from slurm_elastic.features.files.copy_orders import CopyResult
 from slurm_elastic.features.network.host_keys import HostKey, KnownHosts, host_key
 from slurm_elastic.features.network.ssh_file import FileTarget, PushError, ordered, read_private_key
 from slurm_elastic.machine.jobfiles import bundle
-from slurm_elastic.machine.jobfiles.copier import CopierRefusalError, start_head
+from slurm_elastic.machine.jobfiles.copier import CopierRefusalError, start_head, stuck_ends
 from slurm_elastic.machine.jobfiles.identity import COMMAND
 from slurm_elastic.model.cluster import Instance
 
@@ -193,7 +193,9 @@ class CopyRunner:
             try:
                 yield process.kill
             finally:
-                _end(process)
+                with contextlib.suppress(subprocess.TimeoutExpired):
+                    process.wait(1.0)
+                stuck_ends.kill(order["uid"], process)
             return
         with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as link:
             link.settimeout(10.0)

@@ -37,6 +37,10 @@ _MAX_CLIENTS = 64
 _REQUEST_TIMEOUT_S = 10.0
 GROUPS_DOUBT_S = 300.0
 """Shorter than copy.back_within, so that a user who has really left a group loses no files."""
+KILL_WAIT_S = 5.0
+MAX_STUCK_ENDS = 8
+"""Copies of one user that may wait for a directory that does not answer."""
+_PLACE_WAIT_S = 5.0
 _PATH = "/usr/local/bin:/usr/bin:/bin"
 
 
@@ -46,7 +50,7 @@ class CopierRefusalError(Exception):
 
 def start_head(order: Mapping[str, Any], descriptors: Sequence[int]) -> subprocess.Popen[bytes]:
     """Start the head's end as the order's user, with three descriptors as its standard files.
-    CopierRefusalError if it is no user whose files are copied.
+    CopierRefusalError if it is no user whose files are copied, or if copies of the user hang.
     """
     uid = order.get("uid")
     if not isinstance(uid, int) or uid <= 0:
@@ -55,6 +59,7 @@ def start_head(order: Mapping[str, Any], descriptors: Sequence[int]) -> subproce
         account = pwd.getpwuid(uid)
     except KeyError:
         raise CopierRefusalError(f"this host has no user with uid {uid}") from None
+    stuck_ends.check(uid)
     # The groups are ours and not the order's: slurm-elasticd names a user, and no rights.
     text = json.dumps({**order, "gid": account.pw_gid, "groups": groups_of(account)})
     # -P and -s keep the current directory and the user's own packages out of the path: it starts as
@@ -104,6 +109,43 @@ class GroupMemory:
             self._groups[uid] = frozenset(groups)
 
 
+class StuckEnds:
+    """The head's ends that were killed and have not ended: they wait in the kernel for a directory
+    that does not answer, such as a FUSE of their user. Nobody waits for them, and a user with many
+    of them gets no further one, so that they take nothing from other users.
+    """
+
+    guarded_by: ClassVar[GuardedBy] = {"_lock": Guarded("_stuck")}
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._stuck: list[tuple[int, subprocess.Popen[bytes]]] = []
+
+    def check(self, uid: int) -> None:
+        """CopierRefusalError if the user has too many of them."""
+        with self._lock:
+            self._stuck = [(user, end) for user, end in self._stuck if end.poll() is None]
+            count = sum(user == uid for user, _ in self._stuck)
+        if count >= MAX_STUCK_ENDS:
+            raise CopierRefusalError(
+                f"{count} copies of uid {uid} wait for a directory on the head that does not answer"
+            )
+
+    def kill(self, uid: int, process: subprocess.Popen[bytes]) -> int | None:
+        """Kill a user's end with its children. Return its exit code, None if it does not end."""
+        with contextlib.suppress(ProcessLookupError):
+            # The group, because the head's end has children of its own.
+            os.killpg(process.pid, signal.SIGKILL)
+        try:
+            return process.wait(KILL_WAIT_S)
+        except subprocess.TimeoutExpired:
+            log.warning("a killed copy does not end uid=%d pid=%d", uid, process.pid)
+            with self._lock:
+                self._stuck.append((uid, process))
+            return None
+
+
+stuck_ends = StuckEnds()
 _memory = GroupMemory()
 
 
@@ -145,21 +187,37 @@ class Copier:
         self._listener.close()
 
     def _attend(self, link: socket.socket) -> None:
-        with link, self._places:
-            link.settimeout(_REQUEST_TIMEOUT_S)
-            answer: Mapping[str, Any]
+        with link:
+            while not self._places.acquire(timeout=_PLACE_WAIT_S):
+                if _has_left(link):
+                    return
             try:
-                if peer_of(link).uid not in self._uids:
-                    raise CopierRefusalError("only root and SlurmUser may ask")  # noqa: TRY301
-                answer = {"ok": True, "code": _run(link)}
-            except (CopierRefusalError, OSError, ValueError) as error:
-                log.warning("refused or failed: %s", error)
-                answer = {"ok": False, "message": str(error)}
-            with contextlib.suppress(OSError):
-                link.sendall(json.dumps(answer).encode() + b"\n")
+                self._serve(link)
+            finally:
+                self._places.release()
+
+    def _serve(self, link: socket.socket) -> None:
+        link.settimeout(_REQUEST_TIMEOUT_S)
+        answer: Mapping[str, Any]
+        try:
+            if peer_of(link).uid not in self._uids:
+                raise CopierRefusalError("only root and SlurmUser may ask")  # noqa: TRY301
+            answer = {"ok": True, "code": _run(link)}
+        except (CopierRefusalError, OSError, ValueError) as error:
+            log.warning("refused or failed: %s", error)
+            answer = {"ok": False, "message": str(error)}
+        with contextlib.suppress(OSError):
+            link.sendall(json.dumps(answer).encode() + b"\n")
 
 
-def _run(link: socket.socket) -> int:
+def _has_left(link: socket.socket) -> bool:
+    """Whether the client has closed its connection, after its order that nobody has read yet."""
+    poll = select.poll()
+    poll.register(link, select.POLLRDHUP)
+    return bool(poll.poll(0))
+
+
+def _run(link: socket.socket) -> int | None:
     order, descriptors = _receive(link)
     try:
         if len(descriptors) != 3:
@@ -179,9 +237,7 @@ def _run(link: socket.socket) -> int:
     finally:
         os.close(handle)
     if link.fileno() in ready:
-        with contextlib.suppress(ProcessLookupError):
-            # The group, because the head's end has children of its own.
-            os.killpg(process.pid, signal.SIGKILL)
+        return stuck_ends.kill(order["uid"], process)
     return process.wait()
 
 
