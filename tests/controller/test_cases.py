@@ -319,7 +319,8 @@ def test_the_first_failing_job_ends_the_pass_and_comes_last_in_the_next(world: W
     for job in (1, 2, 3):
         world.slurm.set_job(job, "CONFIGURING", nodes=("pub1",))
         world.site.requeues.expect(world.slurm.queue()[job], world.site.monotonic(), PUB)
-        world.slurm.set_job(job, "PENDING", reason="BeginTime", start=world.now + 121, nodes=())
+        held = {"start": world.now + 121, "restarts": 1}
+        world.slurm.set_job(job, "PENDING", reason="BeginTime", nodes=(), **held)
     settler = Settler(world.site, Inline())
     settler.task.tick()
     assert asked == [1]
