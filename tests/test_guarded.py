@@ -64,7 +64,7 @@ MOVE = Migration(
     method="fake", threatened=("n1",), reason=Quoted(text="r"), step=MigrationStep.PLANNED, began=1.0, changed=1.0,
     stopped=True,
 )  # fmt: skip
-PENDING = SlurmJob(id=7, states=frozenset({"PENDING"}), restarts=1, start=1e9)
+PENDING = SlurmJob(id=7, states=frozenset({"PENDING"}), restarts=1, start=126.0)
 
 
 pytestmark = pytest.mark.usefixtures("guarded")

@@ -295,7 +295,7 @@ def test_the_head_is_told_why_a_run_goes_on_from_an_older_image(run: Bed) -> Non
 def test_a_file_that_it_kept_locked_and_that_has_changed_is_a_reason_to_start_anew(
     run: Bed, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    locked = {str(tmp_path / "base.db"): (1, 2, 3)}
+    locked = {str(tmp_path / "base.db"): (1, 2)}
     monkeypatch.setattr(run.node, "locked", lambda: locked)
     (tmp_path / "base.db").write_text("another's")
     run.save()
