@@ -122,6 +122,14 @@ class FakeCheckpointer:
             if (image.job, image.number) in self.spoilt or image not in self._images[image.job]:
                 raise CheckpointError(f"image {image.number} of job {image.label} is not whole")
 
+    def forget(self, run: JobRun, attempt: int, reason: str) -> None:
+        """Forget the images of that attempt. ``reason`` is for the launcher, which is none here."""
+        del reason
+        with self._lock:
+            self.calls.append(("forget", run.job))
+            images = self._images[run.job]
+            images[:] = [image for image in images if image.attempt != attempt]
+
     def remove(self, job: int) -> None:
         with self._lock:
             self.calls.append(("remove", job))

@@ -109,6 +109,9 @@ class _Request(Struct, frozen=True, kw_only=True):
     tcp: str = ""
     run: str = ""
     """The token of the run that shall carry it out, from its status."""
+    attempt: int = -1
+    reason: str = ""
+    """With ``forget``: the run whose images the next run must not use, and why."""
 
 
 class _Manifest(Struct, frozen=True, kw_only=True):
@@ -179,9 +182,18 @@ class LaunchedCheckpointer:
         contents. UnreadableError if the directory cannot be read now.
         """
         status = self._status(run.job)
-        if status is None or not run.key.may_follow(status.key) or self._is_removed(run.job):
+        if status is None or not run.key.may_follow(status.key):
             return ()
-        images = [self._image(entry) for entry in status.images if entry.method == self.name]
+        request = self._last_request(run.job)
+        if request.verb == "remove":
+            return ()
+        # The last run wrote the list. The next run removes the forgotten images.
+        forgotten_attempt = request.attempt if request.verb == "forget" else None
+        images = [
+            self._image(entry)
+            for entry in status.images
+            if entry.method == self.name and entry.attempt != forgotten_attempt
+        ]
         return tuple(
             image for image in images if run.key.may_follow(image.key) and self._is_whole(image)
         )
@@ -262,6 +274,11 @@ class LaunchedCheckpointer:
         if (self._directory / str(job) / "request").exists():
             self._write(job, _Request(id=uuid.uuid4().hex, verb="remove"))
 
+    def forget(self, run: JobRun, attempt: int, reason: str) -> None:
+        """Have the job's next run remove the images of this attempt before it chooses one."""
+        request = _Request(id=uuid.uuid4().hex, verb="forget", attempt=attempt, reason=reason)
+        self._write(run.job, request)
+
     def _require_launched(self, run: JobRun) -> _Status:
         """Return the run's status. Raise CheckpointError unless this attempt runs under the
         launcher, with this method.
@@ -329,12 +346,13 @@ class LaunchedCheckpointer:
         # A directory that hangs must not delay the saves by other methods.
         return self._in_time.call("", read, READ_TIMEOUT_S)
 
-    def _is_removed(self, job: int) -> bool:
+    def _last_request(self, job: int) -> _Request:
+        """The last request that we wrote; an empty one if it cannot be read."""
         try:
             content = self._read_in_time(lambda: _read(self._directory / str(job) / "request"))
-            return msgspec.json.decode(content, type=_Request).verb == "remove"
+            return msgspec.json.decode(content, type=_Request)
         except (OSError, msgspec.DecodeError):
-            return False
+            return _Request(id="", verb="")
 
     def _status(self, job: int) -> _Status | None:
         """Return the status that the job's launcher wrote; None if it certainly wrote none.

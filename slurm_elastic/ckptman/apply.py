@@ -14,7 +14,7 @@ from slurm_elastic.base.errors import SlurmElasticError
 from slurm_elastic.base.faults import reach
 from slurm_elastic.base.report_once import ReportOnce
 from slurm_elastic.base.shared_dict import SharedDict
-from slurm_elastic.ckptman import ended_by_save, nodes, suspended
+from slurm_elastic.ckptman import ended_by_save, lost_files, nodes, suspended
 from slurm_elastic.ckptman.decide import MOVE, NO_DEADLINE, JobPlan
 from slurm_elastic.ckptman.executor import KeyedExecutor, Urgency, WorkKind
 from slurm_elastic.ckptman.losses import UnannouncedEnds
@@ -82,6 +82,7 @@ class PlanApplier:
             ended_by_save.requeue_ended_runs(self._site, snapshot, self.crew)
             self._unannounced.report(snapshot, self.crew)
             self._unfit_nodes.requeue(snapshot, self.crew)
+            lost_files.forget_images(self._site, snapshot, self.crew)
             moving_jobs = frozenset(move.run.job for move in moves)
             suspended.suspend_owed_jobs(self._site, snapshot, self.crew)
             after_requeue.renew_exclusions(self._site, snapshot.jobs, moving_jobs, self.crew)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from enum import StrEnum
 
 from msgspec import Struct
@@ -44,3 +44,41 @@ class JobCopy(Struct, frozen=True, kw_only=True):
     state: CopyState
     since: float
     reason: str = ""
+
+    @property
+    def cause_against_image(self) -> str:
+        """Why no run may continue from an image of this run, whose files are lost."""
+        return f"the files of its run are lost with {self.machine}"
+
+    @property
+    def cause_to_hold(self) -> str:
+        """Why a person must decide about the job that has such an image."""
+        return (
+            f"{self.cause_against_image}, and its image needs them; slurm-elastic-ckptman should "
+            "have removed this image and has not; submit the job again, or release it to continue "
+            "from the image with the files as they are"
+        )
+
+
+_ENDS = frozenset({CopyState.BACK, CopyState.LOST})
+REFUSALS = frozenset({CopyState.UNSENT, CopyState.REFUSED})
+"""The states of a job that was held, or is about to be, because its files cannot be copied."""
+
+
+def find_lost_run(rows: Iterable[JobCopy], uid: int, restarts: int) -> JobCopy | None:
+    """Return a lost copy of the last run that had files on a machine, before the run ``restarts``
+    of the same user's job. None if the files of that run came back, or if a person was already
+    asked what becomes of the job.
+
+    ``rows``: the copies of the job.
+    """
+    earlier = [row for row in rows if row.uid == uid and row.restarts < restarts]
+    last_run = max((row.restarts for row in earlier if row.state in _ENDS), default=-1)
+    lost = next((r for r in earlier if r.restarts == last_run and r.state is CopyState.LOST), None)
+    if lost is None:
+        return None
+    was_asked = any(
+        row.restarts > last_run and row.state in REFUSALS and row.reason == lost.cause_to_hold
+        for row in earlier
+    )
+    return None if was_asked else lost

@@ -405,6 +405,17 @@ class Slurm(Protocol):
         ...
 
 
+@runtime_checkable
+class Forgets(Protocol):
+    """A checkpoint method whose jobs choose their images themselves, when their next run begins."""
+
+    def forget(self, run: JobRun, attempt: int, reason: str) -> None:
+        """Use no image of the run ``attempt`` for the job's next run, for this ``reason``. Call it
+        before ``run`` begins. It may raise CheckpointError.
+        """
+        ...
+
+
 class Checkpointer(Protocol):
     """One method to save a running job's progress. Every call may raise CheckpointError. After the
     error the run continues as if the call had not been made. No call blocks beyond its deadline

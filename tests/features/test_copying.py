@@ -10,6 +10,7 @@ import subprocess
 import threading
 import time
 from collections.abc import Iterator, Mapping
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -445,12 +446,13 @@ def test_a_machine_that_has_ended_is_not_waited_for(stage: Stage) -> None:
     assert "its machine has ended" in stage.causes[-1]
 
 
-def add_image(stage: Stage, attempt: int, method: str) -> None:
+def add_image(stage: Stage, attempt: int, method: str) -> Image:
     image = Image(job=1, label="1", attempt=attempt, number=1, method=method, node="pub1",
                   taken=0.0, seconds=1.0, uid=UID)  # fmt: skip
     state = CheckpointState(stage.world.site.config.state / FILE)
     state.add_image(image)
     state.close()
+    return image
 
 
 def begin_of_output(stage: Stage, restarts: int) -> int:
@@ -479,20 +481,36 @@ def test_a_restored_run_continues_the_output_of_the_saved_run(
 @pytest.mark.parametrize(("attempt", "method", "is_held"), [
     (0, "criu", True), (0, "signal", False), (1, "criu", False),
 ])  # fmt: skip
-def test_a_job_whose_image_needs_lost_files_is_held_until_a_person_releases_it(
-    stage: Stage, attempt: int, method: str, is_held: bool
+def test_a_job_whose_image_is_not_forgotten_is_held_until_a_person_releases_it(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch, attempt: int, method: str, is_held: bool
 ) -> None:
     """A restored program would go on as if the files of its run were there."""
+    monkeypatch.setattr(copying, "FORGET_WITHIN_S", 0.0)
+    lose_files(stage, attempt, method)
+    assert ("its image needs them" in stage.serve(OUT)) is is_held
+    stage.files = replace(FILES, restarts=2)  # released
+    assert stage.serve(OUT) == GO
+
+
+def lose_files(stage: Stage, attempt: int = 0, method: str = "criu") -> Image:
+    """The files of the job's first run are lost, and it was saved in that attempt."""
     stage.serve(OUT)
     stage.results = [CopyResult(reason="no space", final=True)]
     stage.serve(BACK)
     assert stage.states == ["lost"]
     stage.results = [DONE]
-    add_image(stage, attempt, method)
+    image = add_image(stage, attempt, method)
     stage.files = replace(FILES, restarts=1)
-    assert ("its image needs them" in stage.serve(OUT)) is is_held
-    stage.files = replace(FILES, restarts=2)  # released
-    assert stage.serve(OUT) == GO
+    return image
+
+
+def test_a_job_waits_until_the_image_without_its_files_is_forgotten(stage: Stage) -> None:
+    image = lose_files(stage)
+    with stage.copies.claim(1):
+        assert stage.copies.attempt(OUT, threading.Event()) is None
+        with closing(CheckpointState(stage.world.site.config.state / FILE)) as state:
+            state.forget_image(image)
+        assert stage.copies.attempt(OUT, threading.Event()) == GO
 
 
 def test_a_job_waits_while_its_images_cannot_be_read(stage: Stage) -> None:

@@ -65,6 +65,8 @@ MIN_TRY_S = 30.0
 """A copy back that waited for a thread until its time was over is still tried for this long."""
 HOLD_WITHIN_S = 300.0
 """How long a refused job is looked for until it can be held: Slurm requeues it first."""
+FORGET_WITHIN_S = 300.0
+"""How long ckptman may take to forget an image that does not fit the files of its job."""
 OUT_AT_ONCE, BACK_AT_ONCE = 16, 48
 """Jobs whose files are copied at a time. A try to copy back may wait for a lost machine."""
 _NODES_AT_ONCE = 8
@@ -110,7 +112,7 @@ class Copies:
     job's files.
     """
 
-    guarded_by: ClassVar[GuardedBy] = {"_lock": Guarded("_busy", "_tries")}
+    guarded_by: ClassVar[GuardedBy] = {"_lock": Guarded("_busy", "_tries", "_unfit_since")}
 
     def __init__(
         self, site: Site, run: CopyRun, read: Callable[[int], JobFiles | None],
@@ -126,6 +128,7 @@ class Copies:
         self._tries = Counter[tuple[int, bool]]()
         self._busy_since: dict[tuple[int, int, str], float] = {}
         """When (monotonic s) a copy of a run's files first found another one in its directory."""
+        self._unfit_since: dict[int, float] = {}
 
     def attempt(self, request: CopyRequest, cancelled: threading.Event) -> str | None:
         """Try once to copy what the request asks for. Return GO, why the job must not start, or
@@ -152,6 +155,7 @@ class Copies:
                 if not turn.users:
                     del self._busy[job]
                     self._retries.clear(job)
+                    self._unfit_since.pop(job, None)
 
     @contextlib.contextmanager
     def _share(self, uid: int, *, back: bool) -> Iterator[bool]:
@@ -192,12 +196,20 @@ class Copies:
         except READ_ERRORS as error:
             log.warning("images of job %d are unknown: %s", files.job, error)
             return None
+        if unfit and self._may_be_forgotten(files):
+            return None
         if unfit:
             return self._refuse(files, CopyResult(reason=unfit, final=True))
         with self._share(files.uid, back=False) as has_place:
             if has_place or time.monotonic() >= request.until:
                 return self._try_out(files, begins, request.until, cancelled)
         return None
+
+    def _may_be_forgotten(self, files: JobFiles) -> bool:
+        """Whether ckptman may still forget the image that does not fit the files of the job."""
+        now = time.monotonic()
+        with self._lock:
+            return now - self._unfit_since.setdefault(files.job, now) < FORGET_WITHIN_S
 
     def _try_out(
         self, files: JobFiles, begins: Mapping[str, int], until: float, cancelled: threading.Event

@@ -50,6 +50,7 @@ class Session:
         self._answered_id = ""
         self._answer: dict[str, object] = {}
         self._origin: tuple[int, str] = (0, "")
+        self._forgotten = set[int]()
         # The error with which the payload ended after the loss of a node, while the job waits.
         self._end_at_loss: int | None = None
         self._is_replaced = False
@@ -67,7 +68,18 @@ class Session:
         self._answered_id = before.id if before else ""
         wait = wait or ImageWait(run.caller.job)
         wait.patient = run.attempt > 0
+        if before and before.verb == "forget":
+            self._forget_images(before)
         self._continue_or_start(wait, may_go_elsewhere=True)
+
+    def _forget_images(self, request: HeadRequest) -> None:
+        """Remove the images of a run that the head does not want to be used."""
+        run = self._run
+        for manifest in run.store.manifests():
+            if manifest.attempt == request.attempt:
+                self._forgotten.add(manifest.number)
+                self._refuse(f"image {manifest.number} is not used: {request.reason}")
+                run.store.drop_image(run.store.path / "images" / str(manifest.number))
 
     def _continue_or_start(self, wait: ImageWait, *, may_go_elsewhere: bool) -> None:
         """Restore an image, hold the job for another node if it ``may_go_elsewhere``, or start
@@ -83,6 +95,8 @@ class Session:
             return
         may_go_elsewhere &= len(run.store.tried_nodes()) < _MAX_TRIED_NODES
         for image in images:
+            if int(image.name) in self._forgotten:
+                continue  # it could not be removed
             refusal = self._restore(image, wait)
             if refusal is None:
                 return

@@ -69,10 +69,11 @@ class Meta:
 class HeadRequest:
     """A request of the head.
 
-    ``verb``: checkpoint, hold (a held job stays held while its image is verified), release or
-    remove. ``stop``: stop the job afterwards. ``within``: seconds
-    until the deadline. ``closes``: close TCP connections in the image. ``run``: the token of the
-    run that the head has read from our status; "" if the head does not say.
+    ``verb``: checkpoint, hold (a held job stays held while its image is verified), release, remove,
+    or forget (the next run uses no image of the run ``attempt``, for this ``reason``). ``stop``:
+    stop the job afterwards. ``within``: seconds until the deadline. ``closes``: close TCP
+    connections in the image. ``run``: the token of the run that the head has read from our status;
+    "" if the head does not say.
     """
 
     id: str
@@ -81,6 +82,8 @@ class HeadRequest:
     within: float = 0.0
     closes: bool = False
     run: str = ""
+    attempt: int = -1
+    reason: str = ""
 
 
 class Replaced(RunEnded):
@@ -219,6 +222,8 @@ class JobStore:
                 within=float(values.get("within", 0.0)),
                 closes=values.get("tcp") == "close",
                 run=str(values.get("run", "")),
+                attempt=int(values.get("attempt", -1)),
+                reason=str(values.get("reason", "")),
             )
         except (OSError, RequestRefused, ValueError, KeyError, TypeError, AttributeError):
             return None

@@ -69,6 +69,31 @@ def test_without_a_requeue_the_job_begins_here_after_the_hold(
     assert run.node.did[-1] == "start"
 
 
+def test_no_image_of_a_run_that_the_head_wants_to_be_forgotten_is_used(run: Bed) -> None:
+    why = "the files of its run are lost with pub-1"
+    run.request("f", "forget", attempt=1, reason=why)
+    run.opened().begin()
+    assert run.node.did == ["start"]
+    assert run.store.images() == []
+    assert run.status()["origin"] == {"image": 0, "why": f"image 1 is not used: {why}"}
+
+
+def test_the_images_of_other_runs_are_used(run: Bed) -> None:
+    run.request("f", "forget", attempt=0, reason="its files are lost")
+    run.opened().begin()
+    assert run.status()["origin"] == {"image": 1, "why": ""}
+
+
+def test_an_image_that_is_to_be_forgotten_and_cannot_be_removed_is_not_used(
+    run: Bed, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run.request("f", "forget", attempt=1, reason="its files are lost")
+    session = run.opened()
+    monkeypatch.setattr(run.store, "drop_image", lambda _: None)
+    session.begin()
+    assert run.node.did == ["start"]
+
+
 def test_an_image_that_is_wrong_is_passed_over_at_once(run: Bed) -> None:
     run.out.write_bytes(b"one\ntwo\n")
     run.save()
