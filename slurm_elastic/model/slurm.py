@@ -102,6 +102,7 @@ class SlurmJob(Struct, frozen=True, kw_only=True, gc=False):
     BeginTime). ``end``: when it ended. ``preempted``: when Slurm will end the run for a job of
     higher priority, 0 if it will not. ``suspended``: since when it is suspended, 0 if it is not or
     if Slurm (22.05) does not report it. ``limit``: time limit in seconds, None if none is set.
+    ``min_limit``: the limit to which backfill may lower it (``--time-min``), 0 if it may not.
     ``limit_ends_at``: when the time limit ends a running job, which is later than ``start`` plus
     ``limit`` if the job was suspended in between.
 
@@ -149,6 +150,7 @@ class SlurmJob(Struct, frozen=True, kw_only=True, gc=False):
     node_count: int = 1
     cpus: int = 1
     limit: int | None = None
+    min_limit: int = 0
     priority: int = 0
     gres: str = ""
     job_gres: str = ""
@@ -197,6 +199,11 @@ class SlurmJob(Struct, frozen=True, kw_only=True, gc=False):
         if self.limit is None or not self.start or self.is_suspended:
             return None
         return self.limit_ends_at or self.start + self.limit
+
+    @property
+    def least_limit(self) -> int | None:
+        """The shortest time limit with which Slurm may start the job; None: no limit."""
+        return self.min_limit or self.limit
 
     @property
     def died_of(self) -> int:

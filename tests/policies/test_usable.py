@@ -83,6 +83,14 @@ def test_a_limit_over_the_partitions_is_told_from_one_that_slurm_only_shows(
     assert not exceeds_max_time(one, "unknown", most, is_fixed=is_fixed)
 
 
+@pytest.mark.parametrize(("min_limit", "exceeds"), [(0, True), (HOUR, False), (HOUR + 60, True)])
+def test_a_limit_that_backfill_may_lower_to_the_partitions_is_not_over_it(
+    min_limit: int, *, exceeds: bool
+) -> None:
+    one = job(limit=2 * HOUR, min_limit=min_limit, partitions=("aws",))
+    assert exceeds_max_time(one, "aws", {"aws": HOUR}, is_fixed=False) is exceeds
+
+
 @pytest.mark.parametrize(
     ("text", "tasks", "count", "left"),
     [

@@ -75,8 +75,9 @@ JOB = SlurmJob(
 )
 UNLISTED = replace(JOB, partitions=("static",))
 ASKER = Asker(
-    job=JOB, now=1000.0, groups=frozenset({"chem"}), default="static", ours=frozenset({"burst"})
-)
+    job=JOB, now=1000.0, groups=frozenset({"chem"}), default="static", ours=frozenset({"burst"}),
+    max_times={"static": None, "long": 36_000.0},
+)  # fmt: skip
 
 
 def verdict(job: SlurmJob, case: PoolCase = CASE, **asker: Any) -> Verdict:
@@ -329,6 +330,10 @@ def test_what_slurm_adds_to_its_reason_is_told() -> None:
         changed(gres="gres/gpu:2"),
         changed(limit=7200),
         changed(limit=None),
+        changed(limit=9000, min_limit=7200),
+        # As Slurm shows a job without a limit of its own that it tried there last.
+        changed(limit=36_000, partitions=("long", "burst")),
+        changed(limit=36_000, partitions=("unknown", "burst")),
         changed(node_count=4),
         changed(cpus=32),
     ],
@@ -342,10 +347,18 @@ def test_what_is_just_enough_keeps_no_job(job: SlurmJob) -> None:
     [
         (7260, "time limit is 2h 1m, the partition's 2h (sbatch -t)"),
         (7201, "time limit is 2h, the partition's"),
+        (36_000, "time limit is 10h, the partition's"),
     ],
 )
 def test_a_time_limit_is_told_in_hours_and_minutes(limit: int, words: str) -> None:
     assert words in verdict(changed(limit=limit)).reason
+
+
+def test_a_minimum_over_the_partitions_limit_is_told() -> None:
+    job = changed(limit=36_000, min_limit=9000, partitions=("long", "burst"))
+    assert verdict(job).reason == (
+        "the job's time limit is 2h 30m, the partition's 2h (sbatch --time-min)"
+    )
 
 
 @pytest.mark.parametrize(("most", "words"), [(3540, "59m"), (3599, "59m"), (3600, "1h")])

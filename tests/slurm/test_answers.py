@@ -232,6 +232,10 @@ def test_what_a_growth_policy_needs_of_a_job() -> None:
     assert (job.gres, job.features, job.tasks) == ("gres:gpu:1", "cloud&fast", 1)
     unlimited = {"set": False, "infinite": True, "number": 0}
     assert job_of(raw | {"time_limit": unlimited}).limit is None
+    shortest = {"set": True, "infinite": False, "number": 5}
+    assert (job.min_limit, job.least_limit) == (0, 600)
+    assert job_of(raw | {"time_minimum": shortest}).least_limit == 300
+    assert job_of(raw | {"time_minimum": 5}).min_limit == 300, "as 22.05 writes it"
 
 
 RECORDED = Path(__file__).parents[1] / "data" / "slurm-26.05.json"

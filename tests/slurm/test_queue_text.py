@@ -26,7 +26,7 @@ PLAIN = {
     "SubmitTime": "1800000000", "EligibleTime": "1800000000", "Requeue": "1", "RestartCnt": "0",
     "Name": "j", "BatchFlag": "1", "Comment": "(null)", "ReqNodes": "", "WorkDir": "/home/ann",
     "STDOUT": "/home/ann/slurm-7.out", "STDERR": "/home/ann/slurm-7.out", "exit_code": "0", "NumNodes": "1", "NumCPUs": "1",
-    "TimeLimit": "UNLIMITED", "PriorityLong": "100", "Feature": "(null)", "tres-per-node": "N/A",
+    "TimeLimit": "UNLIMITED", "MinTime": "0:00", "PriorityLong": "100", "Feature": "(null)", "tres-per-node": "N/A",
     "QOS": "(null)", "Reservation": "(null)", "MinCpus": "1", "MinMemory": "0",
     "tres-per-job": "N/A", "tres-per-socket": "N/A", "tres-per-task": "N/A",
     "Licenses": "(null)",
@@ -52,6 +52,12 @@ def read(data: bytes, part: int = 65536) -> list[SlurmJob]:
 def one(**fields: str) -> SlurmJob:
     (job,) = read(text({name.replace("_per_", "-per-"): v for name, v in fields.items()}))
     return job
+
+
+def test_a_limit_that_backfill_may_lower_has_its_minimum() -> None:
+    assert one(TimeLimit="2:00:00", MinTime="1-00:30:00").min_limit == 88200
+    assert (one(TimeLimit="2:00:00").min_limit, one(TimeLimit="2:00:00").least_limit) == (0, 7200)
+    assert one(TimeLimit="2:00:00", MinTime="30:00").least_limit == 1800
 
 
 @pytest.mark.parametrize("part", [1, 5, 64, 65536])

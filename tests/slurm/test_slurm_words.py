@@ -149,6 +149,12 @@ def test_the_reason_of_one_partition_proves_nothing_about_the_others(
     assert ("another may start it" in sentence(job)) is (counted or reason == "AccountNotAllowed")
 
 
+def test_a_job_over_the_limit_counts_if_backfill_may_lower_its_limit() -> None:
+    job = pending("PartitionTimeLimit", partitions=("burst",), limit=7200, min_limit=1800)
+    assert is_counted(job, 0.0)
+    assert "--time-min" in sentence(job)
+
+
 def test_an_administrators_hold_keeps_the_words_of_the_failed_launch() -> None:
     assert reason_of("JobHeldAdmin", "launch failed requeued held").is_by_admin
 

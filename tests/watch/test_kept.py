@@ -9,6 +9,7 @@ from msgspec.structs import replace
 from status_cases import NOW, config
 
 from slurm_elastic.config import Config
+from slurm_elastic.config.sections.access import Who
 from slurm_elastic.config.sections.checkpoint import CheckpointSettings
 from slurm_elastic.model.finding import FindingLevel
 from slurm_elastic.model.slurm import Reservation, SlurmJob, SlurmNode, SuspendExclusions
@@ -209,6 +210,34 @@ def test_jobs_with_one_reason_share_a_command_that_slurm_takes(
 def test_never_is_said_only_of_jobs_of_which_it_is_proven(site: Config, job: SlurmJob) -> None:
     """Slurm gives the reason of one partition of several, and the site's own are Slurm's."""
     assert views(site, jobs=[job]) == ()
+
+
+@pytest.mark.parametrize(
+    ("job", "is_stuck"),
+    [
+        (waiting(limit=9000), True),
+        (waiting(limit=9000, min_limit=7260), True),
+        # Slurm's backfill may start it with a shorter limit.
+        (waiting(limit=9000, min_limit=1800, reason="PartitionTimeLimit"), False),
+        (waiting(limit=9000, min_limit=1800), False),
+        # The partition that could hold the job has too small nodes.
+        (waiting(limit=9000, partitions=("onprem", "burst"), node_count=4), True),
+        # Slurm shows the MaxTime of onprem, at which it looked last, for a job without a limit.
+        (waiting(limit=36_000, partitions=("onprem", "burst"), node_count=4), False),
+    ],
+)
+def test_a_job_is_stuck_for_its_time_if_no_limit_that_slurm_may_give_it_fits(
+    site: Config, job: SlurmJob, *, is_stuck: bool
+) -> None:
+    onprem, aws = site.clouds
+    site = replace(
+        site,
+        clouds=(
+            replace(onprem, allow=Who(max_time=36_000)), replace(aws, allow=Who(max_time=7200)),
+        ),
+    )  # fmt: skip
+    found = views(site, jobs=[job], max_times={"batch": None})
+    assert [row.stuck for row in found] == [True] * is_stuck
 
 
 @pytest.mark.parametrize(

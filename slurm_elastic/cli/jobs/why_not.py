@@ -45,6 +45,7 @@ def waits_now(config: Config, job: SlurmJob, chain: Chain, facts: Facts) -> Wait
         obstacles=chain.obstacles,
         nodes=facts.nodes,
         partition_states=facts.partition_states,
+        max_times=facts.max_times,
         reservations=facts.reservations,
         hides_nodes=NODES in chain.private,
         fixed_arrays=fixed_arrays(facts.jobs),

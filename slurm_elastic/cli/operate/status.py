@@ -247,7 +247,7 @@ def with_kept(facts: Facts, slurm: Slurm) -> Facts:
     with contextlib.suppress(SlurmError):
         return replace(
             facts, reservations=slurm.reservations(), partition_states=slurm.partition_states(),
-            suspend_exclusions=slurm.suspend_exclusions(),
+            suspend_exclusions=slurm.suspend_exclusions(), max_times=slurm.max_times(),
         )  # fmt: skip
     return facts
 

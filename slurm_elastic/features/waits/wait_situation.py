@@ -23,8 +23,9 @@ from slurm_elastic.policies.waits.situation import Obstacles, Situation
 
 class WaitFacts(Struct, frozen=True, kw_only=True):
     """The facts at ``now`` (Unix time). ``obstacles``: what the records know. ``nodes``: None if
-    they are unknown. ``partition_states``: by partition. ``hides_nodes``: users may not see how
-    many nodes are in which state. ``fixed_arrays``: the arrays of which a task has started.
+    they are unknown. ``partition_states``, ``max_times``: by partition. ``hides_nodes``: users may
+    not see how many nodes are in which state. ``fixed_arrays``: the arrays of which a task has
+    started.
 
     The rest matters only for partitions that a job does not list: ``default``: the site's default
     partition. ``groups``: of the job's user (None: unknown). ``client_timeout_s``: how long srun
@@ -35,6 +36,7 @@ class WaitFacts(Struct, frozen=True, kw_only=True):
     obstacles: Obstacles = Obstacles()
     nodes: Mapping[str, SlurmNode] | None = None
     partition_states: Mapping[str, str] = {}
+    max_times: Mapping[str, float | None] = {}
     reservations: Sequence[Reservation] = ()
     hides_nodes: bool = False
     fixed_arrays: frozenset[int] = frozenset()
@@ -68,9 +70,11 @@ def shut_partition(name: str, state: str) -> ShutPartition | None:
 
 def situation_of(config: Config, facts: WaitFacts) -> Situation:
     """Return the situation. ``config``: without the limits that operators' orders change."""
+    cases = tuple(_pool_cases(config, facts))
     return Situation(
         now=facts.now,
-        cases=tuple(_pool_cases(config, facts)),
+        cases=cases,
+        max_times={case.partition: case.max_time for case in cases} | dict(facts.max_times),
         obstacles=facts.obstacles,
         fixed_arrays=facts.fixed_arrays,
         default=facts.default,

@@ -77,6 +77,7 @@ class WaitTexts:
             obstacles=read_obstacles(site.config, site.ledger, now).without(hidden),
             nodes=site.slurm.nodes(),
             partition_states=site.slurm.partition_states(),
+            max_times=site.slurm.max_times(),
             reservations=site.slurm.reservations(),
             hides_nodes=NODES in hidden,
             fixed_arrays=fixed_arrays(jobs),

@@ -87,6 +87,10 @@ _FAILED_JOB = _never(
     "a job that it depends on failed, so it never starts",
     "scancel {job}",
 )
+_TOO_LONG = _never(
+    "PartitionTimeLimit", "its time limit is over the partition's",
+    "scontrol update jobid={job} timelimit=MINUTES", partition=True, elsewhere=True,
+)  # fmt: skip
 _QUEUE = (
     _UNSEEN,
     _PRIORITY,
@@ -159,10 +163,7 @@ _PARTITIONS = (
         "PartitionNodeLimit", "it asks for more nodes than the partition allows",
         "scontrol update jobid={job} numnodes=N", partition=True, elsewhere=True,
     ),
-    _never(
-        "PartitionTimeLimit", "its time limit is over the partition's",
-        "scontrol update jobid={job} timelimit=MINUTES", partition=True, elsewhere=True,
-    ),
+    _TOO_LONG,
     _never(
         "AccountNotAllowed", "its account may not use the partition",
         "scontrol update jobid={job} account=ACCOUNT", refuses="account",
@@ -348,6 +349,11 @@ class Reason(Struct, frozen=True, kw_only=True):
     def is_for_jobs(self) -> bool:
         """Whether the job waits for other jobs, perhaps in vain."""
         return self.row in (_JOBS, _FAILED_JOB)
+
+    @property
+    def is_over_time(self) -> bool:
+        """Whether the job's time limit is over the partition's."""
+        return self.row is _TOO_LONG
 
     @property
     def is_known(self) -> bool:

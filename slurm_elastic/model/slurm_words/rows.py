@@ -35,7 +35,7 @@ class ReasonRow(Struct, frozen=True, kw_only=True):
     ``is_leftover``: the reason is from the job's last run and stays until Slurm examines the queue.
     ``refuses``: which of the job's names a partition does not admit. ``is_of_partition``: the
     reason concerns one of the job's partitions, so it proves nothing about a job that lists
-    several (``waiting.is_of_one_partition``). ``may_fit_elsewhere``: another partition may start
+    several (``waiting.is_unproven``). ``may_fit_elsewhere``: another partition may start
     the job, so ``advice`` is for jobs that no other partition can hold. ``is_persons``: a person
     holds the job on purpose. ``may_free``: other nodes may start the job, so ckptman releases it
     after it has moved the job. ``waits_for``: the phrase by which ``status`` counts such jobs, ""

@@ -11,6 +11,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 
 from slurm_elastic.model.slurm import Reservation, SlurmJob
+from slurm_elastic.policies.launch.time_limits import may_be_shown
 
 _LICENSE = re.compile(r"(?P<name>[^:=]+)(?:[:=](?P<count>\d+))?")
 
@@ -59,17 +60,14 @@ def exceeds_max_time(
     """Whether the job's time limit is over MaxTime of the partition, so that Slurm does not start
     it there.
 
-    Slurm shows MaxTime of the partition that it tried last for a job without a limit of its own
-    (22.05, measured), and such a job gets the default of the partition that it starts in. Therefore
-    a limit that equals MaxTime of another listed partition proves nothing, unless ``is_fixed``: the
+    A limit that Slurm may only show for a job without one proves nothing, unless ``is_fixed``: the
     first task of an array that starts fixes the limit of all others.
     """
     max_time = max_times.get(partition)
-    if max_time is None or (job.limit is not None and job.limit <= max_time):
+    limit = job.least_limit
+    if max_time is None or (limit is not None and limit <= max_time):
         return False
-    # The limit may be only what Slurm shows for a job without one, see above.
-    shown = {max_times.get(name) for name in job.partitions if name != partition}
-    return is_fixed or job.limit not in shown
+    return is_fixed or not may_be_shown(job, partition, max_times)
 
 
 def licensed_tasks(text: str, tasks: int, free: Mapping[str, int]) -> tuple[int, Mapping[str, int]]:

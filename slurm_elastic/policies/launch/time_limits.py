@@ -1,9 +1,11 @@
-"""The time limit that Slurm gives a job without one. Pure."""
+"""The time limit that Slurm gives a job without one, or shows for it. Pure."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+
+from slurm_elastic.model.slurm import SlurmJob
 
 
 def default_limits(
@@ -43,6 +45,19 @@ def exceeding(
         if (first_partition in default_times or name not in default_times)
         and _minutes(limits[first_partition]) > _minutes(max_times.get(name))
     )
+
+
+def may_be_shown(job: SlurmJob, partition: str, max_times: Mapping[str, float | None]) -> bool:
+    """Whether the pending job's limit may be MaxTime of another partition than ``partition``.
+
+    Slurm shows MaxTime of the partition that it tried last for a job without a limit of its own
+    (22.05, measured), and such a job gets the default of the partition that it starts in. A
+    partition with an unknown MaxTime may be that partition.
+    """
+    if job.min_limit:
+        return False  # its user has set limits
+    other_partitions = (name for name in job.partitions if name != partition)
+    return any(max_times.get(name, job.limit) == job.limit for name in other_partitions)
 
 
 def _minutes(limit_s: float | None) -> float:

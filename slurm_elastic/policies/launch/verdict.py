@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -23,6 +23,7 @@ from slurm_elastic.model.gres import gres_count, gres_requests
 from slurm_elastic.model.memory import UnhelpedJob
 from slurm_elastic.model.slurm import SlurmJob, SlurmNode
 from slurm_elastic.policies.launch.open_partitions import not_open
+from slurm_elastic.policies.launch.time_limits import may_be_shown
 from slurm_elastic.policies.launch.unhelped_words import unhelped_reason
 from slurm_elastic.policies.launch.waiting import is_counted, is_limit_fixed, sentence
 from slurm_elastic.policies.nodes.node_reasons import HOLD_MARK, has_mark, without_mark
@@ -159,7 +160,8 @@ class PoolCase(Struct, frozen=True, kw_only=True):
 
 class Asker(Struct, frozen=True, kw_only=True):
     """The job that waits, its user's Unix groups (None: unknown), the site's ``default`` partition,
-    ``ours`` (all our partitions), ``now`` (Unix s), and the arrays of which a task has started.
+    ``ours`` (all our partitions), ``now`` (Unix s), MaxTime (s) by partition as far as it is known,
+    and the arrays of which a task has started.
 
     ``label``: the job's name in commands ("": as the job itself is called). ``barred``: why its
     account or user gets no machine of a public cloud.
@@ -172,6 +174,7 @@ class Asker(Struct, frozen=True, kw_only=True):
     ours: frozenset[str] = frozenset()
     unhelped: UnhelpedJob | None = None
     fixed_arrays: frozenset[int] = frozenset()
+    max_times: Mapping[str, float | None] = {}
     label: str = ""
     barred: str = ""
 
@@ -400,15 +403,19 @@ _REST_WITHOUT_LIMIT = "its first task started without a time limit, which the ot
 
 def _time(question: _Question) -> str:
     job, max_time = question.job, question.case.max_time
-    limit = job.limit
+    limit = job.least_limit
     if max_time is None or (limit is not None and limit <= max_time):
         return ""
+    is_fixed = is_limit_fixed(job, question.asker.fixed_arrays)
     if limit is None:
-        if not is_limit_fixed(job, question.asker.fixed_arrays) or not question.listed:
+        if not is_fixed or not question.listed:
             return ""
         command = f"scontrol update jobid={question.asker.name} timelimit={int(max_time // 60)}"
         return f"{_REST_WITHOUT_LIMIT}; the partition's is {brief(max_time)}; do: {command}"
-    return f"the job's time limit is {brief(limit)}, the partition's {brief(max_time)} (sbatch -t)"
+    if not is_fixed and may_be_shown(job, question.case.partition, question.asker.max_times):
+        return ""
+    option = "sbatch --time-min" if job.min_limit else "sbatch -t"
+    return f"the job's time limit is {brief(limit)}, the partition's {brief(max_time)} ({option})"
 
 
 def _size(question: _Question) -> str:

@@ -18,16 +18,27 @@ def is_counted(job: SlurmJob, now: float) -> bool:
     if job.is_held:
         return False
     # A refused name may be refused by our partition, too, and growth cannot judge that.
-    is_countable = is_of_one_partition(job) and not reason.row.refuses
-    return reason.row.is_counted or is_countable
+    return reason.row.is_counted or (is_unproven(job) and not reason.row.refuses)
 
 
-def is_of_one_partition(job: SlurmJob) -> bool:
+def is_unproven(job: SlurmJob) -> bool:
+    """Whether the job may start although its reason sounds final."""
+    return _is_of_one_partition(job) or _may_be_shortened(job)
+
+
+def _is_of_one_partition(job: SlurmJob) -> bool:
     """Whether Slurm's reason concerns one partition of several, so that it proves nothing about the
     job: another partition may start it. While the nodes of that other partition are drained, which
     is how we hold nodes, Slurm shows the reason for as long as the hold lasts (22.05, measured).
     """
     return job.wait_reason.row.is_of_partition and len(job.partitions) > 1
+
+
+def _may_be_shortened(job: SlurmJob) -> bool:
+    """Whether Slurm's backfill may lower the time limit for which the job waits (``--time-min``).
+    Slurm's main scheduler judges by the whole limit until then (22.05, measured).
+    """
+    return job.wait_reason.is_over_time and job.min_limit > 0
 
 
 def fixed_arrays(jobs: Iterable[SlurmJob]) -> frozenset[int]:
@@ -57,6 +68,8 @@ def sentence(job: SlurmJob) -> str:
     if reason.is_unseen:
         return reason.row.meaning
     text = f"{job.reason}: {reason.row.meaning}"
-    if is_of_one_partition(job):
+    if _is_of_one_partition(job):
         text += " (in one partition of its list; another may start it)"
+    elif _may_be_shortened(job):
+        text += " (Slurm's backfill may lower it: --time-min)"
     return f"{text} ({job.description})" if job.description else text

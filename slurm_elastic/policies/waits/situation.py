@@ -54,8 +54,9 @@ class Situation(Struct, frozen=True, kw_only=True):
     """The site at ``now`` (Unix time), as far as it decides why jobs wait.
 
     ``cases``: all pools. ``fixed_arrays``: the arrays of which a task has started. ``default``: the
-    site's default partition. ``groups``: the Unix groups of the one user whose job is asked about
-    (None: unknown). The last two matter only for partitions that a job does not list.
+    site's default partition. ``max_times``: MaxTime (s) by partition, also of the site's partitions
+    (None: no limit). ``groups``: the Unix groups of the one user whose job is asked about
+    (None: unknown). ``default`` and ``groups`` matter only for partitions that a job does not list.
     """
 
     now: float
@@ -63,4 +64,5 @@ class Situation(Struct, frozen=True, kw_only=True):
     obstacles: Obstacles = Obstacles()
     fixed_arrays: frozenset[int] = frozenset()
     default: str = ""
+    max_times: Mapping[str, float | None] = {}
     groups: frozenset[str] | None = None

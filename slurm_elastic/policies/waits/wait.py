@@ -26,7 +26,7 @@ from slurm_elastic.policies.launch.verdict import (
     most_together,
     verdicts,
 )
-from slurm_elastic.policies.launch.waiting import is_limit_fixed, is_of_one_partition, sentence
+from slurm_elastic.policies.launch.waiting import is_limit_fixed, is_unproven, sentence
 from slurm_elastic.policies.money.account_budgets import barring
 from slurm_elastic.policies.waits.situation import Situation
 
@@ -241,6 +241,7 @@ def _asker(request: _Request, situation: Situation) -> Asker:
         fixed_arrays=situation.fixed_arrays,
         label=_JOB,
         barred=overdrawn.reason if overdrawn else "",
+        max_times=situation.max_times,
     )
 
 
@@ -304,13 +305,12 @@ def _fate(asker: Asker, cases: Sequence[PoolCase], misfit: tuple[str, str] | Non
             is_meant=row.is_persons and not job.is_held_by_slurm,
             command=command or f"scontrol release {_JOB}",
         )  # fmt: skip
-    is_unproven = is_of_one_partition(job)
-    if is_unproven and row.fate is Fate.NEVER:
+    if is_unproven(job) and row.fate is Fate.NEVER:
         command = ""  # Slurm may start the job as it is
     text, command = misfit or (text, command)
     if row.may_fit_elsewhere:
         text, command = _elsewhere(asker, cases, (text, command))
-    if row.fate is Fate.NEVER and not is_unproven:
+    if row.fate is Fate.NEVER and not is_unproven(job):
         return Wait(fate=Fate.NEVER, text=text, command=command, actor=row.actor)
     if misfit:
         return Wait(fate=Fate.NEVER, text=text, command=command, actor=Actor.USER)

@@ -90,6 +90,7 @@ class RawJob(Struct, gc=False):
     node_count: Any = None
     cpus: Any = None
     time_limit: Any = None
+    time_minimum: Any = None
     priority: Any = None
     features: Any = None
     tres_per_node: Any = None
@@ -226,6 +227,7 @@ def job(record: RawJob) -> SlurmJob:
         node_count=max(_whole(record.node_count, 1), 1),
         cpus=max(_whole(record.cpus, 1), 1),
         limit=limit,
+        min_limit=_whole(record.time_minimum, 0) * 60,
         priority=_whole(record.priority, 0),
         gres=intern(" ".join(map(str, filter(None, gres_requests)))),
         job_gres=intern(str(record.tres_per_job or "")),

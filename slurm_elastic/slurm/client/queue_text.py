@@ -29,8 +29,8 @@ FIELDS = (
     "JobID", "ArrayJobID", "ArrayTaskID", "State", "UserName", "UserID", "GroupID", "Account",
     "Partition", "NodeList", "Reason", "ReasonList", "StartTime", "SubmitTime", "EligibleTime",
     "Requeue", "RestartCnt", "Name", "BatchFlag", "Comment", "ReqNodes", "WorkDir", "STDOUT",
-    "exit_code", "NumNodes", "NumCPUs", "TimeLimit", "PriorityLong", "Feature", "QOS",
-    "Reservation", "MinCpus", "MinMemory", "EndTime", "PreemptTime", "STDERR", "tres-alloc",
+    "exit_code", "NumNodes", "NumCPUs", "TimeLimit", "MinTime", "PriorityLong", "Feature",
+    "QOS", "Reservation", "MinCpus", "MinMemory", "EndTime", "PreemptTime", "STDERR", "tres-alloc",
     "tres-per-job", "tres-per-node", "tres-per-socket", "tres-per-task", "Licenses",
     "cpus-per-tres", "mem-per-tres", "HetJobID",
 )  # fmt: skip
@@ -88,7 +88,7 @@ def _job(
     partition: str, nodes: str, reason: str, reason_list: str, start: str, submit: str,
     eligible: str, requeue: str, restarts: str, name: str, batch: str, comment: str,
     required: str, directory: str, output: str, exit_code: str, node_count: str, cpus: str,
-    limit: str, priority: str, features: str, qos: str, reservation: str,
+    limit: str, min_limit: str, priority: str, features: str, qos: str, reservation: str,
     node_cpus: str, memory: str, end: str, preempt: str, error_output: str, allocated: str,
     job_wants: str, *tres_and_licenses: str,
 ) -> SlurmJob:  # fmt: skip
@@ -129,6 +129,7 @@ def _job(
         node_count=max(_whole(node_count, 1), 1),
         cpus=max(_whole(cpus, 1), 1),
         limit=limit_s,
+        min_limit=_limit(min_limit) or 0,
         priority=_whole(priority, 0),
         gres=_joined(tuple(gres_requests)),
         job_gres=_joined((job_wants,)),

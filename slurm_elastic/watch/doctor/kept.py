@@ -41,7 +41,7 @@ def examine(config: Config, slurm: Slurm, now: float) -> tuple[tuple[Finding, ..
     try:
         facts = Facts(
             now=now, nodes=slurm.nodes(), jobs=slurm.jobs(), reservations=slurm.reservations(),
-            partition_states=slurm.partition_states(),
+            partition_states=slurm.partition_states(), max_times=slurm.max_times(),
             suspend_exclusions=slurm.suspend_exclusions(),
         )  # fmt: skip
     except SlurmError:

@@ -173,7 +173,7 @@ def read_own_jobs(
     error = slurm.error or None
     facts = replace(
         facts, jobs=jobs, nodes=nodes, slurm_error=error, reservations=slurm.reservations,
-        partition_states=slurm.partition_states,
+        partition_states=slurm.partition_states, max_times=slurm.max_times,
     )  # fmt: skip
     view = status_view(config, facts)
     with opened(config) as ledger:

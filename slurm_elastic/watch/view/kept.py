@@ -75,6 +75,7 @@ def waits_of(config: Config, facts: Facts, arrays: frozenset[int] | None = None)
         obstacles=facts.obstacles,
         nodes=facts.nodes,
         partition_states=facts.partition_states,
+        max_times=facts.max_times,
         reservations=facts.reservations,
         hides_nodes=NODES in facts.private,
         fixed_arrays=fixed_arrays(facts.jobs) if arrays is None else arrays,

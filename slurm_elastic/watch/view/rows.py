@@ -56,8 +56,8 @@ class Facts(Struct, frozen=True, kw_only=True):
     this user. ``directives``: operators' orders that hold now or will hold. ``head`` is None with
     one head. ``obstacles``: why jobs get no machine now. ``consoles``: by pool with a breaker, the
     last console line of its last machine that did not register. ``requeued``: by job, its last
-    requeue by the daemon. ``reservations``, ``partition_states`` and ``suspend_exclusions`` are
-    Slurm's, empty if it did not answer.
+    requeue by the daemon. ``reservations``, ``partition_states``, ``max_times`` and
+    ``suspend_exclusions`` are Slurm's, empty if it did not answer.
     """
 
     now: float
@@ -86,6 +86,7 @@ class Facts(Struct, frozen=True, kw_only=True):
     head: HeadView | None = None
     reservations: Sequence[Reservation] = ()
     partition_states: Mapping[str, str] = field(default_factory=dict)
+    max_times: Mapping[str, float | None] = field(default_factory=dict)
     suspend_exclusions: SuspendExclusions = field(default_factory=SuspendExclusions)
     obstacles: Obstacles = Obstacles()
     consoles: Mapping[str, str] = field(default_factory=dict)

@@ -48,7 +48,7 @@ BY_RIGHTS = {
 FOR_ALL = {
     "now", "nodes", "jobs", "slurm_error", "ledger_error", "stopped", "cool_downs", "breakers",
     "health", "heartbeat", "process_found", "pending", "mark", "end_only", "checkpoints_error",
-    "head", "reservations", "partition_states", "suspend_exclusions",
+    "head", "reservations", "partition_states", "max_times", "suspend_exclusions",
 }  # fmt: skip
 """What is Slurm's (nodes, jobs, reservations ...) is as slurmctld shows it to that user."""
 
