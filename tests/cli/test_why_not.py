@@ -54,7 +54,9 @@ def slurm(**job: Any) -> FakeSlurm:
         "user": "erin", "account": "physics", "reason": "Priority", "partitions": ("static", "burst")
     }  # fmt: skip
     waits = SlurmJob(id=50, states=frozenset({"PENDING"}), **(given | job))
-    return FakeSlurm([SlurmNode(name=n, states=OFF) for n in NODES], [waits])
+    fake = FakeSlurm([SlurmNode(name=n, states=OFF) for n in NODES], [waits])
+    fake.partition_max_times = {"static": 36_000.0}
+    return fake
 
 
 def explained(site: Config, **job: Any) -> Explanation:
@@ -92,6 +94,7 @@ def test_the_allow_list_of_the_configuration_is_asked(site: Config) -> None:
 def test_time_and_size_are_those_of_the_configuration(site: Config) -> None:
     timed = replace(site, allow=Who(accounts=("physics",), max_time=3600.0))
     assert told(timed, limit=7200).startswith("time: the job's time limit is 2h")
+    assert told(timed, limit=36_000).startswith("slurm: "), "perhaps the MaxTime of static"
     assert told(site, node_count=9).startswith("size: the job asks for 9 nodes, and 8 such")
     capped = replace(site, limits=Limits(nodes=3, dollars_per_hour=5.0))
     assert told(capped, node_count=4).startswith("size: the job asks for 4 nodes, and 3 such")
