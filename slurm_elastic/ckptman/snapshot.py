@@ -21,6 +21,7 @@ from slurm_elastic.config.job_checkpoint import MethodChoice, asks_for_limit, re
 from slurm_elastic.model.causes.save_refusals import MethodNotHere
 from slurm_elastic.model.checkpoint import Image
 from slurm_elastic.model.memory import PLANS, Machine
+from slurm_elastic.model.price_feed import PriceKey
 from slurm_elastic.model.slurm import SlurmJob, SlurmNode
 from slurm_elastic.policies.checkpoint.checkpoint import observed_mtti, save_seconds
 from slurm_elastic.policies.checkpoint.threat import (
@@ -43,7 +44,7 @@ from slurm_elastic.policies.checkpoint.threat import (
 from slurm_elastic.policies.growth.stopped import born
 from slurm_elastic.policies.nodes.node_reasons import OUR_MARK
 from slurm_elastic.policies.repair.list_plausibility import sanitize_listing
-from slurm_elastic.providers.base.prices.book import PriceBook, PriceKey, price_key
+from slurm_elastic.providers.base.prices.book import PriceBook, price_key
 from slurm_elastic.state.ckptstate.facts import Migration, RecordedNotice, UnsavableRun
 
 log = logging.getLogger(__name__)

@@ -6,14 +6,13 @@ import contextlib
 import logging
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 from slurm_elastic.base.errors import ConfigError
 from slurm_elastic.base.hostlist import expand
-from slurm_elastic.base.processes.bounded import bound_boto
 from slurm_elastic.checkpointers import open_checkpointer
 from slurm_elastic.ckptman.event_bridge import SqsQueue
 from slurm_elastic.ckptman.executor import KeyedExecutor
@@ -29,13 +28,14 @@ from slurm_elastic.ckptman.site import (
 from slurm_elastic.ckptman.sources import CloudNotices, DropDirectory, NodeComments, NoticeSource
 from slurm_elastic.config import Config, domain_pools
 from slurm_elastic.config.checkpoint_kinds import policy_of
+from slurm_elastic.config.cloud_kinds import table as kinds
 from slurm_elastic.config.method_kinds import table
+from slurm_elastic.config.sections.checkpoint import CLOUD_PRICES
+from slurm_elastic.model.price_feed import PriceFeed
 from slurm_elastic.model.protocols import Checkpointer, Provider, Slurm
 from slurm_elastic.policies.checkpoint.checkpoint import watches_prices
 from slurm_elastic.providers import open_provider
-from slurm_elastic.providers.aws.settings import AwsCloud
-from slurm_elastic.providers.base.prices.book import FileFeed, PriceBook, PriceFeed
-from slurm_elastic.providers.base.prices.ec2 import Ec2Feed, PoolSeller
+from slurm_elastic.providers.base.prices.book import FileFeed, PriceBook
 from slurm_elastic.state.ckptstate import CheckpointState
 from slurm_elastic.state.ckptstate.orders import DROPS
 from slurm_elastic.state.ckptstate.schema import FILE
@@ -119,8 +119,7 @@ def open_pollers(site: CheckpointSite, service: Service) -> list[Poller]:
     if settings.directory is not None:
         sources.append((DropDirectory(Path(settings.directory)), settings.poll_interval))
     if settings.queue_url is not None:
-        account = _queue_account(site.config)
-        queue = SqsQueue(settings.queue_url, client_maker(account, "sqs"))
+        queue = SqsQueue(settings.queue_url, _queue_client(site.config))
         sources.append((queue, settings.poll_interval))
     # Not beside a queue, which reports the same interruptions without a call to Slurm.
     if settings.queue_url is None and _has_warning_agents(site.config):
@@ -132,8 +131,12 @@ def open_pollers(site: CheckpointSite, service: Service) -> list[Poller]:
 
 
 def _has_warning_agents(config: Config) -> bool:
-    """Whether machines may run our agent that passes warnings on: only machines of EC2 do."""
-    return config.join.head is not None and any(isinstance(c, AwsCloud) for c in config.clouds)
+    """Whether machines may run our agent that passes warnings on: machines that learn from us how
+    to join, in a cloud whose metadata service gives warnings.
+    """
+    return config.join.head is not None and any(
+        cloud.by_user_data and cloud.metadata.protocol for cloud in config.clouds
+    )
 
 
 def open_prices(config: Config) -> PriceBook | None:
@@ -142,57 +145,30 @@ def open_prices(config: Config) -> PriceBook | None:
     if not any(watches_prices(policy_of(text)) for text in texts if text):
         return None
     settings = config.checkpoint.prices
-    feed: PriceFeed
-    if settings.source == "ec2":
-        feed = Ec2Feed(_sellers(config))
+    feeds: Sequence[PriceFeed] = ()
+    if settings.source == CLOUD_PRICES:
+        feeds = _cloud_feeds(config)
     elif settings.source == "file" and settings.file is not None:
-        feed = FileFeed(Path(settings.file))
-    else:
-        return None
-    return PriceBook(feed, time.time)
+        feeds = [FileFeed(Path(settings.file))]
+    return PriceBook(feeds, time.time) if feeds else None
 
 
-def _sellers(config: Config) -> Mapping[str, PoolSeller]:
-    """The seller of each pool of EC2."""
-    # Imported here, because only this source of prices needs the extra `aws`.
-    from slurm_elastic.providers.aws.client import AwsApi
-    from slurm_elastic.providers.aws.images import AwsImages
-    from slurm_elastic.providers.aws.rate_limit import pace_of
-
-    sellers: dict[str, PoolSeller] = {}
+def _cloud_feeds(config: Config) -> Sequence[PriceFeed]:
+    """The feeds of all clouds that report their price history."""
     pools = domain_pools(config, expand)
-    for cloud in (cloud for cloud in config.clouds if isinstance(cloud, AwsCloud)):
-        images = AwsImages(AwsApi(cloud, pace_of(cloud)), cloud, time.monotonic)
-        open_client = client_maker(cloud, "ec2")
-        for pool in (pool for pool in pools if pool.cloud == cloud.name):
-            sellers[pool.name] = PoolSeller(
-                cloud=cloud.name, open_client=open_client, product=partial(images.product, pool)
-            )
-    return sellers
+    feeds: list[PriceFeed] = []
+    for cloud in config.clouds:
+        open_feed = kinds().kind(cloud.provider).spot_prices if cloud.has_spot_prices else None
+        if open_feed is not None:
+            feeds.append(open_feed(cloud, [pool for pool in pools if pool.cloud == cloud.name]))
+    return feeds
 
 
-def _queue_account(config: Config) -> AwsCloud:
-    """The cloud whose account reads the queue of notices."""
+def _queue_client(config: Config) -> Callable[[], Any]:
+    """A function that opens a client of the queue, for the account that reads it."""
     cloud_name = config.checkpoint.notices.queue_cloud
-    clouds = [c for c in config.clouds if isinstance(c, AwsCloud) and cloud_name in (None, c.name)]
-    return clouds[0]
-
-
-def client_maker(cloud: AwsCloud, service: str) -> Callable[[], Any]:
-    """Return a function that makes boto3's client of that service for the cloud's account."""
-
-    def make() -> Any:  # noqa: ANN401 - boto3's clients
-        import boto3
-        from botocore.config import Config as BotoConfig
-
-        session = boto3.session.Session(profile_name=cloud.profile, region_name=cloud.region)
-        limits = BotoConfig(
-            connect_timeout=cloud.api_timeout, read_timeout=cloud.api_timeout,
-            retries={"total_max_attempts": 2, "mode": "standard"},
-        )  # fmt: skip
-        endpoint = cloud.endpoint_of(service)
-        client = session.client(service, endpoint_url=endpoint, config=limits)  # type: ignore[call-overload]
-        bound_boto(client, cloud.api_timeout * 2)
-        return client
-
-    return make
+    account = next(c for c in config.clouds if c.has_queue and cloud_name in (None, c.name))
+    open_client = kinds().kind(account.provider).queue_client
+    if open_client is None:
+        raise ConfigError(f"cloud {account.name!r}: provider {account.provider} opens no queue")
+    return partial(open_client, account)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import importlib.util
 import pkgutil
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cache
 from typing import Any, cast
 
@@ -26,7 +26,9 @@ from slurm_elastic.config.grants import Grant, GrantUse, Holder
 from slurm_elastic.config.partial import Draft
 from slurm_elastic.config.sections.requirements import KnownType
 from slurm_elastic.config.site_place import SitePlace
+from slurm_elastic.model.cluster import Pool
 from slurm_elastic.model.image_store import ImageStore
+from slurm_elastic.model.price_feed import PriceFeed
 from slurm_elastic.model.protocols import Provider
 from slurm_elastic.model.site_maker import SiteMaker
 
@@ -53,6 +55,9 @@ class CloudKind(Struct, frozen=True, kw_only=True):
     for ``init``. ``images`` opens its images, for ``image upload``; None if it keeps none.
     ``skeleton``: a cloud of the kind with to-dos, for ``init --cloud``; None if there is none.
     ``maker`` creates the resources that a site lacks, for ``init --make``; None if it cannot.
+    ``spot_prices`` opens the history of spot prices for pools of the cloud; None if the settings
+    lack ``has_spot_prices``. ``queue_client`` opens a client of SQS for the cloud's account; None
+    if the settings lack ``has_queue``.
     """
 
     settings: type[CloudSettings]
@@ -64,6 +69,8 @@ class CloudKind(Struct, frozen=True, kw_only=True):
     images: Callable[[Any, Cluster], ImageStore] | None = None
     skeleton: Found | None = None
     maker: Callable[[Any, SitePlace], SiteMaker] | None = None
+    spot_prices: Callable[[Any, Sequence[Pool]], PriceFeed] | None = None
+    queue_client: Callable[[Any], Any] | None = None
     api: int = API
 
     @property

@@ -91,6 +91,10 @@ class CloudSettings(
     """Whether user data may differ from launch to launch."""
     targets_reservations: ClassVar[bool] = False
     """Whether a launch can name a reservation by its id."""
+    has_spot_prices: ClassVar[bool] = False
+    """Whether the cloud reports the history of its spot prices (``CloudKind.spot_prices``)."""
+    has_queue: ClassVar[bool] = False
+    """Whether its account can read a queue of notices (``CloudKind.queue_client``)."""
     machine_keys: ClassVar[frozenset[str]] = frozenset()
     """The keys of a pool's section ``machine`` that it understands."""
 

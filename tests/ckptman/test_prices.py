@@ -17,12 +17,13 @@ from slurm_elastic.ckptman.readers import PeriodicReader, spot_prices
 from slurm_elastic.ckptman.service import Service
 from slurm_elastic.config.sections.checkpoint import PriceSettings
 from slurm_elastic.model.max_price import MaxPrice
+from slurm_elastic.model.price_feed import Points, PriceKey
 from slurm_elastic.policies.checkpoint.threat import ThreatCause
-from slurm_elastic.providers.base.prices.book import Points, PriceBook, PriceKey
+from slurm_elastic.providers.base.prices.book import PriceBook
 from tests.ckptman.world import CkptWorld
 from tests.controller.world import make_config
 
-PRICES = PriceSettings(source="ec2", poll_interval=10.0)
+PRICES = PriceSettings(source="cloud", poll_interval=10.0)
 
 
 def site(max_price: float | MaxPrice | None) -> dict[str, Any]:
@@ -55,7 +56,7 @@ def world() -> Iterator[CkptWorld]:
 
 
 def watched(world: CkptWorld, feed: Feed) -> PeriodicReader:
-    book = PriceBook(feed, lambda: world.now)
+    book = PriceBook([feed], lambda: world.now)
     world.service = Service(world.ckpt, KeyedExecutor(0), book)
     read = partial(spot_prices, book, world.service.reader.machines)
     return PeriodicReader(world.ckpt, book.name, PRICES.poll_interval, read)

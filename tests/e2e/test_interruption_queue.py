@@ -8,9 +8,9 @@ import pytest
 import yaml
 from pages import shown
 
-from slurm_elastic.ckptman.wiring import client_maker
 from slurm_elastic.config import configfile
 from slurm_elastic.model.memory import Health
+from slurm_elastic.providers.aws.service_client import service_client
 from slurm_elastic.providers.aws.settings import AwsCloud
 from slurm_elastic.sandbox.cluster import Sandbox
 from tests.e2e.ckpt import (
@@ -61,7 +61,7 @@ def left(site: Sandbox) -> int:
     """Messages in the queue, those that somebody is reading too, by the service's own client."""
     config = configfile.load(site.layout.config)
     account = next(cloud for cloud in config.clouds if isinstance(cloud, AwsCloud))
-    client = client_maker(account, "sqs")()
+    client = service_client(account, "sqs")
     try:
         names = ["ApproximateNumberOfMessages", "ApproximateNumberOfMessagesNotVisible"]
         url = config.checkpoint.notices.queue_url

@@ -97,7 +97,9 @@ def test_the_services_of_amazons_that_are_asked_are_described_in_a_package():
     assert spec.loader is not None
     tree = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(tree)
-    opened = re.compile(r'(?:\.client\(|other_service\(\w+, |client_maker\([\w.]+, )"([a-z0-9-]+)"')
+    opened = re.compile(
+        r'(?:\.client\(|other_service\(\w+, |service_client\([\w.]+, )"([a-z0-9-]+)"'
+    )
     asked = {
         name
         for path in (REPO / "slurm_elastic").rglob("*.py")

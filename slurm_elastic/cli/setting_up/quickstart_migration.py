@@ -30,7 +30,7 @@ SETTINGS: Mapping[str, Any] = {
         "expected_duration": "5s",
         "deadline_margin": "2s",
         "notices": {"poll_interval": 1},
-        "prices": {"source": "ec2", "poll_interval": 1},
+        "prices": {"source": "cloud", "poll_interval": 1},
     },
     "pools": [{"name": "pub", "max_price": {"of_on_demand": 1.0}}],
 }

@@ -36,7 +36,8 @@ OPTIONS: Mapping[str, Mapping[str, tuple[str, ...]]] = {
 values. A key without values takes any text of its form, which ``validate_checkpoint`` knows.
 ``limit`` needs no value.
 """
-PRICE_SOURCES = ("none", "ec2", "file")
+CLOUD_PRICES = "cloud"
+PRICE_SOURCES = ("none", CLOUD_PRICES, "file")
 
 
 class SignalSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -58,7 +59,7 @@ class NoticeSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     """Where notices come from besides ``ckpt notice``: also files of root or SlurmUser."""
 
     queue_url: str | None = None
-    """Change it when EventBridge fills a queue, which is sooner than asking EC2."""
+    """Change it when EventBridge fills a queue, which is sooner than asking the cloud."""
     queue_cloud: str | None = None
     """Change it when another account than the first AWS cloud's reads the queue."""
     poll_clouds: bool = True
@@ -73,7 +74,7 @@ class NoticeSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 
 class PriceSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Spot prices for policies. They are compared with the bid, which is ``max_price`` of a pool.
-    If a pool has no bid, no price ends its machines, as on EC2.
+    If a pool has no bid, no price ends its machines.
     """
 
     source: str = "none"

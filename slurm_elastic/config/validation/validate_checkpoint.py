@@ -15,6 +15,7 @@ from slurm_elastic.config.document import KeyPath, shown
 from slurm_elastic.config.method_kinds import table
 from slurm_elastic.config.partial import Draft
 from slurm_elastic.config.sections.checkpoint import (
+    CLOUD_PRICES,
     CONNECTIONS,
     PRICE_SOURCES,
     SCOPES,
@@ -50,7 +51,7 @@ def _words(draft: Draft) -> None:
             draft.choice(path, choices_of_key)
     _methods_of_other_packages(draft)
     draft.choice((SECTION, "signal", "scope"), SCOPES)
-    draft.choice((SECTION, "prices", "source"), PRICE_SOURCES)
+    _price_source(draft)
     for key in ("signal", "stop_signal"):
         name = _text(draft, "signal", key)
         if name is not None and not is_signal(name):
@@ -58,6 +59,14 @@ def _words(draft: Draft) -> None:
     saved = _text(draft, "signal", "saved")
     if saved is not None and not is_sign(saved):
         draft.problems.add((SECTION, "signal", "saved"), shown(saved), SIGN_FORM)
+
+
+def _price_source(draft: Draft) -> None:
+    path = (SECTION, "prices", "source")
+    if draft.value(path, str) == "ec2":
+        draft.problems.add(path, "'ec2'", f"{CLOUD_PRICES!r}, the new word for it")
+        return
+    draft.choice(path, PRICE_SOURCES)
 
 
 def _methods_of_other_packages(draft: Draft) -> None:
@@ -113,14 +122,14 @@ def _directory(draft: Draft) -> None:
 
 
 def _accounts(draft: Draft) -> None:
-    """Check the clouds whose account we use for the queue and the price history: provider aws."""
+    """Check the clouds whose account we use for the queue and the price history."""
     settings = _settings(draft)
     if settings is None or not draft.all_whole:
         return
-    amazons = [c.name for c in draft.clouds.values() if c.provider == "aws"]
+    with_queue = [c.name for c in draft.clouds.values() if c.has_queue]
     notices, prices = settings.notices, settings.prices
-    if notices.queue_cloud is not None and notices.queue_cloud not in amazons:
-        expected = f"a cloud of provider aws: one of {', '.join(amazons) or '(none)'}"
+    if notices.queue_cloud is not None and notices.queue_cloud not in with_queue:
+        expected = f"a cloud of provider aws: one of {', '.join(with_queue) or '(none)'}"
         draft.problems.add(
             (SECTION, "notices", "queue_cloud"), shown(notices.queue_cloud), expected
         )
@@ -128,11 +137,12 @@ def _accounts(draft: Draft) -> None:
     if url is not None and not (url.startswith(("http://", "https://")) and is_readable_url(url)):
         expected = "the URL of an SQS queue"
         draft.problems.add((SECTION, "notices", "queue_url"), shown(url), expected)
-    needs = {("notices", "queue_url"): notices.queue_url, ("prices", "source"): prices.source}
-    for place, value in needs.items():
-        if value not in (None, "none", "file") and not amazons:
-            expected = "a cloud of provider aws, whose account is used"
-            draft.problems.add((SECTION, *place), shown(str(value)), expected)
+    if url is not None and not with_queue:
+        expected = "a cloud of provider aws, whose account is used"
+        draft.problems.add((SECTION, "notices", "queue_url"), shown(url), expected)
+    if prices.source == CLOUD_PRICES and not any(c.has_spot_prices for c in draft.clouds.values()):
+        expected = "a cloud that reports its spot prices, such as one of provider aws"
+        draft.problems.add((SECTION, "prices", "source"), shown(prices.source), expected)
 
 
 def _prices(draft: Draft) -> None:

@@ -18,4 +18,6 @@ CLOUD = CloudKind(
     images=later(f"{__name__}.image_store:AmiImages"),
     skeleton=SKELETON,
     maker=later(f"{__name__}.making.maker:AwsMaker"),
+    spot_prices=later(f"{__name__}.spot_prices:spot_prices"),
+    queue_client=later(f"{__name__}.service_client:queue_client"),
 )

@@ -5,12 +5,12 @@ from __future__ import annotations
 import pytest
 from msgspec.structs import replace
 
-from slurm_elastic.ckptman.wiring import client_maker
 from slurm_elastic.config import Cluster, Config
 from slurm_elastic.config.clouds import InstanceType
 from slurm_elastic.model.cluster import Location, Market
 from slurm_elastic.providers.aws.client import plain_client
 from slurm_elastic.providers.aws.rate_limit import pace_of
+from slurm_elastic.providers.aws.service_client import service_client
 from slurm_elastic.providers.aws.settings import AwsCloud
 from slurm_elastic.providers.base.ownership import ownership_of
 from slurm_elastic.providers.base.tags import CLOUD, CLUSTER
@@ -65,5 +65,5 @@ def test_a_vpc_endpoint_of_ec2_serves_no_other_service(
         monkeypatch.delenv(name, raising=False)
     assert plain_client(near, "pricing", "us-east-1").meta.endpoint_url == place
     assert plain_client(near, "ec2", "eu-west-1").meta.endpoint_url == endpoint
-    queue = client_maker(near, "sqs")().meta.endpoint_url
+    queue = service_client(near, "sqs").meta.endpoint_url
     assert (queue == endpoint) is (endpoint in FOREIGN)

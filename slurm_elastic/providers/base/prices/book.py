@@ -6,20 +6,17 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import ClassVar, Protocol
+from typing import ClassVar
 
 from slurm_elastic.base.guards import Guarded, GuardedBy
 from slurm_elastic.model.memory import Machine
+from slurm_elastic.model.price_feed import Points, PriceFeed, PriceKey
 from slurm_elastic.providers.base.prices.trace import load_trace
 
 log = logging.getLogger(__name__)
 
-PriceKey = tuple[str, str, str]
-"""Pool, instance type and zone. Pools differ in their images, whose licences have prices."""
-Points = tuple[tuple[float, float], ...]
-"""(time from which the price holds, $/h), ascending."""
 HISTORY_S = 2 * 3600.0
 """Seconds of history to keep. A policy looks back ten minutes."""
 
@@ -27,18 +24,6 @@ HISTORY_S = 2 * 3600.0
 def price_key(machine: Machine) -> PriceKey:
     """The key of a machine's prices."""
     return machine.pool, machine.instance.instance_type, machine.instance.zone
-
-
-class PriceFeed(Protocol):
-    """A source of prices. Any exception means that it cannot be read now."""
-
-    name: str
-
-    def read(self, keys: Iterable[PriceKey], since: float) -> Mapping[PriceKey, Points]:
-        """The prices for these keys since ``since`` (Unix time), including the price that was valid
-        then.
-        """
-        ...
 
 
 class FileFeed:
@@ -77,20 +62,33 @@ class PriceBook:
 
     guarded_by: ClassVar[GuardedBy] = {"_lock": Guarded("_points")}
 
-    def __init__(self, feed: PriceFeed, now: Callable[[], float]) -> None:
-        self._feed, self._now = feed, now
+    def __init__(self, feeds: Sequence[PriceFeed], now: Callable[[], float]) -> None:
+        self._feeds, self._now = feeds, now
         self._lock = threading.Lock()
         self._points: dict[PriceKey, dict[float, float]] = {}
 
     @property
     def name(self) -> str:
-        """The name under which the feed's health is recorded."""
-        return self._feed.name
+        """The name under which the feeds' health is recorded."""
+        return ", ".join(feed.name for feed in self._feeds)
 
     def refresh(self, keys: Iterable[PriceKey]) -> None:
-        """Read the prices of all keys in one call. The feed's exceptions go to the caller."""
-        since = self._now() - HISTORY_S
-        points_by_key = self._feed.read(keys, since)
+        """Read the prices of all keys in one call to each feed. If a feed cannot be read, the
+        prices of the others count, and the first exception goes to the caller.
+        """
+        since, all_keys = self._now() - HISTORY_S, tuple(keys)
+        errors: list[Exception] = []
+        for feed in self._feeds:
+            try:
+                points_by_key = feed.read(all_keys, since)
+            except Exception as error:  # noqa: BLE001 - it is raised below
+                errors.append(error)
+                continue
+            self._store(points_by_key, since)
+        if errors:
+            raise errors[0]
+
+    def _store(self, points_by_key: Mapping[PriceKey, Points], since: float) -> None:
         with self._lock:
             for key, points in points_by_key.items():
                 known_points = self._points.setdefault(key, {})

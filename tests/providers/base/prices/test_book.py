@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from slurm_elastic.base.errors import ConfigError, SlurmElasticError
+from slurm_elastic.providers.aws.spot_prices import Ec2Feed, PoolSeller
 from slurm_elastic.providers.base.prices.book import (
     HISTORY_S,
     FileFeed,
@@ -19,7 +20,6 @@ from slurm_elastic.providers.base.prices.book import (
     PriceKey,
     cut,
 )
-from slurm_elastic.providers.base.prices.ec2 import Ec2Feed, PoolSeller
 
 pytestmark = pytest.mark.usefixtures("guarded")
 
@@ -122,7 +122,7 @@ class Feed:
 
 def test_what_is_known_stays_when_the_feed_is_throttled() -> None:
     feed, now = Feed(), T0
-    book = PriceBook(feed, lambda: now)
+    book = PriceBook([feed], lambda: now)
     feed.points = {A: ((T0 - 100, 0.03),)}
     book.refresh([A])
     feed.broken = RuntimeError("RequestLimitExceeded")
@@ -134,7 +134,7 @@ def test_what_is_known_stays_when_the_feed_is_throttled() -> None:
 def test_old_points_go_but_for_the_one_that_still_held() -> None:
     feed = Feed()
     clock = [T0]
-    book = PriceBook(feed, lambda: clock[0])
+    book = PriceBook([feed], lambda: clock[0])
     feed.points = {A: ((T0 - 500, 0.03), (T0 - 400, 0.04), (T0, 0.05))}
     book.refresh([A])
     clock[0] = T0 + HISTORY_S - 200

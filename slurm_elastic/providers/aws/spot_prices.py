@@ -6,15 +6,22 @@ from __future__ import annotations
 
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import UTC, datetime
+from functools import partial
 from typing import Any, Protocol
 
 from msgspec import Struct
 
 from slurm_elastic.base.errors import SlurmElasticError
+from slurm_elastic.model.cluster import Pool
+from slurm_elastic.model.price_feed import Points, PriceKey
 from slurm_elastic.policies.repair.list_plausibility import price_in
-from slurm_elastic.providers.base.prices.book import Points, PriceKey
+from slurm_elastic.providers.aws.client import AwsApi
+from slurm_elastic.providers.aws.images import AwsImages
+from slurm_elastic.providers.aws.rate_limit import pace_of
+from slurm_elastic.providers.aws.service_client import service_client
+from slurm_elastic.providers.aws.settings import AwsCloud
 
 PAGE = 1000
 MAX_PAGES = 1000
@@ -103,3 +110,21 @@ class Ec2Feed:
                 return {pair: tuple(sorted(prices.items())) for pair, prices in points.items()}
             request["NextToken"] = token
         raise SlurmElasticError(f"{self.name}: no end after {MAX_PAGES} pages")
+
+
+def spot_prices(cloud: AwsCloud, pools: Sequence[Pool]) -> Ec2Feed:
+    """The prices of one cloud's pools."""
+    images = AwsImages(AwsApi(cloud, pace_of(cloud)), cloud, time.monotonic)
+
+    def open_client() -> HistoryClient:
+        client: HistoryClient = service_client(cloud, "ec2")
+        return client
+
+    return Ec2Feed(
+        {
+            pool.name: PoolSeller(
+                cloud=cloud.name, open_client=open_client, product=partial(images.product, pool)
+            )
+            for pool in pools
+        }
+    )
