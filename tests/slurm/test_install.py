@@ -295,6 +295,61 @@ def test_a_failure_at_the_last_file_takes_everything_back(
     assert not (host.root / "libexec").exists()
 
 
+@pytest.fixture
+def filters(host: Host, monkeypatch: pytest.MonkeyPatch) -> list[bytes]:
+    """The filters that slurmctld read, because job_submit.lua became newer than its last reading."""
+    read: list[bytes] = []
+    set_times = os.utime
+
+    def newer(path: Path, times: tuple[float, float]) -> None:
+        set_times(path, times)
+        if Path(path).name == "job_submit.lua":
+            read.append((host.conf.parent / "slurm_elastic.lua").read_bytes())
+
+    monkeypatch.setattr(os, "utime", newer)
+    return read
+
+
+def test_slurmctld_reads_the_old_filter_again_when_an_install_fails_after_it(
+    host: Host, filters: list[bytes], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    host.install()
+    path = host.conf.parent / "slurm_elastic.lua"
+    path.write_bytes(path.read_bytes() + b"-- of an earlier release\n")
+    before, looks = path.read_bytes(), []
+
+    def prepare_jobs(*_: object, **_options: object) -> None:
+        looks.append(path.read_bytes())
+        if len(looks) > 1:
+            raise SlurmElasticError("slurmctld does not answer")
+
+    monkeypatch.setattr("slurm_elastic.slurm.conf.install._prepare_jobs", prepare_jobs)
+    monkeypatch.setattr(plan, "refuse_edited", lambda _: None)
+    with pytest.raises(SlurmElasticError, match="slurmctld does not answer"):
+        host.install()
+    assert filters[-2:] == [looks[1], before]
+    assert looks[1] != before
+
+
+def test_slurmctld_reads_the_filter_again_when_an_uninstall_cannot_write_slurm_conf(
+    host: Host, filters: list[bytes], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    host.install()
+    before, rename = host.etc(), os.replace
+
+    def refuse(source: str, target: Path) -> None:
+        if Path(target) == host.conf:
+            raise OSError(30, "Read-only file system", str(target))
+        rename(source, target)
+
+    monkeypatch.setattr(os, "replace", refuse)
+    with pytest.raises(SlurmElasticError, match="Read-only file system; everything is as before"):
+        host.uninstall()
+    assert host.etc() == before
+    assert filters[-1] == before["slurm_elastic.lua"][0]
+    assert filters[-2] != filters[-1], "the inert filter"
+
+
 def test_a_refused_check_changes_nothing(host: Host) -> None:
     host.conf.write_text(host.conf.read_text() + "\nResumeProgram=/opt/theirs\n")
     before = host.etc()

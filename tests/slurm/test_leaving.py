@@ -7,10 +7,12 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
+from slurm_elastic.base.errors import SlurmError
 from slurm_elastic.config import SlurmSettings
 from slurm_elastic.model.cluster import Market, Pool
 from slurm_elastic.model.slurm import SlurmJob
 from slurm_elastic.slurm.client import controller
+from slurm_elastic.slurm.client.cli import SlurmCli
 from slurm_elastic.slurm.client.fake import FakeSlurm
 from slurm_elastic.slurm.conf import fragment, leaving
 from slurm_elastic.slurm.conf.leaving import LeavingCosts, NodesAndPartitions
@@ -62,6 +64,32 @@ def test_a_job_is_a_hindrance_to_other_gres_of_its_node_if_it_uses_gres(
     assert len(found) == is_hindrance
     for sentence in found:
         assert sentence.startswith("job 7 is using gres of cloud nodes (c1) whose gres change")
+
+
+def test_a_job_that_starts_meanwhile_does_not_keep_a_partition_from_leaving(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    updates: list[tuple[str, ...]] = []
+
+    class Slurm(SlurmCli):
+        def jobs(self, *, ended: bool = False) -> tuple[SlurmJob, ...]:
+            lists = {6: ("main", "aws"), 7: ("main", "aws"), 8: ("aws", "gpu"), 9: ("main", "gpu")}
+            return tuple(SlurmJob(id=n, states=WAITS, partitions=p) for n, p in lists.items())
+
+        def _run(self, *command: str) -> str:
+            updates.append(command[1:])
+            if any("7" in word for word in command):
+                raise SlurmError(
+                    command, 1, "slurm_update error: Job is no longer pending execution"
+                )
+            return ""
+
+    monkeypatch.setattr(leaving, "SlurmCli", Slurm)
+    departing = NodesAndPartitions(partitions=frozenset({"aws"}))
+    leaving.prepare_jobs(SlurmSettings(), departing, up=True, costs=LeavingCosts())
+    assert updates == [
+        ("update", "jobid=6,7", "partition=main"), ("update", "jobid=8", "partition=gpu"),
+    ]  # fmt: skip
 
 
 NODE = (

@@ -174,8 +174,9 @@ def _make_changes(
             log.info("installed path=%s bytes=%d", file.path, len(file.content))
         if planned.site.directory / submit_filter.FILTER in {file.path for file in changes}:
             touch_lua(planned.site.directory)
-        # A second time, for jobs that were submitted before the new filter was in place.
-        _prepare_jobs(planned, departing, leaving.LeavingCosts(), force=True)
+        with filter_read_again(planned.site.directory, files):
+            # A second time, for jobs that were submitted before the new filter was in place.
+            _prepare_jobs(planned, departing, leaving.LeavingCosts(), force=True)
         return _apply(planned, changes, restart, files)
 
 
@@ -189,6 +190,21 @@ def all_or_nothing() -> Iterator[Transaction]:
         raise SlurmElasticError(
             f"{place}{error.strerror or error}; everything is as before"
         ) from error
+
+
+@contextlib.contextmanager
+def filter_read_again(directory: Path, files: Transaction) -> Iterator[None]:
+    """If the block fails, take ``files`` back and let slurmctld read the restored filter.
+    slurmctld may have loaded the filter that was in place in between.
+    """
+    try:
+        yield
+    except BaseException:
+        files.roll_back()
+        # A full or read-only disk must not hide the first error.
+        with contextlib.suppress(OSError):
+            touch_lua(directory)
+        raise
 
 
 def manifest_path(config_path: Path) -> Path:

@@ -15,6 +15,7 @@ import contextlib
 import logging
 import re
 import sqlite3
+from collections import defaultdict
 from collections.abc import Iterator, Sequence, Set
 from pathlib import Path
 
@@ -322,14 +323,18 @@ def prepare_jobs(
     if not (departing or costs) or not up:
         return
     slurm = SlurmCli(settings)
-    # Otherwise slurmctld ends these jobs at its start, despite their other partitions (see above).
+    jobs_by_list: defaultdict[tuple[str, ...], list[int]] = defaultdict(list)
     for job in _waiting(slurm.jobs(), departing):
         other_partitions = tuple(
             name for name in job.partitions if name not in departing.partitions
         )
+        jobs_by_list[other_partitions].append(job.id)
+    # Otherwise slurmctld ends these jobs at its start, despite their other partitions (see above).
+    # A job that has started or ended since the list needs no change and must not stop the others.
+    for other_partitions, jobs in jobs_by_list.items():
         if other_partitions:
-            slurm.set_partitions(job.id, other_partitions)
-            log.info("job moved job=%d partitions=%s", job.id, ",".join(other_partitions))
+            slurm.change_pending(jobs, partitions=other_partitions)
+            log.info("jobs moved jobs=%s partitions=%s", jobs, ",".join(other_partitions))
 
 
 _UNKNOWN_JOBS = (

@@ -26,6 +26,7 @@ from slurm_elastic.slurm.conf.install import (
     InstallResult,
     all_or_nothing,
     digest,
+    filter_read_again,
     manifest_path,
     read_manifest,
     taken_back,
@@ -193,19 +194,14 @@ def _remove_lines(
     """
     settings, path = config.slurm, Path(config.slurm.conf)
     departing = leaving.installed(path.parent)
-    with Transaction() as files:
-        try:
+    with all_or_nothing() as files:
+        with filter_read_again(path.parent, files):
             # First, so that no new job gets our partitions while they are taken out of old jobs.
             _disarm(path.parent, files)
             leaving.prepare_jobs(
                 settings, departing, up=controller.is_up(settings), costs=costs, force=force
             )
             files.write(PlannedFile(path=path, content=our_lines.without_include(text), mode=None))
-        except SlurmElasticError:
-            files.roll_back()
-            # slurmctld may have loaded the inert filter. Let it read the restored one.
-            touch_lua(path.parent)
-            raise
         try:
             return tell_slurmctld(config, version, restart)
         except SlurmElasticError as error:
