@@ -84,6 +84,7 @@ def seen_facts(facts: Facts, viewer: Viewer) -> Facts:
         obstacles=_seen_obstacles(facts.obstacles, viewer),
         requeued=_of_seen_jobs(facts.requeued, viewer),
         machines=_seen_machines(facts.machines, viewer),
+        stopped=_seen_machines(facts.stopped, viewer),
         open_launches=_seen_launches(facts.open_launches, viewer),
         checkpoints=None if checkpoints is None else _seen_checkpoints(checkpoints, viewer),
         private=viewer.hidden_names,

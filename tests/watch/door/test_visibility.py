@@ -42,11 +42,11 @@ JOBS = (
 
 
 BY_RIGHTS = {
-    "spent", "payers", "directives", "holds", "machines", "open_launches", "checkpoints", "private",
-    "obstacles", "consoles", "requeued",
+    "spent", "payers", "directives", "holds", "machines", "stopped", "open_launches", "checkpoints",
+    "private", "obstacles", "consoles", "requeued",
 }  # fmt: skip
 FOR_ALL = {
-    "now", "nodes", "jobs", "slurm_error", "ledger_error", "stopped", "cool_downs", "breakers",
+    "now", "nodes", "jobs", "slurm_error", "ledger_error", "cool_downs", "breakers",
     "health", "heartbeat", "process_found", "pending", "mark", "end_only", "checkpoints_error",
     "head", "reservations", "partition_states", "max_times", "suspend_exclusions",
 }  # fmt: skip
@@ -99,6 +99,16 @@ def test_private_nodes_leave_the_machines_of_own_jobs(facts: Facts) -> None:
     assert seen.holds == ()
     assert seen.open_launches == ()
     assert seen_facts(facts, viewer(1003, "nodes")).machines == ()
+
+
+def test_stopped_machines_are_hidden_like_others(facts: Facts) -> None:
+    stopped = facts.machines[0]
+    own = msgspec.structs.replace(stopped, jobs=(42,), accounts={"physics": 1})
+    facts = msgspec.structs.replace(facts, stopped=(msgspec.structs.replace(own, jobs=(7,)), own))
+    assert seen_facts(facts, viewer(BOB, "nodes")).stopped == (own,)
+    assert seen_facts(facts, viewer(1003, "nodes")).stopped == ()
+    seen = seen_facts(facts, viewer(BOB, "jobs")).stopped
+    assert [(machine.jobs, machine.accounts) for machine in seen] == [((), {}), ((42,), {})]
 
 
 @pytest.mark.parametrize("word", ["usage", "accounts"])
