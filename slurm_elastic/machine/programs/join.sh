@@ -169,10 +169,12 @@ END
   if [ "$munge" = start ] && [ "$check" = : ]; then
     timeout 60 sh "$dir/start" && : >"$dir/agent.started"
   fi
-  if [ -e /etc/systemd/system/slurm-elastic-agent.service ]; then
+  # Mounts, the Epilog of wipe and the check are the agent's children and need all of root's rights,
+  # which the unit of an image does not have. systemd-run refuses the name of a unit that has a file.
+  if [ "$check" = : ] && [ -e /etc/systemd/system/slurm-elastic-agent.service ]; then
     systemctl --no-block start slurm-elastic-agent.service
   else
-    systemd-run --quiet --unit=slurm-elastic-agent --property=Restart=always \
+    systemd-run --quiet --unit=slurm-elastic-agent-root --property=Restart=always \
       --property=RestartSec=10 /usr/bin/env python3 -I "$dir/agent.py" "$dir/agent"
   fi
   systemd-run --quiet --unit=slurm-elastic-names --property=Restart=always \

@@ -556,6 +556,34 @@ def test_slurmd_waits_neither_for_the_agent_nor_for_munge_where_the_key_is_of_an
     assert f"|| systemctl {munge} munge.service" in (machine.run / "start").read_text()
 
 
+@pytest.mark.parametrize(
+    ("join", "bounded"),
+    [
+        ({}, True),
+        ({"check": "true"}, False),
+        ({"mounts": (Mount(path="/home", source="head:/home"),)}, False),
+        ({"wipe": ("/scratch",)}, False),
+    ],
+)
+def test_an_agent_that_mounts_wipes_or_checks_does_not_run_within_the_bounds_of_the_images_unit(
+    tmp_path: Path, join: dict[str, Any], *, bounded: bool
+) -> None:
+    """They are children of the agent. In its unit they could mount nothing and see no GPU."""
+    machine = Machine(tmp_path)
+    machine.command("systemd-run")
+    (tmp_path / "systemd" / "system").mkdir(parents=True)
+    (tmp_path / "units").mkdir()
+    (tmp_path / "units" / "slurm-elastic-agent.service").touch()
+    environment = {"PATH": f"{machine.bin}:{os.environ['PATH']}"}
+    text = machine.text(**join)
+    subprocess.run(["sh", "-c", text], check=True, env=environment, timeout=patience(60))
+    ran = machine.ran("unit=slurm-elastic-names")
+    started = "systemctl --no-block start slurm-elastic-agent.service"
+    assert (started in ran) is bounded
+    units = re.findall(r"--unit=(slurm-elastic-agent\S*)", "\n".join(ran))
+    assert units == ([] if bounded else ["slurm-elastic-agent-root"])
+
+
 def test_a_slurmd_that_systemd_knows_with_our_drop_in_needs_no_reload(tmp_path: Path) -> None:
     machine = Machine(tmp_path)
     machine.command("systemd-run")
