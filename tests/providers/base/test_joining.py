@@ -17,6 +17,7 @@ from typing import Any
 import needs
 import pages
 import pytest
+import yaml
 from msgspec.structs import replace
 from patience import eventually, patience
 
@@ -473,6 +474,16 @@ def test_the_playbooks_image_reports_no_boot_at_each_start_of_slurmd() -> None:
     (options,) = re.findall(r'echo "SLURMD_OPTIONS=(.*)" >', unit)
     assert "-b" not in shlex.split(options)
     assert "Restart=on-failure" in unit
+
+
+def test_the_playbooks_image_leaves_the_start_of_slurmd_to_joining() -> None:
+    """Else jobs run without mounts, without the check, and with the metadata service open."""
+    tasks = pages.ROOT / "ansible" / "roles" / "node" / "tasks" / "main.yml"
+    service = "ansible.builtin.systemd"
+    (slurmd,) = (task[service] for task in yaml.safe_load(tasks.read_text()) if service in task)
+    assert slurmd["name"] == "slurmd"
+    assert slurmd["enabled"] == "{{ slurm_elastic_start_slurmd | default(false) | bool }}"
+    assert slurmd["state"] == "stopped"
 
 
 def test_a_slurmd_that_does_not_start_is_left_to_the_agent_alone(tmp_path: Path) -> None:
