@@ -400,6 +400,13 @@ def test_root_empties_no_directory_that_a_machine_needs(place: str) -> None:
     assert any("a directory for jobs' files, such as /scratch or /tmp" in one for one in found)
 
 
+def test_a_check_that_is_no_command_is_refused() -> None:
+    """The agent splits it on the machine, where nobody reads the error."""
+    (found,) = problems(f'{GOOD}\njoin: {{check: "sh -c \'nvidia-smi"}}\n')
+    assert "join.check: found" in found
+    assert "expected a command" in found
+
+
 @pytest.mark.parametrize(
     "place", ["/scratch", "//scratch/", "/tmp", "/var/tmp", "/dev/shm", "/mnt/nvme", "/srv/scratch"]
 )

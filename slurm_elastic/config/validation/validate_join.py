@@ -75,20 +75,23 @@ def _head(draft: Draft, join: Join) -> None:
 
 
 def _stop_command(draft: Draft, join: Join) -> None:
-    try:
-        arguments = shlex.split(join.stop_command)
-    except ValueError:
-        arguments = []
-    if not arguments:
+    if not _is_command(join.stop_command):
         expected = "a command, such as shutdown -h now"
         draft.problems.add(("join", "stop_command"), shown(join.stop_command), expected)
+
+
+def _is_command(text: str) -> bool:
+    try:
+        return bool(shlex.split(text))
+    except ValueError:
+        return False
 
 
 def _gate(draft: Draft, join: Join) -> None:
     """Check ``join.check`` and ``join.wipe``. Root will empty the directories of ``wipe``, so it
     may name no directory that a machine needs.
     """
-    if join.check is not None and not join.check.strip():
+    if join.check is not None and not _is_command(join.check):
         draft.problems.add(("join", "check"), shown(join.check), "a command")
     for number, text in enumerate(join.wipe):
         if reason := never_wiped(text):

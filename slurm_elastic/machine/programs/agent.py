@@ -113,26 +113,37 @@ class NodeInSlurm:
             return "Slurm has this node powered down"
         return ""
 
-    def comment(self, text: str) -> bool:
-        """Set the node's comment; True if slurmctld accepted it."""
-        return self.run("update", "nodename=" + self.node, "comment=" + text)[0] == 0
+    def update(self, *fields: str) -> bool:
+        """Update the node; True if slurmctld accepted it."""
+        return self.run("update", "nodename=" + self.node, *fields)[0] == 0
 
     def run(self, *arguments: str) -> Tuple[int, str]:  # noqa: UP006
         """The exit code and all output of scontrol."""
-        try:
-            result = subprocess.run(
-                [self.scontrol, *arguments],
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.STDOUT,
-                timeout=COMMAND_S,
-                check=False,
-            )
-        except subprocess.TimeoutExpired:
-            return 124, "no answer in %.0f s" % COMMAND_S  # noqa: UP031
-        except OSError as error:
-            return 127, str(error)
-        return result.returncode, result.stdout.decode(errors="replace")
+        return finish([self.scontrol, *arguments], COMMAND_S)
+
+
+def finish(command: List[str], timeout: float) -> Tuple[int, str]:  # noqa: UP006
+    """The exit code and all output of the command; never later than the timeout.
+
+    subprocess.run waits for the killed process, which the kernel may keep (nvidia-smi with a lost
+    GPU), and before Python 3.7.5 for its children. Then the dead-man switch would wait, too.
+    """
+    try:
+        process = subprocess.Popen(
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
+        output = process.communicate(timeout=timeout)[0]
+    except OSError as error:
+        return 127, str(error)
+    except subprocess.TimeoutExpired:
+        os.killpg(process.pid, 9)
+        threading.Thread(target=process.communicate, daemon=True).start()
+        return 124, "no end in %.0f s" % timeout  # noqa: UP031
+    return process.returncode, output.decode(errors="replace")
 
 
 def busy(workdir: str) -> bool:
@@ -200,30 +211,19 @@ class Gate:
         self.generation = settings.get("generation") or ""
         self.slurm = slurm
         self.was_busy = False
+        self.undrained = ""
 
     def failure(self, command: str, timeout: float) -> str:
         """'' if the command succeeds, else its last line."""
         if not command:
             return ""
-        try:
-            result = subprocess.run(
-                shlex.split(command),
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.STDOUT,
-                timeout=timeout,
-                check=False,
-            )
-        except subprocess.TimeoutExpired:
-            return "no end in %.0f s" % timeout  # noqa: UP031
-        except (OSError, ValueError) as error:
-            return str(error)
-        if result.returncode == 0:
+        code, output = finish(shlex.split(command), timeout)
+        if code == 0:
             return ""
-        last_line = result.stdout.decode(errors="replace").strip().splitlines()[-1:]
+        last_line = output.strip().splitlines()[-1:]
         # Slurm joins reasons by commas.
         text = "".join(c if c.isprintable() else "?" for c in "".join(last_line)).replace(",", ";")
-        return "exit %d: %s" % (result.returncode, text[:150])  # noqa: UP031
+        return "exit %d: %s" % (code, text[:150])  # noqa: UP031
 
     def enter(self, reported: str) -> int:
         """Return 0 if slurmd may start. Else report the failure to slurmctld and return 1. Many
@@ -240,7 +240,7 @@ class Gate:
             return 1
         say("slurmd does not start, %s: %s" % (kind, failure))  # noqa: UP031
         for _ in range(REPORTS):
-            if self.slurm.comment(report):
+            if self.slurm.update("comment=" + report):
                 Path(reported).write_text(report)
                 break
             time.sleep(PERIOD_S)
@@ -248,14 +248,16 @@ class Gate:
 
     def look(self, is_busy: bool) -> None:
         """Check again after the last running job; drain the node if the check fails."""
-        has_ended, self.was_busy = self.was_busy and not is_busy, is_busy
-        failure = self.failure(self.command, self.timeout) if has_ended else ""
-        if failure:
-            say("check failed after a job: " + failure)
-            reason = "slurm-elastic gate: " + failure
-            self.slurm.run(
-                "update", "nodename=" + self.slurm.node, "state=DRAIN", "reason=" + reason
-            )
+        if self.was_busy and not is_busy:
+            self.undrained = self.failure(self.command, self.timeout)
+            if self.undrained:
+                say("check failed after a job: " + self.undrained)
+        self.was_busy = is_busy
+        # Retried in each round: slurmctld may be away.
+        if self.undrained and self.slurm.update(
+            "state=DRAIN", "reason=slurm-elastic gate: " + self.undrained
+        ):
+            self.undrained = ""
 
 
 class Metadata:
@@ -520,7 +522,7 @@ class Agent:
         warning = self.metadata.warning(time.monotonic()) if self.metadata else ""
         if not warning or warning == self.reported:
             return
-        if self.slurm.comment("slurm-elastic:notice:" + warning):
+        if self.slurm.update("comment=slurm-elastic:notice:" + warning):
             say("reported to Slurm: " + warning)
             self.reported = warning
 

@@ -181,7 +181,7 @@ def test_a_missing_or_hanging_scontrol_is_no_answer(
     slow.write_text("#!/bin/sh\nexec sleep 60\n")
     slow.chmod(0o755)
     monkeypatch.setattr(agent, "COMMAND_S", 0.2)
-    assert "no answer" in agent.NodeInSlurm("n", str(slow)).unneeded()
+    assert "no end" in agent.NodeInSlurm("n", str(slow)).unneeded()
 
 
 @pytest.fixture
@@ -555,7 +555,7 @@ def test_slurmd_does_not_wait_for_an_scontrol_that_hangs_without_the_key(
     eventually(hangs.exists)
     mark.touch()
     eventually(started.exists, 20.0)
-    assert "no answer" not in machine.end(), "the first scontrol has not come back"
+    assert "no end" not in machine.end(), "the first scontrol has not come back"
 
 
 def test_a_machine_that_was_stopped_for_a_while_begins_anew_with_its_boot(
@@ -678,6 +678,28 @@ def test_a_check_that_hangs_or_is_not_there_fails(tmp_path: Path, scontrol: Scon
     assert "No such file" in ran[-1]
 
 
+@pytest.mark.parametrize("killable", [True, False])
+def test_a_check_whose_child_hangs_does_not_hold_the_switch(
+    tmp_path: Path, scontrol: Scontrol, monkeypatch: pytest.MonkeyPatch, *, killable: bool
+) -> None:
+    """The kernel may keep a killed process, for instance one that asks a lost GPU."""
+    written = tmp_path / "pid"
+    check = tmp_path / "check"
+    check.write_text(f"sleep 600 &\necho $! >{written}.new; mv {written}.new {written}; wait\n")
+    killed: list[int] = []
+    killpg = os.killpg
+    if not killable:
+        monkeypatch.setattr(os, "killpg", lambda pid, _: killed.append(pid))
+    gate = agent.Gate({}, scontrol.slurm())
+    try:
+        assert gate.failure(f"/bin/sh {check}", 5.0) == "exit 124: no end in 5 s"
+    finally:
+        for pid in killed:
+            killpg(pid, signal.SIGKILL)
+    child = Path("/proc") / written.read_text().strip()
+    eventually(lambda: not child.exists() or "State:\tZ" in (child / "status").read_text())
+
+
 def test_after_the_last_job_a_check_that_fails_drains_the_node(
     tmp_path: Path, scontrol: Scontrol
 ) -> None:
@@ -690,3 +712,17 @@ def test_after_the_last_job_a_check_that_fails_drains_the_node(
     assert scontrol.ran() == [
         "update nodename=pub1 state=DRAIN reason=slurm-elastic gate: exit 2: bad"
     ]
+
+
+def test_a_drain_that_slurmctld_did_not_take_is_sent_again(scontrol: Scontrol) -> None:
+    """A job may end while slurmctld restarts, and the broken machine would get the next one."""
+    gate = agent.Gate({"check": "sh -c 'echo bad; exit 2'"}, scontrol.slurm())
+    drain = "update nodename=pub1 state=DRAIN reason=slurm-elastic gate: exit 2: bad"
+    gate.look(is_busy=True)
+    scontrol.says(SILENT, 1)
+    gate.look(is_busy=False)
+    assert scontrol.ran() == [drain]
+    scontrol.says(UP)
+    gate.look(is_busy=True)
+    gate.look(is_busy=True)
+    assert scontrol.ran() == [drain, drain]
