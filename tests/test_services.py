@@ -60,9 +60,27 @@ def test_the_daemon_may_lower_the_priority_of_what_users_ask_for() -> None:
 def test_the_watchdog_shares_nothing_with_the_daemon_that_could_stop_both() -> None:
     """Nor may it write the state directory, which may be what ails the daemon."""
     unit = settings("slurm-elastic-watchdog.service")
-    assert unit["EnvironmentFile"] == ["-/etc/default/slurm-elastic-watchdog"]
     assert unit["ProtectSystem"] == ["strict"]
     assert not {"StateDirectory", "ReadWritePaths", "Requires", "BindsTo", "PartOf"} & unit.keys()
+
+
+@pytest.mark.parametrize(
+    "name", ["slurm-elasticd", "slurm-elastic-ckptman", "slurm-elastic-watchdog"]
+)
+def test_services_that_ask_clouds_find_the_credentials_of_the_site(name: str) -> None:
+    """docs/install.md names one file for all. The watchdog may have its own, which wins."""
+    files = settings(f"{name}.service")["EnvironmentFile"]
+    assert files[0] == "-/etc/default/slurm-elastic"
+    own = ["-/etc/default/slurm-elastic-watchdog"] if name == "slurm-elastic-watchdog" else []
+    assert files[1:] == own
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["slurm-elasticd", "slurm-elastic-ckptman", "slurm-elastic-watchdog", "slurm-elastic-hub"],
+)
+def test_services_that_ask_who_acts_see_a_shared_directory_below_a_home(name: str) -> None:
+    assert settings(f"{name}.service")["ProtectHome"] == ["read-only"]
 
 
 def test_the_agents_machines_and_notes_outlive_it() -> None:
