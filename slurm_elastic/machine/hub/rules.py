@@ -64,7 +64,8 @@ def _closed(network: Network) -> Iterable[str]:
     """Close the head's ports to all hosts except the head itself, the site's networks and live
     machines.
     """
-    if network.firewall is None:
+    # nft refuses an empty set, and with it the whole table.
+    if network.firewall is None or not network.head_ports:
         return
     ports = f"tcp dport {{ {', '.join(map(str, network.head_ports))} }}"
     yield 'iifname "lo" accept'

@@ -35,8 +35,9 @@ COMING = TunnelPeer(address="10.99.0.10", key=OTHER, live=False)
 @pytest.mark.parametrize(
     "network",
     [TUNNEL, SHUT, Network(endpoint="h:1", node_ports=(6818,), firewall=Firewall.NFTABLES,
-                           trusted_networks=("10.1.0.0/16",))],
-    ids=["tunnel", "firewall", "both"],
+                           trusted_networks=("10.1.0.0/16",)),
+     replace(SHUT, head_ports=())],
+    ids=["tunnel", "firewall", "both", "no ports"],
 )  # fmt: skip
 def test_nft_takes_the_table_and_takes_it_again(network: Network, tmp_path: Path) -> None:
     peers = (TunnelPeer(address="192.0.2.7"),) if not network.tunnels else (LIVE, COMING)
