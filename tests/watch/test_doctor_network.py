@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import os
 from collections.abc import Iterator
+from ipaddress import IPv4Network
 from pathlib import Path
 
 import msgspec
@@ -41,6 +42,11 @@ NETWORK = """\
 join:
   head: 10.1.2.3
   network: {{endpoint: "192.0.2.1:51820", routes: [10.1.2.0/24], socket: {state}/hub.sock}}
+"""
+SHUT = """\
+join:
+  head: 10.1.0.1
+  network: {{kind: none, firewall: nftables, trusted_networks: [10.1.0.0/16], socket: {state}/hub.sock}}
 """
 KEYS = [base64.b64encode(bytes([n]) * 32).decode() for n in (1, 2)]
 
@@ -119,7 +125,9 @@ def test_a_node_that_registers_past_the_tunnel_is_told(
 ) -> None:
     hub += [seen(0), seen(1)]
     config = site(tmp_path, SITE + NETWORK)
-    told = wrong(examine(config, slurm(pub1="10.0.1.2", pub2="10.99.0.9"), T0, lambda *_: True))
+    told = wrong(
+        examine(config, slurm(pub1="10.0.1.2", pub2="10.99.0.9"), T0, lambda *_: True, lambda _: "")
+    )
     assert told == {"NodeAddr": "Slurm has pub1 at 10.0.1.2, its machine is 10.99.0.8"}
 
 
@@ -127,7 +135,11 @@ def test_a_tunnel_that_is_well(tmp_path: Path, ledger: Ledger, hub: list[PeerSee
     hub += [seen(0), seen(1, 90.0)]
     (tmp_path / "slurm.conf").write_text("SlurmctldHost=alps(10.1.2.3)\n")
     config = site(tmp_path, SITE + NETWORK)
-    found = list(examine(config, slurm(pub1="10.99.0.8", pub2="10.99.0.9"), T0, lambda *_: True))
+    found = list(
+        examine(
+            config, slurm(pub1="10.99.0.8", pub2="10.99.0.9"), T0, lambda *_: True, lambda _: ""
+        )
+    )
     assert {f.level for f in found} == {FindingLevel.OK}
     said = {f.subject: f.observed for f in found}
     assert said["tunnel"] == "2 machines, the oldest handshake 1m 30s ago"
@@ -155,7 +167,7 @@ def test_machines_that_are_silent_are_named(
 ) -> None:
     hub += [seen(0, 400.0)]
     config = site(tmp_path, SITE + NETWORK)
-    told = wrong(examine(config, slurm(), T0, lambda *_: True))
+    told = wrong(examine(config, slurm(), T0, lambda *_: True, lambda _: ""))
     assert told == {"tunnel": "no handshake for long: pub1 (6m 40s ago), pub2 (never)"}
 
 
@@ -172,11 +184,13 @@ def test_machines_that_the_head_calls_in_vain_are_named(
     silent = PeerSeen(key=tunnel.key, addresses=("10.99.0.10/32",))
     hub += [seen(0), seen(1), silent]
     opened = NETWORK.replace('endpoint: "192.0.2.1:51820"', "opened_by: head")
-    found = list(examine(site(tmp_path, SITE + opened), slurm(), T0, lambda *_: True))
+    found = list(examine(site(tmp_path, SITE + opened), slurm(), T0, lambda *_: True, lambda _: ""))
     assert wrong(iter(found)) == {"tunnel": "no handshake for long: pub3 (never)"}
     (one,) = [f for f in found if f.subject == "tunnel"]
     assert "security groups let the head's UDP in, port 51820?" in one.advice
-    by_machines = examine(site(tmp_path, SITE + NETWORK), slurm(), T0, lambda *_: True)
+    by_machines = examine(
+        site(tmp_path, SITE + NETWORK), slurm(), T0, lambda *_: True, lambda _: ""
+    )
     assert wrong(by_machines) == {}, "it boots, and calls when it is up"
 
 
@@ -205,13 +219,67 @@ def test_slurmctld_outside_of_the_tunnel_is_told(
 ) -> None:
     (tmp_path / "slurm.conf").write_text("SlurmctldHost=alps(192.0.2.1)\n")
     config = site(tmp_path, SITE + NETWORK)
-    told = wrong(examine(config, slurm(), T0, lambda *_: True))
+    told = wrong(examine(config, slurm(), T0, lambda *_: True, lambda _: ""))
     assert told["way to slurmctld"] == "SlurmctldHost alps is 192.0.2.1"
+
+
+MOUNT = """\
+  mounts: [{{path: /home, from: "10.1.2.9:/home"}}]
+"""
+
+
+@pytest.mark.parametrize(("mounts", "level"), [("", "note"), (MOUNT, "wrong")])
+def test_a_head_that_does_not_forward_answers_of_other_hosts_is_told(
+    tmp_path: Path, ledger: Ledger, hub: list[PeerSeen], mounts: str, level: str
+) -> None:
+    """Machines whose NFS server lies behind the head would start no slurmd."""
+    (tmp_path / "slurm.conf").write_text("SlurmctldHost=alps(10.1.2.3)\n")
+    config = site(tmp_path, SITE + NETWORK + mounts)
+    found = list(examine(config, slurm(), T0, lambda *_: True, lambda _: "site0"))
+    (one,) = (f for f in found if f.subject == "routes")
+    assert one.level.value == level
+    assert "no host of 10.1.2.0/24 but this head" in one.observed
+    assert "net/ipv4/conf/site0/forwarding=1" in one.advice
+    assert ("10.1.2.9" in one.expected) is (level == "wrong")
+
+
+def test_an_interface_that_does_not_forward_is_found(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ways = {"10.1.2.1": "lo", "10.1.2.2": "site0"}
+    monkeypatch.setattr(network, "run", lambda *words: f'[{{"dev": "{ways[words[-1]]}"}}]')
+    monkeypatch.setattr(network, "SYSCTL", tmp_path)
+    forwarding = tmp_path / "site0" / "forwarding"
+    forwarding.parent.mkdir()
+    forwarding.write_text("0\n")
+    assert network._shut_interface(IPv4Network("10.1.2.0/24")) == "site0"
+    assert network._shut_interface(IPv4Network("10.1.2.1/32")) == "", "the head itself"
+    forwarding.write_text("1\n")
+    assert network._shut_interface(IPv4Network("10.1.2.0/24")) == ""
+
+
+@pytest.mark.parametrize(
+    ("conf", "count"),
+    [
+        ("SlurmctldHost=a(10.1.0.1)\nSlurmctldHost=b(10.8.0.2)\n", 1),
+        ("SlurmctldHost=a(10.1.0.1)\nSlurmctldHost=b(10.1.0.2)\n", 0),
+        ("SlurmctldHost=a(10.8.0.1)\n", 0),
+    ],
+)
+def test_a_firewall_that_shuts_out_the_other_head_is_told(
+    tmp_path: Path, ledger: Ledger, hub: list[PeerSeen], conf: str, count: int
+) -> None:
+    (tmp_path / "slurm.conf").write_text(conf)
+    config = site(tmp_path, SITE + SHUT)
+    told = wrong(examine(config, slurm(), T0, lambda *_: True))
+    assert [text for subject, text in told.items() if subject == "firewall"] == [
+        "SlurmctldHost b, 10.8.0.2, is outside of join.network.trusted_networks"
+    ][:count]
 
 
 def test_a_hub_that_is_away_is_told(tmp_path: Path, ledger: Ledger) -> None:
     config = site(tmp_path, SITE + NETWORK)
-    told = wrong(examine(config, slurm(), T0, lambda *_: True))
+    told = wrong(examine(config, slurm(), T0, lambda *_: True, lambda _: ""))
     assert "does not answer" in told["slurm-elastic-hub"]
 
 

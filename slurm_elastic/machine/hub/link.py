@@ -42,7 +42,7 @@ ENVIRONMENT = {
     "LC_ALL": "C",
 }
 COMMAND_TIMEOUT_S = 20.0
-_SYSCTL = Path("/proc/sys/net/ipv4/conf")
+SYSCTL = Path("/proc/sys/net/ipv4/conf")
 
 
 def run(*command: str, text: str | None = None) -> str:
@@ -107,7 +107,7 @@ class Link:
         run("ip", "address", "replace", f"{head_address(network.subnet)}/{prefix}", "dev", name)
         run("ip", "link", "set", "dev", name, "mtu", str(network.mtu), "up")
         # Machines talk to each other through the head. Forward only packets from this interface.
-        (_SYSCTL / name / "forwarding").write_text("1")
+        (SYSCTL / name / "forwarding").write_text("1")
 
     def _make(self) -> None:
         try:

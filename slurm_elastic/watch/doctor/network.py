@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import re
 import socket
 import sqlite3
 import subprocess
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from ipaddress import IPv4Network, ip_address
+from ipaddress import IPv4Network, ip_address, ip_network
+from itertools import islice
 from pathlib import Path
 
 from slurm_elastic.base.errors import SlurmElasticError, SlurmError
@@ -17,9 +19,10 @@ from slurm_elastic.base.pages import page
 from slurm_elastic.base.processes import service_remedies
 from slurm_elastic.base.units import brief, counted
 from slurm_elastic.config import Config
+from slurm_elastic.config.mounting import mounts_of
 from slurm_elastic.config.sections.joining import Network
 from slurm_elastic.config.tunnel import clouds_with_tunnel
-from slurm_elastic.machine.hub.link import by_address
+from slurm_elastic.machine.hub.link import SYSCTL, by_address, run
 from slurm_elastic.machine.hub.wire import HubDeniedError, HubError, PeerSeen, Show, ask
 from slurm_elastic.model.finding import Finding, FindingLevel
 from slurm_elastic.model.protocols import Slurm
@@ -42,10 +45,18 @@ NAT = (
 )
 Passes = Callable[[str, int], bool]
 """``passes(address, size)``: whether a packet of so many bytes comes back unfragmented."""
+ShutInterface = Callable[[IPv4Network], str]
+"""``shut_interface(route)``: this host's interface to the other hosts of the network if the kernel
+does not forward the packets that come from there, else "".
+"""
 
 
 def examine(
-    config: Config, slurm: Slurm, now: float, passes: Passes | None = None
+    config: Config,
+    slurm: Slurm,
+    now: float,
+    passes: Passes | None = None,
+    shut_interface: ShutInterface | None = None,
 ) -> Iterator[Finding]:
     """Yield all findings; none if Slurm does not answer, which another check reports.
 
@@ -60,8 +71,11 @@ def examine(
     network = config.join.network
     if network is None:
         return
+    if network.firewall is not None:
+        yield from _closed_to_head(config, network)
     if network.tunnels:
         yield from _way_to_head(config, network)
+        yield from _way_through_head(config, network, shut_interface or _shut_interface)
     yield from _hub(config, network, machines, now, passes or _passes)
 
 
@@ -122,22 +136,84 @@ def _way_to_head(config: Config, network: Network) -> Iterator[Finding]:
     slurmd connects to the addresses in slurm.conf, so these must lie in the tunnel's networks.
     """
     networks = [IPv4Network(text) for text in network.inside]
+    for name, address in _heads(config):
+        finding_text = f"SlurmctldHost {name} is {address}"
+        if any(ip_address(address) in subnet for subnet in networks):
+            yield Finding.ok("way to slurmctld", finding_text)
+            continue
+        yield Finding.wrong(
+            "way to slurmctld",
+            finding_text,
+            expected=f"an address in {', '.join(map(str, networks))}",
+            advice="SlurmctldHost=NAME(ADDRESS) inside, or more join.network.routes",
+        )
+
+
+def _heads(config: Config) -> Iterator[tuple[str, str]]:
+    """The names and addresses of slurm.conf's SlurmctldHost lines, without unknown names."""
     with contextlib.suppress(OSError):
         conf_text = Path(config.slurm.conf).read_text(encoding="utf-8", errors="replace")
         for name, address in _HOST.findall(conf_text):
             head_address = _resolved(address or name)
-            if head_address is None:
-                continue
-            finding_text = f"SlurmctldHost {name} is {head_address}"
-            if any(ip_address(head_address) in subnet for subnet in networks):
-                yield Finding.ok("way to slurmctld", finding_text)
-                continue
-            yield Finding.wrong(
-                "way to slurmctld",
-                finding_text,
-                expected=f"an address in {', '.join(map(str, networks))}",
-                advice="SlurmctldHost=NAME(ADDRESS) inside, or more join.network.routes",
-            )
+            if head_address is not None:
+                yield name, head_address
+
+
+def _closed_to_head(config: Config, network: Network) -> Iterator[Finding]:
+    """Check that the firewall lets the heads of a pair reach each other's slurmctld."""
+    heads = list(_heads(config))
+    networks = [ip_network(text) for text in network.trusted_networks]
+    for name, address in heads if len(heads) > 1 else ():
+        if any(ip_address(address) in trusted for trusted in networks):
+            continue
+        yield Finding.wrong(
+            "firewall",
+            f"SlurmctldHost {name}, {address}, is outside of join.network.trusted_networks",
+            expected="both heads in them: else neither reaches the other's slurmctld, and control "
+            "cannot be given back",
+            advice=f"add {address}/32 to join.network.trusted_networks, on both heads",
+        )
+
+
+def _way_through_head(
+    config: Config, network: Network, shut_interface: ShutInterface
+) -> Iterator[Finding]:
+    """Check that answers of the site's other hosts come back to machines through this head."""
+    tunnels = clouds_with_tunnel(config)
+    clouds = [cloud for cloud in config.clouds if cloud.name in tunnels]
+    servers = {mount.server for cloud in clouds for mount in mounts_of(config, cloud)}
+    addresses = {address for server in servers if (address := _resolved(server)) is not None}
+    heads = {address for _, address in _heads(config)}
+    for route in map(IPv4Network, network.routes):
+        try:
+            interface = shut_interface(route)
+        except (HubError, OSError, ValueError) as error:
+            yield Finding.note("routes", f"{route} is not checked: {error}")
+            continue
+        if not interface:
+            continue
+        needed = sorted(a for a in addresses - heads if ip_address(a) in route)
+        report = Finding.wrong if needed else Finding.note
+        yield report(
+            "routes",
+            f"packets from {interface} are not forwarded: machines reach no host of {route} but "
+            "this head",
+            expected=f"machines mount from {', '.join(needed)}" if needed
+            else "enough if they need no other host there",
+            advice=f"sysctl net/ipv4/conf/{interface}/forwarding=1, the same in /etc/sysctl.d, and "
+            f"a route to {network.subnet} by this head on those hosts ({page('network')})",
+        )  # fmt: skip
+
+
+def _shut_interface(route: IPv4Network) -> str:
+    """See ``ShutInterface``. Of three addresses at most two are this host's own."""
+    for address in islice(route.hosts(), 3):
+        (entry,) = json.loads(run("ip", "-json", "route", "get", str(address)))
+        interface = str(entry.get("dev", "lo"))
+        if interface != "lo":
+            is_shut = (SYSCTL / interface / "forwarding").read_text().strip() == "0"
+            return interface if is_shut else ""
+    return ""
 
 
 def _resolved(name: str) -> str | None:
