@@ -68,7 +68,9 @@ def _is_lifted_by_another(site: CheckpointSite, job: SlurmJob) -> bool:
 def _lift(site: CheckpointSite, job: SlurmJob) -> bool:
     try:
         counted_from = site.now() + VERIFICATION_S
-        requeue_setting.lift_until_it_runs(site.slurm, site.ledger, job, counted_from)
+        requeue_setting.lift_until_it_runs(
+            site.slurm, site.ledger, job.id, job.restarts, counted_from
+        )
     except (SlurmError, sqlite3.Error) as error:
         log.info("--no-requeue is not lifted yet job=%s error=%s", job.label, error)
         return False

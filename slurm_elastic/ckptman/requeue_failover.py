@@ -185,7 +185,7 @@ def _is_running(job: SlurmJob) -> bool:
 
 
 def _lift(site: CheckpointSite, job: SlurmJob, danger: StartDanger) -> None:
-    requeue_setting.lift_until_it_runs(site.slurm, site.ledger, job, site.now())
+    requeue_setting.lift_until_it_runs(site.slurm, site.ledger, job.id, job.restarts, site.now())
     cause = MayBeRequeued(danger=danger)
     site.recorder.record(CORRELATION, "requeue-lifted", (f"job:{job.id}",), cause)
 

@@ -207,4 +207,4 @@ def _allow_requeue(site: Site, job: SlurmJob) -> None:
     """
     if job.requeue or "CONFIGURING" not in job.states:
         return
-    requeue_setting.lift_until_it_runs(site.slurm, site.ledger, job, site.now())
+    requeue_setting.lift_until_it_runs(site.slurm, site.ledger, job.id, job.restarts, site.now())

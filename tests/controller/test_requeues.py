@@ -254,7 +254,7 @@ def lifted(ledger: Ledger) -> Case:
     for job in sorted(case.slurm.jobs(), key=lambda job: -job.id):
         case.restarts.expect(job, 0.0, job.nodes)
         if not job.requeue:
-            requeue_setting.lift_until_it_runs(case.slurm, ledger, job, NOW)
+            requeue_setting.lift_until_it_runs(case.slurm, ledger, job.id, job.restarts, NOW)
     case.slurm.set_job(7, "CONFIGURING", requeue=True, restarts=1, nodes=("pub2",))
     return case
 
@@ -288,7 +288,7 @@ def test_a_setting_that_was_put_back_meanwhile_is_the_users_own(lifted: Case) ->
     assert (listed.requeue, fresh.requeue) == (True, False)
     for job in (listed, fresh):
         lifted.restarts.expect(job, 1.0, ("pub2",))
-    requeue_setting.lift_until_it_runs(lifted.slurm, lifted.ledger, fresh, NOW)
+    requeue_setting.lift_until_it_runs(lifted.slurm, lifted.ledger, fresh.id, fresh.restarts, NOW)
     lifted.slurm.set_job(7, "RUNNING", requeue=True, restarts=2, nodes=("pub3",))
     lifted.tick(2.0)
     assert not _may_requeue(lifted)

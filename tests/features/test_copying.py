@@ -144,6 +144,57 @@ def test_a_copy_is_repeated_and_a_final_refusal_holds_the_job(stage: Stage) -> N
     eventually(lambda: stage.states == ["refused"])
 
 
+def may_not_requeue(stage: Stage) -> None:
+    """As with ``--no-requeue``, or by JobRequeue=0 of the site."""
+    stage.world.slurm.set_job(1, "RUNNING", "CONFIGURING", requeue=False)
+    stage.files = replace(FILES, requeue=False)
+
+
+@pytest.mark.parametrize("has_time", [True, False])
+def test_a_job_that_slurm_may_not_requeue_is_held_too(stage: Stage, has_time: bool) -> None:
+    """slurmctld cancels it when its prolog fails."""
+    may_not_requeue(stage)
+    stage.results = [TOO_LARGE]
+    if has_time:
+        stage.serve(OUT)
+    else:
+        stage.copies.refuse(OUT, "no time left")
+    stage.world.slurm.requeue(1)
+    stage.files = replace(FILES, states=frozenset({"PENDING"}), nodes=(), requeue=False)
+    eventually(lambda: stage.states == ["refused"])
+    assert job(stage).reason == "JobHeldUser"
+    stage.world.advance(60)
+    assert not job(stage).requeue, "its user's setting is back"
+    assert stage.world.ledger.requeues.lifted() == ()
+
+
+def test_a_job_gets_its_no_requeue_back_when_it_runs(stage: Stage) -> None:
+    may_not_requeue(stage)
+    assert stage.serve(OUT) == GO
+    site = stage.world.site
+    site.requeues.tick(site.slurm, site.ledger, site.now() + 3600, site.monotonic() + 3600)
+    assert job(stage).requeue, "its prolog may still fail"
+    stage.world.advance(60)
+    assert job(stage).states == {"RUNNING"}
+    assert not job(stage).requeue
+    assert stage.world.ledger.requeues.lifted() == ()
+
+
+def test_a_copy_waits_until_slurm_has_answered_whether_the_job_may_be_requeued(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    may_not_requeue(stage)
+    with monkeypatch.context() as patched:
+
+        def fail(job: int, *, requeue: bool) -> None:
+            raise SlurmError(("scontrol", "update", f"{job}", f"requeue={requeue}"), None, "")
+
+        patched.setattr(stage.world.slurm, "set_requeue", fail)
+        assert stage.copies.attempt(OUT, threading.Event()) is None
+    assert stage.orders == []
+    assert stage.serve(OUT) == GO
+
+
 TOO_LARGE = CopyResult(reason="too large", final=True)
 
 

@@ -50,6 +50,7 @@ from slurm_elastic.model.causes.copies import (
 )
 from slurm_elastic.model.copying import CopyState, JobCopy
 from slurm_elastic.model.slurm import ON_NODES, SlurmJob
+from slurm_elastic.slurm.client.commands import requeue_setting
 from slurm_elastic.slurm.client.job_files import JobFiles
 from slurm_elastic.state.audit_trail import job_subject
 from slurm_elastic.state.ledger import Machine
@@ -188,6 +189,9 @@ class Copies:
             return None
         if not files.nodes:
             return GO  # it has been cancelled or requeued: nothing may hold its prolog
+        # Before the first try: slurmctld may kill the prolog in the middle of a copy.
+        if not self._allow_requeue(files):
+            return None
         if not self.bring_back(request.job, before=files.restarts):
             return None
         try:
@@ -204,6 +208,27 @@ class Copies:
             if has_place or time.monotonic() >= request.until:
                 return self._try_out(files, begins, request.until, cancelled)
         return None
+
+    def _allow_requeue(self, files: JobFiles) -> bool:
+        """Lift ``--no-requeue`` (or the site's ``JobRequeue=0``) of a job that has not started, as
+        slurmctld would cancel it if its prolog fails. ``ExpectedRequeues`` puts the setting back
+        when the job runs, or waits again. Return False if Slurm does not answer.
+        """
+        if files.requeue or "CONFIGURING" not in files.states:
+            return True
+        site = self._site
+        try:
+            requeue_setting.lift_until_it_runs(
+                site.slurm, site.ledger, files.job, files.restarts, site.now()
+            )
+        except SlurmError as error:
+            log.warning("job may not be requeued job=%s error=%s", files.label, error)
+            # If Slurm refuses, the copy may still succeed.
+            return not error.unanswered
+        finally:
+            # Also after an error: Slurm may have carried the order out.
+            site.requeues.recall(site.ledger, site.monotonic())
+        return True
 
     def _may_be_forgotten(self, files: JobFiles) -> bool:
         """Whether ckptman may still forget the image that does not fit the files of the job."""
@@ -320,6 +345,7 @@ class Copies:
             files = self._nothing_of(request)
         if files is None:
             return reason  # it has been cancelled
+        self._allow_requeue(files)
         return self._refuse(replace(files, nodes=request.nodes), CopyResult(reason=reason))
 
     def _refuse(self, files: JobFiles, result: CopyResult) -> str:

@@ -9,7 +9,9 @@ from slurm_elastic.model.slurm import SlurmJob
 
 
 class JobFiles(Struct, frozen=True, kw_only=True):
-    """``outputs``: the files of standard output and error. ``states``: upper case."""
+    """``outputs``: the files of standard output and error. ``states``: upper case. ``requeue``:
+    whether Slurm may requeue the job.
+    """
 
     job: int
     label: str
@@ -19,6 +21,7 @@ class JobFiles(Struct, frozen=True, kw_only=True):
     nodes: tuple[str, ...]
     directory: str
     outputs: tuple[str, ...]
+    requeue: bool = True
 
 
 def read_job_files(slurm: Slurm, job: int) -> JobFiles | None:
@@ -33,7 +36,7 @@ def files_of(job: SlurmJob) -> JobFiles:
     outputs = (job.output, job.error_output)
     return JobFiles(
         job=job.id, label=job.label, uid=job.uid, restarts=job.restarts, states=job.states,
-        nodes=job.nodes, directory=job.directory,
+        nodes=job.nodes, directory=job.directory, requeue=job.requeue,
         outputs=tuple(dict.fromkeys(path for path in outputs if _is_file(path))),
     )  # fmt: skip
 

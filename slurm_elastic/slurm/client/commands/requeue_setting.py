@@ -13,17 +13,20 @@ from slurm_elastic.model.slurm import SlurmJob
 from slurm_elastic.state.ledger import Ledger
 
 
-def lift_until_it_runs(slurm: Slurm, ledger: Ledger, job: SlurmJob, counted_from: float) -> None:
-    """Allow one requeue of ``job``. ``put_back`` forbids it again. ``counted_from``: slurm-elasticd
-    puts back what is unused REQUEUE_TIMEOUT_S after this time (Unix s).
+def lift_until_it_runs(
+    slurm: Slurm, ledger: Ledger, job: int, restarts: int, counted_from: float
+) -> None:
+    """Allow one requeue of the run of ``job`` that has this number of ``restarts``. ``put_back``
+    forbids it again. ``counted_from``: slurm-elasticd puts back what is unused REQUEUE_TIMEOUT_S
+    after this time (Unix s).
 
     Raises SlurmError if Slurm refuses or does not answer. Then the job may not be requeued, and the
     ledger's row only makes a later ``put_back`` check once more.
     """
     # The row comes first, so that after a crash the next head puts the setting back.
-    ledger.requeues.lift(job.id, job.restarts, counted_from)
+    ledger.requeues.lift(job, restarts, counted_from)
     reach("refuse.lifted")
-    slurm.set_requeue(job.id, requeue=True)
+    slurm.set_requeue(job, requeue=True)
 
 
 def lift_for_good(slurm: Slurm, job: int) -> None:
