@@ -99,8 +99,8 @@ class ClusterRow(
 
 
 class ClustersView(Struct, frozen=True, kw_only=True):
-    """The document of ``status --clusters --json``. ``missing``: the clusters of which figures are
-    missing in the ``total``.
+    """The document of ``status --clusters --json``. ``missing``: the clusters of which the
+    ``total`` lacks figures, or machines and jobs of other users.
     """
 
     at: float
@@ -123,7 +123,11 @@ def clusters_view(answers: Sequence[HeadAnswer], now: float) -> ClustersView:
         waiting=sum(row.waiting or 0 for row in rows),
         oldest=max((row.oldest for row in rows if row.oldest is not None), default=None),
     )
-    missing = tuple(row.name for row in rows if row.machines is None or row.running is None)
+    missing = tuple(
+        row.name
+        for row, answer in zip(rows, answers, strict=True)
+        if row.machines is None or row.running is None or _is_own_part(answer)
+    )
     return ClustersView(at=now, clusters=rows, total=total, missing=missing)
 
 
@@ -136,15 +140,17 @@ def _row(answer: HeadAnswer, now: float) -> ClusterRow:
         return ClusterRow(name=answer.name, trouble=trouble, urgent=1, seen=answer.seen_at)
     urgent = [notice for notice in status.attention if notice.level != "note"]
     age = max(now - status.at, 0.0)
-    note = urgent[0].text if urgent else ""
+    notes = [notice.text for notice in urgent[:1]]
+    if _is_own_part(answer):
+        notes.insert(0, f"only your own part (PrivateData={','.join(status.private)})")
     if answer.is_file and age > OLD_S:
-        note = f"its file is {brief(age)} old{f'; {note}' if note else ''}"
+        notes.insert(0, f"its file is {brief(age)} old")
     queue = status.queue
     # Without its ledger a head knows no machine, although many may run and cost money.
     totals = status.totals if status.ledger_error is None else None
     return ClusterRow(
         name=answer.name,
-        note=note,
+        note="; ".join(notes),
         urgent=len(urgent),
         machines=None if totals is None else sum(t.machines for t in totals),
         price_now=None if totals is None else sum(t.price_now for t in totals),
@@ -155,6 +161,11 @@ def _row(answer: HeadAnswer, now: float) -> ClusterRow:
         age=age,
         seen=status.at,
     )
+
+
+def _is_own_part(answer: HeadAnswer) -> bool:
+    """Whether the head left out machines, jobs or costs of other users."""
+    return answer.status is not None and bool(answer.status.private)
 
 
 def _ago(at: float, now: float) -> str:

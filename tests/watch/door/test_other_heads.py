@@ -128,6 +128,16 @@ def test_figures_that_a_head_does_not_know_are_no_zeros(tmp_path: Path) -> None:
     assert (view.total.machines, view.total.cost, view.total.running) == (6, 3.0, 8)
 
 
+def test_figures_that_a_head_has_cut_to_ones_own_part_are_not_the_whole(tmp_path: Path) -> None:
+    path = tmp_path / "west.json"
+    path.write_text(document("west", private=["jobs", "nodes"]))
+    view = read({}, OtherCluster(name="west", file=str(path)))
+    (row,) = view.clusters
+    assert row.note.startswith("only your own part (PrivateData=jobs,nodes)")
+    assert row.machines is not None
+    assert view.missing == ("west",)
+
+
 def test_files_are_read_with_their_age(tmp_path: Path) -> None:
     new, old = tmp_path / "new.json", tmp_path / "old.json"
     new.write_text(document("lab"))
