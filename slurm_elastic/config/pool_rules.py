@@ -9,6 +9,8 @@ import math
 import re
 from collections.abc import Iterable
 
+from msgspec.structs import replace
+
 from slurm_elastic.config import Config, PoolSettings
 from slurm_elastic.config.clouds import CloudSettings, InstanceType
 from slurm_elastic.config.growth_kinds import growth_of
@@ -47,8 +49,17 @@ def parse_window(text: str) -> Window:
 
 
 def rules_of(config: Config, pool: PoolSettings) -> PoolRules:
-    """How that pool's machines come and go."""
-    return rules(config.policies, config.cloud(pool.cloud), pool)
+    """How that pool's machines come and go.
+
+    Slurm has one SuspendTime for all pools of a cloud. Where another pool makes it later, such as
+    by ``min_idle_machines``, the daemon releases the machines of a pool without a release policy
+    after the cloud's own ``suspend_time``.
+    """
+    cloud = config.cloud(pool.cloud)
+    found = rules(config.policies, cloud, pool)
+    if found.release is not None or fail_safe(config, cloud) <= config.suspend_time(cloud):
+        return found
+    return replace(found, release=Idle(round(config.suspend_time(cloud))))
 
 
 def rules(site: SitePolicies, cloud: CloudSettings, pool: PoolSettings) -> PoolRules:

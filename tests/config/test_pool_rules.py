@@ -10,7 +10,7 @@ import pytest
 from slurm_elastic.config import Config, configfile
 from slurm_elastic.config.pool_rules import fail_safe, inert, parse_window, rules_of
 from slurm_elastic.policies.growth.capacity import Bursts, Slurm
-from slurm_elastic.policies.growth.release import Delayed, Idle
+from slurm_elastic.policies.growth.release import Delayed, Flagged, Idle
 from slurm_elastic.policies.money.bounds import Window
 
 GOOD = (Path(__file__).parents[1] / "data" / "config" / "good.yaml").read_text()
@@ -54,6 +54,24 @@ def test_the_fail_safe_is_later_than_the_daemon(sections: dict[str, str], second
     made = config(**sections)
     assert fail_safe(made, made.cloud("aws")) == seconds
     assert fail_safe(made, made.cloud("onprem")) == 600
+
+
+@pytest.mark.parametrize(("sections", "releases"), [
+    ({}, [None, None]),
+    ({"gpu": "min_idle_machines: 1"}, [Idle(600), Idle(600)]),
+    ({"gpu": "growth: steady_stream, release: flagged"}, [Idle(600), Flagged()]),
+    ({"aws": "release: idle(60)", "gpu": "release: idle(900)"}, [Idle(60), Idle(900)]),
+    ({"gpu": "release: idle(900)"}, [Idle(600), Idle(900)]),
+    ({"gpu": "release: idle(60)"}, [None, Idle(60)]),
+])  # fmt: skip
+def test_no_pool_waits_for_the_late_fail_safe_of_another_pool(
+    sections: dict[str, str], releases: list[Idle | Flagged | None]
+) -> None:
+    """Slurm has one SuspendTime for all pools of a cloud."""
+    made = config(**sections)
+    of_cloud = [pool for pool in made.pools if pool.cloud == "aws"]
+    assert [rules_of(made, pool).release for pool in of_cloud] == releases
+    assert rules_of(made, made.pools[0]).release is None
 
 
 def test_without_a_word_all_is_left_to_slurm() -> None:
