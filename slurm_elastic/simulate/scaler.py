@@ -19,6 +19,7 @@ from slurm_elastic.policies.growth.counted_once import (
     free_of,
     served_jobs,
     spare_machines,
+    useful_machines,
 )
 from slurm_elastic.policies.growth.guarded import grown_by
 from slurm_elastic.policies.growth.purchase_rooms import PurchaseRoom, shared_rooms
@@ -161,7 +162,8 @@ class Grower:
             wanted = 0 if growth is None else growth.machines
         needs = [job.nodes for job in demand.queue]
         rooms = [room for cloud in clouds for room in cloud]
-        chosen = choose(wanted, shares, fresh, dealing.sure, needs, rooms, bounds)
+        useful = useful_machines(self.policy, self._grown, demand, dealing, wanted)
+        chosen = choose(useful, shares, fresh, dealing.sure, needs, rooms, bounds)
         if self._by_nodes:
             self._cover_by_nodes(queue, shares)
         else:

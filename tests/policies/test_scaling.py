@@ -93,6 +93,22 @@ def test_what_finds_no_room_says_so_and_counts_only_who_got_some() -> None:
     )
 
 
+@pytest.mark.parametrize("growth", [Bursts(waste=120), GroupBursts(group=6)])
+def test_no_machine_starts_for_the_work_of_a_job_that_has_no_room(growth: AnyGrowth) -> None:
+    """The policy wants machines beyond the job's nodes, and those would idle and be bought again."""
+    rules = replace(RULES, growth=growth)
+    large, small = job(1, nodes=4, limit=36000), job(2, limit=36000)
+    plan = decide(now(pool(rules=rules, room=2), queue=(large,)))
+    assert (plan.starts, plan.covered) == ((), ())
+    assert plan.unserved is not None
+    assert (
+        sum(s.machines for s in decide(now(pool(rules=rules, room=2), queue=(small,))).starts) == 2
+    )
+    both = decide(now(pool(rules=rules, room=2), queue=(large, small)))
+    assert sum(start.machines for start in both.starts) == 2, "they are for the small job"
+    assert 1 not in both.covered
+
+
 def test_jobs_get_machines_where_they_may_run() -> None:
     both = (pool("rack", room=2), pool("burst", room=2))
     found = split_demand(now(*both, queue=(job(1, "burst"), job(2, "rack"))))

@@ -9,9 +9,11 @@ look, and get their machines as soon as the bound allows it.
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from operator import or_
 from typing import Generic, NamedTuple
+
+from msgspec.structs import replace
 
 from slurm_elastic.policies.growth.allotting import CommonBound, P, Room, Share, allot
 from slurm_elastic.policies.growth.capacity import (
@@ -89,6 +91,35 @@ def find_fitting(
     multi-node job without room gets no machine, so it must count again.
     """
     return [place for place in fresh if shares[place] is not None or nodes[place] == 1]
+
+
+def useful_machines(
+    growth: AnyGrowth,
+    grown: Callable[[Demand], Growth | None],
+    demand: Demand,
+    dealing: Dealing[P],
+    wanted: int,
+) -> int:
+    """Return how many of the ``wanted`` machines can be of use. A policy may want more machines
+    than a job has nodes (``Bursts``): those are for later jobs. If the job has no room, there is no
+    work for them, so the policy is asked again without it. The nodes of the job itself stay in the
+    number, because ``choose`` takes them off. ``demand``: its queue has a place for each share.
+    """
+    needs = [job.nodes for job in demand.queue]
+    fitting = set(find_fitting(dealing.fresh, dealing.shares, needs))
+    unfit = [place for place in dealing.fresh if place not in fitting]
+    if not wanted or not unfit or counts_by_nodes(growth) or not counts_once(growth):
+        return wanted
+    left_out = frozenset(unfit)
+    answer = grown(
+        replace(
+            demand,
+            queue=[job for place, job in enumerate(demand.queue) if place not in left_out],
+            fresh=[demand.queue[place] for place in dealing.fresh if place in fitting],
+        )
+    )
+    of_others = 0 if answer is None else answer.machines
+    return min(wanted, of_others + sum(needs[place] for place in unfit))
 
 
 def free_of(shares: Iterable[Share[P] | None]) -> int:

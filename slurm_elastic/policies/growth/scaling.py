@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
 from typing import NamedTuple
 
 from msgspec import Struct
@@ -36,6 +37,7 @@ from slurm_elastic.policies.growth.counted_once import (
     free_of,
     served_jobs,
     spare_machines,
+    useful_machines,
 )
 from slurm_elastic.policies.growth.guarded import grown, surplus
 from slurm_elastic.policies.growth.release import (
@@ -231,8 +233,8 @@ def _decided(now: GroupSnapshot) -> ScalingPlan:
 
 class Dealt:
     """The machines of the snapshot, dealt to its jobs. ``jobs``: the waiting jobs, a task of an
-    array each. ``shares``, ``fresh``, ``sure``: see ``Dealing``. ``rooms``, ``bounds``: what is
-    left.
+    array each. ``dealing``, ``shares``, ``fresh``, ``sure``: see ``Dealing``. ``rooms``,
+    ``bounds``: what is left.
     """
 
     def __init__(self, now: GroupSnapshot) -> None:
@@ -248,7 +250,7 @@ class Dealt:
         ]
         covered, begun = frozenset(now.covered), frozenset(now.begun)
         self.needs = [job.nodes for job in self.jobs]
-        self.shares, self.fresh, self.sure = deal(
+        self.dealing = deal(
             now.growth,
             [self.needs] * len(self.rooms),
             self.rooms,
@@ -257,6 +259,7 @@ class Dealt:
             [job.id in begun for job in self.jobs],
             is_stuck=not now.running and not any(pool.booting for pool in now.pools),
         )
+        self.shares, self.fresh, self.sure = self.dealing
 
 
 def _room_of(pool: PoolSnapshot) -> Room[str]:
@@ -374,7 +377,8 @@ def _growth(now: GroupSnapshot) -> ScalingPlan:
     answer = grown(now.growth, demand)
     wanted = answer.machines if answer is not None else 0
     rooms = [room for cloud in dealt.rooms for room in cloud]
-    chosen = choose(wanted, dealt.shares, dealt.fresh, dealt.sure, dealt.needs, rooms, dealt.bounds)
+    useful = useful_machines(now.growth, partial(grown, now.growth), demand, dealt.dealing, wanted)
+    chosen = choose(useful, dealt.shares, dealt.fresh, dealt.sure, dealt.needs, rooms, dealt.bounds)
     reason = str(answer.reason) if answer is not None else _reason_of_sure(dealt)
     starts = tuple(
         ScaleUp(pool.name, chosen.starts[pool.name], reason, least=chosen.least[pool.name])
