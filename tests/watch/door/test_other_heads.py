@@ -131,7 +131,7 @@ def test_figures_that_a_head_does_not_know_are_no_zeros(tmp_path: Path) -> None:
 def test_figures_that_a_head_has_cut_to_ones_own_part_are_not_the_whole(tmp_path: Path) -> None:
     path = tmp_path / "west.json"
     path.write_text(document("west", private=["jobs", "nodes"]))
-    view = read({}, OtherCluster(name="west", file=str(path)))
+    view = read({"HOME": str(tmp_path)}, OtherCluster(name="west", file=str(path)))
     (row,) = view.clusters
     assert row.note.startswith("only your own part (PrivateData=jobs,nodes)")
     assert row.machines is not None
