@@ -27,6 +27,7 @@ from msgspec.structs import replace
 from slurm_elastic.base import writing
 from slurm_elastic.base.errors import CheckpointError, SlurmError, reason_of
 from slurm_elastic.base.units import brief
+from slurm_elastic.checkpointers.dependents import dependents_of
 from slurm_elastic.checkpointers.save_signs import (
     Completion,
     ScriptEnded,
@@ -124,6 +125,8 @@ class SignalCheckpointer:
         if pending is None or not is_resumed:
             job = self._wait_for_traps(run, deadline)
             book = self._check_script(run, job, book, settings)
+            if stop and is_end_of_script(settings.saved):
+                self._require_no_dependents(run, job)
             pending = self._request_save(run, book, settings, deadline, stop=stop)
             book = replace(book, pending=pending)
         sign = completion_of(pending.sign, run, self._slurm)
@@ -181,6 +184,23 @@ class SignalCheckpointer:
         if book.dies:
             raise CheckpointError(f"job {run.label}: {UNCAUGHT}")
         return book
+
+    def _require_no_dependents(self, run: JobRun, job: SlurmJob) -> None:
+        """Raises CheckpointError if jobs wait for the end of the run, which would be its save.
+        slurmctld lets them start, or never start, at once and not after our requeue (measured on
+        22.05).
+        """
+        try:
+            waiting = dependents_of(job, self._slurm)
+        except SlurmError as error:
+            raise CheckpointError(
+                f"no answer to a look at the jobs that depend on job {run.label}: {error}"
+            ) from error
+        if waiting:
+            raise CheckpointError(
+                f"job {waiting[0].label} depends on the end of job {run.label}, so job {run.label}"
+                " cannot save itself by ending: use saved=line:TEXT or saved=file:PATH"
+            )
 
     def _hold(self, run: JobRun, deadline: float) -> None:
         """Send SIGSTOP, and wait until Slurm shows the job as stopped. A run that has ended needs

@@ -288,6 +288,10 @@ class Slurm(Protocol):
         """``scontrol write batch_script``: the text of the job's script, "" if it has none."""
         ...
 
+    def dependencies(self) -> Mapping[int, str]:
+        """What each waiting job depends on, in Slurm's words; without independent jobs."""
+        ...
+
     def any_nodes(self, job: int) -> None:
         """Remove the named nodes (``-w``) of a PENDING job, so that it may start on other nodes."""
         ...

@@ -47,7 +47,7 @@ ONLY_LIES = (
     "default_times", "max_times", "free_licenses", "partition_states", "default_partition",
     "slurmctld_started", "suspend_exclusions", "finished", "accounted_comment", "admin_comments",
     "mail_of", "signal", "exclude_nodes", "suspend", "resume", "reserve", "reserve_other_nodes",
-    "unreserve", "tell", "set_accounted_comment", "set_admin_comment",
+    "unreserve", "tell", "set_accounted_comment", "set_admin_comment", "dependencies",
 )  # fmt: skip
 """Commands that fail, take their time and are places of a kill only in runs of a world that lies, so
 that the other runs stay what they were.

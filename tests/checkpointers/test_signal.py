@@ -34,7 +34,7 @@ class SignalBed:
         self.deaf: set[int] = set()
         self.stopped: set[int] = set()
         self.caught: list[tuple[int, str]] = []
-        self.saves, self.slept = 0, 0.0
+        self.saves, self.slept, self.code = 0, 0.0, 0
         self.settings = SignalSettings(saved=saved)
         self.checkpointer = self.reopen()
 
@@ -84,7 +84,7 @@ class SignalBed:
             with (self.work / f"out-{job}").open("a") as out:
                 out.write("saved\n")
         else:
-            self.slurm.set_job(job, "COMPLETED")
+            self.slurm.set_job(job, "FAILED" if self.code else "COMPLETED", exit_code=self.code)
 
     def spoil(self, image: Image) -> None:
         (self.work / f"state-{image.job}").unlink()
@@ -144,6 +144,39 @@ def test_the_end_of_the_script_is_a_sign_and_nothing_is_stopped_then(tmp_path: P
     assert bed.caught == [(7, "USR1")]
     with pytest.raises(CheckpointError, match="saved only before a move"):
         bed.checkpointer.checkpoint(bed.run(8), deadline=soon(), stop=False)
+
+
+@pytest.mark.parametrize(
+    ("saved", "words", "waiting", "is_saved"),
+    [
+        ("exit", "afterok:7(unfulfilled)", {}, False),
+        ("exit:85", "afterany:3(unfulfilled)?afternotok:7(unfulfilled)", {}, False),
+        ("exit", "aftercorr:5_*(unfulfilled)", {}, False),
+        ("exit", "afterok:4(unfulfilled),afterany:5_2(unfulfilled)", {}, False),
+        ("exit", "singleton(unfulfilled)", {"name": "prog"}, False),
+        ("exit", "singleton(unfulfilled)", {"name": "other"}, True),
+        ("exit", "afterok:7(unfulfilled)", {"uid": 2000}, True),
+        ("exit", "after:7+5(unfulfilled),afterok:70(unfulfilled)", {}, True),
+        ("exit", "afterok:5_3(unfulfilled)", {}, True),
+        ("file:state-%j", "afterok:7(unfulfilled)", {}, True),
+    ],
+)
+def test_a_job_on_which_others_depend_does_not_save_itself_by_ending(
+    tmp_path: Path, saved: str, words: str, waiting: dict[str, object], *, is_saved: bool
+) -> None:
+    """Slurm would start them, with its half-done results, before it can be requeued."""
+    bed = SignalBed(tmp_path, saved)
+    bed.code = 85 if saved == "exit:85" else 0
+    run = bed.run()
+    bed.slurm.set_job(7, uid=1000, name="prog", array=5, task=2)
+    bed.slurm.set_job(9, "PENDING", **({"uid": 1000} | waiting))
+    bed.slurm.dependent[9] = words
+    if is_saved:
+        assert bed.checkpointer.checkpoint(run, deadline=soon(), stop=True)
+        return
+    with pytest.raises(CheckpointError, match="job 9 depends on the end of job 7, so"):
+        bed.checkpointer.checkpoint(run, deadline=soon(), stop=True)
+    assert bed.caught == []
 
 
 def test_another_exit_code_than_the_one_named_is_no_sign(tmp_path: Path) -> None:

@@ -19,6 +19,7 @@ from slurm_elastic.base.errors import SlurmError
 from slurm_elastic.config import SlurmClientKind, SlurmSettings
 from slurm_elastic.model.protocols import Slurm
 from slurm_elastic.model.slurm import JobMail, Reservation
+from slurm_elastic.model.slurm_words.dependencies import jobs_to_end, waits_for_name
 from slurm_elastic.sandbox.cluster import Sandbox
 from slurm_elastic.slurm.client.cli import SlurmCli
 from slurm_elastic.slurm.client.fake import FakeSlurm
@@ -185,6 +186,22 @@ class TestCommandLine(Contract):
         assert (files.job, files.label) == (apart.id, f"{array}_1")
         assert files.outputs == (f"/tmp/slurm-{array}_1.out",)
         site.run(["scancel", str(array)])
+
+    def test_what_waiting_jobs_depend_on_is_read(self, site: Sandbox) -> None:
+        slurm = SlurmCli(settings(site))
+        job = site.submit("sleep 600", "--hold")
+        array = site.submit("sleep 600", "--hold", "--array=0-2")
+        of_all = site.submit("true", f"--dependency=afterok:{job}:{array}")
+        of_task = site.submit("true", f"--dependency=afterany:{array}_1?afternotok:{job}")
+        of_start = site.submit("true", f"--dependency=after:{job}+5")
+        of_name = site.submit("true", "--dependency=singleton")
+        read = slurm.dependencies()
+        assert read.keys() == {of_all, of_task, of_start, of_name}
+        assert jobs_to_end(read[of_all]) == {str(job), f"{array}_*"}
+        assert jobs_to_end(read[of_task]) == {str(job), f"{array}_1"}
+        assert jobs_to_end(read[of_start]) == jobs_to_end(read[of_name]) == set()
+        assert [n for n, words in read.items() if waits_for_name(words)] == [of_name]
+        site.run(["scancel", *map(str, (job, array, *read))])
 
     def test_the_mail_that_a_job_asks_for_is_read(self, site: Sandbox) -> None:
         slurm = SlurmCli(settings(site))

@@ -376,6 +376,16 @@ def excluded_nodes(text: str) -> dict[int, tuple[str, ...]]:
     }
 
 
+def dependencies(text: str) -> dict[int, str]:
+    """What each job depends on in ``squeue --format=%A|%E``."""
+    rows = (line.strip().partition("|") for line in text.splitlines())
+    return {
+        int(job): dependency
+        for job, _, dependency in rows
+        if job.isdecimal() and dependency not in ("", "(null)")
+    }
+
+
 def max_times(text: str) -> dict[str, float | None]:
     """MaxTime (s, None: no limit) by partition in ``scontrol --oneliner show partition``.
     ValueError for another form.

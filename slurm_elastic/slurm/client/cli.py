@@ -51,6 +51,7 @@ _MISSHAPEN = (AttributeError, KeyError, TypeError, ValueError)
 """The errors that ``answers`` raises for an answer of an unknown shape."""
 _MAX_ERROR_BYTES = 1 << 16  # of a failed command's output
 _EXCLUDED = ("squeue", "--all", "--noheader", "--format=%A|%x")
+_DEPENDENCIES = ("squeue", "--all", "--noheader", "--format=%A|%E")
 OPTION_TTL_S = 600.0
 RETRY_FOR_S = 5.0
 _RETRY_PAUSE_S = 0.2
@@ -71,6 +72,7 @@ class SlurmCli(CommentCommands, PartitionCommands, ReservationCommands):
         self._options = TtlCache[str, float]()
         self._timeout = CallTimeout(settings.command_timeout, stop)
         self._queue, self._history = SharedReading(self._jobs), SharedReading(self._all_jobs)
+        self._dependencies = SharedReading(self._read_dependencies)
         self.calls: dict[str, int] = defaultdict(int)
 
     def version(self) -> tuple[int, int]:
@@ -253,6 +255,13 @@ class SlurmCli(CommentCommands, PartitionCommands, ReservationCommands):
 
     def batch_script(self, job: int) -> str:
         return self._run("scontrol", "write", "batch_script", str(job), "-")
+
+    def dependencies(self) -> Mapping[int, str]:
+        """``squeue --format=%E``, in one form for all releases."""
+        return self._dependencies.get()
+
+    def _read_dependencies(self) -> Mapping[int, str]:
+        return self._table(answers.dependencies, *_DEPENDENCIES, "--states=PENDING")
 
     def any_nodes(self, job: int) -> None:
         # A job with --nodelist would wait for its drained node (measured on 24.11 and 26.05).

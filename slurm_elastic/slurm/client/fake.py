@@ -55,6 +55,7 @@ class FakeSlurm:
         self.comments: dict[int, str] = {}
         self.mail: dict[int, JobMail] = {}
         self.scripts: dict[int, str] = {}
+        self.dependent: dict[int, str] = {}
         self.never_suspended = SuspendExclusions()
         self.accounted: dict[int, str] = {}
         self.timeout = 300.0
@@ -240,6 +241,13 @@ class FakeSlurm:
             self._command("batch_script", job=job)
             self._existing_job(job)
             return self.scripts.get(job, "")
+
+    def dependencies(self) -> Mapping[int, str]:
+        """The entries of ``dependent``, which tests set, of the waiting jobs."""
+        with self._lock:
+            self._command("dependencies")
+            waiting = {job.id for job in self._jobs.values() if "PENDING" in job.states}
+            return {job: text for job, text in self.dependent.items() if job in waiting}
 
     def any_nodes(self, job: int) -> None:
         """Clear the required nodes."""

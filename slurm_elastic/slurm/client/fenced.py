@@ -13,7 +13,7 @@ READS = frozenset({
     "excluded_by_job", "default_times", "max_times", "free_licenses", "partition_states",
     "default_partition", "admin_comments",
     "suspend_exclusions", "slurmctld_started", "finished", "accounted_comment", "job",
-    "mail_of", "batch_script",
+    "mail_of", "batch_script", "dependencies",
 })  # fmt: skip
 """Commands that change nothing. A head that no longer acts may still read."""
 
