@@ -18,7 +18,6 @@ from msgspec.structs import replace
 from slurm_elastic.base.errors import ConfigError, SlurmElasticError
 from slurm_elastic.base.processes import service_remedies
 from slurm_elastic.config import Config, HaSettings, configfile
-from slurm_elastic.config.sections.copying import Data
 from slurm_elastic.model.causes import Quoted
 from slurm_elastic.model.exclusion import CAPACITY, Exclusion
 from slurm_elastic.model.slurm import SlurmJob, SlurmNode
@@ -192,9 +191,9 @@ def test_a_sites_own_prolog_is_chained_where_ours_replaces_it(
 
 
 def test_a_prologs_waits_share_the_sites_time(root: Path) -> None:
+    """So do a site's own prolog and the boot, if no files are copied."""
     host = Host("own-lua", root)
-    clouds = (replace(host.config.clouds[0], data=Data.COPY), *host.config.clouds[1:])
-    config = replace(host.config, clouds=clouds)
+    config = host.config
     site = plan.make(config).site
     assert "whole_timeout" not in plan.settings_text(config, site, (23, 11))
     host.conf.write_text(f"{host.conf.read_text()}\nPrologEpilogTimeout=300\n")

@@ -176,6 +176,7 @@ def settings_text(config: Config, site: SiteConf, version: tuple[int, int]) -> s
         "site_prolog": prolog,
         "site_epilog": epilog,
         "prolog_timeout": f"{_prolog_timeout(config, site):.0f}",
+        **_whole_timeout(site),
         **_copying(config, site),
         # A whole path, because slurmctld starts its programs without PATH (measured).
         "python": "/usr/bin/python3",
@@ -196,14 +197,19 @@ def _copying(config: Config, site: SiteConf) -> dict[str, str]:
     if not partitions:
         return {}
     settings = config.copy
-    whole = _within(math.inf, site)
     return {
-        # If the site has a PrologEpilogTimeout, boot and copy share it.
-        **({} if whole == math.inf else {"whole_timeout": f"{whole:.0f}"}),
         "copy_partitions": partitions,
         "copy_out_timeout": f"{_within(settings.out_within + _COPY_MARGIN_S, site):.0f}",
         "copy_back_timeout": f"{_within(settings.back_within + _COPY_MARGIN_S, site):.0f}",
     }
+
+
+def _whole_timeout(site: SiteConf) -> dict[str, str]:
+    """How long (s) the site's own program, boot and copy last together, if the site has a
+    PrologEpilogTimeout.
+    """
+    whole = _within(math.inf, site)
+    return {} if whole == math.inf else {"whole_timeout": f"{whole:.0f}"}
 
 
 def _within(seconds: float, site: SiteConf) -> float:

@@ -493,6 +493,19 @@ def test_a_boot_and_a_copy_share_slurms_time(installed: Installed, daemon: Prolo
     assert float(str(heard["remaining"])) <= 3
 
 
+@pytest.mark.parametrize("kind", ["prolog", "epilog"])
+def test_the_sites_own_program_is_a_part_of_slurms_time(
+    installed: Installed, tmp_path: Path, kind: str
+) -> None:
+    theirs = site_program(tmp_path, "sleep 2")
+    terms = ("whole_timeout=1000", "copy_out_timeout=5000", "copy_back_timeout=5000")
+    installed.settings("copy_partitions=cloud", *terms, f"site_{kind}={theirs}")
+    desk = CopyDesk(installed, b"go\n")
+    assert installed.run(f"slurm-elastic-{kind}", env=job(partition="cloud"))[0] == 0
+    (heard,) = desk.close()
+    assert 900 < float(str(heard["remaining"])) <= 998
+
+
 def test_files_that_do_not_come_requeue_the_job(installed: Installed) -> None:
     installed.settings(*COPIES, "copy_out_timeout=2")
     assert installed.run("slurm-elastic-prolog", env=job(partition="cloud"))[0] == 1
