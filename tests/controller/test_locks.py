@@ -130,9 +130,9 @@ def test_a_machine_that_a_list_has_again_is_counted_before_a_decision_or_after_i
     )
     really, there = world.ledger.launches.record_intent, []
 
-    def intend(spec: LaunchSpec, request: str, now: float) -> None:
+    def intend(spec: LaunchSpec, request: str, now: float, *terms: Any) -> None:
         there.append(world.ledger.machines.live())
-        really(spec, request, now)
+        really(spec, request, now, *terms)
 
     monkeypatch.setattr(world.ledger.launches, "record_intent", intend)
     provision.provision(world.site, "b", "r2", ("b1",), {})
