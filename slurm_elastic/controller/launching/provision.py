@@ -35,7 +35,7 @@ from slurm_elastic.controller.launching.launch_decisions import (
     record_launch_decision,
     record_ranking,
 )
-from slurm_elastic.controller.launching.shortfall import Shortfall, refuse_jobs
+from slurm_elastic.controller.launching.shortfall import Shortfall, end_useless_parts, refuse_jobs
 from slurm_elastic.controller.whole_jobs import WholeJobs, judge_whole_jobs
 from slurm_elastic.model.causes import AnyCause, Quoted
 from slurm_elastic.model.causes.limits import (
@@ -130,6 +130,7 @@ def provision(
         # Slurm has not requested the later nodes yet. It would request them without their job.
         refused = (*still_off, *whole_jobs.later_nodes)
         refuse_jobs(site, cloud, shortfalls, refused, {**jobs, **whole_jobs.nodes_of})
+        end_useless_parts(site, cloud, shortfalls)
     return tuple(waiting)
 
 

@@ -102,11 +102,45 @@ def refuse_jobs(
     # Only machines whose node was powered down: a node that came up in the meantime was not, and
     # its machine may run a job.
     doomed = [m for m in machines if m.instance.node in forced]
+    _count_refusals(site, shortfalls, doomed)
+    _end(site, cloud, doomed, view, correlation)
+
+
+def end_useless_parts(site: Site, cloud: str, shortfalls: Sequence[Shortfall]) -> None:
+    """End the machines that a growth policy has started for one job, if they are fewer than the job
+    needs (``NodeRequest.least_by_node``): no job runs on them, so no job is refused. Each try is a
+    refusal of its offers, as at a refused job, or they would be bought again and again.
+    """
+    for shortfall in shortfalls:
+        _end_useless_part(site, cloud, shortfall)
+
+
+def _end_useless_part(site: Site, cloud: str, shortfall: Shortfall) -> None:
+    least_of = shortfall.request.least_by_node
+    by_least = group_by(set(least_of) - set(shortfall.nodes), least_of.__getitem__)
+    lacking = {least_of[node] for node in shortfall.nodes if node in least_of}
+    useless = {n for least in lacking if len(by_least.get(least, ())) < least
+               for n in by_least.get(least, ())}  # fmt: skip
+    machines = [
+        m for m in site.ledger.machines.live()
+        if m.instance.node in useless and m.instance.cloud == cloud and m.is_wanted
+    ]  # fmt: skip
+    if not machines:
+        return
+    nodes = tuple(dict.fromkeys(m.instance.node for m in machines))
+    view = site.slurm.nodes(nodes)
+    correlation = shortfall.request.id
+    forced = power_down_and_requeue(site, nodes, view, shortfall.cause, correlation)
+    doomed = [m for m in machines if m.instance.node in forced]
+    _count_refusals(site, [shortfall], doomed)
+    _end(site, cloud, doomed, view, correlation)
+
+
+def _count_refusals(site: Site, shortfalls: Sequence[Shortfall], doomed: Sequence[Machine]) -> None:
     useless_offers = {m.instance.offer_key for m in doomed}
     for shortfall in shortfalls:
         partial = shortfall.partial_offers
         count_as_refused(site, {k: n for k, n in partial.items() if k in useless_offers})
-    _end(site, cloud, doomed, view, correlation)
 
 
 def _end(
