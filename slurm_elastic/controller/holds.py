@@ -69,7 +69,8 @@ def hold_back(
     site: Site, nodes: Sequence[str], cause: AnyCause, kind: ExclusionKind = POLICY
 ) -> None:
     """Record that a policy of the site or an operator (``kind``) keeps these nodes from Slurm.
-    ``drain_when_powered_down`` drains them.
+    ``drain_when_powered_down`` drains them. Nodes that have left the configuration are not held: we
+    start no machine for them.
     """
     now = site.now()
     site.ledger.exclusions.add(
@@ -83,6 +84,7 @@ def hold_back(
                 until=now,
             )
             for n in nodes
+            if n in site.pool_of
         )
     )
 

@@ -9,6 +9,7 @@ import pytest
 from msgspec.structs import replace
 
 from slurm_elastic.base.errors import AuthError, ProviderError, TransientError
+from slurm_elastic.config.sections.policies import Budget, CloudPolicies
 from slurm_elastic.model.cluster import Instance, Limits, Location
 from slurm_elastic.policies.nodes.node_state import Phase, phase
 from slurm_elastic.providers.fake.provider import FakeAccount
@@ -159,3 +160,20 @@ def test_of_two_the_one_of_the_old_cloud_ends_where_the_node_is_at_the_others(
     world.advance(300)
     assert world.alive() == [own]
     assert jobs(world) == [(True, 0)]
+
+
+def test_a_node_that_left_the_configuration_keeps_no_budget_from_closing_the_others(
+    tmp_path: Path,
+) -> None:
+    """Its machine is still there, and counts in the cloud's money."""
+    made = World(tmp_path)
+    run_jobs(made, "pub1", "pub2")
+    made.stop()
+    spent = CloudPolicies(budget=Budget(per_day=0.001))
+    clouds = tuple(replace(c, policies=spent) if c.name == "pub" else c for c in made.config.clouds)
+    pools = tuple(replace(p, nodes="pub1") if p.cloud == "pub" else p for p in made.config.pools)
+    made.config = replace(made.config, clouds=clouds, pools=pools)
+    made.start()
+    made.advance(120)
+    assert all("POWER_DOWN" in made.slurm.node(name).states for name in ("pub1", "pub2"))
+    made.close()
