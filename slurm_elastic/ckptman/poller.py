@@ -5,7 +5,6 @@ source.
 from __future__ import annotations
 
 import logging
-import os
 import sqlite3
 from collections.abc import Callable, Collection, Mapping, Sequence
 
@@ -19,7 +18,7 @@ from slurm_elastic.ckptman.orders import Orders, ReceivedOrder
 from slurm_elastic.ckptman.site import CheckpointSite
 from slurm_elastic.ckptman.sources import NoticeSource, SourceReading
 from slurm_elastic.model.causes.checkpoints import NoticeArrived
-from slurm_elastic.model.cluster import Notice
+from slurm_elastic.model.cluster import Notice, NoticeKind
 from slurm_elastic.state.ckptstate.facts import RecordedNotice
 from slurm_elastic.state.ckptstate.orders import NoticeOrder, WithdrawOrder
 from slurm_elastic.state.ledger import Machine
@@ -112,10 +111,13 @@ class Poller(PeriodicThread):
         if not notices:
             return
         machines = self._machines([notice.instance for notice in notices])
+        open_notices = self._site.state.notices()
         recorded_notices = [
-            self._recorded_notice(reading, reading.notice, machines)
+            recorded
             for reading in readings
             if reading.notice is not None
+            and (recorded := self._recorded_notice(reading, reading.notice, machines))
+            and not (reading.file and _is_repeated(recorded, open_notices))
         ]
         if new_notices := self._site.state.add_notices(*recorded_notices, now=self._site.now()):
             reach("notice.after-record")
@@ -160,6 +162,18 @@ class Poller(PeriodicThread):
             self._site.recorder.count("ckpt_notices_total", kind=str(notice.kind))
 
 
+def _is_repeated(recorded: RecordedNotice, open_notices: Sequence[RecordedNotice]) -> bool:
+    """Whether an open notice of the source says the same. An agent may write its file again every
+    minute as long as its warning stands. A recommendation that is repeated asks for another save.
+    """
+    notice = recorded.notice
+    return notice.kind is not NoticeKind.REBALANCE and any(
+        open_notice.source == recorded.source
+        and replace(open_notice.notice, seen=notice.seen) == notice
+        for open_notice in open_notices
+    )
+
+
 def _life_key(reading: SourceReading, machine: Machine | None) -> str:
     """Key of the machine's current life. A machine that was stopped and started gets a new key, so
     that the same notice counts as a new one. Empty for other machines and notices.
@@ -176,9 +190,9 @@ def _announcement_key(reading: SourceReading, notice: Notice) -> str:
     that machine. A queue may deliver a message twice, and a cloud repeats a notice as long as it
     stands. Another deadline, or another time of a recommendation, is news.
     """
-    # The name of the file: a file that could not be removed is read again and is no new notice.
-    if reading.order is not None:
-        return os.path.basename(reading.handle)
+    # A file that could not be removed is read again and is no new notice.
+    if reading.file:
+        return reading.file
     if notice.deadline is not None:
         return f"{notice.deadline:.0f}"
     return f"at {notice.seen if reading.announced is None else reading.announced:.0f}"

@@ -38,10 +38,12 @@ class SourceReading(Struct, frozen=True, kw_only=True):
 
     ``announced`` (Unix time) tells announcements without a deadline apart: it is the same each time
     one announcement is delivered. 0: the source repeats the notice as long as it stands. None: the
-    time when we saw it.
+    time when we saw it. ``file``: the identity of the file that the message was read from, if it
+    was read from a file. Another file of the same name has another identity.
     """
 
     handle: str = ""
+    file: str = ""
     announced: float | None = None
     notice: Notice | None = None
     order: AnyOrder | None = None
@@ -166,9 +168,12 @@ class DropDirectory:
 def _version(path: Path) -> tuple[int, int]:
     """A value that changes with the file; (0, 0) if there is no file."""
     try:
-        status = path.lstat()
+        return _version_of(path.lstat())
     except OSError:
         return 0, 0
+
+
+def _version_of(status: os.stat_result) -> tuple[int, int]:
     return status.st_ino, status.st_mtime_ns
 
 
@@ -199,9 +204,12 @@ def _read_file(path: Path, now: float) -> SourceReading | None:
         # A program that writes in place, without a rename, may not have finished.
         is_half_written = now - status.st_mtime < WRITING_TIMEOUT_S
         return None if is_half_written else SourceReading(handle=handle, wrong=f"{path}: {error}")
-    if isinstance(order, NoticeOrder):
-        return SourceReading(handle=handle, notice=_notice_of_order(order, now), order=order)
-    return SourceReading(handle=handle, order=order)
+    # Agents use a name again, for example the node's. The name alone would make the second warning
+    # look like the first one.
+    inode, mtime_ns = _version_of(status)
+    file_id = f"{path.name}:{inode}:{mtime_ns}"
+    notice = _notice_of_order(order, now) if isinstance(order, NoticeOrder) else None
+    return SourceReading(handle=handle, file=file_id, notice=notice, order=order)
 
 
 def _notice_of_order(order: NoticeOrder, seen: float) -> Notice:

@@ -187,6 +187,47 @@ def test_a_warning_that_was_wrong_does_not_let_go_a_node_that_another_keeps(
     assert "DRAIN" in world.slurm.nodes()[node].states
 
 
+def agent_writes(world: CkptWorld, node: str, **fields: Any) -> None:
+    """An agent of the site writes its file, which always has the node's name."""
+    draft = world.dir / "notices" / "draft"
+    draft.write_text(json.dumps({"kind": "notice", "node": node, **fields}))
+    draft.rename(draft.with_name(f"{node}.json"))
+
+
+def test_a_file_with_the_name_of_an_earlier_one_is_another_notice(world: CkptWorld) -> None:
+    node = world.runs(7).nodes[0]
+    world.saver.broken = CheckpointError("cannot")
+    later, sooner = world.now + 7200, world.now + 300
+    agent_writes(world, node, deadline=later, reason="the row goes at 20:00")
+    world.advance(10)
+    agent_writes(world, node, deadline=sooner, reason="the row goes now")
+    world.advance(10)
+    assert {w.notice.deadline for w in world.state.notices()} == {later, sooner}
+    (moved,) = world.migrations()
+    assert moved.deadline == sooner
+
+
+def test_the_same_warning_after_a_withdrawal_is_another_notice(world: CkptWorld) -> None:
+    world.slurm.set_node("st1", "MIXED")
+    for _ in range(2):
+        agent_writes(world, "st1")
+        world.advance(10)
+        assert world.slurm.node("st1").states == {"MIXED", "DRAIN"}
+        world.order("withdraw", node="st1")
+        world.advance(10)
+        assert world.slurm.node("st1").states == {"MIXED"}
+
+
+def test_a_warning_that_its_agent_writes_again_and_again_is_one_notice(world: CkptWorld) -> None:
+    world.slurm.set_node("st1", "MIXED")
+    deadline = world.now + 600
+    for _ in range(5):
+        agent_writes(world, "st1", deadline=deadline, reason="hot")
+        world.advance(10)
+    assert len(world.state.notices()) == 1
+    assert not list((world.dir / "notices").iterdir())
+
+
 def drained_for_kernel(world: CkptWorld, wait_s: float = 130.0) -> float:
     """Node st1 of the site gets a notice of two minutes. Return its deadline."""
     world.slurm.set_node("st1", "MIXED")
