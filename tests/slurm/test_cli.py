@@ -285,6 +285,20 @@ def test_slurm_is_asked_once_which_forms_it_has_and_for_one_of_them(
     ]
 
 
+def test_an_upgraded_slurm_is_read_again_after_one_failure(stub: Stub) -> None:
+    """Since 23.02 ``sinfo --json`` has no nodes, and later releases drop older forms."""
+    stub.command("sinfo", json.dumps({"nodes": [NODE]}))
+    client = stub.client()
+    assert set(client.nodes()) == {"a"}
+    stub.command("sinfo", json.dumps({"nodes": [{"rows": "of equal nodes"}]}))
+    stub.release = "24.11.5"
+    stub.command("scontrol", json.dumps({"nodes": [NODE]}))
+    with pytest.raises(SlurmError):
+        client.nodes()
+    assert set(client.nodes()) == {"a"}
+    assert client.version() == (24, 11)
+
+
 def test_newer_forms_tell_the_output_as_slurm_has_expanded_it_apart(stub: Stub) -> None:
     """25.11 in v0.0.44; an older one has it expanded, or nothing."""
     told = {"standard_output": "slurm-%j.out", "stdout_expanded": "/w/slurm-3.out"}

@@ -7,6 +7,7 @@ Updates name nodes by compressed hostlist, so a thousand nodes cost one call.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import logging
 import math
@@ -15,7 +16,7 @@ import re
 import threading
 import time
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TypeVar
 
 from msgspec import Struct
@@ -76,14 +77,15 @@ class SlurmCli(CommentCommands, PartitionCommands, ReservationCommands):
         self.calls: dict[str, int] = defaultdict(int)
 
     def version(self) -> tuple[int, int]:
-        """Slurm's version, asked for once."""
-        if self._version is None:
+        """Slurm's version, asked for once, and again after a reading that failed."""
+        version = self._version
+        if version is None:
             text = self._run("scontrol", "--version")
             try:
-                self._version = answers.version(text)
+                self._version = version = answers.version(text)
             except ValueError as error:
                 raise SlurmError(("scontrol", "--version"), 0, str(error)) from error
-        return self._version
+        return version
 
     def close(self) -> None:
         """Do nothing, because no connection stays open between two commands."""
@@ -100,10 +102,11 @@ class SlurmCli(CommentCommands, PartitionCommands, ReservationCommands):
         unless PrivateData has ``cloud``, which our fragment sets. ``--all`` also shows nodes whose
         partitions are hidden from this user.
         """
-        form = self._form()
-        # Since 23.02 ``sinfo --json`` gives rows of equal nodes instead of nodes.
-        command = ("scontrol", "--all", "show", "nodes") if form else ("sinfo", "--all")
-        nodes = self._read("nodes", answers.RawNode, answers.node, *command, form or "--json")
+        with self._upgrade_noticed():
+            form = self._form()
+            # Since 23.02 ``sinfo --json`` gives rows of equal nodes instead of nodes.
+            command = ("scontrol", "--all", "show", "nodes") if form else ("sinfo", "--all")
+            nodes = self._read("nodes", answers.RawNode, answers.node, *command, form or "--json")
         requested = None if names is None else set(names)
         return {node.name: node for node in nodes if requested is None or node.name in requested}
 
@@ -135,17 +138,32 @@ class SlurmCli(CommentCommands, PartitionCommands, ReservationCommands):
         return jobs
 
     def _records(self, *options: str) -> Sequence[SlurmJob]:
-        form = self._form()
-        if not form:
-            return self._queue_text(*options)
-        return self._read("jobs", answers.RawJob, answers.job, "squeue", "--all", *options, form)
+        with self._upgrade_noticed():
+            form = self._form()
+            if not form:
+                return self._queue_text(*options)
+            command = ("squeue", "--all", *options, form)
+            return self._read("jobs", answers.RawJob, answers.job, *command)
 
     def _form(self) -> str:
         """The option for a form of JSON that we know. Empty if Slurm has no data_parser."""
-        if self._json_option is None:
+        option = self._json_option
+        if option is None:
             offered = self._offered() if self.version() >= _JSON_SINCE else None
-            self._json_option = "" if offered is None else choose_form(offered)
-        return self._json_option
+            self._json_option = option = "" if offered is None else choose_form(offered)
+        return option
+
+    @contextlib.contextmanager
+    def _upgrade_noticed(self) -> Iterator[None]:
+        """If the block fails to read, the next reading asks for Slurm's release again: an upgrade of
+        Slurm may have taken away the form that we know.
+        """
+        try:
+            yield
+        except SlurmError as error:
+            if not (error.unanswered or error.is_of_unknown_job):
+                self._version = self._json_option = None
+            raise
 
     def _offered(self) -> str:
         chunks: list[bytes] = []
