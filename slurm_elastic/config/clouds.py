@@ -176,6 +176,13 @@ class CloudSettings(
         return NO_WARNINGS
 
     @property
+    def stop_command(self) -> str:
+        """The command by which a machine of this cloud ends itself, if a shutdown does not end its
+        bill. Empty: ``join.stop_command``.
+        """
+        return ""
+
+    @property
     def clock_url(self) -> str | None:
         """A URL of the cloud that answers with a date, so that ``doctor`` can compare clocks."""
         return None

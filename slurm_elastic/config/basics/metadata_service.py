@@ -37,6 +37,9 @@ class MetadataService(Struct, frozen=True, kw_only=True):
 
 
 DNS = 53
+AZURE_MANAGER = "https://management.azure.com"
+AGENT = "python3 -I /run/slurm-elastic/agent.py /run/slurm-elastic/agent"
+"""The agent as the joining program starts it."""
 NO_WARNINGS = MetadataService()
 """A cloud whose metadata service, if there is one, gives no warnings."""
 EC2 = MetadataService(protocol=WarningProtocol.EC2, url=f"http://{LINK_LOCAL}/latest/")
@@ -53,3 +56,10 @@ AZURE = MetadataService(
     addresses=(LINK_LOCAL, "168.63.129.16"),
     open_ports=(DNS,),
 )
+
+
+def azure_stop_command(action: str = "delete", manager: str = AZURE_MANAGER) -> str:
+    """The ``CloudSettings.stop_command`` by which a machine of Azure ends itself: ``action`` is
+    delete or deallocate. The machine needs a managed identity that may do this to it.
+    """
+    return f"{AGENT} end {action} {manager}"

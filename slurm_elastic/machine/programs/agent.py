@@ -1,8 +1,9 @@
 #!/usr/bin/python3 -I
-"""Runs on each cloud machine, beside slurmd, as root: ``agent.py SETTINGS [check]``.
+"""Runs on each cloud machine, beside slurmd, as root: ``agent.py SETTINGS [check | end ...]``.
 
 With ``check`` it only prepares the machine (mounts, Epilog) and runs the site's check, once, before
-slurmd starts.
+slurmd starts. With ``end ACTION URL`` it is the ``stop_command`` of a cloud whose bill a shutdown
+does not end.
 
 It starts slurmd after the munge key has arrived. It is also the dead-man switch: a machine costs
 money, and the head that should end it may be gone. By ``scontrol show node`` over munge, without a
@@ -278,6 +279,10 @@ class Metadata:
         """
         raise NotImplementedError
 
+    def end(self, action: str, manager: str, *client: str) -> int:  # noqa: ARG002
+        """End this machine by the cloud's API. Returns the exit code. Only Azure needs it."""
+        return 2
+
     def about(self, kind: str, time_: float, path: str) -> str:
         """A warning about the instance whose id is at the path. '' if the id cannot be read now."""
         instance = self.text(path)
@@ -387,6 +392,34 @@ class AzureMetadata(Metadata):
         # An interruption comes first, also in this order of texts.
         kind, _, event_time = min(warnings, default="").partition(":")
         return self.about(kind, int(event_time), name_path) if kind else ""
+
+    def end(self, action: str, manager: str, *client: str) -> int:
+        """Delete or deallocate this machine by its managed identity, because a machine that only
+        shuts down goes on costing. ``manager``: the URL of the resource manager. ``client``: the id
+        of the identity, if the machine has several.
+        """
+        import urllib.request
+
+        compute = self.get("instance/compute?api-version=2021-02-01")
+        path = "identity/oauth2/token?api-version=2018-02-01&resource=%s/" % manager  # noqa: UP031
+        token = self.get("&client_id=".join((path, *client))).get("access_token")
+        if not token or not compute.get("resourceId"):
+            say("no managed identity can end this machine, which goes on costing")
+            return 1
+        url = manager + str(compute["resourceId"])
+        url += "?" if action == "delete" else "/deallocate?"
+        request = urllib.request.Request(  # noqa: S310
+            url + "api-version=2024-07-01",
+            headers={"Authorization": "Bearer " + str(token), "Content-Length": "0"},
+            method="DELETE" if action == "delete" else "POST",
+        )
+        try:
+            with urllib.request.urlopen(request, timeout=COMMAND_S):  # noqa: S310
+                return 0
+        # An HTTPError is an OSError, and its text has no part of the token.
+        except (OSError, ValueError) as error:
+            say("this machine cannot %s itself and goes on costing: %s" % (action, error))  # noqa: UP031
+            return 1
 
 
 def metadata_of(setting: str) -> Optional[Metadata]:  # noqa: UP045
@@ -571,7 +604,9 @@ def say(text: str) -> None:
 
 
 def main(argv: List[str]) -> int:  # noqa: UP006
-    """Run until the machine ends. With ``check``: prepare, check once, and return the exit code."""
+    """Run until the machine ends. With ``check``: prepare, check once, and return the exit code.
+    With ``end``: end the machine by the cloud's API.
+    """
     settings = read(argv[1])
     missing: Set[str] = {"node", "heartbeat_timeout", "stop_command"} - set(settings)  # noqa: UP006
     if missing:
@@ -580,6 +615,9 @@ def main(argv: List[str]) -> int:  # noqa: UP006
     if argv[2:] == ["check"]:
         slurm = NodeInSlurm(settings["node"], settings.get("scontrol") or "scontrol")
         return Gate(settings, slurm).enter(argv[1] + ".reported")
+    if argv[2:3] == ["end"]:
+        service = metadata_of(settings.get("metadata") or "")
+        return service.end(*argv[3:]) if service else 2
     agent = Agent(argv[1], settings)
     for loop in (agent.watch, agent.warn) if agent.metadata else (agent.watch,):
         threading.Thread(target=loop, daemon=True).start()

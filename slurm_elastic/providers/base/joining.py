@@ -79,7 +79,8 @@ def program_of(config: Config, cloud: CloudSettings) -> str:
         "names": _python("names.py"),
         "owed": f"{config.copy.back_within:g}" if cloud.data is Data.COPY else "",
         "open_metadata": "yes" if join.metadata_for_jobs else "",
-        "stop_command": join.stop_command,
+        # A cloud that has a command of its own needs it: there a plain shutdown goes on costing.
+        "stop_command": cloud.stop_command or join.stop_command,
         "check": join.check or "",
         "check_timeout": f"{join.check_timeout:g}",
         "prepare": preparing(config, cloud),

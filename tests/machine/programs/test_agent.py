@@ -355,6 +355,57 @@ def test_azure_reports_events_of_this_machine_only() -> None:
         assert source.warning(0) == ""
 
 
+MACHINE = "/subscriptions/1/resourceGroups/g/providers/Microsoft.Compute/virtualMachines/pub1-7f"
+TOKEN = "/identity/oauth2/token?api-version=2018-02-01&resource="
+
+
+@pytest.mark.parametrize(
+    ("action", "call"),
+    [
+        ("delete", f"DELETE {MACHINE}?api-version=2024-07-01"),
+        ("deallocate", f"POST {MACHINE}/deallocate?api-version=2024-07-01"),
+    ],
+)
+def test_a_machine_of_azure_ends_its_own_bill(tmp_path: Path, action: str, call: str) -> None:
+    """A shutdown inside leaves it allocated, and it goes on costing in full."""
+    calls: list[str] = []
+
+    class Manager(BaseHTTPRequestHandler):
+        def do_DELETE(self) -> None:
+            is_allowed = self.headers["Authorization"] == "Bearer t0ken"
+            calls.append(f"{self.command} {self.path}")
+            self.send_response(202 if is_allowed else 403)
+            self.end_headers()
+
+        do_POST = do_DELETE  # noqa: N815
+
+        def log_message(self, *_: object) -> None: ...
+
+    with (
+        service("Metadata", "true") as (url, answers),
+        ThreadingHTTPServer(("127.0.0.1", 0), Manager) as server,
+    ):
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        manager = f"http://127.0.0.1:{server.server_port}"
+        settings = tmp_path / "agent"
+        settings.write_text(
+            f"node=pub1\nheartbeat_timeout=9\nstop_command=x\nmetadata=azure {url}\n"
+        )
+
+        def end(*client: str) -> int:
+            return agent.main(["agent.py", str(settings), "end", action, manager, *client])
+
+        answers["/instance/compute?api-version=2021-02-01"] = json.dumps({"resourceId": MACHINE})
+        assert (end(), calls) == (1, []), "no identity"
+        answers[f"{TOKEN}{manager}/&client_id=7-7"] = '{"access_token": "t0ken"}'
+        assert (end(), end("7-7"), calls) == (1, 0, [call])
+        answers[f"{TOKEN}{manager}/"] = '{"access_token": "without rights"}'
+        assert end() == 1, "the agent tries again"
+        server.shutdown()
+        thread.join()
+
+
 def test_an_agent_looks_more_often_if_a_warning_comes_late() -> None:
     assert agent.Ec2Metadata("").period == 5
     assert {agent.GceMetadata("").period, agent.AzureMetadata("").period} == {2}

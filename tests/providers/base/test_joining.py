@@ -161,6 +161,19 @@ def test_the_agent_has_only_what_reads_its_own_clouds_warnings(
     assert (source and type(source).__name__) == reader
 
 
+def test_a_cloud_in_which_a_shutdown_goes_on_costing_has_a_stop_command_of_its_own() -> None:
+    class Costly(AwsCloud, frozen=True, kw_only=True, forbid_unknown_fields=True, tag="costly"):
+        @property
+        def stop_command(self) -> str:
+            return metadata_service.azure_stop_command()
+
+    cloud = Costly(name="aws", location=Location.PUBLIC, region="r", image="i", types=AWS.types)
+    site = config(head="head", stop_command="poweroff")
+    own = "python3 -I /run/slurm-elastic/agent.py /run/slurm-elastic/agent end delete"
+    assert f"\nstop_command={own} https://management.azure.com\n" in program_of(site, cloud)
+    assert "\nstop_command=poweroff\n" in program_of(site, AWS)
+
+
 @pytest.mark.parametrize(("clouds", "there"), [((), True), (("aws",), True), (("one",), False)])
 def test_only_machines_that_are_to_open_a_tunnel_wait_for_it(
     tmp_path: Path, clouds: tuple[str, ...], *, there: bool
