@@ -155,8 +155,9 @@ class SlurmCli(CommentCommands, PartitionCommands, ReservationCommands):
 
     @contextlib.contextmanager
     def _upgrade_noticed(self) -> Iterator[None]:
-        """If the block fails to read, the next reading asks for Slurm's release again: an upgrade of
-        Slurm may have taken away the form that we know.
+        """If the block fails to read, let the next reading ask for Slurm's release again.
+
+        An upgrade of Slurm may have taken away the form that we know.
         """
         try:
             yield
