@@ -34,7 +34,7 @@ AVOID_FOR_S = 3600.0
 """Seconds after which a job no longer avoids a node: the cause may have been the shared directory,
 or the machine may have been mended.
 """
-_AT_WORK = frozenset({"RUNNING", "SUSPENDED"})
+_AT_WORK = frozenset({"RUNNING", "SUSPENDED", "STOPPED"})
 _NO_HURRY = (float("inf"), 0.0)
 
 

@@ -11,9 +11,11 @@ import pytest
 from patience import patience
 
 from slurm_elastic.base.errors import CheckpointError, SlurmError
+from slurm_elastic.ckptman.decide import run_of
 from slurm_elastic.ckptman.executor import KeyedExecutor
 from slurm_elastic.ckptman.losses import notify_user
 from slurm_elastic.ckptman.origins import read_started_run
+from slurm_elastic.ckptman.snapshot import choose_method
 from slurm_elastic.ckptman.unannounced_ends import unannounced_ends
 from slurm_elastic.ckptman.unfit_nodes import AVOID_FOR_S, UnfitNodes
 from slurm_elastic.features.news.notify_occasions import of_moves
@@ -241,6 +243,18 @@ def test_a_job_whose_node_cannot_use_its_image_is_requeued_to_another_node(
     world.until(lambda: "RUNNING" in world.job(7).states)
     world.advance(300)
     assert world.job(7).restarts == 2
+
+
+@pytest.mark.parametrize("state", ["RUNNING", "SUSPENDED", "STOPPED"])
+def test_a_job_is_requeued_from_a_node_that_cannot_use_its_image_in_each_state_with_processes(
+    world: CkptWorld, state: str
+) -> None:
+    job = world.job(7)
+    world.saver.origins[7] = Origin(image=0, why="no avx512f", is_unfit=True)
+    world.slurm.set_job(7, state)
+    run = run_of(job, choose_method(world.ckpt, job))
+    UnfitNodes(world.ckpt)._requeue_if_unfit(run, "criu", {})
+    assert world.job(7).restarts == 1
 
 
 def avoids(world: CkptWorld) -> str:

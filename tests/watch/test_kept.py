@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 from msgspec.structs import replace
@@ -11,8 +12,10 @@ from status_cases import NOW, config
 from slurm_elastic.config import Config
 from slurm_elastic.config.sections.access import Who
 from slurm_elastic.config.sections.checkpoint import CheckpointSettings
+from slurm_elastic.features.waits.wait_situation import WaitFacts, situation_of
 from slurm_elastic.model.finding import FindingLevel
 from slurm_elastic.model.slurm import Reservation, SlurmJob, SlurmNode, SuspendExclusions
+from slurm_elastic.policies.waits.wait import Waits
 from slurm_elastic.slurm.client.fake import FakeSlurm
 from slurm_elastic.watch.doctor import kept as doctor
 from slurm_elastic.watch.view import status_view
@@ -256,9 +259,9 @@ def test_a_job_is_stuck_for_its_time_if_no_limit_that_slurm_may_give_it_fits(
          SMALLER),
         # Slurm would refuse the job in our partitions, which are for account physics.
         (waiting(reason="PartitionConfig", partitions=("batch",), node_count=4, account="arts"),
-         "; no other cloud's allow list names its account and QOS", SMALLER),
+         "; no other cloud takes it (onprem: account arts is not in allow.accounts", SMALLER),
         (waiting(reason="AccountNotAllowed", partitions=("burst",), account="arts"),
-         "may not use the partition; no other cloud's allow list names its account and QOS",
+         "may not use the partition; no other cloud takes it (onprem: account arts is not in",
          "scontrol update jobid=7 account=ACCOUNT"),
     ],
 )  # fmt: skip
@@ -268,6 +271,29 @@ def test_a_job_that_its_partition_cannot_hold_is_told_which_can(
     found = only(views(site, jobs=[replace(job, account=job.account or "physics")]))
     assert words in found.text
     assert found.do == do
+
+
+@pytest.mark.parametrize(
+    ("changes", "facts", "groups"),
+    [
+        ({}, {"partition_states": {"burst": "DOWN"}}, ()),
+        ({"requeue": False}, {}, ()),
+        ({}, {}, ("chemists",)),
+    ],
+    ids=["shut", "spot machines", "other groups"],
+)
+def test_no_partition_is_named_that_would_not_start_the_job(
+    site: Config, changes: dict[str, Any], facts: dict[str, Any], groups: tuple[str, ...]
+) -> None:
+    who = Who(accounts=("physics",), groups=groups)
+    clouds = tuple(replace(c, allow=who) if c.name == "aws" else c for c in site.clouds)
+    job = waiting(
+        reason="PartitionConfig", partitions=("batch",), node_count=4, account="physics", **changes
+    )
+    known = WaitFacts(now=NOW, groups=frozenset({"staff"}), **facts)
+    wait = Waits(situation_of(replace(site, clouds=clouds), known)).of(job)
+    assert "; no other cloud can hold it (onprem: " in wait.text
+    assert wait.command == SMALLER
 
 
 def test_jobs_of_one_cause_are_one_line_with_one_command(site: Config) -> None:

@@ -575,6 +575,22 @@ PREDICATES: tuple[tuple[str, _Predicate], ...] = (
 )
 
 
+_OF_ENTRY = frozenset({"account", "qos", "group", "requeue", "partition state"})
+
+
+def refused_entry(asker: Asker, case: PoolCase) -> Verdict | None:
+    """Return why the job should not be moved into the pool's partition, which it does not name: why
+    Slurm refuses the job there, or would not start it. None if nothing is against it.
+    """
+    question = _Question(asker=asker, case=case)
+    for name, predicate in PREDICATES:
+        reason = predicate(question) if name in _OF_ENTRY else ""
+        if reason:
+            pool = case.pool
+            return Verdict(cloud=pool.cloud, pool=pool.name, predicate=name, reason=reason)
+    return None
+
+
 def grouped(results: Sequence[Verdict]) -> list[tuple[str, tuple[str, ...], str]]:
     """Return cloud, pools and reason, with pools of one cloud and the same reason together."""
     groups: dict[tuple[str, str], list[str]] = {}

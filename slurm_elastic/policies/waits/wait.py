@@ -24,6 +24,7 @@ from slurm_elastic.policies.launch.verdict import (
     Verdict,
     grouped,
     most_together,
+    refused_entry,
     verdicts,
 )
 from slurm_elastic.policies.launch.waiting import is_limit_fixed, is_unproven, sentence
@@ -350,11 +351,16 @@ def _elsewhere(asker: Asker, cases: Iterable[PoolCase], reason: tuple[str, str])
     """
     job, (text, command) = asker.job, reason
     other_cases = [case for case in cases if case.partition not in job.partitions]
-    admitting = [case for case in other_cases if _admits(case, job)]
     if not other_cases:
         return reason
+    # Slurm would refuse the command, or place the job on nodes that are not for it.
+    refusals = {
+        case.partition: refusal for case in other_cases if (refusal := refused_entry(asker, case))
+    }
+    admitting = [case for case in other_cases if case.partition not in refusals]
     if not admitting:
-        return f"{text}; no other cloud's allow list names its account and QOS", command
+        closest = max(refusals.values(), key=lambda refusal: _ORDER[refusal.predicate])
+        return f"{text}; no other cloud takes it ({closest.cloud}: {closest.reason})", command
     # A job that names another partition would be rejected for its choice, not for its size.
     judged = {
         name: verdicts(
@@ -376,15 +382,6 @@ def _elsewhere(asker: Asker, cases: Iterable[PoolCase], reason: tuple[str, str])
     misfits = [verdict for rows in judged.values() for verdict in rows]
     closest = _closest(job, misfits, admitting)
     return f"{text}; no other cloud can hold it ({closest.cloud}: {closest.reason})", command
-
-
-def _admits(case: PoolCase, job: SlurmJob) -> bool:
-    """Whether Slurm would take the job into the partition, so that the command does not fail."""
-    pairs = ((case.accounts, job.account), (case.qos, job.qos))
-    return all(
-        not allowed or value.lower() in {name.lower() for name in allowed}
-        for allowed, value in pairs
-    )
 
 
 def _case_of(verdict: Verdict, cases: Iterable[PoolCase]) -> PoolCase:
