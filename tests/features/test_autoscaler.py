@@ -311,6 +311,10 @@ def test_a_launch_knows_which_machines_a_policy_started_for_one_job(
     submit(world, 1, count=3, limit=864_000)
     world.advance(20)
     assert known() == [dict.fromkeys(pool.nodes, 3)]
+    world.restart()
+    assert known() == [dict.fromkeys(pool.nodes, 3)], "before the first look"
+    world.advance(20)
+    assert known() == [dict.fromkeys(pool.nodes, 3)]
     world.hears = True
     world.advance(240)
     assert running(world) == [1]

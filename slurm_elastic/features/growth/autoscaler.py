@@ -12,9 +12,11 @@ If the configuration has no policies, the autoscaler only removes their remainin
 
 from __future__ import annotations
 
+import contextlib
 import logging
+import sqlite3
 from collections import Counter, defaultdict
-from collections.abc import Mapping, Sequence, Set
+from collections.abc import Iterator, Mapping, Sequence, Set
 from concurrent.futures import Executor
 from itertools import islice
 
@@ -54,6 +56,7 @@ from slurm_elastic.model.causes.holds import MayStart, NoPoliciesLeft, PoliciesS
 from slurm_elastic.model.cluster import Pool
 from slurm_elastic.model.directive import kept_replacements
 from slurm_elastic.model.exclusion import POLICY
+from slurm_elastic.policies.clock_guard import age
 from slurm_elastic.policies.growth import foreign
 from slurm_elastic.policies.growth.capacity import OwnGrowth
 from slurm_elastic.policies.growth.dealing import split_demand, take_shared, tasks_on_machines
@@ -93,6 +96,9 @@ MAX_NOTIFIED_JOBS = 100
 def join(site: Site) -> Extensions:
     """Join at every site: each may have growth policies."""
     together = StartedTogether()
+    # Before the first request is served: machines of an open start may still be launched.
+    with contextlib.suppress(sqlite3.Error):  # launches may be partial, as without this record
+        together.add(recalled_starts(site))
     return Extensions(
         parts=[("policies", lambda worker: Autoscaler(site, worker, together))],
         split_requests=[together.complete] if may_grow(site.config) else [],
@@ -527,6 +533,21 @@ def recalled(site: Site, group: str) -> CoveredJobs:
             jobs.update(past_plan.covered)
             begun.update(past_plan.begun)
     return CoveredJobs(jobs, started, begun)
+
+
+def recalled_starts(site: Site) -> Iterator[tuple[ScaleUp, Sequence[str]]]:
+    """Read from the journal the starts of an earlier daemon whose nodes may still boot, oldest
+    first, each with its nodes.
+    """
+    for name, pool in site.pools.items():
+        for decision in site.ledger.decisions.about(pool_subject(name), MAX_RECALLED_DECISIONS):
+            past_plan = _plan_of(decision)
+            is_young = age(decision.at, site.now()) <= site.config.longest_resume_timeout
+            if past_plan is None or not is_young:
+                continue
+            leaving = {leave.node for leave in past_plan.leaves}
+            nodes = [n for n in decision.subjects if n in pool.nodes and n not in leaving]
+            yield from ((start, nodes) for start in past_plan.starts if start.pool == name)
 
 
 def _plan_of(decision: Decision) -> ScalingPlan | None:

@@ -18,7 +18,7 @@ from slurm_elastic.policies.nodes.node_state import Phase, phase
 
 class StartedTogether:
     """``_least``: by node that boots, how many machines of its start are of use to a job. After a
-    restart of slurm-elasticd it is empty, and a launch may be partial.
+    restart of slurm-elasticd it comes from the journal (``autoscaler.recalled_starts``).
     """
 
     def __init__(self) -> None:
