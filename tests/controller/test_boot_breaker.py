@@ -347,3 +347,13 @@ def test_a_spot_machine_counts_only_before_its_cloud_could_reclaim_it(tmp_path: 
     ended_again_and_again(world, 1, lives_s=20)
     assert counts(world) == [1]
     world.close()
+
+
+def test_the_next_try_of_a_pool_is_another_node(world: World) -> None:
+    """Slurm takes the first node again and again. Only another one tells whether the pool is ill."""
+    world.unheard.add("m1")
+    world.slurm.submit(1, ("m1", "m2"), 1)
+    world.advance(2 * 3600, step=15.0)
+    assert {m.instance.node for m in world.ledger.machines.live()} == {"m2"}
+    assert "RUNNING" in world.slurm.queue()[1].states
+    assert not [row for row in world.ledger.exclusions.breakers() if row.count]

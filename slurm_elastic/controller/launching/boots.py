@@ -14,6 +14,7 @@ from slurm_elastic.base.hostlist import compress
 from slurm_elastic.config.sections.joining import MUNGE_KEY
 from slurm_elastic.controller.context import Site
 from slurm_elastic.controller.giving_back import quarantine_pool
+from slurm_elastic.controller.holds import find_end_of_hold, hold
 from slurm_elastic.controller.launching.launch import grow_cool_down
 from slurm_elastic.controller.snapshot import build_terms, take_snapshot
 from slurm_elastic.model.causes import AnyCause
@@ -142,6 +143,8 @@ def record_boot_failures(
         spare = 0 if is_cooling(site, pool) else len(pool.nodes)
         of_pool = (n for n in mates if site.pool_of[n] is pool and n not in nodes)
         quarantine_pool(site, pool, [*nodes, *of_pool], site.slurm.nodes(pool.nodes), cause, spare)
+        if not spare:
+            _keep_out(site, pool, nodes, cause)
 
 
 def record_ended_by_others(site: Site, cloud: str, ids: Collection[str], correlation: str) -> None:
@@ -279,6 +282,16 @@ def _cool_down(
             )
         )
     return ScopesCoolDown(scopes=tuple(scopes)) if scopes else None
+
+
+def _keep_out(site: Site, pool: Pool, failed: Sequence[str], cause: AnyCause) -> None:
+    """Hold these nodes for longer than their pool cools down. Slurm and the growth policies take
+    the first node, so the next try would be the same one, and nobody would learn whether the pool
+    is ill or that node.
+    """
+    if len(failed) < len(pool.nodes):
+        until = find_end_of_hold(site, pool) + site.config.timings.capacity_cooldown
+        hold(site, pool, failed, cause, until=until)
 
 
 def find_known_cause(site: Site, failed: Sequence[Machine]) -> BootDetail | None:

@@ -21,17 +21,14 @@ from slurm_elastic.policies.repair.cluster_snapshot import ClusterSnapshot
 
 
 def due_holds(snapshot: ClusterSnapshot) -> dict[str, list[Exclusion]]:
-    """Return, by pool of the cloud, the capacity holds of pools with at least one due hold."""
+    """Return the due capacity holds, by pool of the cloud."""
     holds_by_pool: dict[str, list[Exclusion]] = {}
     for exclusion in snapshot.exclusions:
         pool = snapshot.terms.pool_of.get(exclusion.scope)
-        if exclusion.kind == CAPACITY and pool is not None and pool.cloud == snapshot.terms.cloud:
+        is_due = exclusion.kind == CAPACITY and exclusion.until <= snapshot.now
+        if is_due and pool is not None and pool.cloud == snapshot.terms.cloud:
             holds_by_pool.setdefault(pool.name, []).append(exclusion)
-    return {
-        name: rows
-        for name, rows in holds_by_pool.items()
-        if min(row.until for row in rows) <= snapshot.now
-    }
+    return holds_by_pool
 
 
 def holds(snapshot: ClusterSnapshot) -> Iterable[Action]:
