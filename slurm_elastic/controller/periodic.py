@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable
 from concurrent.futures import Executor, Future
 
 from slurm_elastic.base.backoff import Backoff
-from slurm_elastic.base.errors import SlurmError
+from slurm_elastic.base.errors import SlurmError, bounded
 from slurm_elastic.base.processes.background import submit
 from slurm_elastic.base.processes.periodic import PeriodicTask
 from slurm_elastic.controller.context import Site
@@ -19,6 +19,9 @@ from slurm_elastic.state.ledger import Health, LedgerState
 from slurm_elastic.state.store.trouble import passes
 
 log = logging.getLogger(__name__)
+_FAILED = "%s: a round failed; the next one starts over"
+TASK = "task "
+"""Begins the name of a task among those whose health ``status`` shows."""
 
 
 class SiteTask(PeriodicTask):
@@ -88,16 +91,39 @@ def run_guarded(site: Site, look: Callable[[], None], task_name: str) -> bool:
     except sqlite3.Error as error:
         log.warning("%s: the ledger cannot be used: %s", task_name, error)
     except OSError as error:
-        if not passes(error):
-            log.exception("%s: a round failed; the next one starts over", task_name)
-            return False
-        log.warning("%s: the state directory cannot be used: %s", task_name, error)
+        if passes(error):
+            log.warning("%s: the state directory cannot be used: %s", task_name, error)
+        else:
+            log.exception(_FAILED, task_name)
+            _report_fault(site, task_name, error)
     # A bug in one look must not end the task: the next look may find another state.
-    except Exception:
-        log.exception("%s: a round failed; the next one starts over", task_name)
+    except Exception as error:
+        log.exception(_FAILED, task_name)
+        _report_fault(site, task_name, error)
     else:
+        _report_recovery(site, task_name)
         return True
     return False
+
+
+def _report_fault(site: Site, task_name: str, error: Exception) -> None:
+    """Have ``status`` show an error that no code foresaw: a task that fails at each look may be the
+    one that ends machines.
+    """
+    first_line = str(error).partition("\n")[0]
+    text = f"it fails, so its work is not done: {type(error).__name__}: {first_line}; see the log"
+    with contextlib.suppress(sqlite3.Error, OSError):
+        name = f"{TASK}{task_name}"
+        site.ledger.health.report(
+            Health(name=name, checked=site.now(), error=bounded(text), code="fault")
+        )
+
+
+def _report_recovery(site: Site, task_name: str) -> None:
+    with contextlib.suppress(sqlite3.Error, OSError):
+        name = f"{TASK}{task_name}"
+        if any(row.name == name and row.error for row in site.ledger.health.all()):
+            site.ledger.health.report(Health(name=name, checked=site.now()))
 
 
 def report_slurm_failure(site: Site, error: SlurmError) -> None:

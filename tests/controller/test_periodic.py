@@ -14,6 +14,7 @@ from slurm_elastic.base.errors import SlurmError
 from slurm_elastic.controller.periodic import SiteTask, start_due_tasks
 from slurm_elastic.model.directive import Directive, Pause
 from slurm_elastic.state.ledger import LedgerState
+from slurm_elastic.watch.causes import service_errors
 from tests.controller.world import Inline, World
 
 BROKEN = SlurmError(("sinfo",), 1, "Unable to contact slurm controller")
@@ -135,6 +136,20 @@ def test_a_slurm_that_fails_is_in_the_status(bed: Bed, world: World) -> None:
     (health,) = [one for one in world.ledger.health.all() if one.name == "slurm"]
     assert (health.code, health.checked) == ("slurm", world.now)
     assert "Unable to contact" in (health.error or "")
+
+
+def test_status_shows_a_task_that_fails_at_each_look(bed: Bed, world: World) -> None:
+    """An error that no code foresaw. The task may be the one that ends machines."""
+    bed.wrong = KeyError("pub2")
+    task = bed.task(period=10.0)
+    bed.until(1001.0, task)
+    (row,) = [one for one in world.ledger.health.all() if one.name.startswith("task ")]
+    assert "KeyError: 'pub2'" in (row.error or "")
+    shown = service_errors(world.ledger.health.all(), (), set())
+    assert [one.name for one in shown] == ["task looking"]
+    bed.wrong = None
+    bed.until(1020.0, task)
+    assert not [h for h in world.ledger.health.all() if h.name.startswith("task ") and h.error]
 
 
 def test_a_task_that_is_idle_by_the_ledger_is_looked_at_once_it_is_not(bed: Bed) -> None:
