@@ -57,6 +57,11 @@ log = logging.getLogger(__name__)
 
 MARK = NOTICE_MARK
 LOST_REASON = f"{OUR_MARK}lost: taken away"
+"""The reason of a lost node of a pool. slurm-elasticd returns such a node to service."""
+LOST_NODE_OF_SITE = f"{MARK}taken away"
+"""The reason of a lost node of the site. It has the mark of a notice, because only the end of the
+notice returns this node to service.
+"""
 UNKNOWN_NOTICE_TTL_S = 3600.0
 """Seconds that a notice about an unknown machine is kept: the ledger may list that machine a little
 later.
@@ -169,18 +174,22 @@ def _set_lost_nodes_down(
         view = site.slurm.nodes(lost_names)
         lost_names = [name for name in lost_names if name in view and _is_lost(view[name])]
     # Only nodes of pools: slurm-elasticd does not restore the address of a site's own node.
+    pool_names = [name for name in lost_names if name in site.pool_of]
     names_without_address = [
-        name
-        for name in lost_names
-        if name in site.pool_of and is_anothers_address(view[name], machines)
+        name for name in pool_names if is_anothers_address(view[name], machines)
     ]
-    other_names = [name for name in lost_names if name not in names_without_address]
     # A machine that does not answer may still run, for example during maintenance of its network.
     # It must hear that its job is killed, so its node keeps its address.
-    for names, address in ((names_without_address, NOWHERE), (other_names, None)):
+    names_with_address = [name for name in pool_names if name not in names_without_address]
+    site_names = [name for name in lost_names if name not in site.pool_of]
+    for names, reason, address in (
+        (names_without_address, LOST_REASON, NOWHERE),
+        (names_with_address, LOST_REASON, None),
+        (site_names, LOST_NODE_OF_SITE, None),
+    ):
         if names:
             # DOWN makes slurmctld requeue the jobs now, not after SlurmdTimeout.
-            node_updates.set_down(site.slurm, names, LOST_REASON, address=address)
+            node_updates.set_down(site.slurm, names, reason, address=address)
     if lost_names:
         site.recorder.record(CORRELATION, "ckpt-node-lost", lost_names, MachineTaken())
 
@@ -296,8 +305,22 @@ def _why_ended(
         return NoticedNodeResumed()
     # A node that still answers does not prove the notice wrong, because the person may be late with
     # the announced work. Jobs that started on it would then be lost.
-    is_back = recorded.was_away and is_answering(node) and not is_rebooting(node)
+    is_back = recorded.was_away and _has_returned(node, notice.seen)
     return NoticedNodeBack() if is_back and is_false(notice, now) else None
+
+
+def _has_returned(node: SlurmNode, announced_at: float) -> bool:
+    """Whether the slurmd of a node that was away has registered again."""
+    if is_rebooting(node):
+        return False
+    if not is_down(node):
+        return is_answering(node)
+    # With ReturnToService 0 and 1 slurmctld leaves a node DOWN that has our reason, although its
+    # slurmd has registered. A restarted slurmctld shows a DOWN node without NOT_RESPONDING although
+    # it is still away (22.05, measured), so only the boot proves that the node has registered.
+    # DOWN with another reason is an administrator's.
+    has_booted = node.boot_time > announced_at and "NOT_RESPONDING" not in node.states
+    return has_booted and has_mark(node, MARK) and phase(node) is Phase.UP
 
 
 def withdraw_notices(site: CheckpointSite, node: str, machines: Mapping[str, Machine]) -> None:

@@ -238,16 +238,22 @@ def drained_for_kernel(world: CkptWorld, wait_s: float = 130.0) -> float:
     return deadline
 
 
-def reboots(world: CkptWorld, away_s: float) -> None:
+def reboots(world: CkptWorld, away_s: float, *states: str) -> None:
+    """``states``: those in which slurmctld leaves the node after its slurmd has registered."""
     reason = world.slurm.node("st1").reason
     world.slurm.set_node("st1", "DOWN", "DRAIN", "NOT_RESPONDING", reason=reason)
     world.advance(away_s, step=10.0)
     assert "DOWN" in world.slurm.node("st1").states
-    world.slurm.set_node("st1", "MIXED", "DRAIN", reason=reason)
+    found = states or ("MIXED", "DRAIN")
+    world.slurm.set_node("st1", *found, reason=reason, boot_time=world.now)
+
+
+def is_in_service(world: CkptWorld) -> bool:
+    return world.slurm.node("st1").states.isdisjoint({"DOWN", "DRAIN"})
 
 
 def serves_again(world: CkptWorld, why: str) -> None:
-    assert world.slurm.node("st1").states == {"MIXED"}
+    assert is_in_service(world)
     assert world.state.notices() == ()
     told = [
         str(one.cause)
@@ -257,7 +263,7 @@ def serves_again(world: CkptWorld, why: str) -> None:
     assert told == [why]
     drains = world.kinds("st1").count("ckpt-drained")
     world.advance(3600, step=10.0)
-    assert world.slurm.node("st1").states == {"MIXED"}
+    assert is_in_service(world)
     assert world.kinds("st1").count("ckpt-drained") == drains
 
 
@@ -274,6 +280,59 @@ def test_a_node_of_the_site_that_is_back_after_its_deadline_is_released(
     world.until(lambda: world.now > deadline + FALSE_AFTER)
     world.advance(10)
     serves_again(world, "its node did not answer for a while, and is back")
+
+
+def test_a_node_that_slurmctld_leaves_down_after_its_boot_is_released(world: CkptWorld) -> None:
+    """ReturnToService 0 and 1 return no node that has another reason than slurmctld's own."""
+    deadline = drained_for_kernel(world)
+    reboots(world, 400.0, "DOWN", "DRAIN")
+    world.until(lambda: world.now > deadline + FALSE_AFTER)
+    world.advance(10)
+    serves_again(world, "its node did not answer for a while, and is back")
+
+
+def test_a_node_that_is_away_while_slurmctld_restarts_is_not_released(world: CkptWorld) -> None:
+    """slurmctld then shows it without NOT_RESPONDING (22.05)."""
+    drained_for_kernel(world)
+    reason = world.slurm.node("st1").reason
+    world.slurm.set_node("st1", "DOWN", "DRAIN", "NOT_RESPONDING", reason=reason, boot_time=1.0)
+    world.advance(60)
+    world.slurm.set_node("st1", "DOWN", "DRAIN", reason=reason, boot_time=0.0)
+    world.advance(3600, step=10.0)
+    assert world.slurm.node("st1").states == {"DOWN", "DRAIN"}
+    assert len(world.state.notices()) == 1
+
+
+def test_a_node_that_an_administrator_sets_down_after_its_boot_stays_down(world: CkptWorld) -> None:
+    drained_for_kernel(world)
+    reboots(world, 400.0)
+    world.slurm.set_node("st1", "DOWN", "DRAIN", reason="a fan is broken")
+    world.advance(3600, step=10.0)
+    assert world.slurm.node("st1").states == {"DOWN", "DRAIN"}
+    assert world.slurm.node("st1").reason == "a fan is broken"
+
+
+@pytest.mark.parametrize("is_withdrawn", [False, True])
+def test_a_node_of_the_site_that_took_a_job_with_it_is_released(
+    world: CkptWorld, is_withdrawn: bool
+) -> None:
+    world.slurm.set_node("st1", "ALLOCATED")
+    world.slurm.submit(9, ("st1",), comment="ckpt=none")
+    world.slurm.set_job(9, "RUNNING", nodes=("st1",), start=world.now)
+    deadline = drained_for_kernel(world)
+    reason = world.slurm.node("st1").reason
+    world.slurm.set_node("st1", "ALLOCATED", "DRAIN", "NOT_RESPONDING", reason=reason)
+    world.advance(10)
+    lost = world.slurm.node("st1")
+    assert {"DOWN", "DRAIN"} <= lost.states, "its job is requeued at once"
+    world.slurm.set_node("st1", "DOWN", "DRAIN", reason=lost.reason, boot_time=world.now)
+    if is_withdrawn:
+        world.order("withdraw", node="st1")
+    else:
+        world.until(lambda: world.now > deadline + FALSE_AFTER, most=900)
+    world.advance(10)
+    assert is_in_service(world)
+    assert world.state.notices() == ()
 
 
 def test_a_node_of_the_site_that_was_not_away_stays_drained_until_a_person_says_so(
