@@ -92,7 +92,9 @@ find_python() {
 # What the tests need besides: an SSH server to log in to, a compiler; and how many run side by side. After it
 # a test that is skipped for want of a package fails (tests/needs.py).
 set_up_tests() {
+    install_compiler
     set_up
+    build_core
     there sshd || { # it is not started, now or at boot
         install_packages openssh-server
         ! command -v systemctl >/dev/null || systemctl --quiet disable ssh.service ssh.socket || true
@@ -125,9 +127,6 @@ set_up_tests() {
     { there mmdebstrap mke2fs sfdisk grub-mkimage qemu-img dnsmasq xorriso && [ -e /usr/lib/grub/i386-pc/boot.img ]; } ||
         install_packages mmdebstrap e2fsprogs fdisk grub-common grub-pc-bin qemu-system-x86 qemu-utils dnsmasq-base iproute2 xorriso
     ls /usr/lib/*/liblua5.4.so.0 >/dev/null 2>&1 || install_packages liblua5.4-0 # for a Slurm that is newer than Debian's
-    # For a test that hides a control group hierarchy from slurmd.
-    compiler() { command -v gcc && ls /usr/include/stdio.h; }
-    compiler >/dev/null 2>&1 || install_packages gcc libc6-dev
     cd "$REPO"
     export SLURM_ELASTIC_SET_UP=1
     export PATH=$VENV/bin:$PATH
@@ -144,6 +143,24 @@ set_up_tests() {
     BUSY_SIDE_BY_SIDE=(-n "$(least $((processors * 2)) 16 "$memory")" "${BY_FILE[@]}")
 }
 BY_FILE=(--dist loadfile --no-loadscope-reorder)
+
+# For the compiled part of the simulator, without which simulations only take longer; and for a test that hides a
+# control group hierarchy from slurmd.
+install_compiler() {
+    mkdir -p "$CACHE"
+    has_compiler || install_packages gcc libc6-dev python3-dev
+}
+
+has_compiler() {
+    there gcc && [ -e /usr/include/stdio.h ] && find_python &&
+        "$PYTHON" -c 'import pathlib, sys, sysconfig; sys.exit(not pathlib.Path(sysconfig.get_path("include"), "Python.h").exists())'
+}
+
+# pip compiles it once; sources that changed since are compiled here. A copy of the package is made whole by pip.
+build_core() {
+    [ "$VENV" = "$REPO/.venv" ] || return 0
+    (cd "$REPO" && quietly "$VENV/bin/python" setup.py build_ext --inplace) || die "the simulator's core does not compile"
+}
 
 there() { # whether all these programs are
     local name
@@ -290,11 +307,11 @@ usable_venv() {
 install_copy() { # extras
     local dependencies sources work file=$VENV/slurm-elastic.sources
     dependencies=$(hash_of "$REPO/pyproject.toml")
-    sources=$(cd "$REPO" && find pyproject.toml README.md slurm_elastic -type f \
-        ! -path '*/__pycache__/*' -print0 | sort -z | xargs -0 sha256sum | sha256sum)
+    sources=$(cd "$REPO" && find pyproject.toml setup.py README.md slurm_elastic -type f \
+        ! -path '*/__pycache__/*' ! -name '*.so' -print0 | sort -z | xargs -0 sha256sum | sha256sum)
     # Installed from another copy, so that nothing is built in the clone, nor from what lies there.
     work=$(mktemp -d)
-    (cd "$REPO" && cp -R pyproject.toml README.md slurm_elastic "$work") && chmod -R go+rX "$work"
+    (cd "$REPO" && cp -R pyproject.toml setup.py README.md slurm_elastic "$work") && chmod -R go+rX "$work"
     if stamped "$1" "$dependencies" && [ "$(cat "$file" 2>/dev/null)" != "$sources" ]; then
         say "Python environment: copying the package"
         quietly "$VENV/bin/pip" install --no-deps --force-reinstall "$work" ||

@@ -18,6 +18,8 @@ from slurm_elastic.base.errors import SlurmElasticError
 from slurm_elastic.simulate.bills.losses import RunState
 from slurm_elastic.simulate.bills.market import NEVER
 from slurm_elastic.simulate.bills.reserved_bill import with_reservations
+from slurm_elastic.simulate.core import compiled
+from slurm_elastic.simulate.core.modelled import unmodelled
 from slurm_elastic.simulate.events import ARRIVE, BOOT, CHECK, POOLS, WARN
 from slurm_elastic.simulate.histories.jobs import Jobs
 from slurm_elastic.simulate.outcome import RunResult
@@ -52,12 +54,22 @@ def simulate(
         raise SlurmElasticError("; ".join(problems))
     outcome = on_standing_machines(jobs, scenario)
     if outcome is None:
-        outcome = Engine(jobs, scenario, origin, progress).run()
+        outcome = _engine(jobs, scenario)(jobs, scenario, origin, progress).run()
     elif progress:
         progress(len(jobs))
     with_reservations(outcome, scenario.held, origin)
     outcome.figures = replace(outcome.figures, unbought=unbought(scenario, outcome))
     return outcome
+
+
+def _engine(jobs: Jobs, scenario: Scenario) -> type[Engine]:
+    """Return the compiled engine; the engine in Python if it is missing or lacks a rule."""
+    if compiled() is None or unmodelled(jobs, scenario):
+        return Engine
+    # Only here: it is a kind of Engine, and cannot be imported if nothing was compiled.
+    from slurm_elastic.simulate.core.engine import CompiledEngine
+
+    return CompiledEngine
 
 
 class Engine(RunState):

@@ -50,7 +50,7 @@ class RunEvents:
     def __init__(self, jobs: Jobs, scenario: Scenario, origin: int) -> None:
         self.jobs, self.scenario = jobs, scenario
         self.now = 0
-        self.pools = machines_of(scenario, jobs)
+        self.pools = self._make_pools()
         self.purchases = Purchases(scenario, self.pools, self._plan_look)
         self.needs: list[Sequence[int]] = [machines_needed(jobs, pool) for pool in scenario.pools]
         self.direct = isinstance(scenario.growth, Slurm)
@@ -59,16 +59,7 @@ class RunEvents:
         self.grower = Grower(jobs, scenario, self.pools, self.needs, origin, self.orders)
         self.grower.purchases = self.purchases
         self.events: list[int] = []
-        queue_arguments = (jobs, scenario, self.pools, self.needs, self.grower, self.runs)
-        if self.orders is None:
-            self.queue = Queue(*queue_arguments, self._start)
-        else:
-            self.queue = OrderedQueue(*queue_arguments, self._start).with_orders(self.orders)
-        if scenario.payers:
-            purses = Purses(scenario.payers, self.pools, origin)
-            self.queue = BudgetQueue(*queue_arguments, self._start).with_purses(
-                purses, self._plan_return, self.orders
-            )
+        self.queue = self._queue(origin)
         self.guard: SimulatedGuard | None = None
         if scenario.guarded and not self.direct:
             # A look at the queue has number 0, looks of the guard have others.
@@ -91,6 +82,22 @@ class RunEvents:
         # A set, because an event cannot be taken out of the heap or found there.
         self.due_looks: set[int] = set()
         self.moving: dict[int, tuple[SimulatedRun, int, int]] = {}
+
+    def _make_pools(self) -> list[PoolMachines]:
+        return machines_of(self.scenario, self.jobs)
+
+    def _queue(self, origin: int) -> Queue:
+        """Return the queue of this site, with what its rules need."""
+        jobs, scenario = self.jobs, self.scenario
+        queue_arguments = (jobs, scenario, self.pools, self.needs, self.grower, self.runs)
+        if scenario.payers:
+            purses = Purses(scenario.payers, self.pools, origin)
+            return BudgetQueue(*queue_arguments, self._start).with_purses(
+                purses, self._plan_return, self.orders
+            )
+        if self.orders is None:
+            return Queue(*queue_arguments, self._start)
+        return OrderedQueue(*queue_arguments, self._start).with_orders(self.orders)
 
     def _end_run(self, run: SimulatedRun, now: int) -> bool:
         """End a job and make its machines idle. False if the event is out of date, because the job

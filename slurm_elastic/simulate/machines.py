@@ -11,7 +11,7 @@ their end, so a sum is right only when they have ended.
 from __future__ import annotations
 
 from array import array
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from slurm_elastic.model.cluster import Market
 from slurm_elastic.policies.growth.release import Delayed, Flagged, Idle, IdleOrder, OwnRelease
@@ -23,46 +23,59 @@ from slurm_elastic.simulate.ending import EndingMachines, ends_of
 from slurm_elastic.simulate.queues.free_times import Expected, expectation
 from slurm_elastic.simulate.queues.idle_set import Pieces, idle_machines
 from slurm_elastic.simulate.queues.reservations import Profile
-from slurm_elastic.simulate.scenario import Clock, PoolModel
+from slurm_elastic.simulate.scenario import Clock, PoolModel, Sold
 from slurm_elastic.simulate.shared_machines import SharedMachines
 
 Sales = list[tuple[int, int]]  # (offer, machines) that launches gave
 
 
-class PoolMachines:
-    """The state of a pool. ``yields``: idle machines are released when due even while jobs wait."""
+class MachineFacts:
+    """Rules about the state of a pool's machines, for both engines. The compiled engine
+    (``core/pools.py``) has the state itself in C.
+    """
 
-    # Each event reads many attributes. Slots make a run 2 % faster than a dictionary.
-    __slots__ = (
-        "_after", "_boots", "_born", "_due", "_flagged", "_grid", "_lease", "_on_spot",
-        "_pays_boots", "_public", "_put", "_same_fall", "_sharing", "_sinces", "_take",
-        "batch_due", "batch_live", "batch_offer", "batch_ready", "batch_spot", "batch_start",
-        "booked", "booting", "busy", "busy_area", "coming", "draining", "due", "ending", "expected",
-        "falls", "free", "held", "idle", "launched", "launches", "leases", "live_of",
-        "max_machines", "pool", "postponed", "promised", "rates", "reclaimed", "released",
-        "releases", "shared", "sold", "spot_area", "spot_live", "spots", "turns", "up_area",
-        "yields",
-    )  # fmt: skip
+    pool: PoolModel
+    turns: tuple[BootTurns, ...]
+    ending: EndingMachines | None
+    idle: int
+    busy: int
+    booting: int
+    held: int
+    max_machines: int
+    live_of: list[int]
+    batch_start: list[int]
+    batch_live: list[int]
+    batch_offer: array[int]
+    batch_spot: array[int]
+    spot_live: int
+    spot_area: int
+    up_area: int
+    sold: tuple[Sold, ...]
+    spots: list[int]
+    falls: list[int]
+    rates: list[float]
+    _same_fall: list[tuple[int, int]]
+    _on_spot: list[bool]
+    _sharing: list[list[int]]
+    _born: int
+    _boots: dict[int, int]
+    _pays_boots: bool
+    _public: bool
+    _due: Callable[..., int]
+    _lease: int
+    _grid: int
+    _after: int
+    _flagged: bool
+    _sinces: bool
 
-    def __init__(self, pool: PoolModel, order: IdleOrder, seed: int) -> None:
+    def _describe(self, pool: PoolModel, order: IdleOrder, live_of: list[int]) -> None:
+        """Set what the model of the pool says. ``live_of``: zeros, one for each offer."""
         self.pool, self.max_machines = pool, pool.machines
-        self.turns: tuple[BootTurns, ...] = ()
-        self.yields = False
-        self.idle = self.busy = self.booting = 0
-        self.batch_start: list[int] = []
-        self.batch_ready = array("q")
-        self.batch_live: list[int] = []
-        self.batch_spot = array("b")
-        self.batch_offer = array("h")
-        self.batch_due: list[int] = []
-        self.leases = Leases(pool, self.batch_start, self.batch_offer)
-        self.expected = Expected()
-        self.held = 0
-        # held: nodes kept from Slurm because no offer could serve them, without nodes in use;
+        self.turns = ()
         # live_of: machines by offer; falls, same_fall: see ``watch``.
         self.sold = pool.sold
         self.spots = [i for i, other in enumerate(self.sold) if other.offer.market is Market.SPOT]
-        self.live_of = [0] * len(self.sold)
+        self.live_of = live_of
         self.falls = [-1] * len(self.sold)
         self._same_fall = [(0, 0)] * len(self.sold)
         self._on_spot = [other.market is not None for other in self.sold]
@@ -74,21 +87,10 @@ class PoolMachines:
             ]
             for sold in self.sold
         ]
-        self.shared: SharedMachines | None = None
         offers = [other.offer for other in self.sold]
         self.rates = [o.price if o.on_demand_price is None else o.on_demand_price for o in offers]
-        # reclaimed: machines that the cloud took; promised: busy machines without names yet;
-        # booked: batches that boot for a job; coming: the expectation of other booting batches;
-        # due: entries of idle machines by the time of their release;
-        # postponed: entries that were due while jobs waited.
-        self.postponed: list[tuple[int, int]] = []
-        self.due: dict[int, list[tuple[int, int]]] = {}
-        self.launched = self.released = self.launches = self.releases = 0
-        self.spot_live = self.spot_area = self.reclaimed = 0
-        self.draining = self.promised = 0
-        self.booked: set[int] = set()
-        self.coming: dict[int, int] = {}
-        self.busy_area = self.up_area = 0
+        self._born = 0
+        self._boots = {}
         self._pays_boots = pool.clock is Clock.REQUEST
         self._public = pool.public
         self._due = pool.release.due
@@ -96,17 +98,11 @@ class PoolMachines:
         self._grid = pool.grid
         # after: seconds from idle to due, if the release depends on the idle time alone; else -1
         self._after = pool.release.due(0, 0, 0, 1, public=pool.public) if pool.release.stays else -1
-        self._born = 0
-        self._boots: dict[int, int] = {}
         self._flagged = isinstance(pool.release, Flagged)
         steady = isinstance(pool.release, Delayed) and pool.public and self._lease > 1
         self._sinces = order in (IdleOrder.MAX_IDLE, IdleOrder.MIN_IDLE) or (
             not steady and isinstance(pool.release, Delayed | Idle | OwnRelease)
         )
-        self.free = idle_machines(order, self.batch_start, self._lease, seed, sinces=self._sinces)
-        self._put, self._take = self.free.put, self.free.take
-        ends = ends_of(self.sold)
-        self.ending = EndingMachines(ends, self) if ends else None
 
     @property
     def up(self) -> int:
@@ -171,6 +167,98 @@ class PoolMachines:
                 on_demand += early
         return on_spot, on_demand
 
+    def boot_delay(self, count: int, now: int) -> int:
+        """Return the seconds until ``count`` machines would be ready if they were launched now."""
+        if not self.turns:
+            return self.boot_seconds(count)
+        return last_ready(self.turns, count, now, self.boot_seconds) - now
+
+    def watch(self, now: int, offer: int) -> int | None:
+        """Return when the cloud takes machines of a spot offer next; None if never, or if the loss
+        is planned already.
+        """
+        live, sharers = self.live_of[offer], self._sharing[offer]
+        if not live or self.falls[offer] == now:  # the loss of this second is not handled yet
+            return None
+        if len(sharers) > 1:
+            live = sum([self.live_of[index] for index in sharers])
+        lowest, highest = self._same_fall[offer]
+        if now < self.falls[offer] and lowest <= live < highest:
+            return None
+        market = self.sold[offer].market
+        if market is None:
+            return None
+        when, same_fall = market.next_fall(now, live)
+        self._same_fall[offer] = same_fall.start, same_fall.stop
+        is_new = when not in (self.falls[offer], NEVER)
+        self.falls[offer] = when
+        return when if is_new else None
+
+    def surplus_of(self, offer: int, now: int) -> int:
+        """Return how many machines of an offer its cloud takes now."""
+        if self.ending is not None and self.ending.ends[offer] <= now:
+            return self.live_of[offer]
+        return min(-self.stock(offer, now), self.live_of[offer])
+
+    def due_on_grid(self, start: int, since: int, now: int) -> int:
+        """Return the first check at which a machine is due, if the release depends on its lease."""
+        due_at, lease, public, grid = self._due, self._lease, self._public, self._grid
+        when = due_at(start, since, now, lease, public=public)
+        while when % grid:
+            ahead = when > now  # a machine due at a later time is still due at the next check
+            when += -when % grid
+            if not ahead:
+                when = due_at(start, since, when, lease, public=public)
+        return when
+
+
+class PoolMachines(MachineFacts):
+    """The state of a pool. ``yields``: idle machines are released when due even while jobs wait."""
+
+    # Each event reads many attributes. Slots make a run 2 % faster than a dictionary.
+    __slots__ = (
+        "_after", "_boots", "_born", "_due", "_flagged", "_grid", "_lease", "_on_spot",
+        "_pays_boots", "_public", "_put", "_same_fall", "_sharing", "_sinces", "_take",
+        "batch_due", "batch_live", "batch_offer", "batch_ready", "batch_spot", "batch_start",
+        "booked", "booting", "busy", "busy_area", "coming", "draining", "due", "ending", "expected",
+        "falls", "free", "held", "idle", "launched", "launches", "leases", "live_of",
+        "max_machines", "pool", "postponed", "promised", "rates", "reclaimed", "released",
+        "releases", "shared", "sold", "spot_area", "spot_live", "spots", "turns", "up_area",
+        "yields",
+    )  # fmt: skip
+
+    def __init__(self, pool: PoolModel, order: IdleOrder, seed: int) -> None:
+        self._describe(pool, order, [0] * len(pool.sold))
+        self.yields = False
+        self.idle = self.busy = self.booting = 0
+        self.batch_start: list[int] = []
+        self.batch_ready = array("q")
+        self.batch_live: list[int] = []
+        self.batch_spot = array("b")
+        self.batch_offer = array("h")
+        self.batch_due: list[int] = []
+        self.leases = Leases(pool, self.batch_start, self.batch_offer)
+        self.expected = Expected()
+        self.held = 0
+        # held: nodes kept from Slurm because no offer could serve them, without nodes in use.
+        self.shared: SharedMachines | None = None
+        # reclaimed: machines that the cloud took; promised: busy machines without names yet;
+        # booked: batches that boot for a job; coming: the expectation of other booting batches;
+        # due: entries of idle machines by the time of their release;
+        # postponed: entries that were due while jobs waited.
+        self.postponed: list[tuple[int, int]] = []
+        self.due: dict[int, list[tuple[int, int]]] = {}
+        self.launched = self.released = self.launches = self.releases = 0
+        self.spot_live = self.spot_area = self.reclaimed = 0
+        self.draining = self.promised = 0
+        self.booked: set[int] = set()
+        self.coming: dict[int, int] = {}
+        self.busy_area = self.up_area = 0
+        self.free = idle_machines(order, self.batch_start, self._lease, seed, sinces=self._sinces)
+        self._put, self._take = self.free.put, self.free.take
+        ends = ends_of(self.sold)
+        self.ending = EndingMachines(ends, self) if ends else None
+
     def add_standing(self, now: int) -> None:
         """Add the standing machines as batch 0. They exist from the first second on."""
         if self.pool.standing:
@@ -186,12 +274,6 @@ class PoolMachines:
         self.free.put(batch, 1, since if self._sinces else 0)
         if not self._flagged:
             self.look_later(batch, since if self._sinces else 0, now)
-
-    def boot_delay(self, count: int, now: int) -> int:
-        """Return the seconds until ``count`` machines would be ready if they were launched now."""
-        if not self.turns:
-            return self.boot_seconds(count)
-        return last_ready(self.turns, count, now, self.boot_seconds) - now
 
     def start(self, sales: Sales, now: int) -> list[tuple[int, Pieces]]:
         """Launch machines as ``launch`` does, in waves if not all may boot at once. Returns the
@@ -266,7 +348,7 @@ class PoolMachines:
                 when = now
             when += -when % grid
         else:
-            when = self._due_on_grid(self.batch_start[batch], idle_since, now)
+            when = self.due_on_grid(self.batch_start[batch], idle_since, now)
         self.batch_due[batch] = when
         entries = self.due.get(when)
         if entries is None:
@@ -274,17 +356,6 @@ class PoolMachines:
             return when
         entries.append((batch, since))
         return None
-
-    def _due_on_grid(self, start: int, since: int, now: int) -> int:
-        """Return the first check at which a machine is due, if the release depends on its lease."""
-        due_at, lease, public, grid = self._due, self._lease, self._public, self._grid
-        when = due_at(start, since, now, lease, public=public)
-        while when % grid:
-            ahead = when > now  # a machine due at a later time is still due at the next check
-            when += -when % grid
-            if not ahead:
-                when = due_at(start, since, when, lease, public=public)
-        return when
 
     def look_again(self, now: int) -> list[int]:
         """Plan new checks for machines whose release was postponed. Returns the new times."""
@@ -395,33 +466,6 @@ class PoolMachines:
         launched as free.
         """
         return Profile(now, self.idle + (self.room() if direct else 0), self.expected.pairs())
-
-    def watch(self, now: int, offer: int) -> int | None:
-        """Return when the cloud takes machines of a spot offer next; None if never, or if the loss
-        is planned already.
-        """
-        live, sharers = self.live_of[offer], self._sharing[offer]
-        if not live or self.falls[offer] == now:  # the loss of this second is not handled yet
-            return None
-        if len(sharers) > 1:
-            live = sum([self.live_of[index] for index in sharers])
-        lowest, highest = self._same_fall[offer]
-        if now < self.falls[offer] and lowest <= live < highest:
-            return None
-        market = self.sold[offer].market
-        if market is None:
-            return None
-        when, same_fall = market.next_fall(now, live)
-        self._same_fall[offer] = same_fall.start, same_fall.stop
-        is_new = when not in (self.falls[offer], NEVER)
-        self.falls[offer] = when
-        return when if is_new else None
-
-    def surplus_of(self, offer: int, now: int) -> int:
-        """Return how many machines of an offer its cloud takes now."""
-        if self.ending is not None and self.ending.ends[offer] <= now:
-            return self.live_of[offer]
-        return min(-self.stock(offer, now), self.live_of[offer])
 
     def _batch(self, start: int, count: int, offer: int, ready: int = -1) -> int:
         spot, starts = self._on_spot[offer], self.batch_start

@@ -2,23 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from slurm_elastic.model.cluster import Limits, Market
+from slurm_elastic.policies.growth.release import IdleOrder
 from slurm_elastic.simulate.boot_slots import BootTurns
 from slurm_elastic.simulate.histories.jobs import Jobs
 from slurm_elastic.simulate.machines import PoolMachines
-from slurm_elastic.simulate.scenario import Scenario
+from slurm_elastic.simulate.scenario import PoolModel, Scenario
 from slurm_elastic.simulate.shared_machines import SharedMachines
 
+Make = Callable[[PoolModel, IdleOrder, int], PoolMachines]
 
-def machines_of(scenario: Scenario, jobs: Jobs) -> list[PoolMachines]:
+
+def machines_of(scenario: Scenario, jobs: Jobs, make: Make = PoolMachines) -> list[PoolMachines]:
     """Return the machines of each pool, with the limits on booting: a pool's own limit, then shared
     limits. If pools share a limit, they release idle machines when due even if jobs wait, as Slurm
-    does after SuspendTime.
+    does after SuspendTime. ``make`` makes the machines of a pool.
     """
     pools = [
-        PoolMachines(pool, scenario.order, scenario.seed + index)
+        make(pool, scenario.order, scenario.seed + index)
         for index, pool in enumerate(scenario.pools)
     ]
     for machines in pools:

@@ -47,7 +47,7 @@ _NO_CAPACITY = "InsufficientInstanceCapacity"
 Later = Callable[[int], None]  # called with the second at which `review` is to be called
 
 
-class _StoredDecision:
+class StoredDecision:
     """A decision for ``left`` more machines of ``offer``. It is valid until the second ``until``,
     and while the offer has at most ``stock`` machines.
     """
@@ -87,7 +87,7 @@ class Purchases:
             for machines in pools
         ]
         self._price_ratio = _price_ratio(pools)
-        self._decisions = [_StoredDecision() for _ in pools]
+        self._decisions = [StoredDecision() for _ in pools]
         self._names = tuple(str(number) for number in range(MAX_NODES_AHEAD))
 
     def buy(self, pool: int, count: int, now: int, *, whole: bool, needs_s: float = 0.0) -> Sales:
@@ -104,7 +104,7 @@ class Purchases:
             standing.left -= count
             sales = [(standing.offer, count)]
         else:
-            sales = self._decide(pool, count, now, whole=whole, needs_s=needs_s)
+            sales = self.decide(pool, count, now, whole=whole, needs_s=needs_s)
         # Under common limits this purchase may leave less room for the other pools.
         if not self.unlimited:
             self._drop_decisions(but=pool)
@@ -228,7 +228,14 @@ class Purchases:
         ]
         return [when for when in turns if when > now]
 
-    def _decide(self, pool: int, count: int, now: int, *, whole: bool, needs_s: float) -> Sales:
+    def store_in(self, decisions: Sequence[StoredDecision]) -> None:
+        """Store decisions in these places, one for each pool, where the compiled engine reads
+        them.
+        """
+        self._decisions = list(decisions)
+
+    def decide(self, pool: int, count: int, now: int, *, whole: bool, needs_s: float) -> Sales:
+        """Buy as ``buy`` does, by a new decision."""
         machines, names = self.pools[pool], self._nodes(count)
         request = NodeRequest(id="", pool=self._pools[pool], nodes=names, needs_s=needs_s)
         gangs = (Gang(nodes=names, job=0),) if whole else tuple(Gang(nodes=(n,)) for n in names)

@@ -36,8 +36,12 @@ def test_a_wheel_has_its_data_files_and_is_the_same_bytes_each_time(tmp_path):
     for wanted in (
         "slurm_elastic/slurm/hooks/job_submit.lua", "slurm_elastic/py.typed", "share/man/man1/slurm-elastic-cost.1",
         "share/bash-completion/completions/slurm-elastic", "share/zsh/site-functions/_slurm-elastic",
+        "slurm_elastic/simulate/core/_core.abi3.so",
     ):  # fmt: skip
         assert any(name.endswith(wanted) for name in names), wanted
+    assert not [name for name in names if name.endswith((".c", ".h"))]
+    # Neither the version of Python nor that of the building host's libraries binds it.
+    assert one.name.endswith(f"-cp311-abi3-linux_{os.uname().machine}.whl")
     assert any(
         name.startswith("slurm_elastic/sandbox/") and name.endswith(".csv") for name in names
     )

@@ -16,6 +16,7 @@ from slurm_elastic.cli.arguments import count, seconds
 from slurm_elastic.cli.reports import billed
 from slurm_elastic.config import Config
 from slurm_elastic.config.configfile import load as load_config
+from slurm_elastic.simulate import core
 from slurm_elastic.simulate.engine import Progress as Told
 from slurm_elastic.simulate.histories import sacct, swf
 from slurm_elastic.simulate.histories.swf import History
@@ -196,12 +197,15 @@ def load_file(
 
 @contextmanager
 def progress(total: int) -> Iterator[Told | None]:
-    """Show a progress bar on stderr for a long simulation.
+    """Show a progress bar on stderr for a long simulation, and say once why it is slow if the
+    compiled part is missing.
 
     Yields a function that takes the number of jobs done since its last call, or None if there is no
     bar.
     """
     console = Console(stderr=True)
+    if total >= MIN_JOBS_FOR_BAR and core.compiled() is None:
+        console.print(core.MISSING, soft_wrap=True)
     if total < MIN_JOBS_FOR_BAR or not console.is_terminal:
         yield None
         return

@@ -4,7 +4,8 @@ The first waiting job gets a reservation at the time ``shadow``: the earliest at
 all running jobs run to their limits. ``extra``: the nodes still free at that time. A later job may
 start before the first if it fits now, and either its limit ends before the shadow or it needs no
 more than the extra nodes. At the same second, ends come before arrivals. ``queueing`` does the same
-for machines that come and go; a test proves that both agree.
+for machines that come and go; a test proves that both agree. ``core/easy.h`` is the same, compiled;
+tests prove that each start is equal.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from array import array
 from bisect import bisect_left, insort
 from heapq import heappop, heappush
 
+from slurm_elastic.simulate.core import compiled
 from slurm_elastic.simulate.histories.jobs import Jobs
 
 FAR = 2**62
@@ -23,7 +25,13 @@ def starts(jobs: Jobs, nodes: int, sizes: array[int] | None = None) -> array[int
     """Return the start of each job on ``nodes`` nodes. ``sizes``: the nodes of each job (None: one
     per processor); none may exceed ``nodes``.
     """
-    return _Easy(jobs, nodes, jobs.procs if sizes is None else sizes).run()
+    needed = jobs.procs if sizes is None else sizes
+    core = compiled()
+    if core is None:
+        return _Easy(jobs, nodes, needed).run()
+    first = array("q", bytes(8 * len(jobs)))
+    core.easy_starts(jobs.submit, jobs.run, jobs.limit, needed, nodes, first)
+    return first
 
 
 class _Easy:

@@ -1,0 +1,118 @@
+from array import array
+from collections.abc import Sequence
+
+SOURCES: int
+
+def easy_starts(
+    submit: array[int],
+    run: array[int],
+    limit: array[int],
+    sizes: array[int],
+    nodes: int,
+    start: array[int],
+    /,
+) -> None: ...
+
+class Decision:
+    offer: int
+    left: int
+    until: int
+    stock: int
+
+class Seen:
+    def __len__(self) -> int: ...
+    def __getitem__(self, index: int, /) -> int: ...
+    def tobytes(self) -> bytes: ...
+
+class Pool:
+    idle: int
+    busy: int
+    booting: int
+    held: int
+    draining: int
+    promised: int
+    launched: int
+    released: int
+    launches: int
+    releases: int
+    reclaimed: int
+    busy_area: int
+    up_area: int
+    spot_area: int
+    spot_live: int
+    overlap: int
+    machines: int
+    standing: int
+    max_machines: int
+    lease: int
+    grid: int
+    after: int
+    order: int
+    sinces: int
+    flagged: int
+    pays_boots: int
+    must_yield: int
+    has_turns: int
+    max_booting: int
+    is_public: int
+    spot_offers: int
+    sharing: int
+    by_user: int
+    number: int
+
+    def connect(
+        self,
+        live_of: array[int],
+        on_spot: array[int],
+        needs: array[int],
+        decision: Decision,
+        cores: int,
+        memory: int,
+        gpus: int,
+        /,
+    ) -> None: ...
+    def column(self, name: str, /) -> Seen: ...
+    def entries(self) -> list[tuple[int, int, int]]: ...
+    def idle_of(self, batch: int, /) -> int: ...
+    def release_idle(self, limit: int, now: int, /) -> int: ...
+    def waste(self, sales: list[tuple[int, int]], now: int, /) -> None: ...
+
+class Core:
+    direct: int
+    depth: int
+    reuse: int
+    period: int
+    watches: int
+    free_of_bounds: int
+    patience: int
+    counts_boots: int
+    requeue_delay: int
+    unlimited: int
+    guarded: int
+    unhelped: int
+    ordered: int
+    starts_unasked: int
+    now: int
+    postponed: int
+    last_ready: int
+    running: int
+    held: int
+    useful: int
+    lost: int
+    interruptions: int
+    full: int
+    stale: int
+    shadow: int
+    head: int
+    waiting_count: int
+
+    def connect(self, pools: Sequence[Pool], columns: list[array[int]], /) -> None: ...
+    def run(self, site: object, begin: int, /) -> tuple[int, list[int]]: ...
+    def waiting(self) -> list[int]: ...
+    def schedule(self, now: int, /) -> None: ...
+    def look_again(self, now: int, /) -> None: ...
+    def boot_ahead(self, pool: int, count: int, now: int, /) -> None: ...
+    def plan_look(self, when: int, /) -> None: ...
+    def look_at(self, when: int, number: int, /) -> None: ...
+    def earliest(self, pool: int, need: int, now: int, /) -> tuple[int, int]: ...
+    def add_order(self, pools: list[int], /) -> int: ...

@@ -1,0 +1,297 @@
+"""The compiled part of the simulator and the engine in Python give the same results, to the last digit."""
+
+from __future__ import annotations
+
+import os
+import random
+from array import array
+
+import hypothesis
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from msgspec.structs import replace
+from needs import not_installed
+
+from benchmarks.traces import VARIABLE
+from benchmarks.traces import history as trace
+from slurm_elastic.base.errors import SlurmElasticError
+from slurm_elastic.policies.checkpoint.checkpoint import Hour
+from slurm_elastic.policies.growth.capacity import (
+    Bursts,
+    GroupBursts,
+    Growth,
+    OnDemand,
+    OwnGrowth,
+    Ratio,
+    SemiElastic,
+    Slurm,
+    SteadyStream,
+)
+from slurm_elastic.policies.growth.release import AtOnce, Delayed, Flagged, Idle, IdleOrder
+from slurm_elastic.policies.money.bounds import Bounds
+from slurm_elastic.simulate import core, engine
+from slurm_elastic.simulate.bills.billing import Curve, Hourly
+from slurm_elastic.simulate.bills.market import SpotMarket
+from slurm_elastic.simulate.boot import BootTimes
+from slurm_elastic.simulate.checkpointed_run import Checkpoints
+from slurm_elastic.simulate.core.modelled import unmodelled
+from slurm_elastic.simulate.engine import Engine, simulate
+from slurm_elastic.simulate.histories import swf
+from slurm_elastic.simulate.histories.jobs import Job, Jobs
+from slurm_elastic.simulate.queues import easy
+from slurm_elastic.simulate.scaler import Grower
+from slurm_elastic.simulate.scenario import PoolModel, Scenario
+from tests.simulate.independent_cases import cases
+
+EXAMPLES = int(os.environ.get("SLURM_ELASTIC_EXAMPLES") or 300)
+SEED = int(os.environ.get("SLURM_ELASTIC_SEED") or 1)
+
+needs_compiled = pytest.mark.skipif(
+    core.compiled() is None, reason=not_installed("gcc", "python3-dev")
+)
+
+
+def history(draw: random.Random, nodes: int) -> Jobs:
+    """Up to 60 jobs, some of which exceed their limits."""
+    span = draw.choice((10, 300, 3000))
+    return Jobs(
+        Job(
+            number, draw.randint(0, span), draw.randint(0, 200), draw.randint(1, 200),
+            draw.choice((1, draw.randint(1, nodes), nodes)),
+        )
+        for number in range(draw.randint(1, 60))
+    )  # fmt: skip
+
+
+@needs_compiled
+def test_random_histories_on_fixed_nodes_start_at_the_same_seconds(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    for seed in range(SEED, SEED + EXAMPLES):
+        draw = random.Random(seed)
+        nodes = draw.choice((1, 3, 8, 40))
+        jobs = history(draw, nodes)
+        found = easy.starts(jobs, nodes)
+        with monkeypatch.context() as patch:
+            patch.setenv(core.SWITCH, "0")
+            assert found == easy.starts(jobs, nodes), f"seed {seed}"
+
+
+@needs_compiled
+def test_columns_that_do_not_fit_are_refused() -> None:
+    part = core.compiled()
+    assert part is not None
+    short, long = array("q", [1]), array("q", [1, 1])
+    with pytest.raises(ValueError, match="different lengths"):
+        part.easy_starts(long, long, long, short, 4, long)
+    with pytest.raises(ValueError, match="more nodes than there are"):
+        part.easy_starts(short, short, short, array("q", [5]), 4, array("q", [0]))
+
+
+@needs_compiled
+def test_a_compiled_part_of_other_sources_is_not_used(tmp_path) -> None:
+    (tmp_path / "core.c").write_text("changed\n")
+    part = core.compiled()
+    assert part is not None
+    assert core.sources_checksum(tmp_path) not in (0, part.SOURCES)
+    assert core.sources_checksum(tmp_path / "wheel") == 0
+
+
+def test_without_the_compiled_part_jobs_start_as_well(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(core, "_loaded", None)
+    assert core.compiled() is None
+    assert list(easy.starts(Jobs([Job(1, 0, 10, 10, 2), Job(2, 0, 10, 10, 2)]), 2)) == [0, 10]
+
+
+class Fewer(OwnGrowth, frozen=True, tag="fewer"):
+    """A policy of another package: it keeps a machine more than jobs wait, even if none does."""
+
+    def grow(self, demand):
+        lack = len(demand.queue) + 1 - demand.up
+        return Growth(lack, "one more") if lack > 0 else None
+
+    def surplus(self, demand):
+        return max(demand.idle - 2, 0)
+
+
+GROWTHS = (
+    Slurm(), OnDemand(), Bursts(waste=60), GroupBursts(), Ratio(), Ratio(period=None),
+    SemiElastic(wait_limit=60), SemiElastic(wait_limit=0, size="sum"), SteadyStream(waste=60), Fewer(),
+)  # fmt: skip
+BOUNDS = (
+    Bounds(), Bounds(), Bounds(), Bounds(machines=3), Bounds(booting=1), Bounds(per_day=0.02),
+)  # fmt: skip
+
+
+@st.composite
+def sites(draw: st.DrawFn) -> tuple[Jobs, Scenario]:
+    """Sites of the independent simulator with more policies: what it does not know, too."""
+    jobs, scenario = draw(cases(competing=draw(st.integers(0, 3)) == 0))
+    growth = draw(st.sampled_from(GROWTHS))
+    # Machines that boot in no time and go at once would be bought for ever within one second.
+    lasting = {"release": Idle(60), "boot": BootTimes(((1, 10), (4, 90)))}
+    pools = tuple(
+        replace(pool, **lasting)
+        if isinstance(pool.release, AtOnce) or not pool.boot.seconds(1) else pool
+        for pool in scenario.pools
+    )  # fmt: skip
+    if isinstance(growth, SteadyStream | Fewer) or draw(st.integers(0, 5)) == 0:
+        pools = tuple(
+            pool if pool.machines == pool.standing else replace(pool, release=Flagged())
+            for pool in pools
+        )
+    return jobs, replace(
+        scenario, pools=pools, growth=growth, guarded=draw(st.booleans()),
+        bounds=draw(st.sampled_from(BOUNDS)),
+        # The other policies start machines for no job in particular.
+        reuse=not isinstance(growth, Slurm) or draw(st.integers(0, 3)) > 0,
+        checkpoints=draw(st.sampled_from((Checkpoints(), scenario.checkpoints))),
+    )  # fmt: skip
+
+
+def outcome(jobs: Jobs, scenario: Scenario) -> object:
+    """Everything that a replay says, or its error."""
+    try:
+        found = simulate(jobs, scenario, origin=1_000_000_000)
+    except SlurmElasticError as error:
+        return str(error)
+    books = [
+        (
+            sorted(m.leases.rows()), list(m.batch_start), list(m.batch_offer), list(m.batch_ready),
+            list(m.batch_spot), m.leases.dollars, m.leases.billed, m.busy_area, m.up_area,
+        )
+        for m in found.pools
+    ]  # fmt: skip
+    rows = [list(column) for column in (found.starts, found.ends, found.where)]
+    return found.figures, rows, dict(found.refusals), books
+
+
+def unlike(jobs: Jobs, scenario: Scenario) -> list[object]:
+    """Both outcomes if the engines do not agree."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Grower, "patience", 5_000)
+        patch.setenv(core.SWITCH, "1")
+        compiled = outcome(jobs, scenario)
+        patch.setenv(core.SWITCH, "0")
+        interpreted = outcome(jobs, scenario)
+    return [] if compiled == interpreted else [compiled, interpreted]
+
+
+@needs_compiled
+@hypothesis.seed(SEED)
+@settings(max_examples=EXAMPLES, deadline=None, suppress_health_check=list(HealthCheck))
+@given(sites())
+def test_random_sites_have_equal_books(case: tuple[Jobs, Scenario]) -> None:
+    assert not unlike(*case)
+
+
+@pytest.mark.release
+@needs_compiled
+@hypothesis.seed(SEED)
+@settings(max_examples=33 * EXAMPLES, deadline=None, suppress_health_check=list(HealthCheck))
+@given(sites())
+def test_more_random_sites_have_equal_books(case: tuple[Jobs, Scenario]) -> None:
+    """10,000 sites; ``SLURM_ELASTIC_SEED`` draws others."""
+    assert not unlike(*case)
+
+
+CLOUD = PoolModel(
+    name="cloud", machines=40, procs=4, shared=True, price=1.0, release=Idle(600), check=60,
+    boot=BootTimes(((1, 126), (8, 270))), billing=Hourly(),
+    spot=SpotMarket(Curve([0, 90_000], [0.2, 0.4]), available=[(0, 30), (50_000, 4), (52_000, 30)]),
+)  # fmt: skip
+SITE = Scenario(
+    pools=(
+        PoolModel(name="rack", machines=6, standing=6, procs=4, shared=True, public=False),
+        CLOUD,
+    ),
+    depth=500,
+    guarded=True,
+)
+
+
+NAMES = (
+    "KTH-SP2-1996-2.1-cln",
+    "SDSC-DS-2004-2.1-cln",
+    "SDSC-SP2-1998-4.2-cln",
+    "lublin_256",
+)
+
+
+def jobs_of(name: str, count: int | None) -> Jobs:
+    """The first jobs of a history that the site can hold."""
+    path = trace(name)
+    if path is None:
+        pytest.skip(f"{name} is not at hand (${VARIABLE})")
+    jobs = swf.load(path, count).jobs
+    return jobs.only([job for job in range(len(jobs)) if jobs.procs[job] <= 160])
+
+
+@needs_compiled
+@pytest.mark.parametrize("growth", [Slurm(), Ratio()], ids=lambda growth: type(growth).__name__)
+def test_a_part_of_a_history_has_equal_books(growth: Slurm | Ratio) -> None:
+    assert not unlike(jobs_of(NAMES[0], 3000), replace(SITE, growth=growth))
+
+
+@pytest.mark.release
+@needs_compiled
+@pytest.mark.parametrize("growth", GROWTHS[:-2], ids=lambda growth: type(growth).__name__)
+@pytest.mark.parametrize("name", NAMES)
+def test_whole_histories_have_equal_books(name: str, growth: Slurm | Ratio) -> None:
+    assert not unlike(jobs_of(name, None), replace(SITE, growth=growth))
+
+
+@needs_compiled
+def test_a_rule_changed_in_one_engine_alone_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Jobs that need one machine more would start in Python's engine only where nobody sees it."""
+    jobs = Jobs([Job(1, 0, 100, 100, 4), Job(2, 0, 50, 60, 30), Job(3, 1, 200, 200, 2)])
+    assert not unlike(jobs, SITE)
+    monkeypatch.setattr(engine.Engine, "_return_job", lambda *_: None)
+    falls = replace(
+        CLOUD, spot=SpotMarket(Curve.flat(0.2), available=[(0, 30), (160, 0), (900, 30)])
+    )
+    assert unlike(jobs, replace(SITE, pools=(SITE.pools[0], falls)))
+
+
+@needs_compiled
+def test_an_error_of_a_policy_ends_the_run() -> None:
+    class Wrong(OwnGrowth, frozen=True, tag="wrong"):
+        def grow(self, demand):
+            raise ValueError(len(demand.queue))
+
+    found = outcome(
+        Jobs([Job(1, 0, 10, 10, 300)]),
+        replace(SITE, growth=Wrong(), pools=(replace(CLOUD, machines=80),)),
+    )
+    assert isinstance(found, str)
+    assert "growth policy wrong fails" in found
+
+
+@needs_compiled
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"reservations": 2},
+        {"order": IdleOrder.RANDOM},
+        {"checkpoints": Checkpoints(policy=Hour())},
+        {"payers": {"account:1": Bounds(per_day=1.0)}},
+        {"pools": (replace(CLOUD, min_idle=2),)},
+        {"finishes": True, "bounds": Bounds(per_month=5.0)},
+    ],
+    ids=lambda change: next(iter(change)),
+)
+def test_a_rule_that_is_not_compiled_is_replayed_in_python(change: dict[str, object]) -> None:
+    jobs = Jobs([Job(1, 0, 10, 10, 4)])
+    assert not unmodelled(jobs, SITE)
+    assert engine._engine(jobs, SITE) is not Engine
+    scenario = replace(SITE, **change)
+    assert unmodelled(jobs, scenario)
+    assert engine._engine(jobs, scenario) is Engine
+
+
+@needs_compiled
+def test_release_by_leases_asks_the_policy_in_both_engines() -> None:
+    pool = replace(CLOUD, release=Delayed(before_end=180), spot=None)
+    jobs = Jobs([Job(n, 400 * n, 300, 400, 5) for n in range(20)])
+    assert not unlike(jobs, replace(SITE, pools=(pool,), growth=Ratio(period=None)))
