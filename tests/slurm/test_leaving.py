@@ -66,7 +66,7 @@ def test_a_job_is_a_hindrance_to_other_gres_of_its_node_if_it_uses_gres(
         assert sentence.startswith("job 7 is using gres of cloud nodes (c1) whose gres change")
 
 
-def test_a_job_that_starts_meanwhile_does_not_keep_a_partition_from_leaving(
+def test_a_partition_leaves_although_a_job_starts_and_comes_back_after_a_failure(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     updates: list[tuple[str, ...]] = []
@@ -86,9 +86,19 @@ def test_a_job_that_starts_meanwhile_does_not_keep_a_partition_from_leaving(
 
     monkeypatch.setattr(leaving, "SlurmCli", Slurm)
     departing = NodesAndPartitions(partitions=frozenset({"aws"}))
-    leaving.prepare_jobs(SlurmSettings(), departing, up=True, costs=LeavingCosts())
-    assert updates == [
+
+    def leave() -> None:
+        with leaving.lists_restored_on_failure(SlurmSettings()) as lists:
+            leaving.prepare_jobs(SlurmSettings(), departing, lists, up=True, costs=LeavingCosts())
+            raise SlurmError((), 1, "a restart that failed")
+
+    with pytest.raises(SlurmError, match="a restart that failed"):
+        leave()
+    assert updates[:2] == [
         ("update", "jobid=6,7", "partition=main"), ("update", "jobid=8", "partition=gpu"),
+    ]  # fmt: skip
+    assert updates[2:] == [
+        ("update", "jobid=6,7", "partition=main,aws"), ("update", "jobid=8", "partition=aws,gpu"),
     ]  # fmt: skip
 
 

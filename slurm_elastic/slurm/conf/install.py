@@ -111,14 +111,17 @@ def install(
     costs = leaving.find_costs(config, departing, {cloud.name for cloud in config.clouds})
     # Before any file changes: a pending job that lists a partition which goes would end with
     # NODE_FAIL at slurmctld's next start.
-    _prepare_jobs(planned, departing, costs, force=force)
-    lines += [*costs.lines(), _next_step(config_path)]
-    if not changes:
-        with all_or_nothing() as files:
-            _write_state(config, config_path, planned, files)
-        lines.append("already installed as configured: no change")
-        return _ensure_served(planned, restart, lines)
-    sentence, restart_needed = _make_changes(planned, config_path, changes, restart, departing)
+    with leaving.lists_restored_on_failure(config.slurm) as lists:
+        _prepare_jobs(planned, departing, costs, lists, force=force)
+        lines += [*costs.lines(), _next_step(config_path)]
+        if not changes:
+            with all_or_nothing() as files:
+                _write_state(config, config_path, planned, files)
+            lines.append("already installed as configured: no change")
+            return _ensure_served(planned, restart, lines)
+        sentence, restart_needed = _make_changes(
+            planned, config_path, changes, restart, departing, lists
+        )
     paths = tuple(file.path for file in changes)
     lines += [f"wrote {path}" for path in paths]
     return InstallResult(changed=paths, lines=(*lines, sentence), restart_needed=restart_needed)
@@ -164,6 +167,7 @@ def _make_changes(
     changes: tuple[PlannedFile, ...],
     restart: str | None,
     departing: leaving.NodesAndPartitions,
+    lists: leaving.JobLists,
 ) -> tuple[str, bool]:
     """Make all changes or none. Return a sentence for the admin, and whether it needs a restart."""
     with all_or_nothing() as files:
@@ -176,7 +180,7 @@ def _make_changes(
             touch_lua(planned.site.directory)
         with filter_read_again(planned.site.directory, files):
             # A second time, for jobs that were submitted before the new filter was in place.
-            _prepare_jobs(planned, departing, leaving.LeavingCosts(), force=True)
+            _prepare_jobs(planned, departing, leaving.LeavingCosts(), lists, force=True)
         return _apply(planned, changes, restart, files)
 
 
@@ -348,13 +352,14 @@ def _prepare_jobs(
     planned: ConfPlan,
     departing: leaving.NodesAndPartitions,
     costs: leaving.LeavingCosts,
+    lists: leaving.JobLists,
     *,
     force: bool,
 ) -> None:
     if departing or costs:
         settings = planned.config.slurm
         leaving.prepare_jobs(
-            settings, departing, up=controller.is_up(settings), costs=costs, force=force
+            settings, departing, lists, up=controller.is_up(settings), costs=costs, force=force
         )
 
 

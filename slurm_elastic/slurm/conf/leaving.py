@@ -41,6 +41,9 @@ log = logging.getLogger(__name__)
 _MAX_SHOWN = 10
 _DYNAMIC = frozenset({"DYNAMIC_NORM", "DYNAMIC_FUTURE"})
 
+JobLists = dict[tuple[str, ...], list[int]]
+"""Jobs by their list of partitions."""
+
 
 class NodesAndPartitions(Struct, frozen=True, kw_only=True):
     """Nodes and partitions by name. ``resized``: nodes that stay, with another number of CPUs.
@@ -305,15 +308,38 @@ def defined_in(lines: Sequence[ConfLine]) -> NodesAndPartitions:
     return NodesAndPartitions(nodes=frozenset(nodes), partitions=frozenset(partitions))
 
 
+@contextlib.contextmanager
+def lists_restored_on_failure(settings: SlurmSettings) -> Iterator[JobLists]:
+    """Yield a record for ``prepare_jobs``. If the block fails, restore the lists in the record."""
+    changed_lists: JobLists = {}
+    try:
+        yield changed_lists
+    except BaseException:
+        # The first error is the one to report.
+        with contextlib.suppress(SlurmError):
+            _restore_lists(SlurmCli(settings), changed_lists)
+        raise
+
+
+def _restore_lists(slurm: SlurmCli, changed_lists: JobLists) -> None:
+    if changed_lists:
+        slurm.jobs()  # from this list the client knows the names of arrays' tasks
+    for partitions, jobs in changed_lists.items():
+        with contextlib.suppress(SlurmError):
+            slurm.change_pending(jobs, partitions=partitions)
+
+
 def prepare_jobs(
     settings: SlurmSettings,
     departing: NodesAndPartitions,
+    changed_lists: JobLists,
     *,
     up: bool,
     costs: LeavingCosts,
     force: bool = False,
 ) -> None:
     """Take ``departing`` partitions out of pending jobs' lists. ``up``: slurmctld answers.
+    ``changed_lists`` gets the jobs and their lists before the change.
 
     Raises ConfigError, with no job changed, if there are ``hindrances``.
     """
@@ -325,14 +351,13 @@ def prepare_jobs(
     slurm = SlurmCli(settings)
     jobs_by_list: defaultdict[tuple[str, ...], list[int]] = defaultdict(list)
     for job in _waiting(slurm.jobs(), departing):
-        other_partitions = tuple(
-            name for name in job.partitions if name not in departing.partitions
-        )
-        jobs_by_list[other_partitions].append(job.id)
+        jobs_by_list[job.partitions].append(job.id)
     # Otherwise slurmctld ends these jobs at its start, despite their other partitions (see above).
     # A job that has started or ended since the list needs no change and must not stop the others.
-    for other_partitions, jobs in jobs_by_list.items():
+    for partitions, jobs in jobs_by_list.items():
+        other_partitions = [name for name in partitions if name not in departing.partitions]
         if other_partitions:
+            changed_lists.setdefault(partitions, []).extend(jobs)
             slurm.change_pending(jobs, partitions=other_partitions)
             log.info("jobs moved jobs=%s partitions=%s", jobs, ",".join(other_partitions))
 

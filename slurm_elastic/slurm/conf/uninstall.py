@@ -194,12 +194,17 @@ def _remove_lines(
     """
     settings, path = config.slurm, Path(config.slurm.conf)
     departing = leaving.installed(path.parent)
-    with all_or_nothing() as files:
+    with leaving.lists_restored_on_failure(settings) as lists, all_or_nothing() as files:
         with filter_read_again(path.parent, files):
             # First, so that no new job gets our partitions while they are taken out of old jobs.
             _disarm(path.parent, files)
             leaving.prepare_jobs(
-                settings, departing, up=controller.is_up(settings), costs=costs, force=force
+                settings,
+                departing,
+                lists,
+                up=controller.is_up(settings),
+                costs=costs,
+                force=force,
             )
             files.write(PlannedFile(path=path, content=our_lines.without_include(text), mode=None))
         try:
