@@ -76,7 +76,10 @@ class Poller(PeriodicThread):
         except Exception as error:  # noqa: BLE001 - whatever a source raises, the others go on
             site.recorder.report_failure(self._source.name, error)
             return False
-        site.recorder.report_health(self._source.name, None)
+        # Messages that stay at their source make no poll fail: the pause after a failure would
+        # delay the other messages.
+        unreadable = "; ".join(reading.unreadable for reading in notices if reading.unreadable)
+        site.recorder.report_health(self._source.name, unreadable or None)
         return True
 
     def _split_notices_and_orders(

@@ -28,13 +28,16 @@ _COMMENT = re.compile(
     r"slurm-elastic:notice:(?P<kind>interruption|rebalance):(?P<time>[0-9]{1,12})"
     r":(?P<instance>[A-Za-z0-9._-]+)"
 )
+_NO_REGULAR_FILE = frozenset({errno.ELOOP, errno.ENXIO, errno.ENODEV})
+"""Errors of the open of a link, a socket or a device. Such an entry is certainly no notice."""
 WRITING_TIMEOUT_S = 1.0
 """The age (s) up to which a file that cannot be parsed may still be being written."""
 
 
 class SourceReading(Struct, frozen=True, kw_only=True):
     """One message of a source; ``handle`` acknowledges it. ``wrong``: why the message could not be
-    parsed. We acknowledge it anyway, or the source would deliver it for ever.
+    parsed. We acknowledge it anyway, or the source would deliver it for ever. ``unreadable``: why
+    the message could not be read now. It has no handle, so it stays at its source.
 
     ``announced`` (Unix time) tells announcements without a deadline apart: it is the same each time
     one announcement is delivered. 0: the source repeats the notice as long as it stands. None: the
@@ -48,6 +51,7 @@ class SourceReading(Struct, frozen=True, kw_only=True):
     notice: Notice | None = None
     order: AnyOrder | None = None
     wrong: str = ""
+    unreadable: str = ""
 
 
 class NoticeSource(Protocol):
@@ -135,13 +139,21 @@ class DropDirectory:
     def __init__(self, path: Path, name: str = "", *, create: bool = False) -> None:
         self.name = name or f"notices in {path}"
         self._path = path
+        self._create = create
         self._versions_left: dict[str, tuple[int, int]] = {}
-        if create:
-            path.mkdir(mode=statedir.DIRECTORY, exist_ok=True)
+        self._create_if_ours()
+
+    def _create_if_ours(self) -> None:
+        if self._create:
+            self._path.mkdir(mode=statedir.DIRECTORY, exist_ok=True)
 
     def read(self, now: float) -> Sequence[SourceReading]:
-        """Read each new file, in the order of their names."""
-        paths = sorted(self._path.glob("*.json"))
+        """Read each new file, in the order of their names. OSError if the directory is missing or
+        may not be read.
+        """
+        self._create_if_ours()
+        # Not by glob, which finds nothing in a directory that is missing, not mounted or closed.
+        paths = [self._path / n for n in sorted(os.listdir(self._path)) if n.endswith(".json")]
         # Forget the files that are gone: a new file of the same name must be read.
         existing_names = {str(path) for path in paths}
         self._versions_left = {
@@ -186,8 +198,10 @@ def _read_file(path: Path, now: float) -> SourceReading | None:
         return None
     except OSError as error:
         if error.errno in (errno.EMFILE, errno.ENFILE, errno.ENOMEM):
-            raise  # Our process lacks resources. The file is good, so it must not be removed.
-        return SourceReading(handle=handle, wrong=f"{path}: {error.strerror}")
+            raise  # Our process lacks resources, so the other files cannot be opened either.
+        if error.errno in _NO_REGULAR_FILE:
+            return SourceReading(handle=handle, wrong=f"{path}: {error.strerror}")
+        return _unreadable(path, error)
     try:
         # Ask the open file and not its path: the path may name another file since the open.
         status = os.fstat(descriptor)
@@ -196,6 +210,8 @@ def _read_file(path: Path, now: float) -> SourceReading | None:
         with open(descriptor, "rb", closefd=False) as file:
             # Bounded, because an agent may write a file of any size. A cut file is no valid JSON.
             content = file.read(MAX_BYTES + 1)
+    except OSError as error:
+        return _unreadable(path, error)
     finally:
         os.close(descriptor)
     try:
@@ -210,6 +226,12 @@ def _read_file(path: Path, now: float) -> SourceReading | None:
     file_id = f"{path.name}:{inode}:{mtime_ns}"
     notice = _notice_of_order(order, now) if isinstance(order, NoticeOrder) else None
     return SourceReading(handle=handle, file=file_id, notice=notice, order=order)
+
+
+def _unreadable(path: Path, error: OSError) -> SourceReading:
+    """A file that may hold a good notice: its rights or its file server may be mended."""
+    advice = ": SlurmUser must be able to read it" if isinstance(error, PermissionError) else ""
+    return SourceReading(unreadable=f"{path}: {error.strerror}{advice}")
 
 
 def _notice_of_order(order: NoticeOrder, seen: float) -> Notice:

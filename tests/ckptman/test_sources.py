@@ -213,6 +213,56 @@ def test_a_file_of_somebody_else_counts_for_nothing(tmp_path: Path) -> None:
     assert told.notice is None
 
 
+def test_a_notice_that_cannot_be_read_now_stays_and_is_reported(
+    world: CkptWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As a file of mode 0600 that root's agent wrote, or on a file server that restarts."""
+    path = world.dir / "shared"
+    path.mkdir()
+    source = poller(world, DropDirectory(path, "agents"))
+    closed = drop(path, NoticeOrder(node="pub1", deadline=world.now + 99), 1.0)
+    drop(path, NoticeOrder(node="pub2", deadline=world.now + 99), 2.0)
+    real_open = os.open
+
+    def refused(name: Any, *args: Any, **options: Any) -> int:
+        if name == closed:
+            raise PermissionError(errno.EACCES, "Permission denied", str(name))
+        return real_open(name, *args, **options)
+
+    def trouble() -> str | None:
+        return next(h.error for h in world.ledger.health.all() if h.name == "agents")
+
+    with monkeypatch.context() as patch:
+        patch.setattr("slurm_elastic.ckptman.sources.os.open", refused)
+        assert source.poll(), "a pause would delay the other files"
+    assert list(path.iterdir()) == [closed]
+    assert [w.notice.node for w in world.state.notices()] == ["pub2"]
+    assert trouble() == f"{closed}: Permission denied: SlurmUser must be able to read it"
+    assert source.poll()
+    assert {w.notice.node for w in world.state.notices()} == {"pub1", "pub2"}
+    assert trouble() is None
+
+
+def test_a_directory_of_notices_that_is_missing_is_reported(world: CkptWorld) -> None:
+    """A typing error, or a file system that is not mounted."""
+    path = world.dir / "not-mounted"
+    source = poller(world, DropDirectory(path, "agents"))
+    assert not source.poll()
+    (trouble,) = [h for h in world.ledger.health.all() if h.name == "agents"]
+    assert str(path) in (trouble.error or "")
+    path.mkdir()
+    assert source.poll()
+    (trouble,) = [h for h in world.ledger.health.all() if h.name == "agents"]
+    assert trouble.error is None
+
+
+def test_the_operators_directory_is_made_again(tmp_path: Path) -> None:
+    source = DropDirectory(tmp_path / "drops", create=True)
+    (tmp_path / "drops").rmdir()
+    assert source.read(time.time()) == []
+    assert (tmp_path / "drops").is_dir()
+
+
 def _open_files() -> int:
     return len(os.listdir("/proc/self/fd"))
 
