@@ -186,6 +186,10 @@ class BlcrCheckpointer:
         """Return False: the program has no launcher that reports it."""
         return False
 
+    def is_silent(self, run: JobRun) -> bool:  # noqa: ARG002
+        """Return False: the program has no launcher that could report."""
+        return False
+
     def verify(self, image: Image) -> None:
         """Check the length only, because the head may not read the user's file. Raises
         CheckpointError.

@@ -46,6 +46,7 @@ class FakeCheckpointer:
         self.fail_next: deque[Exception] = deque()
         self.broken: Exception | None = None
         self.origins: dict[int, Origin | None] = {}
+        self.silent: set[int] = set()
         self.hindrances: dict[int, str] = {}
         self.spoilt: set[tuple[int, int]] = set()
         self.held: dict[tuple[int, int], float] = {}
@@ -100,6 +101,10 @@ class FakeCheckpointer:
             if run.job in self.origins:
                 return self.origins[run.job]
             return Origin(image=next((i.number for i in self._images[run.job]), 0))
+
+    def is_silent(self, run: JobRun) -> bool:
+        """Return whether the job is in ``silent``."""
+        return run.job in self.silent
 
     def hindered(self, run: JobRun) -> str:
         return self.hindrances.get(run.job, "")

@@ -94,6 +94,10 @@ class GuardedCheckpointer:
         """Return False: only our own launcher reports this."""
         return False
 
+    def is_silent(self, run: JobRun) -> bool:  # noqa: ARG002
+        """Return False: only our own launcher reports a run."""
+        return False
+
     def verify(self, image: Image) -> None:
         self._call(image, lambda: self._plugin.verify(image))
 

@@ -203,7 +203,9 @@ class LaunchedCheckpointer:
         status = self._status_if_readable(run.job)
         if status is None or not status.is_of(run):
             return None
-        return replace(status.origin, is_unfit=status.state == "unfit")
+        # A launcher that could not begin waits for another node if the job has images.
+        has_given_up = status.state == "abandoned" and bool(status.images)
+        return replace(status.origin, is_unfit=status.state == "unfit" or has_given_up)
 
     def hindered(self, run: JobRun) -> str:
         """Return the obstacle to a save that the launcher found; it checks once a minute."""
@@ -218,6 +220,11 @@ class LaunchedCheckpointer:
         if status is None or not status.is_of(run):
             return False
         return status.state == "running"
+
+    def is_silent(self, run: JobRun) -> bool:
+        """Return whether another run of the job wrote the job's status last."""
+        status = self._status(run.job)
+        return status is not None and run.key.may_follow(status.key) and not status.is_of(run)
 
     def verify(self, image: Image) -> None:
         """Compare sizes and digests of all files, which SlurmUser may read.

@@ -355,6 +355,10 @@ class SignalCheckpointer:
         """Return False: the program has no launcher that reports it."""
         return False
 
+    def is_silent(self, run: JobRun) -> bool:  # noqa: ARG002
+        """Return False: the program has no launcher that could report."""
+        return False
+
     def verify(self, image: Image) -> None:
         """Check that the save's file exists, belongs to the user, and is not empty. Raises
         CheckpointError.

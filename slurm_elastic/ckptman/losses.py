@@ -27,7 +27,7 @@ from slurm_elastic.ckptman.snapshot import Snapshot
 from slurm_elastic.ckptman.unannounced_ends import SUBJECT, detail_of
 from slurm_elastic.model.causes.checkpoints import OutputNotWritten
 from slurm_elastic.model.causes.moves import LostJobRuns
-from slurm_elastic.model.causes.run_starts import RunStart
+from slurm_elastic.model.causes.run_starts import RunStart, StartUnconfirmed
 from slurm_elastic.model.causes.threats import MachineLostUnannounced, RunEndedUnannounced
 from slurm_elastic.model.checkpoint import JobRun
 from slurm_elastic.model.slurm import SlurmJob
@@ -58,13 +58,17 @@ def notify_user(site: CheckpointSite, move: Migration, where: str, run: StartedR
     run. If that is not possible, ``explain`` says so.
     """
     began_at, start = moment(move.began), start_of(move, run)
+    # Without a report of its launcher the job may have started over all the same.
+    is_unconfirmed = isinstance(run.doubt, StartUnconfirmed)
+    verb = "should continue" if is_unconfirmed else "continues"
     if move.was_renewed and run.image is not None:
         lines = (
             f"slurm-elastic: this job was saved at {began_at}, as {move.reason}",
-            f"slurm-elastic: it continues from {start.source} on {where}, with its full time limit",
+            f"slurm-elastic: it {verb} from {start.source} on {where}, with its full time limit"
+            + (f": {run.doubt}" if is_unconfirmed else ""),
         )
     else:
-        next_step = "starts over" if run.image is None else f"continues from {start.source}"
+        next_step = "starts over" if run.image is None else f"{verb} from {start.source}"
         details = start.consequences
         if run.image is None and move.image is None and run.doubt is None:
             details = f": nothing had been saved{details}"

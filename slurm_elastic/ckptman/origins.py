@@ -70,7 +70,11 @@ def _read_origin(site: CheckpointSite, move: Migration, job: SlurmJob) -> Origin
 
 def _may_come(site: CheckpointSite, move: Migration, image: Image, job: SlurmJob) -> bool:
     # The later one: Slurm may show the start of the run before we have recorded the requeue.
-    began = max(job.start, move.changed)
+    return may_report(site, image, max(job.start, move.changed))
+
+
+def may_report(site: CheckpointSite, image: Image, began: float) -> bool:
+    """Whether the launcher of a run that began then (Unix s) may still restore the image."""
     return site.now() - began < ORIGIN_TIMEOUT_S + image.size / READ_BYTES_PER_S
 
 

@@ -1,8 +1,9 @@
 """Requeues jobs whose node cannot use their image, to other nodes.
 
-The launcher holds such a job for ten minutes and reports it as unfit. Another node may have the
+The launcher holds such a job for an hour and reports it as unfit. Another node may have the
 processor, the program or the file that its image needs. If we did not requeue the job, it would
-continue from an older image, or start over.
+continue from an older image, or start over. A node whose root part is missing, or refuses the job,
+reports nothing. A restarted run that has images and no report is therefore requeued, too.
 """
 
 from __future__ import annotations
@@ -12,11 +13,11 @@ import sqlite3
 from collections.abc import Collection, Mapping
 from functools import partial
 
-from slurm_elastic.base.errors import SlurmError
+from slurm_elastic.base.errors import CheckpointError, SlurmError
 from slurm_elastic.base.shared_dict import SharedDict
 from slurm_elastic.ckptman.decide import run_of
 from slurm_elastic.ckptman.executor import KeyedExecutor
-from slurm_elastic.ckptman.origins import STAYING
+from slurm_elastic.ckptman.origins import STAYING, may_report
 from slurm_elastic.ckptman.site import CheckpointSite
 from slurm_elastic.ckptman.snapshot import Snapshot
 from slurm_elastic.model.causes.checkpoints import ImageUnusableThere
@@ -34,7 +35,10 @@ AVOID_FOR_S = 3600.0
 """Seconds after which a job no longer avoids a node: the cause may have been the shared directory,
 or the machine may have been mended.
 """
+MAX_REQUEUES = 3
+"""Requeues of a job for want of a fit node. After them it starts over."""
 _AT_WORK = frozenset({"RUNNING", "SUSPENDED", "STOPPED"})
+NO_REPORT = "its launcher has not reported there (is the root part installed?)"
 _NO_HURRY = (float("inf"), 0.0)
 
 
@@ -47,13 +51,14 @@ class UnfitNodes:
     def __init__(self, site: CheckpointSite) -> None:
         self._site = site
         self._looked_at: SharedDict[int, float] = SharedDict()
+        self._requeues: SharedDict[int, int] = SharedDict()
         self._avoided: SharedDict[int, tuple[int, Mapping[str, str]]] = SharedDict()
         # Monotonic s. A restart of ckptman sets the times back.
         self._avoided_since: SharedDict[int, float] = SharedDict()
 
     def requeue(self, snapshot: Snapshot, crew: KeyedExecutor) -> None:
         """Submit the looks at restarted runs, and the next steps of jobs that were requeued."""
-        for memory in (self._looked_at, self._avoided, self._avoided_since):
+        for memory in (self._looked_at, self._requeues, self._avoided, self._avoided_since):
             memory.keep(snapshot.jobs.keys())
         for number, choice in snapshot.choices.items():
             job, now = snapshot.jobs[number], self._site.now()
@@ -93,9 +98,9 @@ class UnfitNodes:
                 crew.submit(number, _NO_HURRY, partial(self._readmit, job, avoided, ended))
 
     def _requeue_if_unfit(self, run: JobRun, method: str, machines: Mapping[str, str]) -> None:
-        site = self._site
-        origin = site.checkpointers[method].origin(run)
-        if origin is None or not origin.is_unfit:
+        site, done = self._site, self._requeues.get(run.job, 0)
+        reason = self._reason_against_nodes(run, method)
+        if reason is None or done >= MAX_REQUEUES:
             return
         try:
             # The look at a shared directory may take minutes. Slurm would also requeue a job that
@@ -109,8 +114,28 @@ class UnfitNodes:
                         " job=%s error=%s", run.label, error)  # fmt: skip
             return
         self._avoided[run.job] = run.attempt, machines
-        cause = ImageUnusableThere(nodes=run.nodes, error=origin.why)
+        self._requeues[run.job] = done + 1
+        cause = ImageUnusableThere(nodes=run.nodes, error=reason)
         site.recorder.record_run(run, "ckpt-requeued", cause, level=logging.WARNING)
+
+    def _reason_against_nodes(self, run: JobRun, method: str) -> str | None:
+        """Return why the nodes of the run cannot continue the job; None if they can, or may be
+        about to.
+        """
+        site, checkpointer = self._site, self._site.checkpointers[method]
+        origin = checkpointer.origin(run)
+        if origin is not None:
+            return origin.why if origin.is_unfit else None
+        try:
+            image = next(iter(checkpointer.images(run)), None)
+            if image is None or may_report(site, image, run.started):
+                return None
+            # Last, and an error proves nothing: while the directory cannot be read, no run has an
+            # origin.
+            return NO_REPORT if checkpointer.is_silent(run) else None
+        except CheckpointError as error:
+            log.info("reports of launchers are unknown job=%s error=%s", run.label, error)
+            return None
 
     def _avoid(self, job: SlurmJob, machines: Mapping[str, str]) -> None:
         """Exclude the nodes from the pending job. Slurm refuses that for a running one."""

@@ -460,6 +460,12 @@ class Checkpointer(Protocol):
         """Whether the run's launcher reports that it is not held. False without a report of it."""
         ...
 
+    def is_silent(self, run: JobRun) -> bool:
+        """Whether the launcher of an earlier run has reported, and that of this run has not.
+        CheckpointError if the reports cannot be read.
+        """
+        ...
+
     def verify(self, image: Image) -> None:
         """Verify the image again from this host. CheckpointError names the fault."""
         ...

@@ -45,6 +45,38 @@ def test_only_the_launcher_of_this_run_reports_that_it_works(
     assert saver.is_at_work(RUN) is is_at_work
 
 
+LISTED = {
+    "job": 7, "label": "7", "attempt": 0, "number": 1, "method": "criu", "uid": 2000, "node": "n1",
+    "taken": 1.0, "seconds": 1.0, "size": 1,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("state", "attempt", "images", "is_silent", "is_unfit"),
+    [
+        ("ended", 0, [LISTED], True, None),
+        ("running", 1, [LISTED], False, False),
+        ("unfit", 1, [LISTED], False, True),
+        ("abandoned", 1, [LISTED], False, True),
+        ("abandoned", 1, [], False, False),
+    ],
+)
+def test_a_run_that_has_not_begun_is_told_from_a_run_that_nobody_reports(
+    tmp_path: Path, state: str, attempt: int, images: list[object], is_silent: bool,
+    is_unfit: bool | None,
+) -> None:  # fmt: skip
+    saver = LaunchedCheckpointer("criu", tmp_path)
+    assert not saver.is_silent(RUN), "it has never had a launcher"
+    status = {"state": state, "job": 7, "attempt": attempt, "uid": 2000, "node": "n1"}
+    (tmp_path / "7").mkdir()
+    (tmp_path / "7" / "status.json").write_text(
+        json.dumps({**status, "method": "criu", "images": images})
+    )
+    origin = saver.origin(RUN)
+    assert saver.is_silent(RUN) is is_silent
+    assert (origin and origin.is_unfit) is is_unfit
+
+
 def test_the_status_of_an_earlier_job_with_this_number_is_none(tmp_path: Path) -> None:
     """Same user, same number, no restart of either; Slurm's submit times differ."""
     saver = LaunchedCheckpointer("criu", tmp_path)
@@ -84,6 +116,8 @@ def test_a_directory_that_cannot_be_read_is_no_verdict_about_its_jobs(
         assert obstacle(str(error.value)) is None
     with pytest.raises(UnreadableError):
         saver.images(RUN)
+    with pytest.raises(UnreadableError):
+        saver.is_silent(RUN)
     assert (saver.origin(RUN), saver.hindered(RUN), saver.is_at_work(RUN)) == (None, "", False)
 
 

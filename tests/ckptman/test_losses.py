@@ -8,16 +8,17 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from msgspec import structs
 from patience import patience
 
 from slurm_elastic.base.errors import CheckpointError, SlurmError
 from slurm_elastic.ckptman.decide import run_of
 from slurm_elastic.ckptman.executor import KeyedExecutor
 from slurm_elastic.ckptman.losses import notify_user
-from slurm_elastic.ckptman.origins import read_started_run
+from slurm_elastic.ckptman.origins import ORIGIN_TIMEOUT_S, read_started_run
 from slurm_elastic.ckptman.snapshot import choose_method
 from slurm_elastic.ckptman.unannounced_ends import unannounced_ends
-from slurm_elastic.ckptman.unfit_nodes import AVOID_FOR_S, UnfitNodes
+from slurm_elastic.ckptman.unfit_nodes import AVOID_FOR_S, MAX_REQUEUES, UnfitNodes
 from slurm_elastic.features.news.notify_occasions import of_moves
 from slurm_elastic.model.checkpoint import JobRun, Origin
 from slurm_elastic.state.ckptstate.facts import AvoidedNodes, Migration, MigrationStep
@@ -254,6 +255,59 @@ def test_a_job_is_requeued_from_a_node_that_cannot_use_its_image_in_each_state_w
     world.slurm.set_job(7, state)
     run = run_of(job, choose_method(world.ckpt, job))
     UnfitNodes(world.ckpt)._requeue_if_unfit(run, "criu", {})
+    assert world.job(7).restarts == 1
+
+
+def silence(world: CkptWorld) -> str:
+    """Job 7 runs again on a node whose root part reports nothing; the node."""
+    world.saver.origins[7] = None
+    world.saver.silent.add(7)
+    world.take(world.job(7).nodes[0])
+    world.until(lambda: world.job(7).restarts == 1 and bool(world.job(7).nodes))
+    return world.job(7).nodes[0]
+
+
+def test_a_job_whose_node_reports_no_run_of_it_is_requeued_to_another_node(
+    world: CkptWorld,
+) -> None:
+    """As one without the root part: its script starts over there, although its image is good."""
+    where = silence(world)
+    world.until(lambda: world.job(7).restarts == 2, most=900)
+    assert (
+        f"{where} cannot continue it, other nodes may: its launcher has not reported"
+        in " ".join(causes(world))
+    )
+    world.until(lambda: where in world.slurm.excluded_nodes(7))
+    world.saver.origins[7] = Origin(image=1)
+    world.saver.silent.clear()
+    world.until(lambda: "RUNNING" in world.job(7).states)
+    world.advance(ORIGIN_TIMEOUT_S + 300, step=10)
+    assert world.job(7).restarts == 2
+
+
+def test_a_job_that_no_node_reports_is_requeued_three_times(world: CkptWorld) -> None:
+    silence(world)
+    world.advance(6 * ORIGIN_TIMEOUT_S, step=10)
+    assert world.job(7).restarts == 1 + MAX_REQUEUES
+
+
+@pytest.mark.parametrize("why", ["its directory cannot be read", "it has no image", "it restores"])
+def test_a_job_that_may_continue_where_it_is_stays_there(
+    world: CkptWorld, monkeypatch: pytest.MonkeyPatch, why: str
+) -> None:
+    if why == "it restores":
+        large = [structs.replace(image, size=1 << 40) for image in world.saver._images[7]]
+        monkeypatch.setitem(world.saver._images, 7, large)
+    if why == "it has no image":
+        monkeypatch.setattr(world.saver, "images", lambda _: ())
+    if why == "its directory cannot be read":
+
+        def fail(_: JobRun) -> bool:
+            raise CheckpointError("/shared cannot be read now")
+
+        monkeypatch.setattr(world.saver, "is_silent", fail)
+    silence(world)
+    world.advance(2 * ORIGIN_TIMEOUT_S, step=10)
     assert world.job(7).restarts == 1
 
 

@@ -189,7 +189,7 @@ def test_a_launcher_that_tells_nothing_is_not_waited_for_for_ever(
     (moved,) = launched.migrations()
     assert moved.step is MigrationStep.BACK
     assert moved.image is not None
-    assert str(moved.note).endswith("as planned; its launcher has not confirmed it")
+    assert str(moved.note).endswith("its launcher has not confirmed it, so look at its output")
     took = moved.reached["back"] - moved.reached["requeued"]
     assert (took > ORIGIN_TIMEOUT_S) is (told is None)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import shutil
+import signal
 import subprocess
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -189,6 +190,51 @@ def test_a_restarted_job_waits_until_the_node_knows_its_user(tmp_path: Path, res
         job.kill()
         job.communicate()
     assert job.returncode == 0
+
+
+def restart(tmp_path: Path, part: Path) -> subprocess.Popen[str]:
+    """A restarted job. ``part``: the root part of its node."""
+    script = tmp_path / "slurm_script"
+    script.write_text(launchers(str(tmp_path), str(part))["criu"] + "#!/bin/sh\necho starts over\n")
+    script.chmod(0o755)
+    environment = {
+        "PATH": "/usr/bin:/bin", "SLURM_RESTART_COUNT": "1", "SLURM_CLUSTER_NAME": "c",
+        "SLURM_JOB_ID": "7",
+    }  # fmt: skip
+    return subprocess.Popen(
+        [script], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment
+    )
+
+
+def sleeps(job: subprocess.Popen[str]) -> list[int]:
+    """The pauses of the job's script."""
+    ps = ["ps", "-o", "pid=,comm=", "--ppid", str(job.pid)]
+    rows = subprocess.run(ps, capture_output=True, text=True, check=False).stdout.splitlines()
+    return [int(row.split()[0]) for row in rows if row.split()[1] == "sleep"]
+
+
+def test_a_restarted_job_with_images_waits_for_another_node(tmp_path: Path) -> None:
+    """It would start over and truncate its output, although its image is good."""
+    image = tmp_path / "c" / "7" / "images" / "1"
+    image.mkdir(parents=True)
+    job = restart(tmp_path, tmp_path / "missing")
+    try:
+        eventually(lambda: sleeps(job))
+        image.rmdir()  # another run has used it, or its user has given it up
+        eventually(lambda: [os.kill(pause, signal.SIGTERM) for pause in sleeps(job)])
+        out, err = job.communicate(timeout=patience(30))
+    finally:
+        job.kill()
+        job.communicate()
+    assert out == "starts over\n"
+    assert err.count("this node cannot continue the job from its image") == 1
+
+
+@pytest.mark.parametrize("directory", ["c/7/images", "c/7", "d/7/images/1"])
+def test_a_restarted_job_without_images_starts_over_at_once(tmp_path: Path, directory: str) -> None:
+    (tmp_path / directory).mkdir(parents=True)
+    out, err = restart(tmp_path, tmp_path / "missing").communicate(timeout=patience(30))
+    assert (out, err) == ("starts over\n", "")
 
 
 TEMPORARY = ("/tmp", "/dev/shm", "/var/tmp")

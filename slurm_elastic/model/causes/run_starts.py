@@ -21,7 +21,7 @@ class StartUnconfirmed(Cause, frozen=True, kw_only=True):
 
     @property
     def words(self) -> str:
-        return "as planned; its launcher has not confirmed it"
+        return "its launcher has not confirmed it, so look at its output"
 
 
 StartDoubt = StartReported | StartUnconfirmed

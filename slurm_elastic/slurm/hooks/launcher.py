@@ -2,11 +2,13 @@
 method.
 
 The launcher never keeps a job from running: if the node cannot save the job, or refuses, the script
-runs without it. sudo passes on the standard streams and signals.
+runs without it. A restarted job that has images first waits for another node. sudo passes on the
+standard streams and signals.
 """
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Mapping
 
 MARK = "#__SLURM_ELASTIC_SCRIPT__"
@@ -15,10 +17,17 @@ RANDOM_DIGITS = "@TOKEN@"
 """The submit filter writes random digits in place of this. Slurm keeps the script over requeues, so
 the digits distinguish a job from a later job with its number (``machine/ckptroot/identity.py``).
 """
+UNFIT_S = 3600
+"""Seconds for which a job with images waits for another node, as in ``machine/ckptroot/hold``."""
+_PAUSE_S = 15
 PROGRAM = "/usr/local/sbin/slurm-elastic-ckpt-root"
 
 # A restarted job may have images. On a machine that has just booted, the directory service may not
 # answer yet, and sudo and the root part need the user's name: the job would start over.
+# On a node without the root part, or with a root part that refuses, the script would start over and
+# truncate its output, although other nodes can use the images. ckptman requeues such a job
+# (ckptman/unfit_nodes.py). Users may pass through the job's directory, and a directory of images
+# has more links than the two of an empty one. A file system that counts no links says 1.
 # bash -p passes the environment on unchanged and reads no BASH_ENV. dash would drop exported
 # functions.
 _SUDO = """\
@@ -33,11 +42,22 @@ do
     se_tries=$((se_tries + 1))
     /bin/sleep 5
 done
-unset se_tries
-if [ -z "$SLURM_ELASTIC_PLAIN" ] && /usr/bin/sudo -n "$p" ready {method} </dev/null >/dev/null 2>&1
-then
-    exec /usr/bin/sudo -n "$p" run {method} "$(umask)" "$0" "$@"
-fi
+se_tries=0 se_images={directory}/$SLURM_CLUSTER_NAME/$SLURM_JOB_ID/images
+while :; do
+    if [ -z "$SLURM_ELASTIC_PLAIN" ] &&
+        /usr/bin/sudo -n "$p" ready {method} </dev/null >/dev/null 2>&1
+    then
+        unset se_tries se_images se_links
+        exec /usr/bin/sudo -n "$p" run {method} "$(umask)" "$0" "$@"
+    fi
+    [ "${{SLURM_RESTART_COUNT:-0}}" -gt 0 ] && [ $se_tries -lt {tries} ] || break
+    se_links=$(/usr/bin/stat -c %h "$se_images" 2>/dev/null) && [ "$se_links" != 2 ] || break
+    [ $se_tries -gt 0 ] || echo "slurm-elastic: this node cannot continue the job from its image:" \
+        "the job waits up to an hour for another node" >&2
+    se_tries=$((se_tries + 1))
+    /bin/sleep {pause}
+done
+unset se_tries se_images se_links
 """
 
 _BLCR = """\
@@ -91,9 +111,15 @@ exit 126
 def launchers(directory: str, program: str = PROGRAM) -> Mapping[str, str]:
     """The text before the script by method. ``directory`` is ``checkpoint.directory``."""
     plain = _PLAIN.format(mark=MARK, run="")
+    sudo = {
+        method: _SUDO.format(
+            program=program, digits=RANDOM_DIGITS, method=method, directory=shlex.quote(directory),
+            tries=round(UNFIT_S / _PAUSE_S), pause=_PAUSE_S,
+        )
+        for method in ("criu", "dmtcp")
+    }  # fmt: skip
     return {
-        "criu": _SUDO.format(program=program, digits=RANDOM_DIGITS, method="criu") + plain,
-        "dmtcp": _SUDO.format(program=program, digits=RANDOM_DIGITS, method="dmtcp") + plain,
+        **{method: text + plain for method, text in sudo.items()},
         "blcr": _BLCR.format(directory=directory)
         + _PLAIN.format(mark=MARK, run="$SLURM_ELASTIC_RUN "),
     }
