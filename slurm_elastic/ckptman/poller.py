@@ -28,6 +28,10 @@ log = logging.getLogger(__name__)
 
 MAX_PAUSE_S = 60.0
 """Seconds between two readings of a source that fails, at most."""
+ENDED_AFTER_S = 300.0
+"""Seconds without a standing notice after which its source has ended it. One reading may lack it by
+mistake.
+"""
 
 
 class Poller(PeriodicThread):
@@ -52,6 +56,7 @@ class Poller(PeriodicThread):
         super().__init__(task, site.stop)
         self._site, self._source = site, source
         self._machines, self._wake, self._orders = machines, wake, orders
+        self._missing_since: dict[str, float] = {}
 
     def poll(self) -> bool:
         """Read the source once. Returns whether that succeeded. News is on the disk before it is
@@ -67,6 +72,7 @@ class Poller(PeriodicThread):
             # An order that cannot be acknowledged must not keep us from taking in notices.
             finally:
                 self._record_notices(notices)
+            self._forget_ended_notices(notices)
             # Only now: before they are on our disk, an acknowledgement could lose notices.
             if handles := [reading.handle for reading in notices if reading.handle]:
                 self._source.done(handles)
@@ -130,6 +136,27 @@ class Poller(PeriodicThread):
             self._report_notices(new_notices, machines)
             self._wake()
 
+    def _forget_ended_notices(self, readings: Sequence[SourceReading]) -> None:
+        """Forget the closed notices that the source gave as long as they stood, and no longer
+        gives. A notice that a person withdrew stays withdrawn only until then. Otherwise the next
+        maintenance of the same host would be no news.
+        """
+        given_notices = {(r.notice.instance, r.notice.kind) for r in readings if r.notice}
+        clock = self._site.monotonic()
+        missing_notices = {
+            recorded.key: recorded
+            for recorded in self._site.state.closed_standing_notices(self._source.name)
+            if (recorded.notice.instance, recorded.notice.kind) not in given_notices
+        }
+        self._missing_since = {key: self._missing_since.get(key, clock) for key in missing_notices}
+        ended_notices = [
+            recorded
+            for key, recorded in missing_notices.items()
+            if clock - self._missing_since[key] > ENDED_AFTER_S
+        ]
+        if ended_notices:
+            self._site.state.forget_notices(*ended_notices)
+
     def _recorded_notice(
         self, reading: SourceReading, notice: Notice, machines: Mapping[str, Machine]
     ) -> RecordedNotice:
@@ -141,12 +168,15 @@ class Poller(PeriodicThread):
                 replace(notice, instance=current_machine.instance.id) if current_machine else notice
             )
         machine = machines.get(notice.instance)
-        subject = _life_key(reading, machine) or notice.instance or f"node:{notice.node}"
+        is_standing = reading.announced == 0.0 and notice.deadline is None
+        life_key = _life_key(machine) if is_standing else ""
+        subject = life_key or notice.instance or f"node:{notice.node}"
         return RecordedNotice(
             key=f"{self._source.name}:{notice.kind}:{subject}:{_announcement_key(reading, notice)}",
             notice=notice,
             source=self._source.name,
             offer=machine.instance.offer_key if machine else "",
+            is_standing=is_standing,
         )
 
     def _report_notices(
@@ -177,15 +207,12 @@ def _is_repeated(recorded: RecordedNotice, open_notices: Sequence[RecordedNotice
     )
 
 
-def _life_key(reading: SourceReading, machine: Machine | None) -> str:
+def _life_key(machine: Machine | None) -> str:
     """Key of the machine's current life. A machine that was stopped and started gets a new key, so
-    that the same notice counts as a new one. Empty for other machines and notices.
+    that the same standing notice counts as a new one. Empty for other machines.
     """
     instance = machine.instance if machine and machine.first_launched_at is not None else None
-    is_standing = (
-        reading.announced == 0.0 and reading.notice is not None and reading.notice.deadline is None
-    )
-    return f"{instance.id}:{instance.generation}" if instance and is_standing else ""
+    return f"{instance.id}:{instance.generation}" if instance else ""
 
 
 def _announcement_key(reading: SourceReading, notice: Notice) -> str:

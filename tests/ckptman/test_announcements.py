@@ -172,6 +172,30 @@ def test_a_cloud_that_names_no_deadline_is_heard_once(world: CkptWorld) -> None:
     assert world.saver.calls.count(("checkpoint", 7)) == 1
 
 
+def test_a_withdrawn_notice_is_news_after_its_cloud_has_ended_it(world: CkptWorld) -> None:
+    """The host of the machine goes into maintenance, comes back, and goes again a day later."""
+    node = world.runs(7, comment="ckpt=none").nodes[0]
+    machine, notices = world.machine(node), world.clouds["pub"].account.notices
+
+    def host_goes_into_maintenance() -> None:
+        notices[machine] = Notice(instance=machine, kind=NoticeKind.INTERRUPTION, seen=world.now)
+        world.advance(30)
+
+    host_goes_into_maintenance()
+    world.order("withdraw", node=node)
+    world.advance(1800, step=30.0)
+    assert not world.state.notices(), "while the cloud repeats it, it stays withdrawn"
+    notices.clear()
+    world.advance(30)
+    host_goes_into_maintenance()
+    assert not world.state.notices(), "one reading may lack it by mistake"
+    notices.clear()
+    world.advance(1800, step=30.0)
+    host_goes_into_maintenance()
+    assert len(world.state.notices()) == 1
+    assert "DRAIN" in world.slurm.nodes()[node].states
+
+
 def test_a_warning_that_was_wrong_does_not_let_go_a_node_that_another_keeps(
     world: CkptWorld,
 ) -> None:

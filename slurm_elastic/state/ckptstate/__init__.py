@@ -183,6 +183,21 @@ class CheckpointState(Store):
         closing = Fact(put="notices", rows=[_notice_row(recorded, now)])
         self._write(closing, Fact(put="releases", rows=release_rows))
 
+    def closed_standing_notices(self, source: str) -> tuple[RecordedNotice, ...]:
+        """The closed notices that this source may still repeat."""
+        with self.lock:
+            return tuple(
+                recorded
+                for recorded in self.by_key("notices").values()
+                if recorded.closed is not None
+                and recorded.is_standing
+                and recorded.source == source
+            )
+
+    def forget_notices(self, *notices: RecordedNotice) -> None:
+        """Delete closed notices. If their source gives them again, they are new."""
+        self._write(Fact(drop="notices", rows=[{"key": recorded.key} for recorded in notices]))
+
     def releases(self) -> tuple[str, ...]:
         """Nodes whose drain must be undone."""
         with self.lock:

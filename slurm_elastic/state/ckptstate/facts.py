@@ -173,6 +173,7 @@ class RecordedNotice(Struct, frozen=True, kw_only=True):
     """A notice as it was taken in. ``source``: where it came from. ``closed``: when it was over
     (Unix time). ``offer``: the Offer.key of its machine, if it is known. ``was_drained``,
     ``was_away``: since the notice its node was seen drained, and was seen not answering.
+    ``is_standing``: its source repeats it, without a time, as long as it is true.
     """
 
     key: str
@@ -182,6 +183,7 @@ class RecordedNotice(Struct, frozen=True, kw_only=True):
     closed: float | None = None
     was_drained: bool = False
     was_away: bool = False
+    is_standing: bool = False
 
     @property
     def takes(self) -> bool:
