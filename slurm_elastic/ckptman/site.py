@@ -7,7 +7,7 @@ from __future__ import annotations
 import functools
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from slurm_elastic.base.errors import SlurmError
@@ -139,6 +139,11 @@ class CheckpointSite:
         if pool is None or instance.market is not Market.SPOT:
             return None
         return bid_of(self.config.cloud(pool.cloud), pool, instance.instance_type)
+
+    def markets_of(self, pool: PoolSettings) -> Sequence[Market]:
+        """The markets on which machines of the pool are bought."""
+        domain_pool = self._domain_pools.get(pool.name)
+        return () if domain_pool is None else domain_pool.markets
 
     @functools.cached_property
     def _domain_pools(self) -> Mapping[str, Pool]:

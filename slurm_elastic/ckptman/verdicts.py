@@ -22,6 +22,7 @@ from slurm_elastic.model.causes.threats import GoesOnDemand
 from slurm_elastic.model.checkpoint import JobRun
 from slurm_elastic.model.cluster import Market
 from slurm_elastic.model.exclusion import NO_SPOT, Exclusion
+from slurm_elastic.model.slurm import SlurmJob
 from slurm_elastic.policies.checkpoint.threat import ThreatCause
 from slurm_elastic.policies.checkpoint.unsavable import LITTLE, Unsavable, obstacle
 from slurm_elastic.state.ckptstate.facts import Migration, MigrationStep, UnsavableRun
@@ -101,15 +102,30 @@ def _comment(site: CheckpointSite, job: int, text: str) -> None:
 
 
 def _may_move(site: CheckpointSite, run: JobRun, verdict: UnsavableRun) -> bool:
-    """Whether the job runs on spot machines, loses little work, may be requeued and was not moved
-    before.
+    """Whether the job runs on spot machines, loses little work, may be requeued, was not moved
+    before, and can get another machine.
     """
     job = site.jobs.last.get(run.job)
     # ``moved`` is kept over the runs: without it a job could be moved at each new start.
     if job is None or not (job.requeue and job.batch) or verdict.moved:
         return False
     # A job without an image loses all its work by the move, so only a young one may lose it.
-    return site.now() - run.started <= LITTLE and bool(set(spot_nodes(site)) & set(run.nodes))
+    is_on_spot = bool(set(spot_nodes(site)) & set(run.nodes))
+    return site.now() - run.started <= LITTLE and is_on_spot and _has_lasting_nodes(site, run, job)
+
+
+def _has_lasting_nodes(site: CheckpointSite, run: JobRun, job: SlurmJob) -> bool:
+    """Whether a node of the job's partitions is the site's own, or may get a machine that is not a
+    spot machine. Otherwise the job, which runs well, would wait for as long as the rule stands.
+    """
+    try:
+        nodes = site.slurm.nodes().values()
+    except SlurmError as error:
+        log.warning("the nodes for a job are not known job=%s error=%s", run.label, error)
+        return False
+    shared = {node.name for node in nodes if not set(node.partitions).isdisjoint(job.partitions)}
+    pools = [site.pool_of.get(node) for node in shared or run.nodes]
+    return any(pool is None or set(site.markets_of(pool)) - {Market.SPOT} for pool in pools)
 
 
 def spot_nodes(site: CheckpointSite) -> list[str]:

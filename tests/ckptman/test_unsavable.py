@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 from unittest.mock import Mock
 
 import pytest
 from msgspec.structs import replace
 
 from slurm_elastic.base.errors import CheckpointError, SlurmError
+from slurm_elastic.base.hostlist import expand
 from slurm_elastic.ckptman import snapshot, verdicts
 from slurm_elastic.ckptman.decide import run_of
 from slurm_elastic.ckptman.executor import KeyedExecutor
@@ -23,7 +25,7 @@ from slurm_elastic.policies.checkpoint.checkpoint import Never
 from slurm_elastic.policies.checkpoint.threat import ThreatCause
 from slurm_elastic.state.ckptstate.facts import Migration, MigrationStep
 from tests.ckptman.world import CkptWorld, told_lines
-from tests.controller.world import PUB
+from tests.controller.world import PUB, make_config
 
 LOCK = CheckpointError("job 7: no checkpoint: criu dump: exit 1: Some file locks are hold")
 BUSY = CheckpointError("job 7: no answer to checkpoint in time: its launcher is still at it")
@@ -268,6 +270,33 @@ def test_on_demand_requeues_it_at_once_unless_its_user_forbids_that(requeue: boo
         assert world.job(7).restarts == 1, "once is enough"
         world.slurm.set_job(7, "COMPLETED")
         world.until(lambda: not [e for e in world.ledger.exclusions.all() if e.kind == NO_SPOT])
+    finally:
+        world.close()
+
+
+@pytest.mark.parametrize(
+    ("others", "moves"), [((), False), (("static",), True), (("rack",), True)], ids=str
+)
+def test_a_job_that_can_get_spot_machines_alone_stays_where_it_is(
+    others: tuple[str, ...], moves: bool
+) -> None:
+    """It runs well. After a requeue it would wait for a machine that nobody sells."""
+    rack, burst = make_config(Path("/nowhere")).pools[:2]
+    pools = (rack, replace(burst, markets=(Market.SPOT,)))
+    world = made(unsavable="on_demand", site={"pools": pools})
+    try:
+        world.saver.broken = LOCK
+        begins(world, 7)
+        world.slurm.set_job(7, partitions=("burst", *others))
+        world.slurm.set_node("own1", "IDLE", partitions=("static",))
+        for pool in pools:
+            for node in expand(pool.nodes):
+                world.slurm.set_node(node, partitions=(pool.name,))
+        world.until(lambda: bool(world.state.unsavable()))
+        world.advance(30)
+        assert (world.job(7).restarts > 0) is moves
+        if not moves:
+            assert "if its machine is taken away, it starts over" in lines(world)[0]
     finally:
         world.close()
 
