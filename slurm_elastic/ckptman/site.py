@@ -19,6 +19,7 @@ from slurm_elastic.ckptman.job_refusals import JobRefusals
 from slurm_elastic.ckptman.recorder import BufferedRecorder
 from slurm_elastic.config import Config, PoolSettings, domain_pools, max_age
 from slurm_elastic.config.pool_rules import bid_of, rules_of
+from slurm_elastic.config.sections.copying import Data
 from slurm_elastic.model.cluster import Market, Pool
 from slurm_elastic.model.journal_owner import Host
 from slurm_elastic.model.memory import Machine
@@ -129,9 +130,17 @@ class CheckpointSite:
 
     @functools.cached_property
     def reservation_ends(self) -> Mapping[tuple[str, str], float | None]:
-        """By cloud and reservation, when the cloud ends its machines; None: it does not."""
-        held = (h for cloud in self.config.clouds for h in cloud.held)
-        return {(h.cloud, h.name): h.machines_end_at for h in held}
+        """By cloud and reservation, when its machines must be free of jobs, because the cloud ends
+        them; None: it does not. With ``data: copy`` the files of the jobs must come back before the
+        end, which begins only after the requeue.
+        """
+        return {
+            (cloud.name, held.name): None
+            if (ends_at := held.machines_end_at) is None
+            else ends_at - (self.config.copy.back_within if cloud.data is Data.COPY else 0.0)
+            for cloud in self.config.clouds
+            for held in cloud.held
+        }
 
     def bid(self, machine: Machine) -> float | None:
         """The bid ($/h) for that machine. None if no price takes it."""

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from msgspec import structs
 from msgspec.structs import replace
 
 from slurm_elastic.base.errors import CheckpointError, SlurmError
@@ -13,10 +15,15 @@ from slurm_elastic.base.processes.periodic import PeriodicTask
 from slurm_elastic.ckptman import readers
 from slurm_elastic.config.job_checkpoint import asks_for_limit, resolve
 from slurm_elastic.config.sections.checkpoint import CheckpointSettings, PoolCheckpoint
+from slurm_elastic.config.sections.copying import Data
+from slurm_elastic.config.sections.reservations import Reservation as BoughtReservation
 from slurm_elastic.model.checkpoint import Image
+from slurm_elastic.model.cluster import Location
+from slurm_elastic.model.reserved import ReservationKind
 from slurm_elastic.model.slurm import Reservation
 from slurm_elastic.policies.checkpoint.threat import LEAD, ThreatCause
 from slurm_elastic.policies.repair.requeue import SETTLING
+from slurm_elastic.providers.aws.settings import AwsCloud
 from slurm_elastic.state.ckptstate.facts import MigrationStep
 from tests.ckptman.world import CkptWorld, told_lines
 from tests.controller.world import PUB
@@ -612,6 +619,26 @@ def test_what_is_planned_does_not_move_a_job_that_cannot_be_saved() -> None:
         assert world.migrations() == []
     finally:
         world.close()
+
+
+@pytest.mark.parametrize(("data", "margin_s"), [(Data.SHARED, 0.0), (Data.COPY, 600.0)])
+def test_before_the_end_of_a_capacity_block_there_is_time_for_files_to_come_back(
+    world: CkptWorld, data: Data, margin_s: float
+) -> None:
+    """The cloud ends the machine, and with it the files without which the image is of no use."""
+    block = BoughtReservation(
+        name="block", kind=ReservationKind.BLOCK, id="cr-1", type="small", zone="z", count=1,
+        begins_at=world.now - 3600, ends_at=world.now + 36000,
+    )  # fmt: skip
+    aws = AwsCloud(
+        name="aws", location=Location.PUBLIC, region="r", zones=("z",), image="ami-1", data=data,
+        reservations=(block,),
+    )  # fmt: skip
+    config = structs.replace(world.config, clouds=(*world.config.clouds, aws))
+    site = dataclasses.replace(world.ckpt, config=config)
+    ends_at = block.held("aws").machines_end_at
+    assert ends_at is not None
+    assert site.reservation_ends == {("aws", "block"): ends_at - margin_s}
 
 
 def test_the_plans_are_read_soon_after_slurm_is_back(
