@@ -8,13 +8,21 @@ import os
 import shlex
 import subprocess
 import threading
+import time
 from pathlib import Path
 
 import pytest
+from patience import eventually, patience
 
 from slurm_elastic.features.files import copy_runner
 from slurm_elastic.features.files.copy_orders import order_of
-from slurm_elastic.features.files.copy_runner import _INSTALL, authorized_line, ssh_text
+from slurm_elastic.features.files.copy_runner import (
+    _INSTALL,
+    _Readiness,
+    authorized_line,
+    ssh_text,
+)
+from slurm_elastic.features.network.ssh_file import PushError
 from slurm_elastic.machine.jobfiles import bundle
 from slurm_elastic.machine.jobfiles.copier import CopierRefusalError
 from tests import real_sshd
@@ -46,6 +54,57 @@ def test_the_key_runs_the_program_and_nothing_else(tmp_path: Path) -> None:
     assert json.loads(done.stdout)["error"] == "the ssh command names no user and job"
     assert json.loads(for_root.stdout)["error"] == "the ssh command names no user and job"
     assert not evil.exists()
+
+
+class Network:
+    """The way to a machine that does not answer until ``goes_on`` is set."""
+
+    def __init__(self) -> None:
+        self.goes_on, self.tries, self.error = threading.Event(), 0, "no route to host"
+
+    def install(self) -> None:
+        self.tries += 1
+        assert self.goes_on.wait(patience(60))
+        if self.error:
+            raise PushError(self.error)
+
+
+def test_copies_of_one_machine_share_an_attempt_to_connect() -> None:
+    """Each held its thread for the time-outs of all before it, past its own time."""
+    readiness, network, told = _Readiness(), Network(), list[str]()
+
+    def reach(until: float) -> None:
+        try:
+            readiness.reach(network.install, until)
+        except PushError as error:
+            told.append(str(error))
+
+    threads = [threading.Thread(target=reach, args=(math.inf,)) for _ in range(24)]
+    for thread in threads:
+        thread.start()
+    eventually(lambda: network.tries == 1)
+    reach(time.monotonic())  # its time is over
+    assert told.pop() == "another copy has been connecting to the machine for too long"
+    network.goes_on.set()
+    for thread in threads:
+        thread.join()
+    assert (network.tries, set(told), len(told)) == (1, {"no route to host"}, 24)
+
+
+def test_a_machine_is_tried_again_a_moment_after_it_has_not_answered(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    readiness, network = _Readiness(), Network()
+    network.goes_on.set()
+    for _ in range(2):
+        with pytest.raises(PushError, match="no route"):
+            readiness.reach(network.install, math.inf)
+    assert (network.tries, readiness.is_ready) == (1, False)
+    network.error = ""
+    monkeypatch.setattr(copy_runner, "_FAILED_FOR_S", 0.0)
+    for _ in range(2):
+        readiness.reach(network.install, math.inf)
+    assert (network.tries, readiness.is_ready) == (2, True)
 
 
 @pytest.mark.skipif(bool(real_sshd.why_not()), reason=str(real_sshd.why_not()))

@@ -41,6 +41,10 @@ _POLL_S = 0.5
 _AFTER_LINK_S = 30.0
 """How long the head's end may work on after the connection has ended."""
 _MAX_RESULT_BYTES = 1 << 20
+_CONNECT_S = 20.0
+"""How long a copy waits for another copy that connects to the same machine."""
+_FAILED_FOR_S = 10.0
+"""For so long after a machine has not answered no other copy connects to it."""
 _FOR_ROOT = ("do", "job", "restarts", "uid", "gid", "groups", "made_at", "live", "end_wait")
 """The part of an order that root on the machine must be able to believe."""
 # Each file appears complete or not at all. Other lines of our key must go, because sshd takes the
@@ -67,10 +71,44 @@ mv -f "$lines" "$keys"
 """
 
 
+class _Readiness:
+    """Whether a machine has our program and our key. The jobs of a machine that does not answer
+    share one attempt: their threads would otherwise wait for each other's time-outs, while results
+    of other users wait for a thread.
+    """
+
+    guarded_by: ClassVar[GuardedBy] = {"_lock": "to bring the program to one machine"}
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self.is_ready = False
+        self._failed_at, self._reason = -math.inf, ""
+
+    def reach(self, install: Callable[[], None], until: float) -> None:
+        """Call ``install`` unless the machine is ready. Raises an error of ``install``, PushError
+        if another copy connects for too long, or has failed to connect a moment ago.
+        """
+        wait_s = max(min(until - time.monotonic(), _CONNECT_S), 0.0)
+        # Several jobs may start on a machine at the same time. Only one brings the program.
+        if not self._lock.acquire(timeout=wait_s):
+            raise PushError("another copy has been connecting to the machine for too long")
+        try:
+            if self.is_ready:
+                return
+            if time.monotonic() - self._failed_at < _FAILED_FOR_S:
+                raise PushError(self._reason)
+            try:
+                install()
+            except (PushError, OSError, SlurmElasticError) as error:
+                self._failed_at, self._reason = time.monotonic(), str(error)
+                raise
+            self.is_ready = True
+        finally:
+            self._lock.release()
+
+
 class CopyRunner:
     """Copies to and from machines by ``join.ssh``."""
-
-    guarded_by: ClassVar[GuardedBy] = {"_locks": "to bring the program to one machine"}
 
     def __init__(self, config: Config, ssh: Ssh) -> None:
         self._config, self._ssh = config, ssh
@@ -81,25 +119,21 @@ class CopyRunner:
         for key in self._fixed:
             writing.replace(self._state / _IMAGE_HOSTS, f"* {key.kind} {key.text}\n".encode())
         self._program = bundle.build()
-        self._installed: set[str] = set()
-        self._locks: dict[str, threading.Lock] = {}
+        self._readiness: dict[str, _Readiness] = {}
 
     def __call__(
         self, instance: Instance, order: Mapping[str, Any], until: float, cancelled: threading.Event
     ) -> CopyResult:
+        readiness = self._readiness.setdefault(instance.id, _Readiness())
         try:
             keys = self._host_keys(instance)
-            # Several jobs may start on a machine at the same time. Only one brings the program.
-            with self._locks.setdefault(instance.id, threading.Lock()):
-                if instance.id not in self._installed:
-                    self._install(instance, keys)
-                    self._installed.add(instance.id)
+            readiness.reach(lambda: self._install(instance, keys), until)
             result = self._copy(instance, order, until, cancelled)
         except (PushError, OSError, SlurmElasticError, CopierRefusalError) as error:
             result = CopyResult(reason=str(error))
         if result.reason:
             # The machine may have lost the program or our key: bring both before the next try.
-            self._installed.discard(instance.id)
+            readiness.is_ready = False
         return result
 
     def _own_key(self) -> str:
