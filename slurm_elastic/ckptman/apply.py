@@ -45,6 +45,7 @@ class PlanApplier:
     ) -> None:
         self._site, self.crew, self._wake = site, crew, wake
         self.saves = SavesInPlace(site, orders)
+        self._notice_ends = nodes.NoticeEnds(site)
         self._releases = node_release.NodeReleases(site)
         self._failover = RequeueFailover(site)
         self._unannounced = UnannouncedEnds(site)
@@ -66,9 +67,7 @@ class PlanApplier:
         moves = [*snapshot.migrations.values(), *new_moves]
         self.advance_migrations(moves, snapshot)
         # With a stale list of machines a notice's machine might look gone although it runs.
-        released_nodes = (
-            frozenset[str]() if snapshot.blind else nodes.close_ended_notices(self._site, snapshot)
-        )
+        released_nodes = frozenset[str]() if snapshot.blind else self._notice_ends.close(snapshot)
         # After a new move this view of the nodes is out of date: _begin_moves has drained some.
         if snapshot.nodes is not None and not new_moves:
             nodes_to_empty = frozenset(

@@ -62,9 +62,9 @@ LOST_NODE_OF_SITE = f"{MARK}taken away"
 """The reason of a lost node of the site. It has the mark of a notice, because only the end of the
 notice returns this node to service.
 """
-UNKNOWN_NOTICE_TTL_S = 3600.0
-"""Seconds that a notice about an unknown machine is kept: the ledger may list that machine a little
-later.
+MISSING_MACHINE_TTL_S = 3600.0
+"""Seconds that a notice is kept while the ledger has no record of its machine. The ledger may list
+a new machine a little later, and a ledger that was lost or restored lacks machines that run.
 """
 CORRELATION = "notices"
 RELEASE_BACKOFF = Backoff(2.0, 30.0)
@@ -242,24 +242,70 @@ def cool_down(site: CheckpointSite, new_notices: Sequence[RecordedNotice]) -> No
             )
 
 
-def close_ended_notices(site: CheckpointSite, snapshot: Snapshot) -> frozenset[str]:
-    """Close notices whose machine is gone, whose node is back, and notices that proved wrong.
-    Returns the nodes that it releases.
+class NoticeEnds:
+    """Closes notices whose machine is gone, whose node is back, and notices that proved wrong. It
+    remembers in memory since when (monotonic) the machine of a notice is missing.
     """
-    released_nodes = set[str]()
-    for recorded in [_note_node(site, recorded, snapshot) for recorded in snapshot.notices]:
-        cause = _why_ended(site, recorded, snapshot)
-        if cause is None:
-            continue
-        machine = snapshot.machines.get(recorded.notice.instance)
-        node = machine.instance.node if machine else recorded.notice.node
-        is_released = isinstance(cause, _RELEASING)
-        site.state.close_notice(recorded, site.now(), release=node if is_released else "")
-        if is_released:
-            released_nodes.add(node)
-        subject = recorded.notice.node or recorded.notice.instance
-        site.recorder.record(CORRELATION, "ckpt-notice-over", (subject,), cause)
-    return frozenset(released_nodes)
+
+    def __init__(self, site: CheckpointSite) -> None:
+        self._site = site
+        self._missing_since: dict[str, float] = {}
+
+    def close(self, snapshot: Snapshot) -> frozenset[str]:
+        """Close the notices that have ended. Returns the nodes that this releases."""
+        site, released_nodes = self._site, set[str]()
+        notices = [_note_node(site, recorded, snapshot) for recorded in snapshot.notices]
+        clock = site.monotonic()
+        self._missing_since = {
+            recorded.key: self._missing_since.get(recorded.key, clock)
+            for recorded in notices
+            if recorded.notice.instance and recorded.notice.instance not in snapshot.machines
+        }
+        ended_ids = self._ended_ids(notices)
+        for recorded in notices:
+            cause = self._why_ended(recorded, snapshot, ended_ids)
+            if cause is None:
+                continue
+            machine = snapshot.machines.get(recorded.notice.instance)
+            node = machine.instance.node if machine else recorded.notice.node
+            is_released = isinstance(cause, _RELEASING)
+            site.state.close_notice(recorded, site.now(), release=node if is_released else "")
+            if is_released:
+                released_nodes.add(node)
+            subject = recorded.notice.node or recorded.notice.instance
+            site.recorder.record(CORRELATION, "ckpt-notice-over", (subject,), cause)
+        return frozenset(released_nodes)
+
+    def _ended_ids(self, notices: Sequence[RecordedNotice]) -> frozenset[str]:
+        """The missing machines of which the ledger has recorded an end or a stop since their
+        notice.
+        """
+        # A notice has an offer if the ledger knew its machine.
+        missing = [r for r in notices if r.offer and r.key in self._missing_since]
+        if not missing:
+            return frozenset()
+        since = min(recorded.notice.seen for recorded in missing)
+        try:
+            lives = self._site.ledger.machines.live(ended_since=since, stopped=True)
+        except sqlite3.Error:
+            return frozenset()
+        running_ids = {m.instance.id for m in lives if m.ended_at is None and not m.is_off}
+        return frozenset(life.instance.id for life in lives) - running_ids
+
+    def _why_ended(
+        self, recorded: RecordedNotice, snapshot: Snapshot, ended_ids: Collection[str]
+    ) -> AnyCause | None:
+        notice, now = recorded.notice, self._site.now()
+        if not notice.instance:
+            return _why_node_notice_ended(recorded, snapshot, now)
+        missing_since = self._missing_since.get(recorded.key)
+        if missing_since is None:
+            return NoticeProvedWrong() if is_false(notice, now) else None
+        # A list without the machine proves no end. If the machine was listed again later, its
+        # notice would be no news.
+        is_long_missing = self._site.monotonic() - missing_since > MISSING_MACHINE_TTL_S
+        is_gone = is_long_missing or notice.instance in ended_ids
+        return NoticedMachineGone() if is_gone else None
 
 
 def _note_node(
@@ -280,19 +326,11 @@ def _note_node(
     return noted
 
 
-def _why_ended(
-    site: CheckpointSite, recorded: RecordedNotice, snapshot: Snapshot
+def _why_node_notice_ended(
+    recorded: RecordedNotice, snapshot: Snapshot, now: float
 ) -> AnyCause | None:
-    notice, now = recorded.notice, site.now()
-    if notice.instance:
-        machine = snapshot.machines.get(notice.instance)
-        if machine is None:
-            # A notice has an offer if the ledger knew the machine when it came, so the machine has
-            # ended. Else the ledger may list the machine a little later.
-            is_gone = recorded.offer or now - notice.seen > UNKNOWN_NOTICE_TTL_S
-            return NoticedMachineGone() if is_gone else None
-        is_wrong = is_false(notice, now)
-        return NoticeProvedWrong() if is_wrong else None
+    """Why the notice about a node that has no machine of ours has ended; None if it stands."""
+    notice = recorded.notice
     if snapshot.nodes is None:
         return None
     node = snapshot.nodes.get(notice.node)

@@ -9,6 +9,7 @@ from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
+import msgspec
 import pytest
 
 from slurm_elastic.base.errors import CheckpointError
@@ -194,6 +195,24 @@ def test_a_withdrawn_notice_is_news_after_its_cloud_has_ended_it(world: CkptWorl
     host_goes_into_maintenance()
     assert len(world.state.notices()) == 1
     assert "DRAIN" in world.slurm.nodes()[node].states
+
+
+def test_a_list_of_machines_that_lacks_one_ends_no_notice(world: CkptWorld) -> None:
+    """A ledger that was lost or restored lacks machines until slurm-elasticd has adopted them."""
+    node = world.runs(7).nodes[0]
+    machine = world.machine(node)
+    world.saver.broken = CheckpointError("cannot")
+    world.interrupt(node, 900)
+    world.advance(20)
+    assert world.service is not None
+    assert world.service.applier is not None
+    seen = world.service.reader.read()
+    world.service.applier.apply(msgspec.structs.replace(seen, machines={}, machine_of={}), [], [])
+    world.saver.broken = None
+    world.until(lambda: world.job(7).restarts == 1, most=900)
+    assert len(world.state.notices()) == 1
+    world.clouds["pub"].take(machine)
+    world.until(lambda: world.state.notices() == ())
 
 
 def test_a_warning_that_was_wrong_does_not_let_go_a_node_that_another_keeps(
