@@ -225,7 +225,7 @@ def _search(setting: Setting, tried: list[Tried], seconds: float) -> bool:
     names = [name for first in range(4) for name in grid()[first::4]]
     try:
         with _time_limit(seconds):
-            for result in search(setting, names, ROUNDS):
+            for result in search(setting, names, ROUNDS, cores=1):
                 tried.append(result)  # noqa: PERF402 - extend would lose them when the time is up
     except _TimeIsUp:
         return False

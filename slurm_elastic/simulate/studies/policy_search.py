@@ -6,10 +6,12 @@ from collections.abc import Iterator, Sequence
 
 from slurm_elastic.base.errors import ConfigError
 from slurm_elastic.policies.policy_text import split
-from slurm_elastic.simulate.engine import Progress, simulate
+from slurm_elastic.simulate.engine import Progress
+from slurm_elastic.simulate.scenario import Scenario
 from slurm_elastic.simulate.scenario_config import NAME as CONFIGURED
 from slurm_elastic.simulate.setting import Setting
 from slurm_elastic.simulate.studies.search import Tried, front, grid, neighbours
+from slurm_elastic.simulate.studies.together import figures_of
 
 
 def first_policies(policies: str | None) -> list[str]:
@@ -24,23 +26,33 @@ def search(
     *,
     strict: bool = False,
     advance: Progress | None = None,
+    cores: int | None = None,
 ) -> Iterator[Tried]:
     """Simulate the policies ``names``, then the neighbours of the best ones, in ``rounds``. Yield
-    each result as soon as it is known.
+    each result as soon as it is known. ``cores``: see ``figures_of``.
 
     A policy that does not fit this site is skipped. ``strict``: it is a ConfigError, except the
     site's own configuration.
     """
     tried: list[Tried] = []
     for _ in range(rounds):
-        for name in names:
-            try:
-                scenario = setting.scenario(name)
-            except ConfigError:
-                if strict and name != CONFIGURED:
-                    raise
-                continue
-            outcome = simulate(setting.jobs, scenario, setting.history.start, advance)
-            tried.append(Tried(policy=name, figures=outcome.figures))
+        scenarios = dict(_fitting(setting, names, strict=strict))
+        results = figures_of(
+            setting.jobs, [*scenarios.values()], setting.history.start, advance, cores
+        )
+        for name, figures in zip(scenarios, results, strict=True):
+            tried.append(Tried(policy=name, figures=figures))
             yield tried[-1]
         names = neighbours([t.policy for t in front(tried)], [t.policy for t in tried])
+
+
+def _fitting(
+    setting: Setting, names: Sequence[str], *, strict: bool
+) -> Iterator[tuple[str, Scenario]]:
+    """Yield the scenarios of the policies that fit this site."""
+    for name in names:
+        try:
+            yield name, setting.scenario(name)
+        except ConfigError:
+            if strict and name != CONFIGURED:
+                raise
