@@ -184,7 +184,8 @@ class PlanApplier:
         if snapshot.answered and _is_safe(self._site, move, snapshot):
             after_requeue.stay_if_waiting(self._site, move, snapshot.jobs.get(move.run.job))
         elif _has_work(move, self._site.now()):
-            self.crew.submit(move.run.job, _urgency_of(move), partial(self._continue, move))
+            work = partial(self._continue, move)
+            self.crew.submit(move.run.job, _urgency_of(move), work, user=move.run.user)
         elif snapshot.answered:
             self._check_requeued_job(move, snapshot.jobs.get(move.run.job))
 
@@ -195,7 +196,8 @@ class PlanApplier:
         if job is None or job.restarts <= move.run.attempt:
             after_requeue.check_job(self._site, move, job)
         elif self._site.jobs.is_read_after(self._helped_at.get(job.id, float("-inf"))):
-            self.crew.submit(job.id, _urgency_of(move), partial(self._help_to_start, move, job))
+            work = partial(self._help_to_start, move, job)
+            self.crew.submit(job.id, _urgency_of(move), work, user=job.user)
 
     def _help_to_start(self, move: Migration, job: SlurmJob) -> None:
         if after_requeue.check_job(self._site, move, job).is_over:

@@ -10,6 +10,7 @@ import heapq
 import itertools
 import logging
 import threading
+from collections import Counter
 from collections.abc import Callable
 from enum import Enum, auto
 from typing import ClassVar, NamedTuple
@@ -37,6 +38,10 @@ class KeyedExecutor:
     """Threads per kind of work: ``size`` for urgent work, ``size / 2`` (at least one) for periodic
     saves, one for removals. They start when they are needed. With ``size=0`` work runs in the
     caller's thread.
+
+    Half as many further threads serve only users who have fewer than half of the threads. A save
+    may wait until its deadline for a program that does not answer, and when a cloud takes a zone
+    back, the saves of all users have the same deadline.
     """
 
     guarded_by: ClassVar[GuardedBy] = {"_lock": Guarded("_busy")}
@@ -57,10 +62,12 @@ class KeyedExecutor:
         order: Urgency,
         work: Callable[[], object],
         *,
+        user: str = "",
         kind: WorkKind = WorkKind.URGENT,
         on_cancelled: Callable[[], object] = lambda: None,
     ) -> bool:
-        """Queue ``work`` for that job. Returns False if work for the job already waits or runs.
+        """Queue ``work`` for that job of ``user``. Returns False if work for the job already waits
+        or runs.
         ``on_cancelled`` is called if the work is cancelled before it begins.
         """
         lane = self._lanes[kind]
@@ -70,7 +77,7 @@ class KeyedExecutor:
             # Marked under the lock of the check, so that no second piece of work slips in.
             self._busy[job] = kind
             if self._size:
-                lane.put(job, order, _Work(work, on_cancelled))
+                lane.put(job, order, _Work(work, on_cancelled, user))
                 return True
         # A size of 0 is for tests: the work runs here. Not under the lock, which ``_do`` takes.
         self._do(job, work)
@@ -118,6 +125,7 @@ class _Work(NamedTuple):
 
     do: Callable[[], object]
     on_cancelled: Callable[[], object]
+    user: str
 
 
 class _Lane:
@@ -125,7 +133,12 @@ class _Lane:
 
     guarded_by: ClassVar[GuardedBy] = {
         "_wake": Guarded(
-            "_waiting", "_idle", "_threads", "closed", callers_hold_lock=["put", "take_out"]
+            "_waiting",
+            "_idle",
+            "_threads",
+            "_running",
+            "closed",
+            callers_hold_lock=["put", "take_out", "_may_begin", "_take_next"],
         ),
     }
 
@@ -137,6 +150,8 @@ class _Lane:
         do: Callable[[int, Callable[[], object]], None],
     ) -> None:
         self._name, self._size, self._do = name, size, do
+        self._share = size // 2
+        self._running = Counter[str]()
         self._wake = threading.Condition(lock)
         self._waiting: list[tuple[Urgency, int, int, _Work]] = []
         self._numbers = itertools.count()
@@ -150,12 +165,31 @@ class _Lane:
         heapq.heappush(self._waiting, (order, next(self._numbers), job, work))
         # A notified thread counts as idle until it wakes, so we compare with all the work that
         # waits.
-        if self._idle < len(self._waiting) and len(self._threads) < self._size:
+        is_wanted = self._idle < len(self._waiting) and self._may_begin(work)
+        if is_wanted and len(self._threads) < self._size + self._share:
             name = f"{self._name}-{len(self._threads) + 1}"
             thread = LastingThread(name, self._run)
             self._threads.append(thread)
             thread.start()
         self._wake.notify()
+
+    def _may_begin(self, work: _Work) -> bool:
+        """Whether a thread may do the work now. The caller holds the lock."""
+        running = self._running.total()
+        is_extra = running < self._size + self._share and self._running[work.user] < self._share
+        return running < self._size or is_extra
+
+    def _take_next(self) -> tuple[int, _Work] | None:
+        """Remove and return the most urgent work that may begin. The caller holds the lock."""
+        if self._waiting and self._running.total() < self._size:
+            _, _, job, work = heapq.heappop(self._waiting)
+            return job, work
+        due = min((item for item in self._waiting if self._may_begin(item[3])), default=None)
+        if due is None:
+            return None
+        self._waiting.remove(due)
+        heapq.heapify(self._waiting)
+        return due[2], due[3]
 
     def take_out(self, job: int) -> _Work | None:
         """Remove and return the work that waits for that job. The caller holds the lock."""
@@ -185,11 +219,16 @@ class _Lane:
         while True:
             with self._wake:
                 self._idle += 1
-                while not self._waiting and not self.closed:
+                while (due := self._take_next()) is None and not self.closed:
                     self._wake.wait()
                 self._idle -= 1
                 # Closed: work that still waits was dropped.
-                if not self._waiting:
+                if due is None:
                     return
-                _, _, job, work = heapq.heappop(self._waiting)
-            self._do(job, work.do)
+                job, work = due
+                self._running[work.user] += 1
+            try:
+                self._do(job, work.do)
+            finally:
+                with self._wake:
+                    self._running[work.user] -= 1

@@ -119,6 +119,7 @@ class SavesInPlace:
                 run.job,
                 plan.order,
                 partial(self._save_or_take_late_image, plan),
+                user=run.user,
                 kind=WorkKind.PERIODIC,
             )
 
@@ -140,8 +141,9 @@ class SavesInPlace:
             )
             plan = JobPlan(kind=SAVE, facts=facts, saves=True, cause=ProbedSave())
             if crew.submit(
-                number, NO_HURRY, partial(self._save_if_hindered, plan), kind=WorkKind.PERIODIC
-            ):
+                number, NO_HURRY, partial(self._save_if_hindered, plan), user=facts.run.user,
+                kind=WorkKind.PERIODIC,
+            ):  # fmt: skip
                 # Only if the work was taken. A job that was busy is probed at the next tick.
                 self._probed_at[number] = self._site.now()
 
@@ -211,6 +213,7 @@ class SavesInPlace:
                 number,
                 (0.0, 0.0),
                 partial(self._save_ordered_job, received, plan),
+                user=facts.run.user,
                 kind=WorkKind.PERIODIC,
                 on_cancelled=partial(self._refuse_cancelled, received),
             )

@@ -30,8 +30,11 @@ class Bench:
             self._more.notify_all()
         self.go.wait(PATIENCE)
 
-    def submit(self, job: int, deadline: float, kind: WorkKind = WorkKind.URGENT) -> bool:
-        return self.crew.submit(job, (deadline, 0.0), lambda: self.lasting(job), kind=kind)
+    def submit(
+        self, job: int, deadline: float, kind: WorkKind = WorkKind.URGENT, user: str = ""
+    ) -> bool:
+        work = lambda: self.lasting(job)  # noqa: E731
+        return self.crew.submit(job, (deadline, 0.0), work, user=user, kind=kind)
 
     def wait(self, count: int) -> list[int]:
         with self._more:
@@ -60,6 +63,24 @@ def test_urgent_work_begins_however_many_periodic_saves_run(bench: Bench) -> Non
     assert sorted(bench.wait(most + size)) == [*range(most), *urgent]
     bench.go.set()
     assert sorted(bench.wait(10 + size)) == [*range(10), *urgent]
+
+
+@pytest.mark.parametrize("kind", [WorkKind.URGENT, WorkKind.PERIODIC])
+def test_work_of_one_user_that_lasts_leaves_threads_to_the_others(kind: WorkKind) -> None:
+    """As saves of programs that do not answer, at a reclaim of many machines."""
+    bench = Bench(8)
+    size = 8 if kind is WorkKind.URGENT else 4
+    share = size // 2
+    try:
+        for job in range(20):
+            assert bench.submit(job, 0.0, kind, user="ann")
+        assert bench.wait(size) == list(range(size)), "a user alone may have all"
+        for job in range(100, 110):
+            assert bench.submit(job, 0.0, kind, user="bob")
+        assert bench.wait(size + share)[size:] == list(range(100, 100 + share))
+    finally:
+        bench.go.set()
+        bench.crew.close()
 
 
 def test_removals_one_at_a_time_keep_nothing_from_being_saved(bench: Bench) -> None:
