@@ -8,6 +8,7 @@ keeps the heartbeat. All its times are monotonic, so that it continues after the
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import sqlite3
@@ -246,7 +247,7 @@ class Daemon:
         end_far_exclusions(self._site, state.exclusions)
 
     def _prune_if_due(self) -> None:
-        """Once an hour, delete old decisions and release disk space."""
+        """Once an hour, delete old decisions and drafts, and release disk space."""
         clock = self._site.monotonic()
         if clock >= self._next_pruning:
             self._next_pruning = clock + PRUNE_EVERY_S
@@ -254,6 +255,8 @@ class Daemon:
             record_time = self._site.ledger.record_time(self._site.now())
             self._site.ledger.prune(record_time - HISTORY_KEPT_S)
             self._site.ledger.compact(record_time)
+            with contextlib.suppress(OSError):
+                self._site.spool.remove_stale_drafts()
 
     def _give_memory_back_if_due(self) -> None:
         clock = self._site.monotonic()

@@ -80,6 +80,10 @@ class Spool:
         """Create the directories, and delete the drafts of killed programs; OSError passes."""
         self._dir.mkdir(mode=statedir.DIRECTORY, parents=True, exist_ok=True)
         self._bad.mkdir(mode=statedir.DIRECTORY, exist_ok=True)
+        self.remove_stale_drafts()
+
+    def remove_stale_drafts(self) -> None:
+        """Delete the drafts of killed programs; OSError passes."""
         for draft in self._dir.glob(".*.tmp"):
             with contextlib.suppress(FileNotFoundError):
                 if draft.stat().st_mtime < time.time() - STALE_DRAFT:

@@ -244,9 +244,12 @@ def test_what_is_older_than_thirty_days_is_forgotten_once_an_hour(
     compacted: list[float] = []
     monkeypatch.setattr(world.ledger, "prune", lambda to: pruned.append((world.now - T0, to)))
     monkeypatch.setattr(world.ledger, "compact", compacted.append)
+    looked: list[float] = []
+    monkeypatch.setattr(world.spool, "remove_stale_drafts", lambda: looked.append(world.now - T0))
     for _ in range(150):
         world.tick()
         world.now += 60
+    assert looked == [at for at, _ in pruned], "drafts of killed programs"
     assert [at for at, _ in pruned] == [0, 3600, 7200]
     assert [at + T0 - to for at, to in pruned] == [30 * 86400.0] * 3
     assert len(compacted) == 3
