@@ -245,7 +245,9 @@ def test_what_is_older_than_thirty_days_is_forgotten_once_an_hour(
     monkeypatch.setattr(world.ledger, "prune", lambda to: pruned.append((world.now - T0, to)))
     monkeypatch.setattr(world.ledger, "compact", compacted.append)
     looked: list[float] = []
-    monkeypatch.setattr(world.spool, "remove_stale_drafts", lambda: looked.append(world.now - T0))
+    monkeypatch.setattr(
+        world.site.spool, "remove_stale_drafts", lambda: looked.append(world.now - T0)
+    )
     for _ in range(150):
         world.tick()
         world.now += 60
