@@ -113,7 +113,7 @@ def test_files_go_and_come_back(stage: Stage) -> None:
     assert [order["do"] for order in stage.orders] == ["out"]
     assert stage.serve(BACK) == GO
     assert stage.states == ["back"]
-    assert stage.orders[1]["outputs"] == [{"path": FILES.outputs[0], "base": 5}]
+    assert stage.orders[1]["outputs"] == [{"path": FILES.outputs[0], "base": 5, "late": False}]
     assert stage.orders[1]["groups"] == [pwd.getpwnam("nobody").pw_gid]
     machine = stage.world.ledger.copies.of(1)[0].machine
     assert stage.causes == [
@@ -655,6 +655,20 @@ def test_outputs_that_come_back_change_no_state(
     assert written == []
     (row,) = stage.world.ledger.copies.of(1)
     assert dict(row.outputs) == {FILES.outputs[0]: 9}
+
+
+def test_an_output_that_another_machine_writes_too_is_brought_by_the_last_copy(
+    stage: Stage,
+) -> None:
+    stage.serve(OUT)
+    (row,) = stage.world.ledger.copies.of(1)
+    stage.results = [CopyResult(late=(FILES.outputs[0],)), DONE]
+    for _ in range(2):
+        stage.copies.pull_outputs(row)
+    assert stage.serve(BACK) == GO
+    orders = [(order["do"], order["outputs"][0]["late"]) for order in stage.orders[1:]]
+    assert orders == [("outputs", False), ("outputs", True), ("back", False)]
+    assert stage.copies._late_outputs == {}
 
 
 def test_old_rows_are_forgotten(stage: Stage) -> None:

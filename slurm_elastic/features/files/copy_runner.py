@@ -255,7 +255,7 @@ class CopyRunner:
         if result.get("ok"):
             return CopyResult(
                 files=result["files"], bytes=result["bytes"], bases=result["bases"],
-                notes=tuple(map(_readable, result["notes"])),
+                notes=tuple(map(_readable, result["notes"])), late=tuple(result.get("late", ())),
             )  # fmt: skip
         reason = str(result.get("reason") or text.decode(errors="replace").strip()[-300:])
         ssh_error = _end(link).decode(errors="replace").strip()[-300:]

@@ -130,6 +130,10 @@ class Copies:
         self._busy_since: dict[tuple[int, int, str], float] = {}
         """When (monotonic s) a copy of a run's files first found another one in its directory."""
         self._unfit_since: dict[int, float] = {}
+        self._late_outputs: dict[tuple[int, int, str], frozenset[str]] = {}
+        """By run and node, the outputs that a job on another machine writes, too. A copy before the
+        last copy brings them in vain. After a restart the next copy finds them again.
+        """
 
     def attempt(self, request: CopyRequest, cancelled: threading.Event) -> str | None:
         """Try once to copy what the request asks for. Return GO, why the job must not start, or
@@ -496,6 +500,10 @@ class Copies:
         if machine is not None and row.outputs:
             until = time.monotonic() + OUTPUTS_TIMEOUT_S
             result = self._copy(machine, row, "outputs", until, threading.Event())
+            if result.late:
+                key = (row.job, row.restarts, row.node)
+                late = self._late_outputs.get(key, frozenset())
+                self._late_outputs[key] = late.union(result.late)
             if result.reason and self._retries.is_news(row.job, result.reason):
                 log.info("output not copied job=%d node=%s reason=%s",
                          row.job, row.node, result.reason)  # fmt: skip
@@ -506,6 +514,7 @@ class Copies:
         self, machine: Machine, row: JobCopy, way: str, until: float, cancelled: threading.Event
     ) -> CopyResult:
         settings = self._settings
+        late = self._late_outputs.get((row.job, row.restarts, row.node), frozenset())
         try:
             user = order_of(row.uid)
         except CopierRefusalError as error:
@@ -522,7 +531,10 @@ class Copies:
             "live": [(r.job, r.restarts) for r in self._site.ledger.copies.open()
                      if r.machine == row.machine],
             "exclude": list(settings.exclude), "size_limit": settings.size_limit << 20,
-            "outputs": [{"path": path, "base": base} for path, base in row.outputs.items()],
+            "outputs": [
+                {"path": path, "base": base, "late": way == "outputs" and path in late}
+                for path, base in row.outputs.items()
+            ],
         }  # fmt: skip
         result = self._run(machine.instance, order, until, cancelled)
         if result.bases and way != "out" and dict(result.bases) != dict(row.outputs):
@@ -537,6 +549,7 @@ class Copies:
         elif state.is_over:
             self._ages.forget_finished()
             self._busy_since.pop((row.job, row.restarts, row.node), None)
+            self._late_outputs.pop((row.job, row.restarts, row.node), None)
 
     def _record(self, job: int, nodes: Sequence[str], kind: str, cause: AnyCause) -> None:
         is_usual = isinstance(cause, FilesSent | FilesReturned)

@@ -27,6 +27,7 @@ up to 4096 bytes, and each of them up to six characters of JSON.
 """
 _LOST_NAMED = 20
 """Lost files that a report names."""
+NOT_WANTED = -1
 _LOCK_WAIT_S = 20.0
 """Shorter than wire.SILENCE_S: the machine waits meanwhile."""
 _MIN_DEPTH = 2
@@ -38,7 +39,8 @@ def run(order: Message, channel: Channel, locks: Locks) -> Message:
     """Copy ``out`` to the machine, ``back`` from it, or only the ``outputs``. Return the result.
 
     The order's ``outputs`` are the files of the job's output, each with the ``base``, where the
-    output of this run begins. ``locks`` keep the user's other copies off.
+    output of this run begins. A ``late`` output comes with the last copy only. The result of
+    ``outputs`` names the outputs that have become late. ``locks`` keep the user's other copies off.
     """
     directory = os.path.normpath(str(order["directory"]))
     outputs = [str(output["path"]) for output in order["outputs"]]
@@ -83,7 +85,8 @@ def run(order: Message, channel: Channel, locks: Locks) -> Message:
     else:
         # Bases count even if the copy fails later: the next try must find what is written.
         result = _take_back(tree, order, channel, order.setdefault("bases", {}))
-    return {**result, "notes": [*tree.notes, *result["notes"]]}
+    late = order.get("late", [])
+    return {**result, "late": late, "notes": [*tree.notes, *result["notes"]]}
 
 
 def _owned_place(path: str) -> list[str | list[int]]:
@@ -141,8 +144,12 @@ def _links_of_outputs(order: Message) -> frozenset[str]:
 
 
 def _present(order: Message, output: Message) -> tuple[int, str]:
-    """The size of this run's output that the head has, and a sample of this output."""
+    """The size of this run's output that the head has (NOT_WANTED: send none of it), and a sample
+    of this output.
+    """
     base = int(output["base"])
+    if output.get("late"):
+        return NOT_WANTED, ""
     try:
         descriptor = _open_output(order, str(output["path"]), os.O_RDONLY)
     except OSError:
@@ -454,14 +461,20 @@ def _write_output(
         with locks.held(status, _LOCK_WAIT_S, wait) as is_held:
             if not is_held:
                 raise BlockingIOError(errno.EWOULDBLOCK, "another copy writes it", path)
-            return _write_locked(descriptor, base, begin, blocks, is_last=is_last)
+            begins_at = _write_locked(descriptor, base, begin, blocks, is_last=is_last)
+        if begins_at is None:
+            # It would come in vain with each copy until the job's end, and traffic costs money.
+            order.setdefault("late", []).append(path)
+            return base
+        return begins_at
     finally:
         os.close(descriptor)
 
 
 def _write_locked(
     descriptor: int, base: int, begin: int, blocks: Iterator[bytes], *, is_last: bool
-) -> int:
+) -> int | None:
+    """As ``_write_output``; None if the output must wait for the last copy."""
     size = os.fstat(descriptor).st_size
     if begin:
         if size == base + begin:
@@ -475,7 +488,7 @@ def _write_locked(
             # The file has a part of our output, and then the output of another job, because both
             # jobs write it. Our whole output comes with the last copy. If it came with each
             # copy, it would fill the disk.
-            return base
+            return None
         base = size
     _write_at(descriptor, base, chain([block], blocks))
     return base

@@ -293,8 +293,8 @@ def _send_outputs(header: Message, channel: Channel) -> list[str]:
     """Send the outputs whole, or only from the end of the head's part on. Return the paths at which
     there is none.
 
-    ``present``: for each output the size and the sample of the head's part; empty for the last
-    copy.
+    ``present``: for each output the size and the sample of the head's part (a size below 0: the
+    head wants nothing of it); empty for the last copy.
     """
     present: Sequence[tuple[int, str]] = header["present"]
     missing: list[str] = []
@@ -309,8 +309,8 @@ def _send_outputs(header: Message, channel: Channel) -> list[str]:
             continue
         try:
             status = os.fstat(descriptor)
-            if stat.S_ISREG(status.st_mode):
-                size, digest = present[number] if present else (0, "")
+            size, digest = present[number] if present else (0, "")
+            if stat.S_ISREG(status.st_mode) and size >= 0:
                 is_grown = size <= status.st_size and sample(descriptor, 0, size) == digest
                 begin = size if is_grown else 0
                 os.lseek(descriptor, begin, os.SEEK_SET)

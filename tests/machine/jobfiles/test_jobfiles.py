@@ -56,7 +56,7 @@ class Pair:
         self.monkeypatch = monkeypatch
         self.orders = itertools.count(1)
         self.live: list[int] = []
-        self.seen_outputs = 0
+        self.seen_outputs, self.late = 0, False
         self.output_of: dict[int, Path] = {}
         (place / "locks").mkdir()
         self.locks = Locks(os.open(place / "locks", os.O_RDONLY))
@@ -69,7 +69,10 @@ class Pair:
         return {
             "do": do, "job": job, "uid": 1, "gid": 1, "groups": [], "directory": str(self.head),
             "exclude": self.exclude, "size_limit": self.limit,
-            "outputs": [{"path": str(self.output_of.get(job, self.output)), "base": self.base}],
+            "outputs": [{
+                "path": str(self.output_of.get(job, self.output)), "base": self.base,
+                "late": self.late,
+            }],
         }  # fmt: skip
 
     def identity(self, what: str, job: int) -> identity.Identity:
@@ -615,6 +618,21 @@ def test_jobs_that_share_an_output_do_not_fill_the_disk(pair: Pair) -> None:
     write_output(pair, base, 0, theirs, is_last=True)
     write_output(pair, 0, 0, ours, is_last=True)
     assert pair.output.read_bytes() == b"a1\n" + theirs + ours
+
+
+def test_an_output_that_a_job_elsewhere_writes_comes_once_more_at_the_end(pair: Pair) -> None:
+    """It came whole with each copy, and was thrown away: traffic that a cloud charges for."""
+    pair.do("out")
+    pair.output.write_text("step 1 of task 1\n")
+    log = pair.node / "out.txt"
+    log.write_text("step 1 of task 2\n")
+    assert pair.do("outputs")["late"] == [str(pair.output)]
+    pair.late = True
+    result = pair.do("outputs")
+    assert (pair.begins, result["bases"], result["late"]) == ([], {}, [])
+    pair.late = False
+    pair.do("back")
+    assert pair.output.read_text() == "step 1 of task 1\nstep 1 of task 2\n"
 
 
 def test_an_output_is_written_by_one_copy_at_a_time(
