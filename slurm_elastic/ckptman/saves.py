@@ -45,6 +45,7 @@ from slurm_elastic.model.causes.save_refusals import (
 from slurm_elastic.model.causes.saves import ProbedSave, SaveOrdered
 from slurm_elastic.model.checkpoint import Image, JobRun
 from slurm_elastic.model.slurm import ENDED, SlurmJob
+from slurm_elastic.policies.checkpoint.lost_state import LOST_STATE_TIMEOUT_S, may_be_lost
 from slurm_elastic.policies.checkpoint.unsavable import TRIES, clearer, lacks_launcher, obstacle
 from slurm_elastic.slurm.client.commands import requeue_setting
 from slurm_elastic.state.ckptstate.orders import SaveOrder
@@ -65,10 +66,6 @@ REMOVAL_BACKOFF = Backoff(30.0, 3600.0)
 """Seconds until the removal of images is tried again after it failed."""
 MISSING_JOB_TIMEOUT_S = 300.0
 """Seconds for which a job must be missing from Slurm's lists before its images are removed."""
-LOST_STATE_TIMEOUT_S = 3600.0
-"""The same time if Slurm lists no job with a higher number, as after a slurmctld has lost its
-state. It is longer, because a person may restore that state.
-"""
 NO_HURRY = (float("inf"), 0.0)
 """The urgency of work without any deadline."""
 
@@ -477,9 +474,7 @@ class SavesInPlace:
         if job is None:
             # Not by the head's clock: a step of an hour would remove all images at once.
             clock = self._site.monotonic()
-            # A slurmctld that lost its state gives the first numbers again to new jobs.
-            has_later_job = any(other > number for other in jobs)
-            timeout_s = MISSING_JOB_TIMEOUT_S if has_later_job else LOST_STATE_TIMEOUT_S
+            timeout_s = LOST_STATE_TIMEOUT_S if may_be_lost(number, jobs) else MISSING_JOB_TIMEOUT_S
             return clock - self._missing_since.setdefault(number, clock) > timeout_s
         self._missing_since.pop(number)
         live_states = job.states & {"RUNNING", "PENDING", "COMPLETING", "STOPPED", "SUSPENDED"}

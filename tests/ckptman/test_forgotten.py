@@ -12,11 +12,8 @@ from msgspec.structs import asdict
 from slurm_elastic.base.errors import CheckpointError, SlurmError
 from slurm_elastic.base.report_once import ReportOnce
 from slurm_elastic.base.shared_dict import SharedDict
-from slurm_elastic.ckptman.saves import (
-    LOST_STATE_TIMEOUT_S,
-    MISSING_JOB_TIMEOUT_S,
-    SavesInPlace,
-)
+from slurm_elastic.ckptman.saves import MISSING_JOB_TIMEOUT_S, SavesInPlace
+from slurm_elastic.policies.checkpoint.lost_state import LOST_STATE_TIMEOUT_S
 from tests.ckptman.world import CkptWorld
 from tests.controller.world import PUB
 
@@ -88,20 +85,22 @@ def test_images_of_the_last_job_go_though_the_queue_is_empty(world: CkptWorld) -
     world.slurm.finish(1)
     world.advance(MISSING_JOB_TIMEOUT_S + 60)
     assert world.state.images(1), "a slurmctld that lost its state lists no job either"
-    world.advance(LOST_STATE_TIMEOUT_S)
+    world.advance(LOST_STATE_TIMEOUT_S, step=3600.0)
     assert not world.state.images(1)
 
 
 def test_a_slurmctld_that_counts_from_the_start_again_ends_no_image(world: CkptWorld) -> None:
-    """It has lost its state, and new jobs have come since."""
+    """It has lost its state on a Friday night, and new jobs have come since. A person restores the
+    state on Monday.
+    """
     world.runs(20)
     world.save_before(20)
     job = world.job(20)
     world.slurm.remove_job(20)
     world.slurm.set_job(1, "PENDING")
-    world.advance(LOST_STATE_TIMEOUT_S / 2)
+    world.advance(3 * 86400.0, step=3600.0)
     world.slurm.set_job(20, **asdict(job))
-    world.advance(LOST_STATE_TIMEOUT_S)
+    world.advance(3600)
     assert world.state.images(20)
 
 
@@ -110,7 +109,7 @@ def test_an_outage_of_slurmctld_ends_no_image(world: CkptWorld) -> None:
     world.save_before(1)
     world.slurm.broken = SlurmError(("squeue",), 1, "Unable to contact slurm controller")
     world.restart_ckptman()
-    world.advance(2 * LOST_STATE_TIMEOUT_S)
+    world.advance(2 * LOST_STATE_TIMEOUT_S, step=3600.0)
     world.slurm.broken = None
     world.advance(30)
     assert world.state.images(1)

@@ -50,7 +50,8 @@ def _sweep_job(site: HelperSite, path: Path) -> str:
         return ""
     store = JobStore(site, int(path.name))
     request = store.request()
-    # The head may ask for the removal of a directory whose job it knows to be over.
+    # The head may ask for the removal of a directory whose job it knows to be over, or has missed
+    # for a week if slurmctld may have lost its state.
     is_asked_for = request is not None and request.verb == "remove"
     # A slurmctld without its state gives the first numbers again. A person may restore that state,
     # and then the job waits again.
