@@ -56,7 +56,13 @@ def run(identity: Identity, channel: Channel) -> None:
             _take_in(header, book, channel)
             owed.set(is_owed=True)
         else:
-            _give_back(header, book, channel)
+            try:
+                _give_back(header, book, channel)
+            except CopyError as error:
+                if error.final:
+                    # No further try comes, so the node need not wait for it.
+                    owed.set(is_owed=False)
+                raise
             owed.set(is_owed=False)
 
 

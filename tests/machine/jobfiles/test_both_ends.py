@@ -150,6 +150,7 @@ def test_a_result_that_one_end_may_not_copy_stays_on_the_machine(ends: Ends) -> 
         "all came back but data/result: Permission denied; secret: Permission denied"
     )
     assert names(machine) == ["data", "data/result", "secret"]
+    assert ends.owed == [], "no copy comes that the machine's wipe could wait for"
 
 
 def test_jobs_that_write_one_output_keep_it_until_the_last_of_them_ends(ends: Ends) -> None:
