@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from slurm_elastic.base.errors import TransientError
+from slurm_elastic.config.site_place import ResourceGroup
 from slurm_elastic.model.site_resources import (
     FoundResource,
     SiteResource,
@@ -20,7 +21,14 @@ from slurm_elastic.model.site_resources import (
     with_references,
 )
 from slurm_elastic.setup.making.apply import attributes_of, carry_out
-from slurm_elastic.setup.making.plan import CHANGING, Step, Verb, plan_make, plan_unmake
+from slurm_elastic.setup.making.plan import (
+    CHANGING,
+    GROUPS,
+    Step,
+    Verb,
+    plan_make,
+    plan_unmake,
+)
 
 SITE = (
     SiteResource(key="net", kind="net", purpose="p", properties={"size": 4}),
@@ -158,6 +166,12 @@ def test_what_is_used_or_changed_keeps_all_that_it_needs(keys: set[str], used: b
     cloud.there = {key: replace(f, users=(), strangers=()) for key, f in cloud.there.items()}
     cloud.run(cloud.unmake())
     assert cloud.there == {}
+
+
+def test_every_group_has_its_kinds_and_no_kind_is_of_two_groups() -> None:
+    assert set(GROUPS) == set(ResourceGroup)
+    kinds = [kind for kinds in GROUPS.values() for kind in kinds]
+    assert len(kinds) == len(set(kinds))
 
 
 def test_a_name_that_is_taken_refuses_the_whole_plan() -> None:

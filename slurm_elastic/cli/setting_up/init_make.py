@@ -96,7 +96,8 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         default=[],
         choices=list(ResourceGroup),
         metavar="PART",
-        help=f"leave out a part, and repeat for more: {', '.join(ResourceGroup)}",
+        help="do not make this part, or do not remove it, and repeat for more: "
+        f"{', '.join(ResourceGroup)}",
     )
     group.add_argument(
         "--cidr", default=CIDR, metavar="NET", help="addresses of a new network (%(default)s)"
@@ -385,7 +386,7 @@ def _unmake(
 ) -> int:
     maker = _maker(cloud, place)
     existing = maker.find()
-    steps = plan_unmake(existing)
+    steps = plan_unmake(existing, frozenset(ResourceGroup) - place.parts)
     _show(steps, cloud, f"--unmake for cloud {cloud.name}")
     if args.dry_run:
         print("dry run: nothing is changed")

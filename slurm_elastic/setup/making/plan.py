@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from enum import StrEnum
 
 from msgspec import Struct
 
+from slurm_elastic.config.site_place import ResourceGroup
 from slurm_elastic.model.site_resources import FoundResource, SiteResource, is_duplicate
 
 
@@ -36,6 +37,19 @@ class Step(Struct, frozen=True, kw_only=True):
 
 
 CHANGING = (Verb.CREATE, Verb.REMOVE)
+GROUPS: Mapping[ResourceGroup, Collection[str]] = {
+    ResourceGroup.NETWORK: (
+        "vpc", "internet gateway", "gateway attachment", "route table", "route",
+        "route table association", "subnet", "public addresses", "network", "router",
+        "router interface",
+    ),
+    ResourceGroup.SECURITY_GROUP: ("security group", "closed egress", "security group rule"),
+    ResourceGroup.KEY_PAIR: ("key pair",),
+    ResourceGroup.LAUNCH_TEMPLATE: ("launch template",),
+    ResourceGroup.ROLE: ("role", "role policy", "instance profile", "role of the instance profile"),
+    ResourceGroup.CREDENTIAL: ("application credential",),
+}  # fmt: skip
+"""The kinds of resources of each group, in all clouds."""
 
 
 def plan_make(
@@ -99,12 +113,15 @@ def _superfluous(existing: Sequence[FoundResource], needed_keys: Collection[str]
             yield _about(Verb.KEEP, resource, reason)
 
 
-def plan_unmake(existing: Sequence[FoundResource]) -> tuple[Step, ...]:
+def plan_unmake(
+    existing: Sequence[FoundResource], left_out: Collection[ResourceGroup] = ()
+) -> tuple[Step, ...]:
     """The steps, in order, that remove the resources of ours. ``existing`` is in the order in which
-    they were created.
+    they were created. ``left_out``: the groups that stay.
     """
     ours = [resource for resource in existing if resource.is_ours]
-    kept_keys = _kept_keys(ours)
+    left_kinds = {kind for group in left_out for kind in GROUPS[group]}
+    kept_keys = _kept_keys(ours, left_kinds)
     steps: list[Step] = []
     for resource in reversed(ours):
         reason = _why_kept(resource)
@@ -124,11 +141,16 @@ def _why_kept(resource: FoundResource) -> str:
     return f"somebody changed it: {resource.change}" if resource.change else ""
 
 
-def _kept_keys(existing: Sequence[FoundResource]) -> dict[str, str]:
-    """The keys of the resources that stay, each with the reason: used or changed resources, all
-    that they need, and all parts of these. A network of a running machine must keep its routes.
+def _kept_keys(
+    existing: Sequence[FoundResource], left_kinds: Collection[str] = ()
+) -> dict[str, str]:
+    """The keys of the resources that stay, each with the reason: used or changed resources,
+    resources of ``left_kinds``, all that they need, and all their parts. A network of a running
+    machine must keep its routes.
     """
     kept = {resource.key: _why_kept(resource) for resource in existing if _why_kept(resource)}
+    left_keys = (resource.key for resource in existing if resource.kind in left_kinds)
+    kept = dict.fromkeys(left_keys, "--without leaves it") | kept
     count = -1
     while count != len(kept):  # until nothing more is added
         count = len(kept)

@@ -17,6 +17,7 @@ from providers.aws.making_account import Account
 
 from slurm_elastic.model.finding import Finding
 from slurm_elastic.sandbox.ec2.faults import Fault, FaultKind
+from slurm_elastic.setup.making.plan import GROUPS
 from slurm_elastic.watch.doctor import outdated
 
 
@@ -60,6 +61,41 @@ def test_from_an_empty_account_to_a_machine_and_back(
     assert account.snapshot() == before
     assert account.yaml.read_text() == account.text
     assert not account.key.exists()
+
+
+@pytest.mark.parametrize(
+    ("parts", "kinds"),
+    [
+        (("key-pair",), {"key pair"}),
+        (("security-group",), {"SecurityGroups", "SecurityGroupRules", "Vpcs", "Subnets"}),
+        # Its rights name them, and could not be compared with those that init gave it otherwise.
+        (("role", "launch-template"), {"role", "profile", "SecurityGroups", "LaunchTemplates"}),
+    ],
+)
+def test_a_removal_leaves_the_parts_that_are_left_out_and_what_they_need(
+    account: Account, parts: tuple[str, ...], kinds: set[str]
+) -> None:
+    before = account.snapshot()
+    assert account.make() == 0
+    made = account.snapshot() - before
+    assert account.unmake(*(word for part in parts for word in ("--without", part))) == 0
+    rest = account.snapshot() - before
+    assert {line for line in made if line.startswith(tuple(kinds))} <= rest
+    assert ("launch-template" in parts) is any(line.startswith("LaunchTemplates") for line in rest)
+    assert ("role" in parts) is any(line.startswith("role ") for line in rest)
+    assert (parts == ("key-pair",)) is not any(line.startswith("Vpcs") for line in rest)
+    assert account.key.exists() is any(line.startswith("key pair") for line in rest)
+    assert account.unmake() == 0
+    assert account.snapshot() == before
+
+
+def test_each_kind_that_is_made_is_of_a_group(
+    account: Account, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Else `--unmake --without` would remove it."""
+    assert account.init("--make", "--dry-run", "--json") == 0
+    made = {resource["kind"] for resource in json.loads(capsys.readouterr().out)["resources"]}
+    assert made <= {kind for kinds in GROUPS.values() for kind in kinds}
 
 
 def test_the_second_run_changes_nothing(
