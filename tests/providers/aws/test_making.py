@@ -98,6 +98,30 @@ def test_each_kind_that_is_made_is_of_a_group(
     assert made <= {kind for kinds in GROUPS.values() for kind in kinds}
 
 
+def test_in_a_network_with_ipv6_the_group_lets_nothing_out_by_ipv6(
+    account: Account, capsys: pytest.CaptureFixture[str]
+) -> None:
+    vpc = account.ec2.create_vpc(CidrBlock="10.60.0.0/16", AmazonProvidedIpv6CidrBlock=True)
+    subnet = account.ec2.create_subnet(
+        VpcId=vpc["Vpc"]["VpcId"], CidrBlock="10.60.1.0/24", AvailabilityZone="us-east-1a"
+    )["Subnet"]["SubnetId"]
+    values = yaml.safe_load(account.text)
+    del values["clouds"][0]["zones"]
+    values["clouds"][0]["subnets"] = {"us-east-1a": subnet}
+    account.yaml.write_text(yaml.safe_dump(values))
+    before = account.snapshot()
+    assert account.make("--without", "role") == 0
+    (rule,) = account.ec2.describe_security_group_rules(
+        Filters=[{"Name": "group-id", "Values": list(account.cloud.security_groups)}]
+    )["SecurityGroupRules"]
+    assert (rule["IsEgress"], rule["IpProtocol"], rule["FromPort"]) == (True, "udp", 51820)
+    capsys.readouterr()
+    assert account.make("--without", "role") == 0
+    assert "nothing is to be done" in capsys.readouterr().out
+    assert account.unmake() == 0
+    assert account.snapshot() == before
+
+
 def test_the_second_run_changes_nothing(
     account: Account, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -6,9 +6,10 @@ import json
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from slurm_elastic.config.site_place import ANYWHERE
 from slurm_elastic.model.site_resources import FoundResource, Properties, SiteResource
 from slurm_elastic.providers.aws.making.calls import Calls
-from slurm_elastic.providers.aws.making.reading import METADATA_OPTIONS
+from slurm_elastic.providers.aws.making.reading import METADATA_OPTIONS, is_open_egress
 from slurm_elastic.providers.aws.requests import tag_list
 
 Tags = Mapping[str, str]
@@ -111,13 +112,14 @@ def _group(calls: Calls, properties: Properties, tags: Tags) -> Attributes:
 
 
 def _closed_egress(calls: Calls, properties: Properties, _tags: Tags) -> Attributes:
-    # EC2 gives each new group this rule.
-    everything = {"IpProtocol": "-1", "IpRanges": [{"CidrIp": "0.0.0.0/0"}]}
-    calls.ec2(
-        "revoke_security_group_egress",
-        GroupId=properties["security_group_id"],
-        IpPermissions=[everything],
-    )
+    group = properties["security_group_id"]
+    filters = [{"Name": "group-id", "Values": [group]}]
+    rules = calls.all_of("describe_security_group_rules", "SecurityGroupRules", Filters=filters)
+    open_rules = [rule["SecurityGroupRuleId"] for rule in rules if is_open_egress(rule)]
+    # None are listed: EC2 may not list a new group's rules yet. It refuses the call then.
+    everything = {"IpProtocol": "-1", "IpRanges": [{"CidrIp": ANYWHERE}]}
+    which = {"SecurityGroupRuleIds": open_rules} if open_rules else {"IpPermissions": [everything]}
+    calls.ec2("revoke_security_group_egress", GroupId=group, **which)
     return {}
 
 

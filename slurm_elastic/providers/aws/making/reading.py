@@ -27,6 +27,7 @@ from slurm_elastic.providers.aws.making.machine_use import OF_OUR_MACHINES, user
 
 Record = Mapping[str, Any]
 _ALL_PROTOCOLS = "-1"
+_ANYWHERE_6 = "::/0"
 
 
 class Kind(Struct, frozen=True, kw_only=True):
@@ -242,8 +243,8 @@ def _groups(reading: AccountReading) -> Iterator[FoundResource]:
         key = reading.key_of[record["GroupId"]]
         ours = [rule for rule in rules if reading.marks.are_on(tags_in(rule))]
         other_rules = [rule for rule in rules if rule not in ours]
-        open_egress = [rule for rule in other_rules if _is_open_egress(rule)]
-        # EC2 gives each new group this rule. It is ours to remove until our rules are there.
+        open_egress = [rule for rule in other_rules if is_open_egress(rule)]
+        # EC2 gives each new group these rules. They are ours to remove until our rules are there.
         if not ours:
             other_rules = [rule for rule in other_rules if rule not in open_egress]
         strangers = [
@@ -261,9 +262,12 @@ def _groups(reading: AccountReading) -> Iterator[FoundResource]:
             yield _rule(reading, key, rule)
 
 
-def _is_open_egress(rule: Record) -> bool:
-    is_all = rule.get("IpProtocol") == _ALL_PROTOCOLS and rule.get("CidrIpv4") == ANYWHERE
-    return bool(rule.get("IsEgress")) and is_all
+def is_open_egress(rule: Record) -> bool:
+    """Whether EC2 itself has given this rule to a new group: everything may go out by IPv4,
+    and in a network with IPv6 addresses by IPv6, too.
+    """
+    to_all = rule.get("CidrIpv4") == ANYWHERE or rule.get("CidrIpv6") == _ANYWHERE_6
+    return bool(rule.get("IsEgress")) and rule.get("IpProtocol") == _ALL_PROTOCOLS and to_all
 
 
 def _shown(rule: Record) -> str:
