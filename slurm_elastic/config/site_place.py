@@ -16,6 +16,7 @@ from slurm_elastic.base.errors import ConfigError
 from slurm_elastic.config import Cluster, Config
 from slurm_elastic.config.clouds import CloudSettings
 from slurm_elastic.config.grants import GrantUse, use_of
+from slurm_elastic.config.mounting import mounts_of, through_tunnel
 from slurm_elastic.config.sections.joining import Network
 from slurm_elastic.config.tunnel import uses
 
@@ -44,8 +45,10 @@ class SitePlace(Struct, frozen=True, kw_only=True):
     ``tunnel_port``: the head's UDP port if machines open a tunnel; ``tunnel_networks``: the head as
     machines see it from outside. ``head_opens``: the head opens the tunnel to that UDP port of
     machines. Without a tunnel: ``head_networks`` and ``trusted_networks``.
-    ``head_ports``: the first and last port of each range.
-    ``has_head_name``: machines look up the head's name. ``parts``: the parts to make.
+    ``head_ports``: the first and last port of each range; ``srun_ports`` likewise.
+    ``mount_networks``: the servers of ``join.mounts`` that machines reach outside of a tunnel.
+    ``looks_up_names``: machines look up the name of the head or of such a server. ``parts``: the
+    parts to make.
     ``public_key``: of the key pair, "" if it does not exist yet. ``secret``: of the application
     credential, "" if it is not known. It is in no resource's properties.
     """
@@ -63,10 +66,12 @@ class SitePlace(Struct, frozen=True, kw_only=True):
     head_networks: tuple[str, ...] = ()
     trusted_networks: tuple[str, ...] = ()
     head_ports: tuple[tuple[int, int], ...] = ()
+    srun_ports: tuple[int, int]
+    mount_networks: tuple[str, ...] = ()
     node_ports: tuple[int, ...] = ()
     slurmd_ports: tuple[int, ...] = (_SLURMD_PORT,)
     ssh_port: int | None = None
-    has_head_name: bool = False
+    looks_up_names: bool = False
 
 
 def place_of(
@@ -75,17 +80,22 @@ def place_of(
     expand: Callable[[str], Sequence[str]],
     addresses: Callable[[str], Sequence[str]],
     slurmctld_ports: tuple[int, int],
+    srun_ports: tuple[int, int],
 ) -> SitePlace:
     """The facts about a cloud of the configuration. ``addresses``: the IPv4 addresses of a host
-    name, empty if it has none. ``slurmctld_ports``: its first and last port. ConfigError if the
-    security group cannot be derived.
+    name, empty if it has none. ``slurmctld_ports``, ``srun_ports``: the first and last port of
+    each. ConfigError if the security group cannot be derived.
     """
+    servers = [mount.server for mount in mounts_of(config, cloud)]
     pools = [pool for pool in config.pools if pool.cloud == cloud.name]
     place = SitePlace(
         cluster=config.cluster,
         use=use_of(config, cloud, expand),
         slurmd_ports=tuple(sorted({pool.slurmd_port or _SLURMD_PORT for pool in pools})),
         ssh_port=config.join.ssh.port if config.join.ssh is not None else None,
+        srun_ports=srun_ports,
+        mount_networks=_outside_tunnel(config, cloud, servers, addresses),
+        looks_up_names=any(addresses(server) != [server] for server in servers),
     )
     network = config.join.network
     if network is not None and network.tunnels and uses(network, cloud):
@@ -99,8 +109,9 @@ def place_of(
         is_address = addresses(host) == [host]
         outside = f"{host}/32" if is_address else ANYWHERE
         return replace(
-            place, tunnel_port=int(port), tunnel_networks=(outside,), has_head_name=not is_address
-        )
+            place, tunnel_port=int(port), tunnel_networks=(outside,),
+            looks_up_names=place.looks_up_names or not is_address,
+        )  # fmt: skip
     if not config.join.heads:
         return place
     # The default of ``head_ports`` is slurmctld's usual port, which this site may not use.
@@ -116,7 +127,7 @@ def place_of(
     head_ports -= set(range(first_port, last_port + 1))
     return replace(
         place,
-        has_head_name=any(addresses(host) != [host] for host in hosts),
+        looks_up_names=place.looks_up_names or any(addresses(host) != [host] for host in hosts),
         head_networks=tuple(f"{address}/32" for address in dict.fromkeys(head_addresses)),
         trusted_networks=network.trusted_networks if network is not None else (),
         head_ports=(slurmctld_ports, *((port, port) for port in sorted(head_ports))),
@@ -124,10 +135,36 @@ def place_of(
     )
 
 
+def _outside_tunnel(
+    config: Config,
+    cloud: CloudSettings,
+    servers: Sequence[str],
+    addresses: Callable[[str], Sequence[str]],
+) -> tuple[str, ...]:
+    """The addresses, as networks, of the servers to which no tunnel leads."""
+    network = config.join.network
+    has_tunnel = network is not None and through_tunnel(network, cloud)
+    inside = [ip_network(text) for text in network.inside] if network and has_tunnel else []
+    server_addresses = dict.fromkeys(address for server in servers for address in addresses(server))
+    return tuple(
+        f"{address}/32"
+        for address in server_addresses
+        if not any(ip_address(address) in subnet for subnet in inside)
+    )
+
+
 def require_reachable(
     config: Config, cloud: CloudSettings, addresses: Callable[[str], Sequence[str]]
 ) -> None:
-    """ConfigError if the security group would list an address that no machine reaches."""
+    """ConfigError if the security group would list an address that no machine reaches, or could
+    not list the address of a server.
+    """
+    for mount in mounts_of(config, cloud):
+        if not addresses(mount.server):
+            raise ConfigError(
+                f"join.mounts: this host cannot resolve {mount.server}, expected a name with an "
+                "IPv4 address: the security group lists the server's address"
+            )
     # Machines of a cloud on this host, such as a sandbox's, reach its loopback addresses.
     if is_loopback_url(getattr(cloud, "endpoint", None) or ""):
         return

@@ -32,7 +32,7 @@ from slurm_elastic.config.site_place import (
     require_reachable,
     require_unused,
 )
-from slurm_elastic.machine.hub.ports import slurmctld_ports
+from slurm_elastic.machine.hub.ports import slurmctld_ports, srun_ports
 from slurm_elastic.model.site_maker import CREDENTIAL, CredentialMaker, SiteMaker
 from slurm_elastic.model.site_resources import Properties
 from slurm_elastic.providers import catalogues
@@ -148,7 +148,10 @@ def run(args: argparse.Namespace) -> int:
 def _place(args: argparse.Namespace, path: Path, config: Config, cloud: CloudSettings) -> SitePlace:
     addresses = _any_address if args.unmake else _addresses
     place = replace(
-        place_of(config, cloud, expand, addresses, slurmctld_ports(config.slurm.conf)),
+        place_of(
+            config, cloud, expand, addresses,
+            slurmctld_ports(config.slurm.conf), srun_ports(config.slurm.conf),
+        ),
         cidr=args.cidr,
         parts=chosen_parts(args.without), external_network=args.external_network,
         public_key=login_key.public_key(login_key.key_file(config, path)),

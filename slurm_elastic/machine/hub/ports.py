@@ -36,7 +36,16 @@ def slurm_ports(slurm_conf: str) -> tuple[str, ...]:
 
 def slurmctld_ports(slurm_conf: str) -> tuple[int, int]:
     """Return the first and the last port of slurmctld, which listens on all between them."""
-    low, _, high = slurm_ports(slurm_conf)[0].partition("-")
+    return _range(slurm_ports(slurm_conf)[0])
+
+
+def srun_ports(slurm_conf: str) -> tuple[int, int]:
+    """Return the first and the last port on which an srun on the head may listen."""
+    return _range(slurm_ports(slurm_conf)[1])
+
+
+def _range(text: str) -> tuple[int, int]:
+    low, _, high = text.partition("-")
     return int(low), int(high or low)
 
 

@@ -7,11 +7,10 @@ from collections.abc import Iterator
 from msgspec import Struct
 
 from slurm_elastic.config.site_place import SitePlace
+from slurm_elastic.config.validation.validate_mounts import NFS_PORT
 
 GROUP = "group"
 """In place of a network: the machines of the group."""
-_SRUN_PORTS = (32768, 60999)
-"""The default of net.ipv4.ip_local_port_range, from which srun takes its ports."""
 
 
 class FirewallRule(Struct, frozen=True, kw_only=True):
@@ -35,7 +34,16 @@ def rules_of(place: SitePlace) -> tuple[FirewallRule, ...]:
     """The rules of the machines' group. All else is closed, in both directions."""
     rules = _tunnel(place) if place.tunnel_port is not None else _routed(place)
     # Two purposes may need the same ports of the same network.
-    return tuple({rule.key: rule for rule in rules}.values())
+    return tuple({rule.key: rule for rule in (*rules, *_mounts(place))}.values())
+
+
+def _mounts(place: SitePlace) -> Iterator[FirewallRule]:
+    """Yield the rules for servers of ``join.mounts``: without them slurmd does not start."""
+    for network in place.mount_networks:
+        yield FirewallRule(
+            direction="egress", ports=(NFS_PORT, NFS_PORT), peer=network,
+            purpose="machines mount from the server",
+        )  # fmt: skip
 
 
 def _tunnel(place: SitePlace) -> Iterator[FirewallRule]:
@@ -80,7 +88,10 @@ def _routed(place: SitePlace) -> Iterator[FirewallRule]:
             )  # fmt: skip
     for network in networks:
         yield FirewallRule(
-            direction="egress", ports=_SRUN_PORTS, peer=network, purpose="tasks reach their srun"
+            direction="egress",
+            ports=place.srun_ports,
+            peer=network,
+            purpose="tasks reach their srun",
         )
     of_nodes = [(port, port) for port in place.node_ports]
     ranges: list[tuple[int, int] | None] = [*of_nodes] or [None]

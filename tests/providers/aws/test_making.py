@@ -455,6 +455,42 @@ def test_without_a_tunnel_the_group_has_slurms_ports_alone(
     }  # fmt: skip
 
 
+@pytest.mark.parametrize(
+    ("network", "servers"),
+    [
+        (None, {"10.1.2.3-32", "10.1.2.9-32", "192.0.2.8-32"}),
+        ({"endpoint": "192.0.2.7:51820", "routes": ["10.1.2.0/24"]}, {"192.0.2.8-32"}),
+    ],
+)
+def test_machines_reach_their_file_servers(
+    account: Account, network: object, servers: set[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Else no slurmd starts, and each machine is paid until its boot time-out."""
+    values = yaml.safe_load(account.text)
+    mounts = [
+        {"path": f"/m{n}", "from": f"{server}:/m"}
+        for n, server in enumerate(["head", "10.1.2.9", "192.0.2.8"])
+    ]
+    values["join"] = {"head": "10.1.2.3", "mounts": mounts}
+    if network is not None:
+        values["join"]["network"] = {**network, "head_ports": [6817, 2049]}  # type: ignore[dict-item]
+    account.yaml.write_text(yaml.safe_dump(values))
+    assert account.init("--make", "--dry-run") == 0
+    assert set(re.findall(r"egress-tcp-2049-(\S+)", capsys.readouterr().out)) == servers
+
+
+def test_a_file_server_without_an_address_is_refused(
+    account: Account, capsys: pytest.CaptureFixture[str]
+) -> None:
+    values = yaml.safe_load(account.text)
+    mounts = [{"path": "/home", "from": "nowhere.invalid:/home"}]
+    values["join"] = {"head": "10.1.2.3", "mounts": mounts}
+    account.yaml.write_text(yaml.safe_dump(values))
+    assert account.init("--make", "--dry-run") == 2
+    assert "join.mounts: this host cannot resolve nowhere.invalid" in capsys.readouterr().err
+    assert account.init("--make", "--dry-run", "--without", "security-group") == 0
+
+
 def test_a_tunnel_that_the_head_opens_needs_one_port_inwards(account: Account) -> None:
     values = yaml.safe_load(account.text)
     values["join"] = {
@@ -477,14 +513,16 @@ def test_the_group_has_the_ports_of_slurm_conf(
     account: Account, ports: str, first: int, last: int, capsys: pytest.CaptureFixture[str]
 ) -> None:
     conf = account.yaml.parent / "slurm.conf"
-    conf.write_text(f"ClusterName=alps\nSlurmctldHost=head\nSlurmctldPort={ports}\n")
+    conf.write_text(
+        f"ClusterName=alps\nSlurmctldHost=head\nSlurmctldPort={ports}\nSrunPortRange=61000-63000\n"
+    )
     values = yaml.safe_load(account.text)
     values["slurm"] = {"conf": str(conf)}
     values["join"] = {"head": "10.1.2.3"}
     account.yaml.write_text(yaml.safe_dump(values))
     assert account.init("--make", "--dry-run") == 0
     rules = set(re.findall(r"egress-tcp-(\S+)-10\.1\.2\.3-32", capsys.readouterr().out))
-    assert rules == {ports, "32768-60999"}
+    assert rules == {ports, "61000-63000"}
     assert account.init("--make", "--dry-run", "--json") == 0
     resources = json.loads(capsys.readouterr().out)["resources"]
     found = {r["key"]: r["properties"] for r in resources}[f"rule-egress-tcp-{ports}-10.1.2.3-32"]

@@ -140,7 +140,7 @@ def _own_rules(place: SitePlace) -> Iterator[FirewallRule]:
     yield FirewallRule(
         direction="egress", ports=(80, 80), peer=_METADATA, purpose="the metadata service"
     )
-    if place.has_head_name:
+    if place.looks_up_names:
         for protocol in ("tcp", "udp"):
             yield FirewallRule(
                 direction="egress", protocol=protocol, ports=(53, 53), peer=ANYWHERE,
