@@ -5,11 +5,13 @@ to switch off.
 from __future__ import annotations
 
 import os
+import subprocess
 import time
 import traceback
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import pages
 import pytest
 from msgspec.structs import replace
 from needs import ROOT
@@ -46,6 +48,25 @@ from slurm_elastic.testing.matrix import FaultMatrix
 
 MOST_LINES = 255
 """Without the skeleton, which is text for ``init``."""
+
+
+@ROOT
+@pytest.mark.parametrize(
+    ("host", "gateway", "state"),
+    [("127.0.0.1", "host.invalid", "on\n"), ("host.invalid", "127.0.0.1", "off\n"),
+     ("host.invalid", "host.invalid", "")],
+)  # fmt: skip
+def test_the_pages_command_for_wake_on_lan_works_within_the_bounds_of_the_unit(
+    tmp_path: Path, host: str, gateway: str, state: str
+) -> None:
+    """Port 22 may be open or refused here. In the unit no program may use file capabilities."""
+    command = tmp_path / "power"
+    command.write_text(pages.shown("docs/redfish.md", "mac=").text.replace("rack-gw", gateway))
+    bounds = ["setpriv", "--bounding-set=-all", "--inh-caps=-all", "--no-new-privs"]
+    user = ["--reuid=65534", "--regid=65534", "--clear-groups"]
+    words = [*bounds, *user, "sh", "-c", command.read_text(), "power", "state", f"aa:bb/{host}"]
+    done = subprocess.run(words, capture_output=True, text=True, check=False, timeout=patience(60))
+    assert done.stdout == state, done.stderr
 
 
 @pytest.fixture(scope="module")
