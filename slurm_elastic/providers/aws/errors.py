@@ -12,6 +12,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 
 from botocore import exceptions as botocore_exceptions
 from botocore.exceptions import (
@@ -46,6 +47,7 @@ from slurm_elastic.base.errors import (
     QuotaError,
     TransientError,
 )
+from slurm_elastic.base.pages import page
 
 # Checked before the HTTP status, because EC2 answers InsufficientInstanceCapacity with a 500.
 _CAPACITY = (
@@ -232,6 +234,18 @@ def translated(cloud: str) -> Iterator[None]:
         raise AuthError(cloud, type(error).__name__, sentence(error)) from error
     except _NO_ANSWER as error:
         raise TransientError(cloud, type(error).__name__, sentence(error)) from error
+    except OSError as error:
+        if not _is_of_login(error):
+            raise
+        text = f"the renewed login cannot be kept: {error}; let the units write there"
+        raise AuthError(cloud, "LoginNotKept", f"{text} ({page('aws')})") from error
+
+
+def _is_of_login(error: OSError) -> bool:
+    """Whether a file below ``~/.aws`` cannot be read or written, such as the token of ``aws sso
+    login``, which botocore renews and saves before it signs a request. So no request was sent.
+    """
+    return isinstance(error.filename, str) and ".aws" in Path(error.filename).parts
 
 
 def _from_answer(cloud: str, error: ClientError) -> ProviderError | None:

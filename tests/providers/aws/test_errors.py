@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import re
 
 import botocore.exceptions as bc
@@ -19,6 +20,16 @@ from slurm_elastic.base.errors import (
     TransientError,
 )
 from slurm_elastic.providers.aws.errors import translated
+
+
+def test_a_login_that_cannot_be_saved_is_no_doubtful_call() -> None:
+    """Our units see homes read-only. Botocore saves a renewed token before it sends the request."""
+    path = "/home/slurm/.aws/sso/cache/a0f1.json"
+    with pytest.raises(AuthError, match="Read-only file system") as told, translated("aws"):
+        raise OSError(errno.EROFS, "Read-only file system", path)
+    assert path in told.value.full_message
+    with pytest.raises(OSError, match="No space left"), translated("aws"):
+        raise OSError(errno.ENOSPC, "No space left on device", "/var/lib/slurm-elastic/x")
 
 
 def answered(
