@@ -18,6 +18,7 @@ import msgspec
 import pytest
 from ledger_cases import T0, instance
 from msgspec.structs import replace
+from patience import eventually
 from rich.console import Console
 
 from slurm_elastic.base.errors import AuthError, SlurmError, TransientError
@@ -39,6 +40,8 @@ from slurm_elastic.model.finding import Finding, FindingLevel
 from slurm_elastic.model.memory import Purchase, UnhelpedJob
 from slurm_elastic.model.slurm import SlurmNode
 from slurm_elastic.policies.launch.exclusions import DENIED
+from slurm_elastic.providers.base.hosts.claims import Claim, Claims
+from slurm_elastic.providers.base.tags import CLUSTER
 from slurm_elastic.providers.fake.provider import FakeProvider
 from slurm_elastic.slurm.client.fake import FakeSlurm
 from slurm_elastic.slurm.conf.install import InstallManifest
@@ -838,6 +841,44 @@ def test_a_user_is_told_what_is_not_looked_at_and_no_fault(
     assert "renew" not in str(notes)
     hidden = doctor.diagnose(config, FakeSlurm(), T0, quick=True)
     assert hidden.wrong == 0, "PrivateData=nodes"
+
+
+@pytest.mark.parametrize(("mode", "confined"), [(0o2755, True), (0o755, True), (0o2755, False)])
+def test_mail_that_cannot_leave_the_unit_is_a_note(
+    config: Config, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, mode: int, confined: bool
+) -> None:
+    """sendmail fails in the background, and the mail program says that all is well."""
+    submitter, program = tmp_path / "postdrop", tmp_path / "mail"
+    for path in (submitter, program):
+        path.touch()
+        path.chmod(0o755)
+    submitter.chmod(mode)
+    monkeypatch.setattr(head, "_SUBMITTERS", (str(tmp_path / "none"), str(submitter)))
+    site = replace(config, notify=Notify(mail=("root",), mail_program=str(program)))
+    words = ["setpriv", *(["--no-new-privs"] if confined else []), "sleep", "600"]
+    daemon = subprocess.Popen(words)
+    try:
+        comm = Path(f"/proc/{daemon.pid}/comm")
+        eventually(lambda: comm.read_text() == "sleep\n")
+        leave_mark(config.state, Mark(at=T0, pid=daemon.pid))
+        told = [f.observed for f in head.memory(site, T0) if f.subject == "notify"]
+    finally:
+        daemon.kill()
+        daemon.wait()
+    expected = f"mail by {program} may not leave: {submitter} gains no rights in our unit"
+    assert told == ([expected] if confined and mode == 0o2755 else [])
+
+
+def test_hosts_of_a_renamed_cloud_are_told(config: Config) -> None:
+    """They have no tags: in the new cloud they are nobody's and stay on."""
+    uuid = config.cluster.uuid or ""
+    for name, cluster in (("rack", uuid), ("other", "another"), (config.clouds[0].name, uuid)):
+        claims = Claims(name, config.state / "claims" / f"{name}.db")
+        assert claims.take("r1", Claim(marks={CLUSTER: cluster}))
+    told = {f.subject: f for f in head.memory(config, T0) if f.subject.startswith("claims")}
+    assert list(told) == ["claims of rack"]
+    assert "r1: switched on for cloud rack" in told["claims of rack"].observed
+    assert "rename" in told["claims of rack"].advice
 
 
 def test_an_address_that_all_users_read_is_a_note(config: Config) -> None:

@@ -11,8 +11,8 @@ import stat
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from slurm_elastic.base.account import is_group, same_account, trusted
-from slurm_elastic.base.errors import ConfigError, SlurmElasticError, SlurmError
+from slurm_elastic.base.account import acting_as, is_group, same_account, trusted
+from slurm_elastic.base.errors import ConfigError, ProviderError, SlurmElasticError, SlurmError
 from slurm_elastic.base.hostlist import compress
 from slurm_elastic.base.pages import page
 from slurm_elastic.base.processes import service_remedies
@@ -25,11 +25,13 @@ from slurm_elastic.model.finding import Finding, FindingLevel
 from slurm_elastic.model.protocols import NO_NODE, Slurm
 from slurm_elastic.model.slurm import SlurmNode
 from slurm_elastic.policies.nodes.out_of_service import ill
+from slurm_elastic.providers.base.hosts.claims import Claims
+from slurm_elastic.providers.base.tags import CLUSTER
 from slurm_elastic.slurm.conf import check, install, plan
 from slurm_elastic.slurm.conf.checks import allow_lists, head_names
 from slurm_elastic.slurm.conf.checks.overridden import overridden
 from slurm_elastic.state import statedir
-from slurm_elastic.state.heartbeat import DAEMON
+from slurm_elastic.state.heartbeat import DAEMON, read_mark
 from slurm_elastic.watch.causes import DISK, INSTALL, SLURM
 from slurm_elastic.watch.doctor import bursting, services
 
@@ -37,6 +39,8 @@ MIN_FREE_BYTES = 100 * 2**20  # on a full disk machines are only ended
 MIN_FREE_INODES = 1000  # without a free inode no request of slurmctld can be written
 REQUEST_TIMEOUT_S = 60.0  # slurm-elasticd should have served a request after this time
 _CONNECT_TIMEOUT_S = 5.0  # to the socket at which users ask
+
+_SUBMITTERS = ("/usr/sbin/postdrop", "/usr/sbin/exim4", "/usr/sbin/exim", "/usr/sbin/sendmail")
 
 SPOOL = "requests of Slurm (spool)"
 
@@ -113,6 +117,8 @@ def memory(config: Config, now: float) -> Iterator[Finding]:
     yield from _rights(config)
     yield from _webhook(config)
     yield from _mail(config)
+    with acting_as(config.slurm.user):  # sqlite may make files beside the claims
+        yield from tuple(_claims_of_unknown_clouds(config))
 
 
 def _mail(config: Config) -> Iterator[Finding]:
@@ -127,6 +133,62 @@ def _mail(config: Config) -> Iterator[Finding]:
             expected="the path of a mail program",
             advice=f"install one, or set notify.mail_program ({page('notify')})",
         )
+    elif sends_mail and (submitter := _submitter_out_of_reach(config, program)):
+        yield Finding.note(
+            "notify",
+            f"mail by {program} may not leave: {submitter} gains no rights in our unit",
+            expected="a mail program that speaks SMTP itself",
+            advice=f"set notify.mail_program to one, such as msmtp's mail ({page('notify')})",
+        )
+
+
+def _submitter_out_of_reach(config: Config, program: str) -> str:
+    """The set-uid or set-gid program by which this host's mail server takes local mail, if
+    slurm-elasticd runs with NoNewPrivileges; else "". Mail programs report no error then, because
+    they wait for no sendmail.
+    """
+    mark = read_mark(config.state)
+    if mark is None or Path(program).resolve().name.startswith("msmtp"):
+        return ""
+    try:
+        status = Path(f"/proc/{mark.pid}/status").read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return ""
+    if "NoNewPrivs:\t1" not in status:
+        return ""
+    return next((path for path in _SUBMITTERS if _gains_rights(path)), "")
+
+
+def _gains_rights(path: str) -> bool:
+    try:
+        return bool(Path(path).stat().st_mode & (stat.S_ISUID | stat.S_ISGID))
+    except OSError:
+        return False
+
+
+def _claims_of_unknown_clouds(config: Config) -> Iterator[Finding]:
+    """Report hosts that are claimed for a cloud that is not configured, such as a renamed one. Tags
+    show the machines of a renamed cloud, but hosts have none.
+    """
+    names = {cloud.name for cloud in config.clouds}
+    for path in sorted((config.state / "claims").glob("*.db")):
+        if path.stem in names:
+            continue
+        try:
+            claims = Claims(path.stem, path, timeout=1.0).all()
+        except ProviderError:
+            continue  # a locked or broken file of a cloud that is gone: nothing is known about it
+        claimed = [
+            h for h, claim in claims.items() if claim.marks.get(CLUSTER) == config.cluster.uuid
+        ]
+        if claimed:
+            yield Finding.wrong(
+                f"claims of {path.stem}",
+                f"{compress(claimed)}: switched on for cloud {path.stem}, which is not configured",
+                expected="its cloud: without it they stay on, and get no job",
+                advice=f"if the cloud has another name now, stop slurm-elasticd, rename {path} to "
+                f"NEWNAME.db, and start it ({page('operating')})",
+            )
 
 
 def _webhook(config: Config) -> Iterator[Finding]:
