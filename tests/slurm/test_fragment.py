@@ -15,11 +15,13 @@ import pytest
 from msgspec.structs import replace
 
 from slurm_elastic.base.errors import ConfigError
-from slurm_elastic.config import Cluster, Config, PoolSettings
+from slurm_elastic.base.hostlist import expand
+from slurm_elastic.config import Cluster, Config, PoolSettings, domain_pools
 from slurm_elastic.config.clouds import InstanceType
 from slurm_elastic.config.pool_rules import types_of
 from slurm_elastic.config.sections.access import Share, Who
 from slurm_elastic.config.sections.books import BooksSettings
+from slurm_elastic.config.sections.copying import Data
 from slurm_elastic.config.sections.joining import Join
 from slurm_elastic.model.cluster import Location
 from slurm_elastic.model.machine_options import MachineOptions
@@ -27,6 +29,7 @@ from slurm_elastic.providers.fake.settings import FakeCloud
 from slurm_elastic.slurm.client import siteconf
 from slurm_elastic.slurm.conf import fragment, plan, submissions
 from slurm_elastic.slurm.conf import topology as slurm_topology
+from slurm_elastic.slurm.conf.checks import conflicts
 from slurm_elastic.slurm.conf.fragment import EPILOG
 from tests.slurm import site_cases
 
@@ -310,6 +313,27 @@ def test_slurms_user_may_be_given_by_number(
     settings = replace(config.slurm, user=spelled[ours])
     text = site_of(tmp_path, f"SlurmUser={spelled[site]}")
     assert rendered(replace(config, slurm=settings), text)
+
+
+@pytest.mark.parametrize(
+    ("flags", "data", "wipe", "is_conflict"),
+    [
+        ("Contain,RunInJob", Data.COPY, ("/tmp",), True),
+        ("Contain", Data.COPY, ("/tmp",), False),
+        ("RunInJob", Data.SHARED, ("/tmp",), False),
+        ("RunInJob", Data.COPY, (), False),
+    ],
+)
+def test_an_epilog_in_the_job_does_not_wait_for_a_copy_that_waits_for_the_job(
+    tmp_path: Path, config: Config, flags: str, data: Data, wipe: tuple[str, ...], is_conflict: bool
+) -> None:
+    clouds = tuple(replace(cloud, data=data) for cloud in config.clouds)
+    config = replace(config, clouds=clouds, join=replace(config.join, wipe=wipe))
+    site = site_of(tmp_path, f"PrologFlags={flags}")
+    found = conflicts.conflicts_of(config, domain_pools(config, expand), site)
+    assert [text.startswith(f"{site.path}:3: PrologFlags has RunInJob") for text in found] == (
+        [True] * is_conflict
+    )
 
 
 def test_all_conflicts_come_at_once(tmp_path: Path, config: Config) -> None:

@@ -12,6 +12,7 @@ from collections.abc import Iterator, Sequence
 from slurm_elastic.base.account import same_account
 from slurm_elastic.base.hostlist import compress
 from slurm_elastic.config import Config
+from slurm_elastic.config.sections.copying import Data
 from slurm_elastic.model.cluster import Pool
 from slurm_elastic.policies.launch.verdict import features
 from slurm_elastic.slurm.client import confvalues
@@ -59,6 +60,7 @@ def conflicts_of(config: Config, pools: Sequence[Pool], site: SiteConf) -> list[
         *_spills_over(pools, site),
         *_lists_all(site),
         *_programs(config, site),
+        *_waits_for_itself(config, site),
         *_suspends_static(site),
         *_node_defaults(site),
         *_unequal_priority(site),
@@ -175,6 +177,22 @@ def _programs(config: Config, site: SiteConf) -> Iterator[str]:
         entry = site.option(name)
         if entry is not None and entry.value != our_program:
             yield f"{entry.location}: {name} is {entry.value}, slurm-elastic needs {our_program}"
+
+
+def _waits_for_itself(config: Config, site: SiteConf) -> Iterator[str]:
+    """Report PrologFlags=RunInJob (24.05 and later) beside wipe and copied files. The Epilog then
+    runs in a step of the job. It waits until the files are back, and the copy back waits for the
+    end of all steps of the job.
+    """
+    entry = site.option("PrologFlags")
+    flags = entry.value.lower().split(",") if entry is not None else []
+    copies = any(cloud.data is Data.COPY for cloud in config.clouds)
+    if entry is not None and "runinjob" in flags and copies and config.join.wipe:
+        yield (
+            f"{entry.location}: PrologFlags has RunInJob; with join.wipe and data: copy the Epilog"
+            " and the copy of the job's files would wait for each other, so remove RunInJob or"
+            " join.wipe"
+        )
 
 
 def _suspends_static(site: SiteConf) -> Iterator[str]:
