@@ -51,6 +51,7 @@ core = Extension(
     # path and no build number may make two builds of the same sources differ.
     extra_compile_args=["-O2", "-ffp-contract=off", "-fwrapv", "-g0"],
     extra_link_args=["-Wl,--build-id=none", "-s"],
+    libraries=["m"],
     py_limited_api=True,
     optional=True,
 )

@@ -1,11 +1,13 @@
-"""How many jobs a second the simulator does, beside a bare EASY loop in the same Python.
+"""How many jobs a second the simulator does, beside a bare EASY loop in the same Python and one
+in C that is compiled in the same run.
 
 Each case is what `slurm-elastic simulate` calls for such a site, books and figures with it; reading
-the history and printing are left out. The bare loop has none of the simulator's features: no
+the history and printing are left out. The bare loops have none of the simulator's features: no
 machines that come and go, no bills, no prices. Every case is run several times, in turns with the
 bare loop; the best of each counts, as the machine may be shared. AccaSim does the first history,
 too; with ``--all`` it does each, and the histories that were not at hand while this was built are
-done as well, as many as the directory has.
+done as well, as many as the directory has. The defaults of a site are measured too: machines that
+jobs share, growth by a policy, several clouds.
 """
 
 from __future__ import annotations
@@ -16,10 +18,14 @@ import sys
 import time
 import tracemalloc
 from collections.abc import Callable, Sequence
+from functools import partial
+
+from msgspec.structs import replace
 
 from benchmarks import accasim_peer
+from benchmarks.bare_c import bare_easy_in_c
 from benchmarks.bare_easy import bare_easy
-from benchmarks.report import Report, Row, at_least, bounded, holds, noted, report, spread
+from benchmarks.report import Report, Row, at_least, bounded, compared, holds, noted, report, spread
 from benchmarks.traces import VARIABLE, history, others
 from slurm_elastic.policies.growth.capacity import SemiElastic, Slurm
 from slurm_elastic.policies.growth.release import Delayed, Idle
@@ -40,6 +46,8 @@ SHORT = 5000
 GOALS = {"elastic": 0.3, "semi": 0.25}
 """Shares of the bare loop's speed."""
 SHORT_GOAL = 0.25
+C_GOALS = {"static": 0.3, "packing": 0.3, "semi packing": 0.1, "clouds": None}
+"""Shares of the speed of a bare loop in C. Several clouds have no goal yet."""
 BOOT = BootTimes(((1, 126), (2, 186), (4, 252), (8, 270), (16, 300)))
 
 
@@ -63,6 +71,7 @@ def main(arguments: Sequence[str]) -> Report:
             continue
         title, jobs = "-".join(name.split("-")[:2]), swf.load(path).jobs
         rows += of_history(title, jobs, nodes, procs, options)
+        rows += beside_c(title, jobs, nodes, procs, options)
         if (options.all or name == PEERS) and not options.no_peer:
             rows += beside_accasim(title, jobs, nodes, options)
     for name, nodes, procs in SHORT_JOBS:
@@ -161,6 +170,45 @@ def of_history(
     return [*rows, agreed(name, jobs, nodes)]
 
 
+def beside_c(
+    name: str, jobs: Jobs, nodes: int, procs: int, options: argparse.Namespace
+) -> Sequence[Row]:
+    """The defaults of a site beside the bare loop in C."""
+    in_c = bare_easy_in_c()
+    if in_c is None:
+        print("no C compiler: the rows beside a loop in C are left out", file=sys.stderr)
+        return ()
+    first = jobs.only(range(SHORT))
+    sites = {
+        "static": static(nodes),
+        "packing": packing(procs, Slurm()),
+        "semi packing": packing(procs, SemiElastic()),
+        "clouds": clouds(procs),
+    }
+    cases: dict[str, Callable[[], object]] = {
+        "C": lambda: in_c(jobs.submit, jobs.run, jobs.limit, jobs.procs, nodes)
+    }
+    for case, site in sites.items():
+        cases[case] = partial(simulate, jobs, site)
+        cases[f"{case} 5k"] = partial(simulate, first, site)
+    best = fastest(cases, options.rounds)
+    floor = len(jobs) / best["C"]
+    rows = [noted(f"{name} bare loop in C", floor, "jobs/s")]
+    for case, goal in C_GOALS.items():
+        speed, title = len(jobs) / best[case], f"{name} {case}: to the loop in C"
+        row = compared(title, speed, floor, "jobs/s")
+        rows.append(row if goal is None else at_least(title, speed, floor, "jobs/s", goal))
+        if case != "static":
+            short = SHORT / best[f"{case} 5k"]
+            title = f"{name} {case}: whole to first {SHORT}"
+            rows.append(at_least(title, speed, short, "jobs/s", 0.7))
+    starts = easy.starts(jobs, nodes)
+    found = in_c(jobs.submit, jobs.run, jobs.limit, jobs.procs, nodes)
+    unlike = sum(ours != theirs for ours, theirs in zip(starts, found, strict=True))
+    title = f"{name} static EASY: starts unlike those of the loop in C"
+    return [*rows, holds(title, unlike, f"of {len(jobs)}", ok=not unlike, goal="0")]
+
+
 def of_short_jobs(
     name: str, jobs: Jobs, nodes: int, procs: int, options: argparse.Namespace
 ) -> list[Row]:
@@ -243,6 +291,23 @@ def semi_elastic(procs: int) -> Scenario:
         check=60,
     )
     return Scenario(pools=(pool,), growth=SemiElastic())
+
+
+def packing(procs: int, growth: Slurm | SemiElastic) -> Scenario:
+    """What a site has by default: machines that jobs share, and the guard against useless ones."""
+    cores = max(procs, 4)
+    cloud = PoolModel(
+        name="cloud", machines=10**6, procs=cores, shared=True, price=2.4, release=Idle(600),
+        boot=BOOT, check=60,
+    )  # fmt: skip
+    return Scenario(pools=(cloud,), growth=growth, depth=500, guarded=True)
+
+
+def clouds(procs: int) -> Scenario:
+    """The same with three clouds of different prices, which each job uses in its own order."""
+    (cloud,) = packing(procs, SemiElastic()).pools
+    pools = (replace(cloud, name=f"cloud{n}", price=2.4 - 0.1 * n, machines=400) for n in range(3))
+    return replace(packing(procs, Slurm()), pools=tuple(pools))
 
 
 def memory(jobs: Jobs, procs: int) -> float:

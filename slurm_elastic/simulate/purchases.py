@@ -88,6 +88,10 @@ class Purchases:
         ]
         self._price_ratio = _price_ratio(pools)
         self._decisions = [StoredDecision() for _ in pools]
+        # The rooms by pool and count, which stay right until a second, or a change of the state.
+        self._rooms: dict[tuple[int, int], PurchaseRoom | None] = {}
+        self._rooms_until = -1
+        self._rooms_state: tuple[int, list[tuple[int, ...]]] = -1, []
         self._names = tuple(str(number) for number in range(MAX_NODES_AHEAD))
 
     def buy(self, pool: int, count: int, now: int, *, whole: bool, needs_s: float = 0.0) -> Sales:
@@ -145,6 +149,21 @@ class Purchases:
         """Return how many of ``count`` more machines limits and cool-downs leave; None if they
         bound no machine of the pool.
         """
+        if self.unlimited and not self.cool_downs:
+            return None
+        if self.held:  # as a reservation comes to its end, its machines no longer suit
+            return self._read_room(pool, count, now)
+        # Growth asks at each look, and between most of them nothing has changed.
+        state = self.version, [tuple(machines.live_of) for machines in self.pools]
+        if now >= self._rooms_until or state != self._rooms_state:
+            self._rooms_until, self._rooms_state = self.next_change(now), state
+            self._rooms.clear()
+        key = pool, count
+        if key not in self._rooms:
+            self._rooms[key] = self._read_room(pool, count, now)
+        return self._rooms[key]
+
+    def _read_room(self, pool: int, count: int, now: int) -> PurchaseRoom | None:
         scope = self._scope(now, pool, ())
         if self.unlimited and not scope.exclusions:
             return None

@@ -8,7 +8,7 @@ from itertools import chain
 
 from msgspec.structs import replace
 
-from slurm_elastic.policies.growth.allotting import CommonBound, Room, Share, choose
+from slurm_elastic.policies.growth.allotting import Allot, CommonBound, Room, Share, allot, choose
 from slurm_elastic.policies.growth.capacity import Demand, Growth, Slurm, Waiting, bounded
 from slurm_elastic.policies.growth.counted_once import (
     Dealing,
@@ -111,11 +111,16 @@ class Grower:
         self.given = Counter[int]()
         self.cloud_of = [f"pool {index}" for index in range(len(pools))]
         self._by_nodes = counts_by_nodes(scenario.growth)
+        self.allot: Allot[int] = allot
         self._has_ends = any(machines.ending is not None for _, machines in self.growing)
         self.lasting: LastingPools | None = None
         self._demand = Demand(now=start)
         self._grown = grown_by(self.policy)
         self._once = counts_once(self.policy)
+        # The demand does not depend on the dealt machines if a policy counts each job at each look,
+        # or if it counts new jobs and there are none.
+        self._asks_first = not (self._once or self._by_nodes or self._has_ends)
+        self._counts_new_jobs = self._once and not (self._by_nodes or self._has_ends)
         self._waiting_cache = _WaitingCache(jobs, self.need, start)
         self._waiting_caches: dict[int, _WaitingCache] = {}
         self._costs_nothing = self.money == UNBOUNDED
@@ -144,9 +149,17 @@ class Grower:
         growing = self._in_order(queue, now)
         pools = self._open_pools(growing, queue, now, own_only=own_only)
         queue = queue if self.depth is None else queue[: self.depth]
+        self._demand = demand = self.demand(queue, head, running, now)
+        growth = None
+        asks_first = self._asks_first or (self._counts_new_jobs and self.covered.issuperset(queue))
+        if asks_first:
+            growth = self._grown(demand)
+            # Whatever jobs would get, no machine starts. Only a job whose machines start in turns,
+            # or the first job of a site where nothing runs, gets machines without being asked for.
+            if growth is None and not self.begun and not self._is_stuck(running):
+                return []
         dealing, clouds, bounds = self._deal(queue, running, growing, pools, now)
         shares, fresh = dealing.shares, dealing.fresh
-        self._demand = demand = self.demand(queue, head, running, now)
         if self._once:
             spare = free_of(shares[place] for place in fresh) if self._by_nodes else demand.spare
             waiting = [demand.queue[place] for place in fresh]
@@ -156,9 +169,8 @@ class Grower:
         if self._by_nodes:
             # Not by the policy's answer: it counts all jobs in machines of the first pool.
             wanted = sum([share.lack for place in fresh if (share := shares[place]) is not None])
-            growth = None
         else:
-            growth = self._grown(demand)
+            growth = growth if asks_first else self._grown(demand)
             wanted = 0 if growth is None else growth.machines
         needs = [job.nodes for job in demand.queue]
         rooms = [room for cloud in clouds for room in cloud]
@@ -169,14 +181,19 @@ class Grower:
         else:
             possible = growth and growth._replace(machines=wanted - chosen.without_room)
             self._cover(queue, demand, shares, fresh, possible, chosen.counted)
-            lost = {job for job, share in zip(queue, shares, strict=True) if share is None}
-            self.covered -= lost & self.begun
-            self.begun.difference_update(queue)
+            if self.begun:
+                lost = {job for job, share in zip(queue, shares, strict=True) if share is None}
+                self.covered -= lost & self.begun
+                self.begun.difference_update(queue)
             in_turns = [
                 p for p in chosen.places if (share := shares[p]) is not None and share.later
             ]
             self.begun.update(queue[place] for place in in_turns)
         return [(index, chosen.starts[index]) for index, _ in growing if index in chosen.starts]
+
+    def _is_stuck(self, running: int) -> bool:
+        """Whether nothing runs or boots, so that the first job may wait for ever."""
+        return not running and not any(machines.booting for _, machines in self.growing)
 
     def _deal(
         self, queue: Sequence[int], running: int, growing: Pools, pools: Pools, now: int
@@ -197,13 +214,15 @@ class Grower:
             clouds[cloud].append(Room(index, free, now_room, total))
         bounds = self._common_bounds(growing)
         # A single machine meets the bounds of purchases only when it is bought, as in the daemon.
-        if self.purchases is not None and any(need > 1 for of_cloud in needs for need in of_cloud):
+        if self.purchases is not None and any(max(row, default=0) > 1 for row in needs):
             bounds += self._within_purchases([*chain(*clouds.values())], self.purchases, now)
-        covered = [job in self.covered for job in queue]
-        stuck = not running and not any(machines.booting for _, machines in growing)
+        covered = [*map(self.covered.__contains__, queue)]
+        stuck = self._is_stuck(running)
         rooms = [*clouds.values()]
-        begun = [job in self.begun for job in queue]
-        dealing = deal(self.policy, needs, rooms, bounds, covered, begun, is_stuck=stuck)
+        begun = [*map(self.begun.__contains__, queue)]
+        dealing = deal(
+            self.policy, needs, rooms, bounds, covered, begun, is_stuck=stuck, allot=self.allot
+        )
         return dealing, rooms, bounds
 
     def _common_bounds(self, growing: Pools) -> list[CommonBound[int]]:

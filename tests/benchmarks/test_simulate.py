@@ -6,8 +6,10 @@ import argparse
 from pathlib import Path
 
 import pytest
+from needs import unless
 
 from benchmarks import accasim_peer, environments, simulate
+from benchmarks.bare_c import bare_easy_in_c
 from benchmarks.report import at_least
 from slurm_elastic.simulate.histories import swf
 from slurm_elastic.simulate.histories.jobs import Jobs
@@ -67,6 +69,29 @@ def test_both_are_shown_with_their_goals(
 def test_the_static_easy_starts_each_job_when_the_bare_loop_does(jobs: Jobs) -> None:
     row = simulate.agreed("synthetic", jobs, max(jobs.procs))
     assert (row.ours, row.ok, row.unit) == (0, True, f"of {len(jobs)}")
+
+
+@unless("gcc")
+def test_the_loop_in_c_starts_each_job_when_the_loop_in_python_does(jobs: Jobs) -> None:
+    in_c = bare_easy_in_c()
+    assert in_c is not None
+    nodes = max(jobs.procs)
+    assert list(in_c(jobs.submit, jobs.run, jobs.limit, jobs.procs, nodes)) == list(
+        simulate.bare(jobs, nodes)
+    )
+
+
+@unless("gcc")
+def test_the_defaults_of_a_site_are_measured_beside_the_loop_in_c(
+    jobs: Jobs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(simulate, "SHORT", 100)
+    rows = simulate.beside_c("synthetic", jobs, max(jobs.procs), 1, OPTIONS)
+    goals = {row.case: row.goal for row in rows}
+    assert goals["synthetic static: to the loop in C"] == "ratio >= 0.3"
+    assert goals["synthetic packing: to the loop in C"] == "ratio >= 0.3"
+    assert goals["synthetic semi packing: to the loop in C"] == "ratio >= 0.1"
+    assert rows[-1].ok
 
 
 def test_what_is_compared_on_each_history_has_its_range() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import random
 from array import array
+from functools import partial
 
 import hypothesis
 import pytest
@@ -17,6 +18,7 @@ from benchmarks.traces import VARIABLE
 from benchmarks.traces import history as trace
 from slurm_elastic.base.errors import SlurmElasticError
 from slurm_elastic.policies.checkpoint.checkpoint import Hour
+from slurm_elastic.policies.growth import allotting
 from slurm_elastic.policies.growth.capacity import (
     Bursts,
     GroupBursts,
@@ -76,6 +78,52 @@ def test_random_histories_on_fixed_nodes_start_at_the_same_seconds(
         with monkeypatch.context() as patch:
             patch.setenv(core.SWITCH, "0")
             assert found == easy.starts(jobs, nodes), f"seed {seed}"
+
+
+@needs_compiled
+def test_machines_are_allotted_to_the_same_jobs() -> None:
+    """Clouds of one and of several pools, and bounds that they share in whole and in part."""
+    part = core.compiled()
+    assert part is not None
+    for seed in range(SEED, SEED + EXAMPLES):
+        draw = random.Random(seed)
+        jobs, clouds = draw.randint(0, 9), draw.randint(1, 3)
+        needs = [[draw.choice((1, 1, 2, 3, 7)) for _ in range(jobs)] for _ in range(clouds)]
+        may_start = draw.choice((None, [draw.random() < 0.7 for _ in range(jobs)]))
+        found = []
+        for ours in (allotting.allot, partial(part.allot, allotting.Share)):
+            again = random.Random(seed + 1)
+            rooms, bounds = rooms_of(again, clouds)
+            shares = ours(needs, rooms, bounds, may_start)
+            assert all(share is None or type(share) is allotting.Share for share in shares)
+            state = [(room.free, room.now, room.total) for cloud in rooms for room in cloud]
+            found.append((shares, state, [bound.left for bound in bounds]))
+        assert found[0] == found[1], f"seed {seed}"
+
+
+def rooms_of(
+    draw: random.Random, clouds: int
+) -> tuple[list[list[allotting.Room[int]]], list[allotting.CommonBound[int]]]:
+    rooms = [
+        [
+            allotting.Room(
+                10 * cloud + n, draw.randint(0, 3), draw.randint(-1, 4),
+                draw.choice((None, draw.randint(0, 8))),
+            )
+            for n in range(draw.choice((1, 1, 2, 3)))
+        ]
+        for cloud in range(clouds)
+    ]  # fmt: skip
+    pools = [room.pool for cloud in rooms for room in cloud]
+    bounds = [
+        allotting.CommonBound(
+            draw.choice((0, 3, 7, 1.0, 0.3)),
+            {pool: draw.choice((1.0, 0.1, 0.0)) for pool in pools if draw.random() < 0.7},
+            is_turn=draw.random() < 0.3,
+        )
+        for _ in range(draw.randint(0, 3))
+    ]
+    return rooms, bounds
 
 
 @needs_compiled
@@ -184,6 +232,24 @@ def unlike(jobs: Jobs, scenario: Scenario) -> list[object]:
 @given(sites())
 def test_random_sites_have_equal_books(case: tuple[Jobs, Scenario]) -> None:
     assert not unlike(*case)
+
+
+@settings(max_examples=EXAMPLES // 3, deadline=None, suppress_health_check=list(HealthCheck))
+@given(sites())
+def test_a_policy_asked_before_machines_are_dealt_starts_the_same(
+    case: tuple[Jobs, Scenario],
+) -> None:
+    begin = Grower.__init__
+
+    def dealt_first(grower: Grower, *given: object) -> None:
+        begin(grower, *given)  # type: ignore[arg-type]
+        grower._asks_first = grower._counts_new_jobs = False
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Grower, "patience", 5_000)
+        quick = outcome(*case)
+        patch.setattr(Grower, "__init__", dealt_first)
+        assert quick == outcome(*case)
 
 
 @pytest.mark.release

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from math import floor
-from typing import Generic, NamedTuple, TypeVar
+from typing import Generic, NamedTuple, Protocol, TypeVar
 
 P = TypeVar("P", bound=Hashable)
 _ROUNDING = 1e-9
@@ -67,6 +67,19 @@ class Chosen(NamedTuple, Generic[P]):
     without_room: int
     places: list[int]
     least: dict[P, int]
+
+
+class Allot(Protocol[P]):
+    """The signature of ``allot``."""
+
+    def __call__(
+        self,
+        needs: Sequence[Sequence[int]],
+        clouds: Sequence[Sequence[Room[P]]],
+        bounds: Sequence[CommonBound[P]] = (),
+        may_start: Sequence[bool] | None = None,
+        /,
+    ) -> list[Share[P] | None]: ...
 
 
 def allot(

@@ -15,7 +15,7 @@ from typing import Generic, NamedTuple
 
 from msgspec.structs import replace
 
-from slurm_elastic.policies.growth.allotting import CommonBound, P, Room, Share, allot
+from slurm_elastic.policies.growth.allotting import Allot, CommonBound, P, Room, Share, allot
 from slurm_elastic.policies.growth.capacity import (
     AnyGrowth,
     Bursts,
@@ -59,12 +59,14 @@ def deal(
     begun: Sequence[bool],
     *,
     is_stuck: bool,
+    allot: Allot[P] = allot,
 ) -> Dealing[P]:
     """Deal the machines to the waiting jobs, in the order of the queue (``allot``).
 
     ``covered``: by job, whether it counts no longer. ``begun``: by job, whether its machines start
     in turns. ``is_stuck``: nothing runs or boots, so the first job would wait for ever if the
-    machines that serve it by the policy's count are in several clouds.
+    machines that serve it by the policy's count are in several clouds. ``allot``: the simulator has
+    it compiled, with equal results.
     """
     if isinstance(growth, Slurm):
         # Slurm itself starts the machines of jobs.
@@ -105,10 +107,12 @@ def useful_machines(
     work for them, so the policy is asked again without it. The nodes of the job itself stay in the
     number, because ``choose`` takes them off. ``demand``: its queue has a place for each share.
     """
+    if not wanted or counts_by_nodes(growth) or not counts_once(growth):
+        return wanted
     needs = [job.nodes for job in demand.queue]
     fitting = set(find_fitting(dealing.fresh, dealing.shares, needs))
     unfit = [place for place in dealing.fresh if place not in fitting]
-    if not wanted or not unfit or counts_by_nodes(growth) or not counts_once(growth):
+    if not unfit:
         return wanted
     left_out = frozenset(unfit)
     answer = grown(

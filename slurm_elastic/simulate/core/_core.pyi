@@ -1,5 +1,6 @@
 from array import array
 from collections.abc import Sequence
+from typing import Any
 
 SOURCES: int
 
@@ -12,6 +13,14 @@ def easy_starts(
     start: array[int],
     /,
 ) -> None: ...
+def allot(
+    share: type[object],
+    needs: Sequence[Sequence[int]],
+    clouds: Sequence[Sequence[object]],
+    bounds: Sequence[object],
+    may_start: Sequence[bool] | None = None,
+    /,
+) -> list[Any]: ...
 
 class Decision:
     offer: int

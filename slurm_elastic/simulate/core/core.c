@@ -1,8 +1,10 @@
 /* The compiled part of the simulator. See docs/design/27-a-compiled-core-asks-python.md. */
+#include "allot.h"
 #include "easy.h"
 #include "engine.h"
 
 static PyMethodDef methods[] = {
+    {"allot", allot, METH_VARARGS, "Return the share of each job, as allotting.allot does."},
     {"easy_starts", easy_starts, METH_VARARGS, "Fill the starts of jobs on a fixed number of nodes."},
     {NULL, NULL, 0, NULL},
 };

@@ -8,8 +8,10 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Sequence
+from functools import partial
 from typing import cast
 
+from slurm_elastic.policies.growth.allotting import Share
 from slurm_elastic.policies.growth.capacity import OwnGrowth, SteadyStream
 from slurm_elastic.simulate.bills.market import NEVER
 from slurm_elastic.simulate.boot_slots import waves
@@ -39,6 +41,7 @@ class CompiledEngine(Engine):
         super().__init__(jobs, scenario, origin, progress)
         self._machines = cast("list[CompiledPool]", self.pools)
         self._orders_of_jobs = array("q", [0]) * len(jobs)
+        self.grower.allot = partial(_core.allot, Share)
         self.runs.now = cast("dict[int, SimulatedRun]", _Running(self.core))
         self._set_rules()
         self._connect()
