@@ -44,8 +44,7 @@ class Book:
 
     def __init__(self, place: str, directory: str, channel: Channel, identity: Identity) -> None:
         directory = os.path.normpath(directory)
-        name = hashlib.sha256(os.fsencode(directory)).hexdigest()[:32]
-        self._path = Path(place, name + _ENDING)
+        self._path = Path(place, record_name(directory))
         self._channel, self.directory = channel, directory
         self.base: dict[str, Any] = {}
         self.own: dict[str, list[int] | None] = {}
@@ -195,6 +194,12 @@ class Book:
         known = self.base.get(path)
         here = known["here"] if isinstance(known, dict) else self.own.get(path)
         return bool(here != stamp(status))
+
+
+def record_name(directory: str) -> str:
+    """The name of the file with the record of a directory."""
+    name = hashlib.sha256(os.fsencode(os.path.normpath(directory))).hexdigest()[:32]
+    return name + _ENDING
 
 
 def _here_of(record: Message, path: str) -> State:

@@ -10,6 +10,7 @@ from itertools import chain
 
 from .locks import Locks
 from .marks import is_in, marked
+from .places import NOT_SHARED
 from .tree import Tree, open_below, sample, stamp, write_blocks
 from .wire import Channel, CopyError, Message, UnreadableError
 
@@ -66,7 +67,9 @@ def run(order: Message, channel: Channel, locks: Locks) -> Message:
             places = [
                 _owned_place(place) for place in used if place != "/" and os.path.isdir(place)
             ]
-            channel.send(outputs=outputs, places=places, marks=marks, **header)
+            # The user's rights, as those of the job that has run here until now.
+            may_write = os.access(directory, os.W_OK | os.X_OK, effective_ids=True)
+            channel.send(outputs=outputs, places=places, marks=marks, may_write=may_write, **header)
         else:
             present = [_present(order, output) for output in order["outputs"]]
             channel.send(outputs=outputs, present=present, marks=marks, **header)
@@ -90,10 +93,13 @@ def run(order: Message, channel: Channel, locks: Locks) -> Message:
 
 
 def _owned_place(path: str) -> list[str | list[int]]:
-    """The path of a directory, and the owner of each directory on the way."""
+    """The path of a directory, and for each directory on the way its owner, and the group that may
+    write there (NOT_SHARED: none).
+    """
     names = path.strip("/").split("/")
-    ups = ["/" + "/".join(names[: i + 1]) for i in range(len(names))]
-    return [path, [os.stat(up).st_uid for up in ups]]
+    ways = [os.stat("/" + "/".join(names[: i + 1])) for i in range(len(names))]
+    groups = [way.st_gid if way.st_mode & stat.S_IWGRP else NOT_SHARED for way in ways]
+    return [path, [way.st_uid for way in ways], groups]
 
 
 def _size_of(path: str) -> int:

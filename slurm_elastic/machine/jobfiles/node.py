@@ -12,7 +12,7 @@ import os
 import stat
 from collections.abc import Collection, Mapping, Sequence
 
-from .book import Book, State, known, wait
+from .book import Book, State, known, record_name, wait
 from .identity import END_WAIT_S, Identity, become
 from .marks import check_different, is_in, marks_of, shared_directories, unmarked_directories
 from .owed import Owed
@@ -34,8 +34,12 @@ def run(identity: Identity, channel: Channel) -> None:
     if header["do"] == "back":
         _wait_for_end(identity, channel)
     if header["do"] == "out":
-        for path, owners in header["places"]:
-            make_place(str(path), owners, identity.uid, identity.gid)
+        for path, owners, shared in header["places"]:
+            make_place(
+                str(path), owners, identity.uid, identity.gid, shared=shared,
+                groups=identity.groups,
+            )  # fmt: skip
+        _check_users(identity, str(header["directory"]))
     # The last steps that need root. After ``become`` nothing that the head sends can reach the
     # files of other users.
     place = _state_directory(identity.uid, identity.gid)
@@ -53,6 +57,7 @@ def run(identity: Identity, channel: Channel) -> None:
     header["seen_outputs"] = owed.outputs
     with Book(place, str(header["directory"]), channel, identity) as book:
         if header["do"] == "out":
+            _check_rights(header, book)
             _take_in(header, book, channel)
             owed.set(is_owed=True)
         else:
@@ -64,6 +69,40 @@ def run(identity: Identity, channel: Channel) -> None:
                     owed.set(is_owed=False)
                 raise
             owed.set(is_owed=False)
+
+
+def _check_users(identity: Identity, directory: str) -> None:
+    """CopyError if a job of another user works in a directory that a group shares. Neither record
+    would know what the other user's job has changed, and its files would be overwritten.
+    """
+    try:
+        is_shared = os.stat(directory).st_mode & stat.S_IWGRP
+    except OSError:
+        return  # its use says so
+    name = record_name(directory)
+    users = os.listdir(STATE) if is_shared and os.path.isdir(STATE) else []
+    for user in users:
+        # Root reads no text of a user: that there is a record is enough.
+        if user != str(identity.uid) and os.path.lexists(f"{STATE}/{user}/{name}"):
+            raise CopyError(
+                f"a job of another user works in {directory} on the machine: release the job later,"
+                " or submit it from a directory of your own",
+                final=True,
+            )
+
+
+def _check_rights(header: Message, book: Book) -> None:
+    """CopyError if the job may write in its directory on the head, but not here."""
+    if book.directory in header["shared"] or not header["may_write"]:
+        return
+    here = book.directory
+    if os.path.isdir(here) and not os.access(here, os.W_OK | os.X_OK, effective_ids=True):
+        owner = os.stat(here).st_uid
+        raise CopyError(
+            f"{here} belongs to uid {owner} on the machine, and the job may not write there:"
+            " submit the job from a directory of your own",
+            final=True,
+        )
 
 
 def _wait_for_end(identity: Identity, channel: Channel) -> None:

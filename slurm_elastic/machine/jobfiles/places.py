@@ -17,12 +17,20 @@ _SYSTEM = frozenset(
     {"bin", "boot", "dev", "etc", "opt", "proc", "root", "run", "sbin", "sys", "usr", "var"}
 )
 """Top directories of the system, with those that begin with "lib"."""
+NOT_SHARED = -1
 
 
-def make_place(path: str, owners: Sequence[int], uid: int, gid: int) -> None:
+def make_place(
+    path: str, owners: Sequence[int], uid: int, gid: int, *, shared: Sequence[int] = (),
+    groups: Sequence[int] = (),
+) -> None:  # fmt: skip
     """Make a directory for the user, as root, and the missing directories above it. ``owners``: for
     each directory on the way, the uid of its owner on the head. A directory of another user gets
     this owner in the end, or it would stay closed to them for as long as the machine lives.
+
+    ``shared``: for each directory, the group that may write there on the head, or NOT_SHARED. If it
+    is one of the user's ``groups``, it may write there on the machine, too: the usual directory of
+    a project belongs to root or to its leader. Other groups would give the user rights.
 
     Root enters only directories that no user can change. From the first other directory on, the
     user's rights make the rest.
@@ -32,7 +40,7 @@ def make_place(path: str, owners: Sequence[int], uid: int, gid: int) -> None:
         raise CopyError(f"{path!r} is no plain path", final=True)
     is_of_system = names[0] in _SYSTEM or names[0].startswith("lib")
     here = os.open("/", os.O_RDONLY | os.O_DIRECTORY)
-    of_others: list[tuple[int, int]] = []
+    ends: list[tuple[int, int, int]] = []
     try:
         for number, name in enumerate(names):
             try:
@@ -45,18 +53,20 @@ def make_place(path: str, owners: Sequence[int], uid: int, gid: int) -> None:
                 return  # its use says so
             os.close(here)
             here = below
-            if is_made and owner not in (0, uid):
-                of_others.append((os.dup(here), owner))
+            group = shared[number] if number < len(shared) else NOT_SHARED
+            group = group if group in groups else NOT_SHARED
+            if is_made and (group != NOT_SHARED or owner not in (0, uid)):
+                ends.append((os.dup(here), owner, group))
             status = os.fstat(here)
             if status.st_uid != 0 or status.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
-                _as_user(uid, gid, here, names[number + 1 :])
+                _as_user(uid, gid, groups, here, names[number + 1 :])
                 return
     finally:
         os.close(here)
         # Last: root enters no directory that its owner could change meanwhile.
-        for descriptor, owner in of_others:
-            os.fchown(descriptor, owner, -1)
-            os.fchmod(descriptor, 0o711)
+        for descriptor, owner, group in ends:
+            os.fchown(descriptor, owner, group)  # NOT_SHARED leaves the group as it is
+            os.fchmod(descriptor, 0o711 if group == NOT_SHARED else 0o2771)
             os.close(descriptor)
 
 
@@ -79,13 +89,13 @@ def _enter(name: str, here: int) -> int:
     return os.open(name, flags, dir_fd=here)
 
 
-def _as_user(uid: int, gid: int, here: int, names: Sequence[str]) -> None:
+def _as_user(uid: int, gid: int, groups: Sequence[int], here: int, names: Sequence[str]) -> None:
     """Make the directories below ``here`` with the rights of the user."""
     if not names:
         return
     # Only root's uid may set groups, so the uid is changed last and comes back first.
-    groups, umask = os.getgroups(), os.umask(0o077)
-    os.setgroups([])
+    of_root, umask = os.getgroups(), os.umask(0o077)
+    os.setgroups(list(groups))
     os.setegid(gid)
     os.seteuid(uid)
     try:
@@ -96,5 +106,5 @@ def _as_user(uid: int, gid: int, here: int, names: Sequence[str]) -> None:
         os.chdir("/")
         os.seteuid(0)
         os.setegid(0)
-        os.setgroups(groups)
+        os.setgroups(of_root)
         os.umask(umask)

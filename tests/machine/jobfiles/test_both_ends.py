@@ -43,6 +43,7 @@ class Ends:
         self.made_at = 0
         self.directory = WORK
         self.live: list[int] = []
+        self.user, self.groups = USER, list[int]()
         for top in (self.head, self.machine):
             (top / "work").mkdir()
             own(top / "work")
@@ -59,7 +60,8 @@ class Ends:
         return self.head / "work"
 
     def do(self, what: str, job: int = 7) -> dict[str, Any]:
-        user = {"uid": USER.pw_uid, "gid": USER.pw_gid, "groups": [USER.pw_gid]}
+        gid = self.user.pw_gid
+        user = {"uid": self.user.pw_uid, "gid": gid, "groups": [gid, *self.groups]}
         self.made_at += 1
         order = {"do": what, "job": job, "restarts": 0, **user}
         order |= {"made_at": self.made_at, "live": [(number, 0) for number in (*self.live, job)]}
@@ -377,6 +379,56 @@ def test_a_directory_that_cannot_be_read_stays_on_the_machine(ends: Ends) -> Non
     assert (result["ok"], result["final"]) == (False, True)
     assert result["reason"] == "all came back but closed: Permission denied"
     assert (closed / "result").exists()
+
+
+PROJECT = 4242
+"""A group."""
+
+
+@pytest.fixture
+def project(ends: Ends) -> Path:
+    """A project's directory on the head: root's, and writable for its group alone."""
+    place = ends.head / "project"
+    place.mkdir()
+    os.chown(place, 0, PROJECT)
+    place.chmod(0o2770)
+    ends.directory, ends.groups = Path("/mnt/project"), [PROJECT]
+    return place
+
+
+def test_a_job_in_the_directory_of_its_group_can_write_there(ends: Ends, project: Path) -> None:
+    write(project / "input", "input")
+    result = ends.do("out")
+    assert result["ok"], result
+    status = (ends.machine / "project").stat()
+    assert (status.st_uid, status.st_gid, status.st_mode & 0o7777) == (0, PROJECT, 0o2771)
+    write(ends.machine / "project" / "made", "made")
+    assert ends.do("back")["ok"]
+    assert names(project) == ["input", "made"]
+    ends.user = pwd.getpwnam("daemon")
+    assert ends.do("out", 8)["ok"], "the first user's job has ended"
+
+
+def test_jobs_of_two_users_do_not_share_a_directory_on_a_machine(ends: Ends, project: Path) -> None:
+    """Each would take the other's changed files for the head's."""
+    write(project / "input", "input")
+    assert ends.do("out")["ok"]
+    ends.user = pwd.getpwnam("daemon")
+    result = ends.do("out", 8)
+    assert (result["ok"], result["final"]) == (False, True)
+    assert "a job of another user works in /mnt/project on the machine" in result["reason"]
+
+
+def test_a_job_does_not_start_in_a_directory_in_which_it_can_write_nothing(
+    ends: Ends, project: Path
+) -> None:
+    """An empty directory needs no copy, so only a look at it shows that."""
+    (ends.machine / "project").mkdir()  # of root, with its usual mode
+    result = ends.do("out")
+    assert (result["ok"], result["final"]) == (False, True)
+    assert "/mnt/project belongs to uid 0 on the machine" in result["reason"]
+    project.chmod(0o755)
+    assert ends.do("out")["ok"], "it could not on the head"
 
 
 def test_root_knows_whose_files_are_owed_without_reading_what_users_write(ends: Ends) -> None:

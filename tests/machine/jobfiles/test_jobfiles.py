@@ -1051,6 +1051,29 @@ def test_a_directory_of_another_user_is_made_for_its_owner(top: Path) -> None:
 
 
 @as_root
+@pytest.mark.parametrize("owner", [0, 7, 9])
+def test_a_directory_of_a_group_of_the_users_is_open_to_the_group(
+    top: Path, monkeypatch: pytest.MonkeyPatch, owner: int
+) -> None:
+    """As that of a project, which belongs to root or to its leader."""
+    monkeypatch.chdir("/")
+    places.make_place(f"{top}/p1/of-7", [0, owner, 7], 7, 8, shared=[-1, 50, -1], groups=[8, 50])
+    project = (top / "p1").stat()
+    assert (project.st_uid, project.st_gid, project.st_mode & 0o7777) == (owner, 50, 0o2771)
+    assert (top / "p1" / "of-7").stat().st_uid == 7
+    places.make_place(f"{top}/p1/of-6/more", [0, owner, 6, 6], 6, 8, groups=[8, 50])
+    assert (top / "p1" / "of-6" / "more").stat().st_uid == 6, "another user of the group"
+
+
+@as_root
+def test_no_user_gets_a_directory_of_a_group_that_is_not_theirs(top: Path) -> None:
+    """What the head's end sends comes from a process with the user's rights."""
+    places.make_place(f"{top}/p1", [0, 0], 7, 8, shared=[-1, 42], groups=[8, 50])
+    project = (top / "p1").stat()
+    assert (project.st_uid, project.st_gid, project.st_mode & 0o7777) == (0, 0, 0o755)
+
+
+@as_root
 def test_a_directory_of_root_stays_roots(top: Path) -> None:
     places.make_place(f"{top}/shared", [0, 0], 7, 8)
     assert (top / "shared").stat().st_uid == 0
@@ -1090,7 +1113,11 @@ def test_the_head_names_no_place_that_it_lacks(pair: Pair, monkeypatch: pytest.M
         head.run(order, channel, pair.locks)
     (header,) = sent
     owners = [path.stat().st_uid for path in (pair.head, *pair.head.parents)][-2::-1]
-    assert header["places"] == [[str(pair.head), owners]]
+    groups = [
+        path.stat().st_gid if path.stat().st_mode & 0o020 else places.NOT_SHARED
+        for path in (pair.head, *pair.head.parents)
+    ][-2::-1]
+    assert header["places"] == [[str(pair.head), owners, groups]]
     assert not {"uid", "gid", "groups", "job", "do"} & set(header)
 
 
@@ -1182,7 +1209,8 @@ def test_a_forged_header_changes_no_user(
     monkeypatch.setattr(node, "_take_in", lambda header, *_: seen.append(header))
     monkeypatch.setattr(owed, "PLACE", str(tmp_path / "owed"))
     forged = {"do": "back", "job": 1, "uid": 0, "gid": 0, "groups": [0], "exclude": [],
-              "outputs": [], "places": [], "marks": {}, "directory": str(pair.node)}  # fmt: skip
+              "outputs": [], "places": [], "marks": {}, "may_write": True,
+              "directory": str(pair.node)}  # fmt: skip
     ours, theirs = socket.socketpair()
     with channel_of(ours) as channel, channel_of(theirs) as other:
         other.send(**forged)
