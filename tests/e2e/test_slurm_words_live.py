@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import re
+import time
 from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
@@ -17,7 +18,7 @@ from slurm_elastic.base.hostlist import expand
 from slurm_elastic.model.slurm import SlurmJob
 from slurm_elastic.model.slurm_words import node_states, partition_states
 from slurm_elastic.model.slurm_words.rows import Fate
-from slurm_elastic.policies.launch.waiting import sentence
+from slurm_elastic.policies.launch.waiting import is_counted, sentence
 from slurm_elastic.sandbox.cluster import Sandbox
 from tests.e2e.world import ELASTIC, Until, running_nodes
 
@@ -294,6 +295,27 @@ def test_a_job_whose_nodes_are_drained(site: Sandbox, seen: set[str]) -> None:
     finally:
         scontrol(site, "update", "nodename=op[1-2]", "state=idle")
         clear(site)
+
+
+def test_a_job_whose_only_nodes_are_drained_starts_when_they_are_back(
+    site: Sandbox, seen: set[str]
+) -> None:
+    """Slurm then gives the reason of the site's partition, which cannot hold the job."""
+    scontrol(site, "update", "nodename=pub[1-6]", "state=drain", "reason=rack move")
+    try:
+        submit = partial(site.submit, "sleep 1", "-p", "batch,aws")
+        # Slurm gives the first job in the queue another reason.
+        submit("-C", "aws", "--priority=900")
+        number = submit("-C", "aws")
+        job = waits_for(site, number, "BadConstraints", "PartitionConfig")
+        seen |= words_of(job)
+        assert is_counted(job, time.time())
+        assert f"Job {job.label} can" not in flat(ours(site, "explain", job.label))
+        assert [row for row in status(site)["kept"] if row["kind"] == "job"] == []
+    finally:
+        scontrol(site, "update", "nodename=pub[1-6]", "state=idle")
+    site.wait_job(number)
+    clear(site)
 
 
 def test_a_drain_that_the_site_declared_ends_with_the_machine(
