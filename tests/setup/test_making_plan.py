@@ -200,6 +200,31 @@ def test_outdated_rights_go_after_the_new_ones_are_there() -> None:
     ]  # fmt: skip
 
 
+@pytest.mark.parametrize(
+    ("old", "new", "verbs"),
+    [
+        (4_000, 4_000, [Verb.CREATE, Verb.REMOVE]),
+        (6_000, 6_000, [Verb.REMOVE, Verb.CREATE]),
+        (6_000, 11_000, [Verb.CREATE, Verb.REMOVE]),
+    ],
+)
+def test_rights_that_have_no_room_beside_the_old_ones_come_after_them(
+    old: int, new: int, verbs: list[Verb]
+) -> None:
+    """IAM bounds all rights of a role together. Rights that are too long alone replace nothing."""
+    cloud = Memory()
+
+    def rights(key: str, length: int) -> SiteResource:
+        properties = {"role": "@{role.id}", "policy": "x" * length}
+        return SiteResource(
+            key=key, kind="role policy", purpose="p", part_of="role", properties=properties
+        )
+
+    cloud.run(plan_make((*SITE[:-1], rights("rights-1", old)), cloud.find()))
+    steps = plan_make((*SITE[:-1], rights("rights-2", new)), cloud.find())
+    assert [step.verb for step in steps if step.verb in CHANGING] == verbs
+
+
 @pytest.mark.parametrize("users", [(), ("i-1",)])
 def test_a_second_resource_goes_unless_it_is_used(users: tuple[str, ...]) -> None:
     cloud = Memory()

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from enum import StrEnum
 
 from msgspec import Struct
 
 from slurm_elastic.config.site_place import ResourceGroup
-from slurm_elastic.model.site_resources import FoundResource, SiteResource, is_duplicate
+from slurm_elastic.model.site_resources import FoundResource, Properties, SiteResource, is_duplicate
 
 
 class Verb(StrEnum):
@@ -50,6 +51,11 @@ GROUPS: Mapping[ResourceGroup, Collection[str]] = {
     ResourceGroup.CREDENTIAL: ("application credential",),
 }  # fmt: skip
 """The kinds of resources of each group, in all clouds."""
+_RIGHTS = "role policy"
+MAX_RIGHTS = 10_000
+"""The characters of all rights of a role together. IAM takes 10,240; ids are a little longer than
+the references in their place.
+"""
 
 
 def plan_make(
@@ -59,10 +65,27 @@ def plan_make(
     they can be created.
     """
     found_by_key = {resource.key: resource for resource in existing}
-    return (
-        *(_step_to(resource, found_by_key.get(resource.key)) for resource in needed),
-        *_superfluous(existing, {resource.key for resource in needed}),
-    )
+    steps = [_step_to(resource, found_by_key.get(resource.key)) for resource in needed]
+    superfluous = list(_superfluous(existing, {resource.key for resource in needed}))
+    in_the_way = [step for step in superfluous if _is_in_the_way(step, steps)]
+    return (*in_the_way, *steps, *(step for step in superfluous if step not in in_the_way))
+
+
+def _is_in_the_way(step: Step, others: Sequence[Step]) -> bool:
+    """Whether a role's old rights must be removed before its new ones are there. The services are
+    without rights for a moment then, so this is only done if both have no room, and the new rights
+    alone have.
+    """
+    if step.verb is not Verb.REMOVE or step.existing is None or step.existing.kind != _RIGHTS:
+        return False
+    old_length = _length(step.existing.properties)
+    new = [s.needed for s in others if s.verb is Verb.CREATE and s.needed is not None]
+    new_lengths = [_length(r.properties) for r in new if r.kind == _RIGHTS]
+    return any(n <= MAX_RIGHTS < n + old_length for n in new_lengths)
+
+
+def _length(properties: Properties) -> int:
+    return len(json.dumps(properties.get("policy"), separators=(",", ":")))
 
 
 def _step_to(needed: SiteResource, existing: FoundResource | None) -> Step:
