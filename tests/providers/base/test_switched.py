@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import os
+import shlex
 import sqlite3
+import subprocess
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 from types import SimpleNamespace
@@ -12,6 +15,8 @@ from typing import Any
 import msgspec
 import pytest
 from msgspec.structs import replace
+from needs import ROOT
+from patience import patience
 
 from slurm_elastic.base.errors import (
     AuthError,
@@ -509,6 +514,26 @@ def test_claims_that_another_process_holds_are_in_doubt_and_nothing_has_changed(
             Claims("rack", bed.file, timeout=0.05).take("h2", Claim(marks={}))
         other.rollback()
     assert bed.claimed() == {"h1"}
+
+
+@ROOT
+@pytest.mark.parametrize(("option", "is_told"), [("ro", True), ("rw", False)])
+def test_claims_that_a_unit_may_not_write_say_what_it_lacks(
+    tmp_path: Path, option: str, *, is_told: bool
+) -> None:
+    """For sqlite a read-only directory is a database that cannot be opened."""
+    take = (
+        "import pathlib, sys; from slurm_elastic.providers.base.hosts.claims import Claim, Claims\n"
+        "Claims('rack', pathlib.Path(sys.argv[1])).take('h1', Claim(marks={}))"
+    )
+    mount = f"mount -t tmpfs -o {option} none {tmp_path} && exec "
+    words = shlex.join([sys.executable, "-c", take, f"{tmp_path}/rack.db"])
+    done = subprocess.run(
+        ["unshare", "--mount", "sh", "-c", mount + words],
+        capture_output=True, text=True, check=False, timeout=patience(60),
+    )  # fmt: skip
+    assert (f"a unit needs ReadWritePaths={tmp_path}" in done.stderr) is is_told
+    assert (done.returncode == 0) is not is_told, done.stderr
 
 
 def test_a_claim_is_on_the_disk_before_its_host_is_touched(

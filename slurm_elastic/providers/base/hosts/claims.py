@@ -5,6 +5,7 @@ thing without a row is not ours.
 
 from __future__ import annotations
 
+import os
 import sqlite3
 from collections.abc import Iterator, Mapping
 from contextlib import closing, contextmanager
@@ -110,7 +111,12 @@ class Claims:
                 with db:
                     yield db
         except (OSError, sqlite3.Error, msgspec.DecodeError) as error:
-            text = f"{self._file} cannot be used: {error}"
+            place = self._file.parent
+            # A unit's ProtectSystem=strict makes each directory that it does not name read-only.
+            # sqlite does not tell the reason.
+            shut = place.is_dir() and not os.access(place, os.W_OK)
+            advice = f"; a unit needs ReadWritePaths={place} and SlurmUser must write there"
+            text = f"{self._file} cannot be used: {error}{advice if shut else ''}"
             raise TransientError(self._cloud, "NoClaims", text) from error
 
 
