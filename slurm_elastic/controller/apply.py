@@ -22,6 +22,7 @@ from slurm_elastic.controller.adoption import adopt
 from slurm_elastic.controller.context import Site
 from slurm_elastic.controller.ending import (
     confirm_ends,
+    find_gone,
     find_unfinished,
     terminate,
     terminate_by_cause,
@@ -254,10 +255,12 @@ class _Apply:
 
     def _note_missing(self, batch: Sequence[NoteMissing]) -> None:
         nodes = self._nodes_of(batch)
+        gone = find_gone(self._site, self._cloud, nodes, CORRELATION)
         for cause, ends in group_by(batch, lambda action: action.cause).items():
-            ids = [end.machine for end in ends]
+            ids = [end.machine for end in ends if end.machine in gone]
             self._site.ledger.machines.record_end(self._cloud, ids, cause, self._site.now())
-            self._site.record(CORRELATION, "ended", [nodes[i] for i in ids], cause)
+            if ids:
+                self._site.record(CORRELATION, "ended", [nodes[i] for i in ids], cause)
             record_ended_by_others(self._site, self._cloud, ids, CORRELATION)
 
     def _abandon(self, batch: Sequence[actions.Abandon]) -> None:

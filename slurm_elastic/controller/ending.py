@@ -5,7 +5,7 @@ after it.
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 from slurm_elastic.base.errors import InstanceNotFound, ProviderError, describe_foreign
 from slurm_elastic.base.faults import reach
@@ -14,13 +14,17 @@ from slurm_elastic.base.hostlist import compress
 from slurm_elastic.controller.context import Site
 from slurm_elastic.model.causes import AnyCause, Quoted
 from slurm_elastic.model.causes.machine_ends import NotOurMachine
+from slurm_elastic.model.causes.repairs import ListDoubted
 from slurm_elastic.model.cluster import OFF, EndAnswer
+from slurm_elastic.model.protocols import LooksUp
 from slurm_elastic.state.ledger import Machine
 
 log = logging.getLogger(__name__)
 
 _ACCEPTED = (EndAnswer.ENDED, EndAnswer.GONE)
 
+STILL_THERE = "unlisted"
+"""The kind of a decision that keeps a machine which the list lacks and the cloud has."""
 TERMINATE_FAILED = "terminate-failed"
 """The kind of a decision that records the error of a cloud which did not end machines."""
 
@@ -87,6 +91,36 @@ def confirm_ends(
     ended = [m for m in machines if answers.get(m.instance.id) in _ACCEPTED]
     site.ledger.machines.record_end(cloud, [m.instance.id for m in ended], cause, site.now())
     return ended
+
+
+def find_gone(
+    site: Site, cloud: str, node_by_id: Mapping[str, str], correlation: str
+) -> Collection[str]:
+    """Return the machines of these that are gone. ``node_by_id``: the machines that the cloud's
+    list lacks.
+
+    A list also lacks a machine without its tags, although the machine runs and costs money. So the
+    cloud is asked for the machines by their ids, if it can be. If it does not answer, nothing is
+    known, and the next round asks again.
+    """
+    provider, ids = site.providers[cloud], list(node_by_id)
+    if not isinstance(provider, LooksUp) or not ids:
+        return ids
+    try:
+        gone = frozenset(provider.gone(ids))
+    except ProviderError as error:
+        log.warning("missing machines cannot be looked up cloud=%s error=%s", cloud, error)
+        return ()
+    # A provider may raise its SDK's own errors. They must not end the round.
+    except Exception:
+        log.exception("missing machines cannot be looked up cloud=%s", cloud)
+        return ()
+    for id_ in ids:
+        if id_ not in gone:
+            doubt = f"it lacks {id_}, which the cloud has by this id: were its tags taken away?"
+            cause = ListDoubted(doubt=doubt)
+            site.recorder.record_if_changed(correlation, STILL_THERE, [node_by_id[id_]], cause)
+    return gone
 
 
 def _request_ends(

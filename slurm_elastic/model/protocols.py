@@ -163,6 +163,19 @@ class Stops(Protocol):
 
 
 @runtime_checkable
+class LooksUp(Protocol):
+    """A provider whose cloud can be asked for machines by their ids, whatever tags they have. A
+    list that lacks a machine proves nothing about it.
+    """
+
+    def gone(self, ids: Sequence[str]) -> Collection[str]:
+        """The machines among these that the cloud does not have, or has as ended. Changes nothing.
+        It may raise any ProviderError.
+        """
+        ...
+
+
+@runtime_checkable
 class Console(Protocol):
     """A provider that shows the console output of its machines."""
 

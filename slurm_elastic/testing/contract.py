@@ -20,7 +20,7 @@ from slurm_elastic.base.errors import (
 )
 from slurm_elastic.config import Cluster
 from slurm_elastic.model.cluster import STANDING, EndAnswer, InstanceState, LaunchSpec, Offer, Pool
-from slurm_elastic.model.protocols import Provider, list_tidily
+from slurm_elastic.model.protocols import LooksUp, Provider, list_tidily
 from slurm_elastic.testing.patience import awake, stretched
 
 UUID = "7d1f0c52-4d8e-4f5b-9a3e-0f6c1f5f0a11"
@@ -204,6 +204,16 @@ class LaunchContract:
 
     def test_terminating_nothing_is_no_error(self, bed: CloudBed) -> None:
         bed.open().terminate([])
+
+    def test_only_a_machine_that_the_cloud_does_not_have_is_gone(self, bed: CloudBed) -> None:
+        provider = bed.open()
+        if not isinstance(provider, LooksUp):
+            return  # its list is all that is known of a machine
+        foreign, never = bed.add_foreign(), "i-00000000000000000"
+        ids = {m.id for m in provider.launch(spec_for(bed, provider, 1))}
+        assert set(provider.gone([*ids, *foreign, never])) == {never}
+        assert bed.alive() == ids | foreign
+        assert list(provider.gone([])) == []
 
     def test_machines_of_others_are_neither_listed_nor_touched(self, bed: CloudBed) -> None:
         foreign = bed.add_foreign()

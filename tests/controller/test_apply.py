@@ -5,13 +5,14 @@ from __future__ import annotations
 import dataclasses
 import inspect
 from collections.abc import Callable, Mapping, Sequence
+from types import SimpleNamespace
 from typing import Any, ClassVar
 
 import pytest
 from msgspec.structs import replace
 
 from slurm_elastic.base.errors import AuthError, CapacityError, ProviderError, SlurmError
-from slurm_elastic.controller import adoption, context, recycling
+from slurm_elastic.controller import adoption, context, ending, recycling
 from slurm_elastic.controller.apply import _Apply, apply
 from slurm_elastic.controller.context import Site, new_generation
 from slurm_elastic.controller.giving_back import power_down_and_requeue
@@ -246,6 +247,8 @@ def test_machines_are_written_down_as_gone_each_with_its_reason(
     world: World, kind: type[actions.OnMachine]
 ) -> None:
     one, other = up(world, "pub1", "pub2")
+    for machine in (one, other):
+        world.clouds["pub"].take(machine.id)
     do(
         world,
         kind(machine=one.id, cause=Quoted(text=WHY)),
@@ -254,6 +257,44 @@ def test_machines_are_written_down_as_gone_each_with_its_reason(
     assert world.ledger.machines.live() == ()
     assert told(world, "pub1", "ended") == [WHY]
     assert told(world, "pub2", "ended") == ["another"]
+
+
+def note_missing(world: World) -> Machine:
+    """The row of a machine that runs, and that the cloud's list has lacked often enough."""
+    (one,) = up(world, "pub1")
+    for _ in range(2):
+        do(world, actions.NoteMissing(machine=one.id, cause=Quoted(text=WHY)))
+    (row,) = world.ledger.machines.live(ended_since=0.0)
+    return row
+
+
+def test_a_machine_that_only_the_list_lacks_stays_and_a_person_reads_it_once(world: World) -> None:
+    assert note_missing(world).is_wanted
+    assert len(world.alive()) == 1
+    assert told(world, "pub1", "ended") == []
+    (doubt,) = told(world, "pub1", ending.STILL_THERE)
+    assert "which the cloud has by this id" in doubt
+
+
+@pytest.mark.parametrize("error", [AuthError("pub", "x", "no"), KeyError("a bug of the SDK")])
+def test_while_the_cloud_does_not_answer_no_missing_machine_is_given_up(
+    world: World, monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    def fail(_: Sequence[str]) -> None:
+        raise error
+
+    monkeypatch.setattr(world.clouds["pub"], "gone", fail)
+    assert note_missing(world).is_wanted
+    assert told(world, "pub1", ending.STILL_THERE) == []
+
+
+def test_the_list_counts_if_the_cloud_cannot_be_asked_by_id(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (one,) = up(world, "pub1")
+    listing = SimpleNamespace(name="pub", instances=tuple)
+    monkeypatch.setitem(world.site.providers, "pub", listing)  # type: ignore[arg-type]
+    assert ending.find_gone(world.site, "pub", {one.id: "pub1"}, "r") == [one.id]
 
 
 # nodes

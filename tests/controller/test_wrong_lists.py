@@ -98,7 +98,7 @@ def test_an_empty_list_ends_nothing_that_slurmctld_has_up(
 def test_a_doubt_does_not_end_by_a_gap_in_the_pings(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The row ends, the machine is paid: somebody has to hear of it until the list is right."""
+    """The machine is paid: somebody has to hear of it until the list is right."""
     world.slurmd_timeout = 1e9
     (machine,) = run_jobs(world, 1)
     hide(world, machine)
@@ -106,18 +106,28 @@ def test_a_doubt_does_not_end_by_a_gap_in_the_pings(
     with monkeypatch.context() as silent:
         silent.setattr(world, "_answers", lambda _: False)
         world.advance(60)
-    assert live_rows(world) == set()
-    world.slurm.finish(1)
-    world.advance(600)
-    assert phase(world.slurm.node("pub1")) is not Phase.UP
+    assert live_rows(world) == {machine.id}, "the cloud has it by its id"
     world.restart()
+    world.slurmd_timeout = 0.0  # pings prove nothing any more
     world.advance(60)
     assert "It has shown none of them since; `clear pub` if they are gone" in (told(world) or "")
     show(world)
     world.advance(60)
     assert told(world) is None
-    world.advance(600)
+    world.slurm.finish(1)
+    world.advance(900)
     assert world.alive() == []
+
+
+def test_a_machine_that_a_wrong_list_lacks_ends_with_its_node(world: World) -> None:
+    """Its row is not given up, and so the cloud is asked for its end by its id."""
+    (machine,) = run_jobs(world, 1)
+    hide(world, machine)
+    world.advance(600)
+    world.slurm.finish(1)
+    world.advance(900)
+    assert world.alive() == []
+    assert phase(world.slurm.node("pub1")) is Phase.POWERED_DOWN
 
 
 def test_a_doubt_ends_when_a_person_says_so(world: World) -> None:

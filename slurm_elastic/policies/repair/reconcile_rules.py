@@ -12,7 +12,8 @@ any              no row              has the machine          adopt
 any              suspending          nothing                  end (as it was decided), if the cloud
                                                               confirms it by the machine's id; also
                                                               while the whole list is in doubt
-any              to be stopped       missing N reads in a row end-missing
+any              to be stopped       missing N reads in a row end-missing (here and below: if the
+                                                              cloud has no such machine by its id)
 up, heard        machine             missing N reads in a row doubt: health reports the list, and no
                                                               row changes
 any other        machine             missing N reads in a row end-missing (a missing answer is not

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 
 from botocore.exceptions import ClientError
@@ -172,6 +172,11 @@ class AwsProvider:
         # back.
         self._machines.note_ended(own_ids)
         return {**self._ending.end(own_ids), **self._look_up(other_ids)}
+
+    def gone(self, ids: Sequence[str]) -> Collection[str]:
+        """See ``model.protocols.LooksUp``."""
+        answers = self._look_up(ids)
+        return [i for i in ids if answers[i] is EndAnswer.GONE]
 
     def _look_up(self, ids: Sequence[str]) -> Mapping[str, EndAnswer]:
         """Whether EC2 has these machines, whose tags are not ours."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 import itertools
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from fnmatch import fnmatchcase
 from typing import ClassVar
@@ -287,6 +287,11 @@ class FakeProvider:
                 text = f"{', '.join(protected)} may not be terminated"
                 raise ProviderError(self.name, "OperationNotPermitted", text)
             return answers
+
+    def gone(self, ids: Sequence[str]) -> Collection[str]:
+        """The machines that have ended, or were never there, however they are listed."""
+        with self._called("gone"):
+            return [i for i in ids if self._answer_to_end(i) is EndAnswer.GONE]
 
     def _answer_to_end(self, machine_id: str) -> EndAnswer:
         machine = self.account.machines.get(machine_id)

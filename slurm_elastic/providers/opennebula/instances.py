@@ -114,8 +114,12 @@ class OneMachines:
         own_ids, other_ids = self.ours.split(ids, self.live)
         return {
             **self._answer_each(own_ids, self._terminate_by(deadline)),
-            **self._answer_each(other_ids, self._look_up),
+            **self.look_up(other_ids),
         }
+
+    def look_up(self, ids: Sequence[str]) -> Mapping[str, EndAnswer]:
+        """Whether oned has these machines, whatever tags they have."""
+        return self._answer_each(ids, self._look_up)
 
     def _answer_each(
         self, ids: Sequence[str], answer: Callable[[int], EndAnswer]

@@ -11,7 +11,7 @@ from __future__ import annotations
 import logging
 import os
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 from msgspec.structs import replace
@@ -146,6 +146,11 @@ class OpenNebulaProvider:
     def terminate(self, ids: Sequence[str]) -> Mapping[str, EndAnswer]:
         """End machines. See ``instances``."""
         return self._machines.terminate(ids)
+
+    def gone(self, ids: Sequence[str]) -> Collection[str]:
+        """See ``model.protocols.LooksUp``."""
+        answers = self._machines.look_up(ids)
+        return [i for i in ids if answers[i] is EndAnswer.GONE]
 
     def recipe(self, pool: Pool) -> str:
         """The recipe of a fresh machine: its image, user data, and the templates and sizes of its

@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cache
 from typing import ClassVar
@@ -139,6 +139,11 @@ class OpenStackProvider:
         """
         own_ids, other_ids = self._servers.ours.split(ids, self._servers.live)
         return {**self._servers.delete(own_ids), **self._servers.look_up(other_ids)}
+
+    def gone(self, ids: Sequence[str]) -> Collection[str]:
+        """See ``model.protocols.LooksUp``."""
+        answers = self._servers.look_up(ids)
+        return [i for i in ids if answers[i] is EndAnswer.GONE]
 
     def image_for(self, pool: Pool) -> str:
         """The id of the image that a new server would start from."""
