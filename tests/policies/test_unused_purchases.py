@@ -12,8 +12,10 @@ from msgspec.structs import replace
 from slurm_elastic.model.memory import Purchase, UnhelpedJob
 from slurm_elastic.model.slurm import SlurmJob
 from slurm_elastic.policies.growth.unused_purchases import (
+    IDLE_PROOF_S,
     LOST_BOOT_S,
     NodeUse,
+    is_long_idle,
     not_counted,
     still_unhelped,
     unhelped,
@@ -171,3 +173,14 @@ def test_a_pause_that_began_before_the_clock_was_set_back_is_over() -> None:
     assert not_counted([row], T) == frozenset()
     assert not_counted([row], row.since) == {1}
     assert not_counted([row], row.until) == frozenset()
+
+
+@pytest.mark.parametrize(
+    ("idle_s", "is_proof"),
+    [(0, False), (IDLE_PROOF_S - 1, False), (IDLE_PROOF_S, True), (-30, False), (-7200, True)],
+)
+def test_a_machine_is_proof_after_a_while_also_if_the_clock_was_set_back(
+    idle_s: int, is_proof: bool
+) -> None:
+    """Two clocks may differ a little, and a step is no reason to wait for its length."""
+    assert is_long_idle(1e9, 1e9 + idle_s) is is_proof

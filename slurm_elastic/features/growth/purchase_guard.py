@@ -19,11 +19,10 @@ from slurm_elastic.model.memory import Purchase, UnhelpedJob
 from slurm_elastic.model.slurm import SlurmJob
 from slurm_elastic.policies.growth.scaling import PendingJob
 from slurm_elastic.policies.growth.unused_purchases import (
-    IDLE_PROOF_S,
     MOST_JOBS,
     NodeUse,
     WatchedJob,
-    idle_use,
+    is_long_idle,
     not_counted,
     suffice,
     to_count_again,
@@ -109,7 +108,7 @@ class PurchaseGuard:
             row.node
             for pool_nodes in pools
             for row in pool_nodes.idle
-            if view.at - row.since >= IDLE_PROOF_S
+            if is_long_idle(row.since, view.at)
         }
         unused = purchase.unused | idle
         rows: dict[int, bool] = {}
@@ -145,7 +144,7 @@ def _use(name: str, purchase: Purchase, view: Observation) -> NodeUse:
         return NodeUse.BUSY
     # Do not use the node's boot time: it is from the machine's clock, which may differ from ours.
     since = max(node.last_busy, purchase.came_up.get(name, view.at))
-    return idle_use(view.at - since)
+    return NodeUse.LONG_IDLE if is_long_idle(since, view.at) else NodeUse.IDLE
 
 
 def _suffice(row: PendingJob, unused: Iterable[str], pools: Sequence[PoolNodes]) -> bool:

@@ -10,10 +10,10 @@ from slurm_elastic.base.hostlist import compress, expand
 from slurm_elastic.controller.context import Site
 from slurm_elastic.features.growth.lasting import LastingMachines
 from slurm_elastic.features.growth.pool_nodes import (
-    START_GRACE_S,
     Observation,
     PoolNodes,
     QueueFacts,
+    is_fresh,
 )
 from slurm_elastic.model.cluster import Pool
 from slurm_elastic.model.slurm import SlurmJob
@@ -80,7 +80,7 @@ def untried_jobs(site: Site, view: Observation) -> frozenset[int]:
         if "PENDING" in job.states
         and job.wait_reason.is_unseen
         # A job far down in a long queue may get no look for minutes.
-        and view.at - max(job.submit, job.eligible) < START_GRACE_S
+        and is_fresh(max(job.submit, job.eligible), view.at)
         and not grown.issuperset(job.partitions)
     )
 

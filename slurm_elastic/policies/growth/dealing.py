@@ -28,7 +28,7 @@ from slurm_elastic.policies.growth.scaling import (
     head_start,
     holds_back,
 )
-from slurm_elastic.policies.growth.unused_purchases import IDLE_PROOF_S
+from slurm_elastic.policies.growth.unused_purchases import is_long_idle
 
 
 class _Narrow(NamedTuple):
@@ -115,7 +115,7 @@ def _young(pool: PoolSnapshot, now: int) -> tuple[IdleInstance, ...]:
     """Return the machines that became idle a moment ago. Slurm evidently starts no job of ours on
     the others.
     """
-    return tuple(machine for machine in pool.idle if now - machine.since < IDLE_PROOF_S)
+    return tuple(machine for machine in pool.idle if not is_long_idle(machine.since, now))
 
 
 @functools.lru_cache(maxsize=256)

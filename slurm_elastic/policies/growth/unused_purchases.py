@@ -12,10 +12,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping
 from enum import StrEnum
+from math import inf
 from typing import NamedTuple
 
 from msgspec.structs import replace
 
+from slurm_elastic.base.age import known_age_s
 from slurm_elastic.model.memory import Purchase, UnhelpedJob
 from slurm_elastic.model.slurm import SlurmJob
 from slurm_elastic.model.slurm_words import pending_reasons
@@ -54,6 +56,15 @@ def watched_job(job: SlurmJob, shown_limits: Mapping[str, float | None]) -> Watc
     """The job as the guard sees it. ``shown_limits``: by partition, its MaxTime."""
     is_kept = job.is_held or pending_reasons.reason_of(job.reason).is_for_jobs
     return WatchedJob(wishes(job, shown_limits), job.reason, is_kept)
+
+
+def is_long_idle(since: float, now: float) -> bool:
+    """Whether a machine that is idle since then is proof. A time ahead of ``now`` is from before
+    the clock was set back. It counts as long ago, or the machine would be no proof for as long as
+    the step.
+    """
+    idle_s = known_age_s(since, now, inf)
+    return idle_s is None or idle_s >= IDLE_PROOF_S
 
 
 def idle_use(idle_s: float) -> NodeUse:
