@@ -682,6 +682,29 @@ def test_slurm_keeps_the_nodes_free_from_the_end_on_and_no_longer_than_the_machi
     assert world.site.slurm.reservations() == ()
 
 
+@pytest.mark.parametrize("others", [(), (replace(BLOCK, name="other", id="cr-2"),)])
+def test_slurm_keeps_no_node_free_for_a_block_that_was_removed_from_the_configuration(
+    tmp_path: Path, others: tuple[Reservation, ...]
+) -> None:
+    before = build(tmp_path)
+    before.ledger.books.record_reservations(before.site.clouds["pub"].held, before.now)
+    before.stop()
+    after = build(tmp_path, reservations=others)
+    after.slurm.reserved = [
+        SlurmReservation(name=name, start=ENDS_AT, end=ENDS_AT + HOUR, nodes=("m1",))
+        for name in ("slurm-elastic-pub-block", "slurm-elastic-pub-another's")
+    ]
+    _look(after)()
+    assert [r.name for r in after.slurm.reserved] == ["slurm-elastic-pub-another's"]
+    after.close()
+
+
+def test_a_site_without_blocks_reads_no_reservations(tmp_path: Path) -> None:
+    world = build(tmp_path, reservations=())
+    assert "reservations" not in dict(world.site.extensions.parts)
+    world.close()
+
+
 def test_a_node_that_its_users_have_reserved_keeps_no_other_from_slurms_reservation(
     world: World,
 ) -> None:

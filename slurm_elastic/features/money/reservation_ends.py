@@ -10,8 +10,10 @@ there nevertheless (``policies.checkpoint.threat``).
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import math
+import sqlite3
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from concurrent.futures import Executor
 from functools import partial
@@ -48,7 +50,9 @@ PREFIX = "slurm-elastic-"
 
 
 def join(site: Site) -> Extensions | None:
-    """Join if a reservation of the site ends its machines."""
+    """Join if a reservation of the site ends its machines, or did so before its entry was removed
+    from the configuration.
+    """
     ending = tuple(
         held
         for cloud in site.clouds.values()
@@ -56,7 +60,14 @@ def join(site: Site) -> Extensions | None:
         if held.machines_end_at is not None
     )
     if not ending:
-        return None
+        left = False
+        with contextlib.suppress(sqlite3.Error):  # the next start cleans up
+            left = bool(_names_without_entry(site))
+        if not left:
+            return None
+        return Extensions(
+            parts=[("reservations", lambda worker: ReservationEndsPart(site, (), worker))]
+        )
     return Extensions(
         parts=[("reservations", lambda worker: ReservationEndsPart(site, ending, worker))],
         on_intent=[partial(reserve_ahead, site)],
@@ -164,6 +175,7 @@ class ReservationEndsPart(Part):
 
     def __init__(self, site: Site, ending: Sequence[Held], worker: Executor) -> None:
         self._site, self._ending = site, ending
+        self._has_cleaned_up = False
         self.task = SiteTask(site, worker, self.look, "reservations", period=PERIOD_S)
 
     def look(self) -> None:
@@ -171,7 +183,36 @@ class ReservationEndsPart(Part):
         passes; the next look tries again.
         """
         now = self._site.now()
+        if not self._has_cleaned_up:
+            remove_without_entry(self._site)
+            self._has_cleaned_up = True
+        if not self._ending:
+            self.task.end()
         keep(self._site, [h for h in self._ending if h.begins_at <= now < h.ends_at + CLEAN_UP_S])
+
+
+def remove_without_entry(site: Site) -> None:
+    """Delete the reservations in Slurm whose entries were removed from the configuration: they keep
+    jobs from nodes for whose machines they no longer stand. SlurmError passes.
+    """
+    names = _names_without_entry(site)
+    for reservation in site.slurm.reservations() if names else ():
+        if reservation.name in names:
+            log.info("the configuration has no such reservation name=%s", reservation.name)
+            site.slurm.unreserve(reservation.name)
+
+
+def _names_without_entry(site: Site) -> frozenset[str]:
+    """The names in Slurm of recorded reservations that end their machines and have no entry."""
+    configured = {_name_of(held) for cloud in site.clouds.values() for held in cloud.held}
+    recorded = (row.held for row in site.ledger.books.recorded_reservations())
+    oldest_end_at = site.now() - CLEAN_UP_S
+    names = {
+        _name_of(held)
+        for held in recorded
+        if held.machines_end_at is not None and held.ends_at > oldest_end_at
+    }
+    return frozenset(names - configured)
 
 
 def reserve_ahead(site: Site, spec: LaunchSpec) -> None:

@@ -199,11 +199,11 @@ class BookRows:
         """The reservations that costs count, by cloud: the configuration's ``entries``, and the
         recorded ones without an entry.
         """
-        return counted_reservations(self._recorded_reservations(), entries, now)
+        return counted_reservations(self.recorded_reservations(), entries, now)
 
     def record_reservations(self, entries: Sequence[Held], now: float) -> None:
         """Record the begun reservations of the configuration, and when entries were removed."""
-        before = self._recorded_reservations()
+        before = self.recorded_reservations()
         after = records_after(before, entries, now)
         if after == before:
             return
@@ -218,7 +218,8 @@ class BookRows:
             ]
             self._store.insert("insert or replace into reservations", _RESERVATION_COLUMNS, rows)
 
-    def _recorded_reservations(self) -> tuple[RecordedReservation, ...]:
+    def recorded_reservations(self) -> tuple[RecordedReservation, ...]:
+        """The reservations that have begun, also after their entries were removed."""
         sql = "select terms, removed from reservations order by begins, cloud, name"
         rows = self._store.select(sql)
         decode = msgspec.json.decode

@@ -109,7 +109,7 @@ def files_have_their_time_by_the_clock(_stage: Any) -> None:
 )
 def reservations_without_an_entry_cost_nothing(_stage: Any) -> None:
     """The past costs what the present configuration says."""
-    recorded = "self._recorded_reservations(), entries"
+    recorded = "self.recorded_reservations(), entries"
     rewrite(BookRows.counted_reservations, (recorded, "(), entries"))
 
 
