@@ -10,10 +10,12 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from slurm_elastic.base.errors import SandboxError
+from slurm_elastic.machine.local.local_processes import Process
 from slurm_elastic.sandbox.build import USER
 from slurm_elastic.sandbox.control import control, one_control
 from slurm_elastic.sandbox.layout import Layout, Saved
 from slurm_elastic.sandbox.processes import Processes
+from slurm_elastic.state.heartbeat import CKPTMAN_MARK, read_mark
 
 MUNGED = "munged"
 SLURMCTLD = "slurmctld"
@@ -26,6 +28,10 @@ CKPTMAN = "slurm-elastic-ckptman"
 
 START_TIMEOUT_S = 60.0
 """Seconds a daemon may take to start. It needs far less, but the machine may be busy."""
+NO_MARK_S = 10.0
+"""Seconds after which slurm-elastic-ckptman counts as started if it has not ended. It cannot leave
+a mark on a disk without room, or while its head stands by.
+"""
 
 
 class Daemons:
@@ -135,13 +141,22 @@ class Daemons:
 
     def ckptman(self, extra: Mapping[str, str]) -> None:
         """Start slurm-elastic-ckptman as SlurmUser. ``extra``: further environment."""
-        self._service(CKPTMAN, "ckptman", extra)
-        self._wait(CKPTMAN, (self._layout.dir / "state" / "notices").is_dir)
+        process = self._service(CKPTMAN, "ckptman", extra)
+        began, state = time.monotonic(), self._layout.dir / "state"
 
-    def _service(self, name: str, module: str, extra: Mapping[str, str]) -> None:
+        def works() -> bool:
+            # Other files in the directory may be of the process before.
+            mark = read_mark(state, CKPTMAN_MARK)
+            has_left_mark = mark is not None and mark.pid == process.pid
+            return has_left_mark or time.monotonic() - began > NO_MARK_S
+
+        self._wait(CKPTMAN, works)
+
+    def _service(self, name: str, module: str, extra: Mapping[str, str]) -> Process:
         argv = [sys.executable, "-m", f"slurm_elastic.cli.services.{module}"]
         argv += ["--config", str(self._layout.config)]
-        self._processes.start(name, argv, self._layout.daemon_env() | dict(extra), user=USER)
+        environment = self._layout.daemon_env() | dict(extra)
+        return self._processes.start(name, argv, environment, user=USER)
 
     def _wait(self, name: str, ready: Callable[[], bool]) -> None:
         give_up_at = time.monotonic() + START_TIMEOUT_S
