@@ -12,6 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from slurm_elastic.base.errors import ConfigError, PassingError, SlurmElasticError
+from slurm_elastic.base.processes.periodic import PeriodicTask, PeriodicThread
 from slurm_elastic.cli.services.service import on_stop, run_service
 from slurm_elastic.cli.services.standby import Head, head_of
 from slurm_elastic.config import Config, configfile
@@ -38,6 +39,8 @@ from slurm_elastic.watch.door.server import Door
 log = logging.getLogger("slurm_elastic.daemon")
 
 
+DOOR_RETRY_S = 10.0
+"""Seconds between two tries to open the read door."""
 ABOUT = (
     "Start, end and repair the machines of the configuration, for slurmctld. Run it as "
     "SlurmUser; systemd does."
@@ -131,21 +134,42 @@ def _start(waiter: PrologServer) -> None:
 
 
 def _answer_users(config: Config, closing: contextlib.ExitStack, stop: threading.Event) -> Door:
-    """Open the read door. Machines start and end without it, so a failure is only logged."""
+    """Open the read door. Machines start and end without it, so a failure is only logged, and the
+    door is tried again.
+    """
     answers = DoorAnswers(config, PromptCli(config.slurm), time.time)
     door = Door(config.read_socket, answers, answers.trusts, died=stop.set)
+    closing.callback(door.close)
     try:
         door.start()
     except OSError as error:
         log.error(  # noqa: TRY400 - what is wrong is the place, not the code
             "users are not answered, `status` and `explain` are for root and SlurmUser: "
-            "users.socket: %s cannot be made: %s; make its directory for SlurmUser, and restart "
-            "slurm-elasticd",
-            config.read_socket, error.strerror or error,
+            "users.socket: %s cannot be made: %s; make its directory for SlurmUser "
+            "(tried again each %.0f s)",
+            config.read_socket, error.strerror or error, DOOR_RETRY_S,
         )  # fmt: skip
-    else:
-        closing.callback(door.close)
+        _answer_users_later(config, door, closing, stop)
     return door
+
+
+def _answer_users_later(
+    config: Config, door: Door, closing: contextlib.ExitStack, stop: threading.Event
+) -> None:
+    """Open the door when its directory is there."""
+
+    def try_again() -> None:
+        with contextlib.suppress(OSError):
+            door.start()
+            log.info("users are answered socket=%s", config.read_socket)
+            task.end()
+
+    task = PeriodicTask("read door", try_again, DOOR_RETRY_S, first_in_s=DOOR_RETRY_S)
+    thread = PeriodicThread(task, stop)
+    thread.start()
+    # Before the door is closed (the last callback comes first): it must not be opened after that.
+    closing.callback(thread.join, 10.0)
+    closing.callback(stop.set)
 
 
 def _open(state: Path, closing: contextlib.ExitStack, *, shares: bool) -> tuple[Spool, WakeSocket]:

@@ -491,7 +491,9 @@ def wait_for(condition: object) -> None:
         time.sleep(0.1)
 
 
-def test_a_socket_that_cannot_be_made_does_not_stop_the_daemon(open_path: Path) -> None:
+def test_a_socket_that_cannot_be_made_does_not_stop_the_daemon_and_is_made_later(
+    open_path: Path,
+) -> None:
     host = Host(open_path)
     host.ledger.close()
     text = host.file.read_text()
@@ -512,6 +514,8 @@ def test_a_socket_that_cannot_be_made_does_not_stop_the_daemon(open_path: Path) 
         assert f"users.socket: {open_path}/nowhere/read.sock cannot be made" in line
         assert os.path.exists(open_path / "state" / "prolog.sock")
         assert daemon.poll() is None
+        (open_path / "nowhere").mkdir()
+        wait_for((open_path / "nowhere" / "read.sock").is_socket)
         daemon.kill()
         daemon.stderr.read()
 
