@@ -24,6 +24,7 @@ from slurm_elastic.model.memory import (
     Launch,
     Machine,
     PurchaseTerms,
+    part_id,
 )
 from slurm_elastic.policies.clock_guard import AHEAD
 from slurm_elastic.state.ledger.launches import Launches
@@ -267,10 +268,12 @@ class Machines:
         transaction. ``terms_of``: the terms of their purchase, if the intent has none.
 
         A second call adds only machines that the first, shorter answer lacked. Raises
-        SlurmElasticError for an unknown generation or a machine of another launch.
+        SlurmElasticError for an unknown generation or a live machine of another launch.
         """
         with self._store.transaction("machines", "launches"):
             launch = self._launches.require(generation)
+            for instance in instances:
+                self._free_id(instance, now)
             self._take([
                 _new(
                     instance, launch.pool, launch, now, worst_price(instance, launch.offers),
@@ -467,6 +470,16 @@ class Machines:
         )
         moved = replace(machine, instance=replace(instance, cloud=cloud, id=id_), **changes)
         self._store.insert("insert into machines", MACHINE_COLUMNS, [machine_row(moved)])
+
+    def _free_id(self, instance: Instance, now: float) -> None:
+        """If the id is that of an ended machine of another launch, move this machine's row to an id
+        of its own. A cloud whose database was reset (OpenNebula) counts its machines anew.
+        """
+        earlier = self._machine(instance.cloud, instance.id)
+        is_other = earlier is not None and earlier.instance.generation != instance.generation
+        if earlier is not None and is_other and earlier.has_ended:
+            # Greater than the number of any part of the ended machine's life.
+            self.move(earlier, instance.cloud, part_id(instance.id, int(now)))
 
     def _take(self, machines: Sequence[Machine]) -> None:
         """Insert machines without a row. Raises SlurmElasticError if a row belongs to another

@@ -138,6 +138,20 @@ def test_a_fuller_second_answer_adds_the_missing_machines(ledger: Ledger) -> Non
     assert [m.instance.id for m in ledger.machines.live()] == ["i-1", "i-2"]
 
 
+def test_an_id_that_comes_again_after_the_end_of_its_machine_is_another_machine(
+    ledger: Ledger,
+) -> None:
+    """OpenNebula counts anew after a reset of its database."""
+    for number, generation in enumerate(("g1", "g2", "g3")):
+        at = T0 + 100 * number
+        ledger.launches.record_intent(spec(generation), "r1", at)
+        ledger.machines.record_launch(generation, [instance("i-1", generation=generation)], at)
+        assert [m.instance.generation for m in ledger.machines.live()] == [generation]
+        ledger.machines.record_end("aws", ["i-1"], Quoted(text="gone"), at + 50)
+    ended = {m.instance.generation: m.ended_at for m in ledger.machines.live(ended_since=0.0)}
+    assert ended == {"g1": T0 + 50, "g2": T0 + 150, "g3": T0 + 250}
+
+
 def test_an_instance_belongs_to_one_launch(ledger: Ledger) -> None:
     for generation in ("g1", "g2"):
         ledger.launches.record_intent(spec(generation), "r1", T0)
