@@ -87,7 +87,8 @@ class Session:
         """
         run = self._run
         try:
-            images = _retry(wait, run.store.images) if run.attempt else []
+            # Also in a run that Slurm calls the first: ``meta_of`` has removed others' images.
+            images = _retry(wait, run.store.images)
         except OSError as error:
             # We do not know that there are none.
             self._refuse(f"the images cannot be listed: {error}")
@@ -108,7 +109,7 @@ class Session:
             if may_go_elsewhere and not isinstance(refusal, WrongImage):
                 self._wait_elsewhere()
                 return
-        self._start(again=run.attempt > 0)
+        self._start(again=run.attempt > 0 or bool(images))
 
     def _refuse(self, reason: str) -> None:
         self._origin = (0, self._origin[1] or reason)

@@ -137,9 +137,13 @@ def test_a_job_does_not_continue_from_the_images_of_an_earlier_job_with_its_numb
             (store.path / "images" / "7").mkdir()
     assert stores[1].images() == []
     assert "november" in (stores[1].path / "script").read_text()
-    again = JobStore(site, 7)
-    again.open()
-    again.claim(2)
-    meta = starting.meta_of(site, caller, again, JobState("RUNNING", 0, 2), "criu", str(script))
-    again.close()
-    assert meta == stores[1].meta(), "its own later runs keep the directory"
+    for restarts in (2, 0):  # 0: slurmctld was restored from older state
+        (stores[1].path / "images" / "8").mkdir(exist_ok=True)
+        again = JobStore(site, 7)
+        again.open()
+        again.claim(restarts)
+        state = JobState("RUNNING", 0, restarts)
+        meta = starting.meta_of(site, caller, again, state, "criu", str(script))
+        again.close()
+        assert meta == stores[1].meta(), "its own later runs keep the directory"
+        assert [path.name for path in again.images()] == ["8"]

@@ -320,7 +320,7 @@ META = Meta(7, "7", 2000, 2001, "criu", ["/out"], "digest")
     ("restarts", "meta", "anew", "forgets"),
     [
         (1, META, False, False),
-        (0, META, True, False),
+        (0, META, False, False),
         (1, None, True, False),
         (1, Meta(7, "7", 2000, 2001, "dmtcp", [], "digest"), True, False),
         (1, Meta(7, "7", 2000, 9, "criu", [], "digest"), True, False),

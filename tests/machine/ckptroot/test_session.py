@@ -209,15 +209,23 @@ def run(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Bed:
 # its begin
 
 
-def test_a_first_run_looks_at_no_images_and_says_nothing(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_a_first_run_says_nothing(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     first = Bed(monkeypatch, tmp_path, attempt=0)
-    (first.store.path / "images" / "1").mkdir()
     first.session.begin()
     assert (first.node.did, first.said()) == (["start"], [])
     found = first.status()
     assert (found["state"], found["node"], found["attempt"]) == ("running", "n1", 0)
+
+
+def test_a_job_that_slurm_starts_for_the_first_time_again_continues_from_its_image(
+    run: Bed,
+) -> None:
+    """A slurmctld that was restored from older state has forgotten that the job ran."""
+    run.out.write_bytes(b"one\n")
+    run.save()
+    run.attempt = 0
+    run.opened().begin()
+    assert run.status()["origin"] == {"image": 1, "why": ""}
 
 
 def test_a_restart_without_images_says_that_it_starts_anew_and_what_becomes_of_its_output(
