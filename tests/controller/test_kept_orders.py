@@ -112,7 +112,8 @@ def test_a_list_is_of_the_time_before_the_cloud_was_asked(
         world.now += 30.0  # a slow cloud, in which others are launched meanwhile
         return ()
 
-    def observe(_: str, __: object, at: float, ___: object) -> None:
+    def observe(_: str, __: object, at: float, ___: object, *, took_s: float) -> None:
+        assert took_s >= 0.0
         steps.append("ledger")
         taken.append(at)
 
