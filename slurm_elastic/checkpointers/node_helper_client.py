@@ -41,6 +41,12 @@ RELEASE_TIMEOUT_S = 120.0
 """Seconds until a held job must run again after a release."""
 READ_TIMEOUT_S = 30.0
 """Seconds for one read in the shared directory."""
+WRITE_TIMEOUT_S = 30.0
+"""Seconds for the write of a request."""
+CANCEL_TIMEOUT_S = 2.0
+"""The same for the release that replaces a request. The save has failed already, and the thread
+goes on writing after this time.
+"""
 VERIFY_MIN_S = 120.0
 RENEW_HOLD_EVERY_S = 60.0
 """Seconds between two renewals of a hold (``machine/ckptroot/hold.py`` has twice as much)."""
@@ -123,7 +129,9 @@ class _Manifest(Struct, frozen=True, kw_only=True):
 
 
 class _NoAnswerError(CheckpointError):
-    """The launcher did not answer in time, so it is unknown whether it carries the request out."""
+    """The launcher or the shared directory did not answer in time, so it is unknown whether the
+    request is carried out.
+    """
 
 
 class LaunchedCheckpointer:
@@ -148,6 +156,7 @@ class LaunchedCheckpointer:
         self._clock = clock
         self._monotonic = monotonic
         self._in_time = InTime()
+        self._newest_requests: dict[int, str] = {}
 
     def checkpoint(self, run: JobRun, *, deadline: float, stop: bool) -> Image:
         """Ask the launcher for a save and return its image. Raises CheckpointError."""
@@ -278,8 +287,9 @@ class LaunchedCheckpointer:
         """Ask the sweeper to remove the job's directory. The sweeper is root, and asks Slurm about
         the job first.
         """
-        if (self._directory / str(job) / "request").exists():
+        if self._read_in_time((self._directory / str(job) / "request").exists):
             self._write(job, _Request(id=uuid.uuid4().hex, verb="remove"))
+        self._newest_requests.pop(job, None)
 
     def forget(self, run: JobRun, attempt: int, reason: str) -> None:
         """Have the job's next run remove the images of this attempt before it chooses one."""
@@ -328,23 +338,37 @@ class LaunchedCheckpointer:
         late would stop the job, and no caller waits that would release it.
         """
         with contextlib.suppress(CheckpointError):
-            self._write(run.job, _Request(id=uuid.uuid4().hex, verb="release", run=token))
+            request = _Request(id=uuid.uuid4().hex, verb="release", run=token)
+            self._write(run.job, request, CANCEL_TIMEOUT_S)
 
-    def _write(self, job: int, request: _Request) -> None:
+    def _write(self, job: int, request: _Request, timeout_s: float | None = None) -> None:
         """Write the file in place. A rename is not possible, because the directory is not
         SlurmUser's.
         """
         path = self._directory / str(job) / "request"
         content = msgspec.json.encode(request)
-        try:
+        self._newest_requests[job] = request.id
+
+        def write() -> None:
             descriptor = os.open(path, os.O_WRONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
             try:
+                # If the open has hung, the caller has given up since, and a later request of it
+                # must win. Otherwise the launcher would stop a job that nobody releases.
+                if self._newest_requests.get(job) != request.id:
+                    return
                 # Write first, truncate after it: the launcher never reads an empty file.
                 os.pwrite(descriptor, content, 0)
                 os.ftruncate(descriptor, len(content))
                 os.fsync(descriptor)
             finally:
                 os.close(descriptor)
+
+        try:
+            # Each job has threads of its own, so that its release is written although the writes of
+            # other jobs hang.
+            self._in_time.call(("request", job), write, timeout_s or WRITE_TIMEOUT_S)
+        except TimeoutError as error:
+            raise _NoAnswerError(f"{path} cannot be written now: {error}") from error
         except OSError as error:
             raise CheckpointError(f"{path}: {error.strerror}") from error
 

@@ -5,8 +5,11 @@ from __future__ import annotations
 import hashlib
 import itertools
 import json
+import os
+import threading
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 from msgspec.structs import replace
@@ -43,6 +46,37 @@ def test_only_the_launcher_of_this_run_reports_that_it_works(
     (tmp_path / "7").mkdir()
     (tmp_path / "7" / "status.json").write_text(json.dumps({**status, "method": "criu"}))
     assert saver.is_at_work(RUN) is is_at_work
+
+
+def test_a_directory_that_hangs_while_a_request_is_written_holds_no_thread_of_saves(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """When it answers again, the launcher reads the release, and not the save that was given up."""
+    request = tmp_path / "7" / "request"
+    request.parent.mkdir()
+    request.touch()
+    status = {"state": "running", "job": 7, "attempt": 1, "uid": 2000, "node": "n1", "run": "t"}
+    (tmp_path / "7" / "status.json").write_text(json.dumps({**status, "method": "criu"}))
+    answers, real_open, hanging_opens = threading.Event(), os.open, []
+
+    def open_in_time(path: Any, *args: Any, **options: Any) -> int:
+        if path == request and args[0] & os.O_WRONLY:
+            hanging_opens.append(threading.current_thread())
+            answers.wait()
+        return real_open(path, *args, **options)
+
+    monkeypatch.setattr("slurm_elastic.checkpointers.node_helper_client.os.open", open_in_time)
+    monkeypatch.setattr(node_helper_client, "WRITE_TIMEOUT_S", 0.2)
+    monkeypatch.setattr(node_helper_client, "CANCEL_TIMEOUT_S", 0.2)
+    saver = LaunchedCheckpointer("criu", tmp_path)
+    with pytest.raises(CheckpointError, match="request cannot be written now: no answer"):
+        saver.checkpoint(RUN, deadline=time.time() + 3600, stop=True)
+    assert len(hanging_opens) == 2
+    assert threading.current_thread() not in hanging_opens
+    answers.set()
+    for thread in hanging_opens:
+        thread.join()
+    assert json.loads(request.read_text())["verb"] == "release"
 
 
 LISTED = {
