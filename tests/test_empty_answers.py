@@ -29,6 +29,8 @@ FAILED = frozenset(
 """Errors that say that a look failed. FileNotFoundError, for example, says that there is none."""
 EMPTY_CALLS = frozenset({"dict", "frozenset", "list", "set", "tuple"})
 RIGHT = {
+    "ckptman/nodes.py _ended_ids": "no machine counts as ended: its notice stays",
+    "controller/ending.py find_gone": "no machine counts as gone: the next round asks again",
     "ckptman/moves/migration.py _list_images": "recorded; nothing is removed, and the launcher looks again",
     "ckptman/saves.py _lifted_for_now": "an early lift is repeated after the next save",
     "ckptman/verdicts.py spot_nodes": "no node counts as spot: nothing moves for that",

@@ -110,8 +110,7 @@ def _report_fault(site: Site, task_name: str, error: Exception) -> None:
     """Have ``status`` show an error that no code foresaw: a task that fails at each look may be the
     one that ends machines.
     """
-    first_line = str(error).partition("\n")[0]
-    text = f"it fails, so its work is not done: {type(error).__name__}: {first_line}; see the log"
+    text = f"it fails, so its work is not done: {error!r}; see the log"
     with contextlib.suppress(sqlite3.Error, OSError):
         name = f"{TASK}{task_name}"
         site.ledger.health.report(

@@ -144,7 +144,7 @@ def test_status_shows_a_task_that_fails_at_each_look(bed: Bed, world: World) -> 
     task = bed.task(period=10.0)
     bed.until(1001.0, task)
     (row,) = [one for one in world.ledger.health.all() if one.name.startswith("task ")]
-    assert "KeyError: 'pub2'" in (row.error or "")
+    assert "KeyError('pub2')" in (row.error or "")
     shown = service_errors(world.ledger.health.all(), (), set())
     assert [one.name for one in shown] == ["task looking"]
     bed.wrong = None
