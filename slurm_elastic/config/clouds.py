@@ -228,6 +228,23 @@ class InstanceType(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     gres: dict[str, Count] = field(default_factory=dict)
     """Change it when the type has GPUs or other devices."""
 
+    def price_on(self, market: Market) -> float | None:
+        """The configured price on a market ($/h). None if the type is not sold there."""
+        del market
+        return self.price
+
+
+class SpotType(InstanceType, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A type of a cloud that does not report its spot prices itself."""
+
+    spot_price: float | None = None
+    """Change it when the spot price of the type changes. Without it the type is not bought as spot.
+    """
+
+    def price_on(self, market: Market) -> float | None:
+        """See InstanceType."""
+        return self.spot_price if market is Market.SPOT else self.price
+
 
 def typed(name: str, kind: InstanceType) -> KnownType:
     """A type of the file in the form of a catalogue's type."""

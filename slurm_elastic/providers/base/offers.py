@@ -23,18 +23,19 @@ def typed_offer(
     market: Market,
     room: Room = ROOM_UNKNOWN,
 ) -> Offer:
-    """An offer of the type ``name`` at the configured price ($/h). ``place``: the cloud's name and
-    location.
+    """An offer of the type ``name`` at the configured price of the market ($/h). ``place``: the
+    cloud's name and location.
     """
     free, reason = room
+    price = kind.price_on(market)
     return Offer(
         cloud=place[0],
         location=place[1],
         instance_type=name,
         zone=zone,
         market=market,
-        price=kind.price,
-        # The configuration has one price per type, and these clouds have no spot market.
+        # Callers that know a price of their own, such as a live spot price, replace this one.
+        price=kind.price if price is None else price,
         on_demand_price=kind.price,
         cpus=kind.cpus,
         memory=kind.memory,
@@ -87,7 +88,8 @@ def offers_with(
     settings: CloudSettings, pool: Pool, room: Callable[[str], Room | None]
 ) -> Sequence[Offer]:
     """One offer for each type of the pool, in each zone, on each market that pool and cloud both
-    have. ``room`` is called once for each type; None says that the cloud does not have the type.
+    have and for which the type has a price, with the price of the pool's disks. ``room`` is called
+    once for each type; None says that the cloud does not have the type.
     """
     zones = [z for z in settings.known_zones if not pool.zones or z in pool.zones]
     markets = [m for m in pool.markets if m in settings.markets]
@@ -97,10 +99,11 @@ def offers_with(
     types, place = settings.shapes, (settings.name, settings.location)
     names = [n for n in pool.instance_types or types if n in types] if places else []
     typed_offers = (
-        typed_offer(place, name, types[name], zone, market, free)
+        with_disks(typed_offer(place, name, types[name], zone, market, free), pool)
         for name in names
         if (free := room(name)) is not None
         for zone, market in places
+        if types[name].price_on(market) is not None
     )
     return (*reserved_offers(settings, pool, zones), *typed_offers)
 

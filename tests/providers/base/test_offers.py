@@ -6,8 +6,9 @@ from typing import Any
 
 import pytest
 
-from slurm_elastic.config.clouds import InstanceType
+from slurm_elastic.config.clouds import CloudSettings, InstanceType, SpotType
 from slurm_elastic.model.cluster import Location, Market, Pool
+from slurm_elastic.model.machine_options import MachineOptions
 from slurm_elastic.providers.aws.settings import AwsCloud
 from slurm_elastic.providers.base.offers import offers_with, plain_offers, typed_offer
 
@@ -69,3 +70,32 @@ def test_an_offer_has_its_type_as_the_configuration_has_it() -> None:
     assert (one.price, one.on_demand_price) == (0.5, 0.5)
     assert (one.cpus, one.memory, one.gres) == (8, 16384, "gpu:1")
     assert (one.free, one.free_reason) == (None, "")
+
+
+class MistCloud(CloudSettings, frozen=True, kw_only=True, forbid_unknown_fields=True, tag="mist"):
+    """A cloud whose spot prices the site types."""
+
+    types: dict[str, SpotType]
+
+
+def test_a_spot_offer_has_the_spot_price_and_a_type_without_one_is_not_bought_as_spot() -> None:
+    cloud = MistCloud(
+        name="mist", location=Location.PUBLIC,
+        types={
+            "a": SpotType(cpus=2, memory=4096, price=0.5, spot_price=0.2),
+            "b": SpotType(cpus=2, memory=4096, price=0.4),
+        },
+    )  # fmt: skip
+    offers = offers_with(cloud, pool(cloud="mist"), lambda _: (None, ""))
+    assert [(o.instance_type, o.market, o.price, o.on_demand_price) for o in offers] == [
+        ("a", Market.SPOT, 0.2, 0.5), ("a", Market.ON_DEMAND, 0.5, 0.5),
+        ("b", Market.ON_DEMAND, 0.4, 0.4),
+    ]  # fmt: skip
+
+
+def test_an_offer_has_the_price_of_the_pools_disks() -> None:
+    with_disks = pool(machine=MachineOptions(disk_price=0.05))
+    offers = offers_with(CLOUD, with_disks, lambda _: (None, ""))
+    assert {(o.instance_type, round(o.price, 9), o.disk_price) for o in offers} == {
+        ("small", 0.15, 0.05), ("large", 0.55, 0.05)
+    }  # fmt: skip
