@@ -37,6 +37,7 @@ from slurm_elastic.providers.aws.instances import Ec2Instances, earlier
 from slurm_elastic.providers.aws.requests import create_fleet, offer_of
 from slurm_elastic.providers.aws.settings import AwsCloud
 from slurm_elastic.providers.aws.templates import Templates
+from slurm_elastic.providers.base.attempts import Attempts
 from slurm_elastic.providers.base.tags import (
     CLUSTER,
     GENERATION,
@@ -80,7 +81,7 @@ class FleetStrategy:
         self._templates = templates
         self._machines = machines
         self._clock = clock
-        self._attempts: dict[tuple[str, int], int] = {}
+        self._attempts = Attempts()
         self._refusals: OrderedDict[str, dict[str, ProviderError]] = OrderedDict()
 
     def refusals(self, generation: str) -> Mapping[str, ProviderError]:
@@ -150,7 +151,8 @@ class FleetStrategy:
         """Create the fleet and return the answer. If EC2 was only too busy to start any machine,
         the call is repeated at once.
         """
-        attempt = self._attempts.get((spec.generation, number), 0)
+        call = (spec.generation, number)
+        attempt = self._attempts.number(call)
         while True:
             answer = self._send_once(spec, nodes, number, attempt)
             if not answer.get("Instances"):
@@ -161,8 +163,7 @@ class FleetStrategy:
             if answer.get("Instances"):
                 return answer
             # Use another token, because the old one would only bring the same answer again.
-            attempt += 1
-            self._attempts = {(spec.generation, number): attempt}
+            attempt = self._attempts.refused(call)
             busy = next((e for e in errors.values() if e.code in THROTTLES), None)
             if busy is None:
                 raise self._worst(spec, errors)
