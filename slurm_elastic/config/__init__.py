@@ -164,6 +164,10 @@ class PoolSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     """Change it when data, licences or prices bind jobs to some zones of the cloud."""
     markets: Annotated[tuple[Market, ...], Meta(min_length=1)] = (Market.ON_DEMAND,)
     """Change it when jobs can stand an interruption and may run on spot machines, or may not."""
+    on_demand_nodes: Annotated[int, Meta(ge=0)] = 0
+    """Change it when jobs with `--no-requeue`, which some workflow tools write, should get machines
+    of a pool that also has spot machines.
+    """
     max_price: Dollars | MaxPrice | None = None
     """Change it when above some price jobs should wait instead, or spot machines should be given
     up.
@@ -374,6 +378,7 @@ def domain_pools(config: Config, expand: Callable[[str], Sequence[str]]) -> tupl
             instance_types=p.type_names,
             zones=p.zones,
             markets=_markets(config, p),
+            on_demand_nodes=p.on_demand_nodes,
             max_price=p.max_price,
             max_nodes=p.max_nodes,
             max_age=max_age(config, p),
@@ -381,8 +386,9 @@ def domain_pools(config: Config, expand: Callable[[str], Sequence[str]]) -> tupl
             partial_jobs=p.partial_jobs,
             max_booting=p.max_booting,
             image=p.image,
-            # Slurm uses nodes of the lowest weight first. The weights are 10 apart, so that a site
-            # can put nodes of its own in between.
+            # Slurm uses running nodes of the lowest weight first, but ignores the weights of
+            # powered-down nodes (measured on 22.05). The weights are 10 apart, so that a site can
+            # put nodes of its own in between.
             weight=1000 + 10 * rank,
             stopped=p.max_stopped,
             stopped_price=p.stopped_price,

@@ -55,6 +55,7 @@ _RESERVED = ("default", "all")  # keywords of slurm.conf(5), in upper and lower 
 _NO_NODES = frozenset({*_RESERVED, "localhost"})  # see ``conflicts``: Slurm mistakes others for it
 
 _NAME_FORM = "letters, digits, '_', '-' and '.', at most 63, starting with a letter or digit"
+_NAME_LISTS = ("accounts", "groups", "qos", "licenses", "no_requeue_on_spot", "partitions")
 _HEADER = re.compile(r"[A-Za-z][A-Za-z0-9-]{0,62}")
 _WORD_FORM = "a name of letters, digits and _ . : @ + / - without blanks"
 
@@ -142,7 +143,7 @@ def _all_words(draft: Draft) -> Iterable[tuple[KeyPath, tuple[str, ...]]]:
     for i, texts in draft.each("pools", "features", tuple).items():
         yield ("pools", i, "features"), texts
     for place in _allow_places(draft):
-        for key in ("accounts", "groups", "qos", "licenses", "partitions"):
+        for key in _NAME_LISTS:
             yield (*place, key), draft.value((*place, key), tuple) or ()
 
 

@@ -123,8 +123,10 @@ def _request_later(
     later = [n for n in names if n in view and phase(view[n]) is not Phase.UP]
     by_pool = group_by(later, lambda node: site.pool_of[node].name)
     correlation = requests[0].id
+    # If some nodes of the request get no spot machines, the later nodes get none either.
+    no_spot = next((request.no_spot for request in requests if request.no_spot), None)
     return [
-        request_for(correlation, site.pools[name], nodes, whole_jobs)
+        request_for(correlation, site.pools[name], nodes, whole_jobs, no_spot=no_spot)
         for name, nodes in by_pool.items()
     ]
 

@@ -14,6 +14,7 @@ from msgspec import Struct, field
 
 from slurm_elastic.base.billing import billed_dollars, paid_seconds
 from slurm_elastic.model.boot_image import ImageChoice, Replacement
+from slurm_elastic.model.causes.refusals import NoSpot
 from slurm_elastic.model.machine_options import NO_OPTIONS, MachineOptions
 from slurm_elastic.model.max_price import MaxPrice
 from slurm_elastic.model.reserved import Held
@@ -39,7 +40,8 @@ class Pool(Struct, frozen=True, kw_only=True):
 
     ``real_memory``: Slurm's RealMemory (MiB), which every instance type of the pool must leave for
     jobs. ``instance_types``, ``zones``, ``markets``: the offers that the pool may use; empty zones
-    mean all zones of the cloud. ``max_price``: $/h of any offer, or of spot machines alone.
+    mean all zones of the cloud. ``on_demand_nodes``: so many nodes, the last ones, never have spot
+    machines. ``max_price``: $/h of any offer, or of spot machines alone.
     ``max_age``: maximum age of a machine (s).
     ``interruption_loss``: time lost when the cloud takes a machine (s): the work since the last
     checkpoint, and the restart. ``partial_jobs``: keep machines although their job did not get all
@@ -59,6 +61,7 @@ class Pool(Struct, frozen=True, kw_only=True):
     instance_types: tuple[str, ...] = ()
     zones: tuple[str, ...] = ()
     markets: tuple[Market, ...] = (Market.ON_DEMAND,)
+    on_demand_nodes: int = 0
     max_price: float | MaxPrice | None = None
     max_nodes: int | None = None
     max_age: float | None = None
@@ -72,6 +75,18 @@ class Pool(Struct, frozen=True, kw_only=True):
     machine: MachineOptions = NO_OPTIONS
     replacement: Replacement = Replacement.BY_HAND
     max_unavailable: int = 1
+
+    @property
+    def spot_nodes(self) -> tuple[str, ...]:
+        """The nodes that may have spot machines."""
+        if Market.SPOT not in self.markets:
+            return ()
+        return self.nodes[: max(len(self.nodes) - self.on_demand_nodes, 0)]
+
+    @property
+    def steady_nodes(self) -> int:
+        """How many nodes never have spot machines."""
+        return len(self.nodes) - len(self.spot_nodes)
 
     def highest_price(
         self, market: Market, instance_type: str, on_demand_price: float | None
@@ -192,7 +207,8 @@ class NodeRequest(Struct, frozen=True, kw_only=True):
     after they have registered, because a job may run so long and cannot be saved. ``job_needs_s``:
     the same for each job whose time limit Slurm has reported, if a reservation ends its machines.
     ``least_by_node``: by node that a growth policy has started, how many of the machines that were
-    started with it are of use to a job.
+    started with it are of use to a job. ``no_spot``: why no spot
+    machine is bought for these nodes; None if it is allowed.
     """
 
     id: str
@@ -204,6 +220,7 @@ class NodeRequest(Struct, frozen=True, kw_only=True):
     needs_s: float = 0.0
     job_needs_s: Mapping[int, float] = field(default_factory=dict)
     least_by_node: Mapping[str, int] = field(default_factory=dict)
+    no_spot: NoSpot | None = None
 
 
 class Limits(Struct, frozen=True, kw_only=True):

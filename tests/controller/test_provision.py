@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -55,10 +55,14 @@ def many(tmp_path: Path) -> Any:
     world.close()
 
 
-def together(world: World, *jobs: Sequence[str]) -> None:
-    """These jobs in one request, as slurmctld asks for all that it has just allocated."""
+def together(
+    world: World, *jobs: Sequence[str], fields: Mapping[int, Mapping[str, Any]] = {}
+) -> None:
+    """These jobs in one request, as slurmctld asks for all that it has just allocated. ``fields``:
+    more fields of a job, by its number.
+    """
     for number, nodes in enumerate(jobs, 1):
-        world.slurm.submit(number, nodes, len(nodes))
+        world.slurm.submit(number, nodes, len(nodes), **fields.get(number, {}))
     for file in (world.dir / "requests").glob("*.json"):
         file.unlink()
     world.program("resume", [n for of in jobs for n in of], dict(enumerate(jobs, 1)))
@@ -545,3 +549,31 @@ def test_a_job_that_never_fits_is_not_hurried_back(
     forced = shortfall.turn_away_jobs(many.site, "pub", "r1", {1: "too large"}, jobs, {"m1"}, {})
     assert forced == {"m1"}
     assert hurried == [False]
+
+
+def test_a_job_that_must_not_be_requeued_gets_its_machine_on_demand(tmp_path: Path) -> None:
+    world = build(tmp_path, markets=(Market.SPOT, Market.ON_DEMAND), on_demand_nodes=1)
+    try:
+        once = {"requeue": False}
+        fields = {2: once, 3: once | {"comment": "spot=ok"}}
+        together(world, ["m1"], ["m2"], ["m3"], ["m8"], fields=fields)
+        world.tick()
+        markets = {i.node: i.market for i in world.alive()}
+        assert markets == {
+            "m1": Market.SPOT, "m2": Market.ON_DEMAND, "m3": Market.SPOT, "m8": Market.ON_DEMAND,
+        }  # fmt: skip
+    finally:
+        world.close()
+
+
+def test_a_job_whose_setting_was_lifted_before_it_ran_stays_off_spot_machines(
+    tmp_path: Path,
+) -> None:
+    world = build(tmp_path, markets=(Market.SPOT, Market.ON_DEMAND))
+    try:
+        together(world, ["m1"])
+        world.ledger.requeues.lift(1, 0, world.now)
+        world.tick()
+        assert [i.market for i in world.alive()] == [Market.ON_DEMAND]
+    finally:
+        world.close()

@@ -85,6 +85,40 @@ def verdict(job: SlurmJob, case: PoolCase = CASE, **asker: Any) -> Verdict:
     return one
 
 
+SPARED = replace(CASE, pool=replace(POOL, on_demand_nodes=2))
+OFF_SPOT = "the job may not be requeued (sbatch --requeue, or --comment=spot=ok)"
+
+
+@pytest.mark.parametrize(
+    ("case", "changes", "reason"),
+    [
+        (CASE, {}, f"it may have spot machines, and {OFF_SPOT}"),
+        (CASE, {"comment": "a;spot=ok"}, ""),
+        (replace(CASE, no_requeue_on_spot=("Physics",)), {}, ""),
+        (replace(CASE, no_requeue_on_spot=("all",)), {}, ""),
+        (SPARED, {}, ""),
+        (SPARED, {"node_count": 3}, f"all but 2 of its nodes may have spot machines, and {OFF_SPOT}"),
+    ],
+)  # fmt: skip
+def test_a_job_that_must_not_be_requeued_stays_off_spot_machines(
+    case: PoolCase, changes: dict[str, Any], reason: str
+) -> None:
+    row = verdict(replace(UNLISTED, requeue=False, **changes), case)
+    assert (row.reason if row.predicate == "requeue" else "") == reason
+
+
+def test_a_job_that_names_the_partition_of_a_spot_pool_is_not_excluded_from_it() -> None:
+    """slurm-elasticd buys its machine on demand."""
+    assert verdict(changed(JOB, requeue=False)).predicate != "requeue"
+
+
+def test_a_listed_spot_pool_is_excluded_if_other_nodes_can_hold_the_job() -> None:
+    job = changed(JOB, requeue=False)
+    steady = replace(CASE, pool=replace(POOL, name="od", markets=(Market.ON_DEMAND,)))
+    rows = verdicts(replace(ASKER, job=job), [CASE, steady])
+    assert [row.predicate == "requeue" for row in rows] == [True, False]
+
+
 @pytest.mark.parametrize(
     ("allowed", "partitions", "words"),
     [

@@ -561,10 +561,12 @@ def test_a_cloud_that_may_deny_an_account_above_the_jobs_is_not_listed(
     assert listed(lua, job, partitions, render(config(), pools)[FILTER]) == ALL
 
 
-def on_spot() -> Config:
-    """The public cloud's GPU pool may be bought on spot."""
+def on_spot(*names: str) -> Config:
+    """These pools of the public cloud, by default all, may be bought on spot."""
     pools = [
-        replace(pool, markets=(Market.SPOT, Market.ON_DEMAND)) if pool.name == "gpu" else pool
+        replace(pool, markets=(Market.SPOT, Market.ON_DEMAND))
+        if pool.name in (names or ("pub", "gpu"))
+        else pool
         for pool in config().pools
     ]
     return config(pools=tuple(pools))
@@ -592,6 +594,76 @@ def test_a_job_that_must_not_be_requeued_is_kept_from_spot_machines(
     for where, listing in ((on_spot(), expected), (config(), ALL)):
         text = render(where, domain_pools(where, expand), site)[FILTER]
         assert listed(lua, {"requeue": requeue}, text=text) == listing
+
+
+SPOT_CASES: dict[str, tuple[dict[str, Any], str, str]] = {
+    "another pool holds it": ({}, ALL, "pub[1-6]"),
+    "no other pool holds it": ({"cpus_per_task": 9, "min_cpus": 9}, "static", "nil"),
+    "other pools hold too few nodes of it": ({"min_nodes": 5}, "static", "nil"),
+    "its tool submits it again": ({"comment": "x;spot=ok ckpt=none"}, ALL, "nil"),
+    "no word about spot": ({"comment": "spot=oknot"}, ALL, "pub[1-6]"),
+    "an account whose tools do": ({"account": "Flow"}, ALL, "nil"),
+    "its user's account": ({"default_account": "flow"}, ALL, "nil"),
+    "another account": ({"account": "bio", "default_account": "flow"}, ALL, "pub[1-6]"),
+    "it names the cloud": ({"partition": "public"}, "public", "pub[1-6]"),
+    "it names the cloud and nodes": ({"partition": "public", "req_nodes": "pub1"}, "public", "nil"),
+    "it names the cloud, and excludes": (
+        {"partition": "public", "exc_nodes": "gpu2"},
+        "public",
+        "gpu2,pub[1-6]",
+    ),
+    "it names the cloud, no other pool": (
+        {"partition": "public", "cpus_per_task": 9, "min_cpus": 9},
+        "public",
+        "nil",
+    ),
+    "it names a partition of the site": ({"partition": "static"}, "static", "nil"),
+}
+LAST_NODES: dict[str, tuple[dict[str, Any], str]] = {
+    "a large node": ({"cpus_per_task": 9, "min_cpus": 9}, "static,public pub[1-4]"),
+    "two large nodes": ({"cpus_per_task": 9, "min_cpus": 18, "num_tasks": 2}, "static,public pub[1-4]"),
+    "three large nodes": ({"cpus_per_task": 9, "min_cpus": 27, "num_tasks": 3}, "nil nil"),
+    "four nodes of both pools": ({"min_nodes": 4}, f"{ALL} pub[1-4]"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("job", "partition", "excluded"), SPOT_CASES.values(), ids=SPOT_CASES)
+def test_a_job_that_must_not_be_requeued_excludes_spot_pools(
+    lua: Callable[[str], str], job: dict[str, Any], partition: str, excluded: str
+) -> None:
+    where = on_spot("pub")
+    answer = submitted_once(lua, job, where)
+    expected = partition if partition != "static" or "partition" in job else "nil"
+    assert answer == f"{expected} {excluded}"
+    again = submitted_once(lua, job | {"requeue": 1}, where)
+    assert again.split()[1] == job.get("exc_nodes", "nil")
+
+
+@pytest.mark.parametrize(("job", "expected"), LAST_NODES.values(), ids=LAST_NODES)
+def test_a_job_that_must_not_be_requeued_may_use_the_last_nodes_of_a_spot_pool(
+    lua: Callable[[str], str], job: dict[str, Any], expected: str
+) -> None:
+    where = on_spot("pub")
+    pools = tuple(
+        replace(pool, on_demand_nodes=2) if pool.name == "pub" else pool for pool in where.pools
+    )
+    assert submitted_once(lua, job, replace(where, pools=pools)) == expected
+
+
+def submitted_once(lua: Callable[[str], str], job: Mapping[str, Any], where: Config) -> str:
+    """The partitions and the excluded nodes of a job with ``--no-requeue``."""
+    allow = Who(groups=("staff",), no_requeue_on_spot=("flow",))
+    clouds = [
+        replace(cloud, allow=allow) if cloud.name == "public" else cloud for cloud in where.clouds
+    ]
+    where = replace(where, clouds=tuple(clouds))
+    text = render(where, domain_pools(where, expand))[FILTER]
+    shown = 'print(tostring(job.partition) .. " " .. tostring(job.exc_nodes))'
+    code = "\n".join((
+        HARNESS, text, f"local job = {to_lua(UNSET | {'requeue': 0} | dict(job))}",
+        f"local partitions = {to_lua(PARTITIONS)}", SUBMIT.splitlines()[1], shown,
+    ))  # fmt: skip
+    return lua(code).strip()
 
 
 def test_machines_on_premises_are_not_spot_whatever_the_pool_says(

@@ -36,6 +36,10 @@ class Who(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Change it when a licence is of use on cloud nodes, too: jobs that ask for another one get no
     cloud unless they name its partition.
     """
+    no_requeue_on_spot: tuple[str, ...] = ()
+    """Change it when workflow tools write `--no-requeue` and submit a lost job again by themselves:
+    such jobs of these accounts may then use spot machines. `all` is every account.
+    """
     partitions: tuple[str, ...] = ()
     """Change it when jobs that name a partition of the site should burst, too, or when a cloud is
     for jobs of some partitions only. Without it a cloud is for jobs that name no partition.
@@ -76,7 +80,7 @@ class Users(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
 def effective_who(own_who: Who | None, everywhere: Who) -> Who:
     """A cloud's own allow list, or the cluster's if the cloud has none. Each time limit and the
-    licences are chosen in the same way, and so are the partitions.
+    licences are chosen in the same way, and so are the other lists.
     """
     own_who = own_who or Who()
     # A cloud that sets only its own ``max_time`` therefore admits nobody else.
@@ -90,5 +94,6 @@ def effective_who(own_who: Who | None, everywhere: Who) -> Who:
         if own_who.default_time is None
         else own_who.default_time,
         licenses=own_who.licenses or everywhere.licenses,
+        no_requeue_on_spot=own_who.no_requeue_on_spot or everywhere.no_requeue_on_spot,
         partitions=own_who.partitions or everywhere.partitions,
     )

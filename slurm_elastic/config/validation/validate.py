@@ -7,7 +7,9 @@ mistake: see ``config.blocked_clouds``.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 
+from slurm_elastic.base.hostlist import HostlistError, expand
 from slurm_elastic.base.units import format_duration
 from slurm_elastic.config import PoolSettings
 from slurm_elastic.config.clouds import CloudSettings, typed
@@ -204,6 +206,19 @@ def _booting(draft: Draft) -> None:
             draft.problems.add(("pools", i, "max_booting"), describe(pool.max_booting), expected)
 
 
+def _on_demand_nodes(draft: Draft) -> None:
+    for i, pool, _ in draft.pools_with_clouds:
+        place, count = ("pools", i, "on_demand_nodes"), pool.on_demand_nodes
+        if count and not (Market.SPOT in pool.markets and Market.ON_DEMAND in pool.markets):
+            draft.problems.add(place, str(count), "0 without markets: [spot, on-demand]")
+        elif count:
+            # A wrong hostlist is reported at its own key.
+            with suppress(HostlistError):
+                total = len(expand(pool.nodes))
+                if count > total:
+                    draft.problems.add(place, str(count), f"at most {total}, the pool's nodes")
+
+
 def _at_least(draft: Draft, key: str, floor: str) -> None:
     value, least = draft.timing(key), draft.timing(floor)
     if value is not None and least is not None and value < least:
@@ -240,5 +255,6 @@ FITS: tuple[Callable[[Draft], None], ...] = (
     _ports,
     _timings,
     _booting,
+    _on_demand_nodes,
     _who_times,
 )

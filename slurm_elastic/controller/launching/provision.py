@@ -45,16 +45,23 @@ from slurm_elastic.model.causes.limits import (
     WaitsForTurn,
 )
 from slurm_elastic.model.causes.purchases import MachinesBought, MachinesOfKind
-from slurm_elastic.model.causes.refusals import CloudSilent, NoOffers
+from slurm_elastic.model.causes.refusals import (
+    CloudSilent,
+    NodeOnDemand,
+    NoOffers,
+    NoSpot,
+    NotRequeued,
+)
 from slurm_elastic.model.causes.repairs import NotAwaited, NotPoweringUp
 from slurm_elastic.model.causes.stops import RecordsNotWritten, StoppedByOrder
-from slurm_elastic.model.cluster import Instance, LaunchSpec, NodeRequest, Offer
+from slurm_elastic.model.cluster import Instance, LaunchSpec, Market, NodeRequest, Offer
 from slurm_elastic.model.directive import stopped_nodes
 from slurm_elastic.model.protocols import Chooser, Limited
 from slurm_elastic.policies.launch.gang import Gang, gangs, request_for
 from slurm_elastic.policies.launch.grouping import grouped, no_offer_serves
 from slurm_elastic.policies.launch.next_launch import NextLaunch, next_launch
 from slurm_elastic.policies.launch.owner import agreed
+from slurm_elastic.policies.launch.spot_use import bears_loss, may_buy_other
 
 log = logging.getLogger(__name__)
 
@@ -97,7 +104,8 @@ def provision(
     for find in site.extensions.find_owners if not trouble else ():
         owners = {**owners, **find(nodes, jobs)}
     closed = _find_closed(site, nodes)
-    requests = _make_requests(site, correlation, nodes, jobs, owners, closed)
+    no_spot = _find_no_spot(site, nodes, jobs) if not trouble else {}
+    requests = _make_requests(site, correlation, nodes, jobs, owners, closed, no_spot)
     shortfalls: list[Shortfall] = []
     waiting: list[str] = []
     given_up: set[int] = set()
@@ -142,6 +150,33 @@ def _find_closed(site: Site, nodes: Sequence[str]) -> dict[str, StoppedByOrder]:
     return {node: StoppedByOrder.of(orders[node]) for node in nodes if node in orders}
 
 
+def _find_no_spot(site: Site, nodes: Sequence[str], jobs: Jobs) -> dict[str, NoSpot]:
+    """Return by node why no spot machine is bought for it, of nodes whose pool buys other machines,
+    too. If a pool has only spot machines, its jobs get them, because their users have named it.
+
+    May read Slurm's queue. SlurmError if Slurm does not answer; the request is then tried again.
+    """
+    no_spot: dict[str, NoSpot] = {}
+    open_nodes = set()
+    for node in nodes:
+        pool = site.pool_of[node]
+        if may_buy_other(pool) and node in pool.spot_nodes:
+            open_nodes.add(node)
+        elif Market.SPOT in pool.markets and node not in pool.spot_nodes:
+            no_spot[node] = NodeOnDemand(pool=pool.name)
+    if open_nodes.isdisjoint(node for job_nodes in jobs.values() for node in job_nodes):
+        return no_spot
+    # We let such a job be requeued until it has started for the first time (giving_back.py).
+    lifted = {number for number, _ in site.ledger.requeues.lifted()}
+    for job in site.slurm.jobs():
+        own_job = replace(job, requeue=job.requeue and job.id not in lifted)
+        for node in open_nodes.intersection(jobs.get(job.id, ())):
+            access = site.config.who_of(site.clouds[site.pool_of[node].cloud])
+            if not bears_loss(own_job, access.no_requeue_on_spot):
+                no_spot[node] = NotRequeued()
+    return no_spot
+
+
 def _make_requests(
     site: Site,
     correlation: str,
@@ -149,15 +184,19 @@ def _make_requests(
     jobs: Jobs,
     owners: Owners,
     closed: Mapping[str, StoppedByOrder],
+    no_spot: Mapping[str, NoSpot],
 ) -> Sequence[NodeRequest]:
     """Return the parts of the request in the order in which they are served, pool by pool. The
-    closed nodes come first, so that nothing is bought for the other nodes of their jobs.
+    closed nodes come first, so that nothing is bought for the other nodes of their jobs. Nodes
+    without spot machines (``no_spot``) are a part of their own, so that the others may get some.
     """
     in_order = sorted(nodes, key=lambda node: node not in closed)
-    by_part = group_by(in_order, lambda node: (site.pool_of[node].name, closed.get(node)))
+    by_part = group_by(
+        in_order, lambda node: (site.pool_of[node].name, closed.get(node), no_spot.get(node))
+    )
     requests = (
-        request_for(correlation, site.pools[name], part_nodes, jobs, owners)
-        for (name, _), part_nodes in by_part.items()
+        request_for(correlation, site.pools[name], part_nodes, jobs, owners, cause)
+        for (name, _, cause), part_nodes in by_part.items()
     )
     return [part for request in requests for part in _split(site, request)]
 

@@ -100,6 +100,7 @@ def _pool_cases(config: Config, facts: WaitFacts) -> Iterator[PoolCase]:
             groups=access.groups,
             qos=access.qos,
             site_partitions=access.partitions,
+            no_requeue_on_spot=access.no_requeue_on_spot,
             max_time=access.max_time,
             interactive=config.resume_timeout(cloud) <= facts.client_timeout_s,
             # An order is temporary: a job that fits the file's limits or the order's can start.

@@ -27,6 +27,30 @@ class TakenAway(Cause, frozen=True, kw_only=True):
         return f"machine {self.machine} is taken away"
 
 
+class NotRequeued(Cause, frozen=True, kw_only=True):
+    """No spot machine is bought for nodes, because Slurm must not requeue a job of them."""
+
+    @property
+    def words(self) -> str:
+        return (
+            "a job of this request must not be requeued (--no-requeue), so it gets no spot machine"
+        )
+
+
+class NodeOnDemand(Cause, frozen=True, kw_only=True):
+    """No spot machine is bought for the last nodes of the ``pool`` (``on_demand_nodes``)."""
+
+    pool: str
+
+    @property
+    def words(self) -> str:
+        return f"these nodes get no spot machines (on_demand_nodes of pool {self.pool})"
+
+
+NoSpot = NotRequeued | NodeOnDemand
+"""Why no spot machine is bought for nodes."""
+
+
 class NotSavable(Cause, frozen=True, kw_only=True):
     """No spot machine is bought for the job, because the job cannot be saved."""
 
@@ -69,5 +93,7 @@ class CloudUnlisted(Cause, frozen=True, kw_only=True):
         return f"its machines could not be listed, so it sells none: {self.error}"
 
 
-OfferRefusal = PartlyGiven | TakenAway | NotSavable | NoOffers | CloudSilent | CloudUnlisted
+OfferRefusal = (
+    PartlyGiven | TakenAway | NoSpot | NotSavable | NoOffers | CloudSilent | CloudUnlisted
+)
 """The causes of cool-downs that are defined here. A cloud's error texts are Quoted causes."""

@@ -55,11 +55,18 @@ class Excluded:
     ``offers`` all use it to decide what must not be used now.
 
     ``pause``: why nothing is bought for the pool, or None. ``trial``: why only one machine may be
-    tried at a time, or None. ``jobs``: the waiting jobs' numbers.
+    tried at a time, or None. ``jobs``: the waiting jobs' numbers. ``refused_spot``: why no spot
+    machine is bought, whatever the exclusions are.
     """
 
     def __init__(
-        self, pool: Pool, exclusions: Sequence[Exclusion], now: float, jobs: Collection[int] = ()
+        self,
+        pool: Pool,
+        exclusions: Sequence[Exclusion],
+        now: float,
+        jobs: Collection[int] = (),
+        *,
+        refused_spot: AnyCause | None = None,
     ) -> None:
         lasting = []
         self.pause: PoolPaused | None = None
@@ -75,7 +82,7 @@ class Excluded:
         self._wide = [(scope, c) for scope, c in scopes if not scope.is_single_offer]
         # Reversed, so that the first of several cool-downs of an offer counts.
         self._of_offer = {c.scope: c for c in reversed(lasting)}
-        self._no_spot = no_spot(jobs, exclusions, now)
+        self._no_spot = refused_spot or no_spot(jobs, exclusions, now)
 
     def among(self, offers: Iterable[Offer]) -> dict[str, AnyCause]:
         """Return, by key, why these offers are not asked now although their pool may buy."""

@@ -12,6 +12,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from msgspec import Struct
 from msgspec.structs import replace
 
+from slurm_elastic.model.causes.refusals import NoSpot
 from slurm_elastic.model.cluster import NodeRequest, Pool
 
 
@@ -34,9 +35,10 @@ def request_for(
     nodes: Sequence[str],
     jobs: Mapping[int, Sequence[str]],
     owners: Mapping[int, Mapping[str, str]] | None = None,
+    no_spot: NoSpot | None = None,
 ) -> NodeRequest:
     """Return a request for ``nodes``, with the ``jobs`` (and their nodes) that wait for any of
-    them.
+    them. ``no_spot``: why no spot machine is bought for the nodes.
     """
     whole = NodeRequest(
         id=correlation,
@@ -44,6 +46,7 @@ def request_for(
         nodes=tuple(nodes),
         job_nodes={j: tuple(names) for j, names in jobs.items()},
         owners=owners or {},
+        no_spot=no_spot,
     )
     return part_of(whole, nodes)
 

@@ -130,7 +130,9 @@ def rank(
     ranked: list[Ranked] = []
     rejected: list[Rejected] = []
     offers = tuple(offers)
-    excluded = Excluded(request.pool, scope.exclusions, now, request.jobs)
+    excluded = Excluded(
+        request.pool, scope.exclusions, now, request.jobs, refused_spot=request.no_spot
+    )
     resting = excluded.among(offers)
     for offer in offers:
         cause = (

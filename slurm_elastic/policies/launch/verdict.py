@@ -18,11 +18,12 @@ from slurm_elastic.base.units import brief
 from slurm_elastic.model.causes import Quoted
 from slurm_elastic.model.causes.holds import GrowthStartsIt
 from slurm_elastic.model.causes.repairs import NodeIll
-from slurm_elastic.model.cluster import Market, Pool
+from slurm_elastic.model.cluster import Pool
 from slurm_elastic.model.gres import gres_count, gres_requests
 from slurm_elastic.model.memory import UnhelpedJob
 from slurm_elastic.model.slurm import SlurmJob, SlurmNode
 from slurm_elastic.policies.launch.open_partitions import not_open
+from slurm_elastic.policies.launch.spot_use import SPOT_OK, nodes_for
 from slurm_elastic.policies.launch.time_limits import may_be_shown
 from slurm_elastic.policies.launch.unhelped_words import unhelped_reason
 from slurm_elastic.policies.launch.waiting import is_counted, is_limit_fixed, sentence
@@ -131,12 +132,13 @@ class PoolCase(Struct, frozen=True, kw_only=True):
 
     ``partition``: its cloud's partition, which admits ``accounts``, ``groups`` and ``qos`` (empty:
     all) for at most ``max_time`` s, and only jobs of ``site_partitions`` (empty: jobs that name no
-    partition). ``interactive``: srun and salloc wait long enough for its machines. ``most``: how
-    many of its nodes may ever be up together; ``cloud_most``: the same for its cloud. ``nodes``:
-    its nodes in Slurm (None: unknown). ``stop``: why no machine starts in any pool. ``bar``: why it
-    does not start machines for all of its nodes. ``is_public``: budgets of accounts and users hold
-    for its machines. ``unlisted``: why the submit filter gives no job our partitions. ``shut``: why
-    its partition starts no job. ``reserved``: reservations of its nodes.
+    partition). ``no_requeue_on_spot``: accounts whose jobs may lose a spot machine although Slurm
+    may not requeue them. ``interactive``: srun and salloc wait long enough for its machines.
+    ``most``: how many of its nodes may ever be up together; ``cloud_most``: the same for its cloud.
+    ``nodes``: its nodes in Slurm (None: unknown). ``stop``: why no machine starts in any pool.
+    ``bar``: why it does not start machines for all of its nodes. ``is_public``: budgets of accounts
+    and users hold for its machines. ``unlisted``: why the submit filter gives no job our
+    partitions. ``shut``: why its partition starts no job. ``reserved``: reservations of its nodes.
     """
 
     pool: Pool
@@ -145,6 +147,7 @@ class PoolCase(Struct, frozen=True, kw_only=True):
     groups: tuple[str, ...] = ()
     qos: tuple[str, ...] = ()
     site_partitions: tuple[str, ...] = ()
+    no_requeue_on_spot: tuple[str, ...] = ()
     max_time: float | None = None
     interactive: bool
     most: int = 0
@@ -196,11 +199,14 @@ class Verdict(Struct, frozen=True, kw_only=True):
 
 
 class _Question(Struct, frozen=True, kw_only=True):
-    """One job and one pool. ``together``: how many nodes that fit the job may be up at a time."""
+    """One job and one pool. ``together``: how many nodes that fit the job may be up at a time.
+    ``allowed``: how many of them the job may use, as it may have to stay off spot machines.
+    """
 
     asker: Asker
     case: PoolCase
     together: int = 0
+    allowed: int = 0
 
     @property
     def job(self) -> SlurmJob:
@@ -214,8 +220,20 @@ class _Question(Struct, frozen=True, kw_only=True):
 
 def verdicts(asker: Asker, cases: Sequence[PoolCase]) -> tuple[Verdict, ...]:
     """Return one verdict per pool, in the order of ``cases``."""
+    job = asker.job
+    allowed_cases = [
+        replace(case, most=min(case.most, nodes_for(job, case.pool, case.no_requeue_on_spot)))
+        for case in cases
+    ]
     return tuple(
-        _verdict(_Question(asker=asker, case=case, together=most_together(asker.job, case, cases)))
+        _verdict(
+            _Question(
+                asker=asker,
+                case=case,
+                together=most_together(job, case, cases),
+                allowed=most_together(job, case, allowed_cases),
+            )
+        )
         for case in cases
     )
 
@@ -393,9 +411,23 @@ def _interactive(question: _Question) -> str:
 
 
 def _requeue(question: _Question) -> str:
-    if question.listed or question.job.requeue or Market.SPOT not in question.case.pool.markets:
+    job, case = question.job, question.case
+    usable = nodes_for(job, case.pool, case.no_requeue_on_spot)
+    if usable == len(case.pool.nodes):
         return ""
-    return "it has spot machines, and the job may not be requeued (sbatch --requeue)"
+    is_enough = question.allowed >= need(job, case.pool)
+    # The submit filter excludes the nodes of spot machines from a job that other nodes of the
+    # partition can hold. If they cannot, its user has named the partition, and its machines are
+    # bought on demand.
+    if is_enough and usable:
+        return ""
+    if question.listed and (not is_enough or job.required or job.reservation):
+        return ""
+    nodes = f"all but {usable} of its nodes" if usable else "it"
+    return (
+        f"{nodes} may have spot machines, and the job may not be requeued (sbatch --requeue, or"
+        f" --comment={SPOT_OK})"
+    )
 
 
 _REST_WITHOUT_LIMIT = "its first task started without a time limit, which the other tasks keep"

@@ -17,6 +17,7 @@ from slurm_elastic.model.job_holds import cause_of_hold
 from slurm_elastic.model.memory import UnhelpedJob
 from slurm_elastic.model.slurm import SlurmJob
 from slurm_elastic.model.slurm_words.rows import Actor, Fate
+from slurm_elastic.policies.launch.spot_use import SPOT_OK, says_spot_ok
 from slurm_elastic.policies.launch.verdict import (
     PREDICATES,
     Asker,
@@ -44,6 +45,7 @@ If only such predicates fail, the job does not wait for us. The words show no fi
 of a cloud share one sentence.
 """
 _MISFITS = {
+    "requeue": "submit again with --requeue, after scancel {job}",
     "time": "scontrol update jobid={job} timelimit={minutes}",
     "size": "scontrol update jobid={job} numnodes={nodes}",
     "features": "scontrol update jobid={job} features=FEATURE",
@@ -184,10 +186,11 @@ class Waits:
         is_fixed = is_limit_fixed(job, self._situation.fixed_arrays)
         has_begin = job.restarts > 0 or job.wait_reason.is_begin_time
         anonymous = replace(
-            job, id=0, name="", uid=-1, gid=-1, comment="", directory="", output="",
+            job, id=0, name="", uid=-1, gid=-1, directory="", output="",
             error_output="", priority=0, submit=0.0, nodes=(), licenses="", allocated="",
             tasks=1, task_list="", task=None, max_running_tasks=0, het_job=0, killed_by=0,
             end=0.0, limit_ends_at=0.0, preempted=0.0, suspended=0.0,
+            comment=SPOT_OK if says_spot_ok(job.comment) else "",
             array=job.array if is_fixed else 0, restarts=min(job.restarts, 1),
             start=job.start if has_begin else 0.0, eligible=job.eligible if has_begin else 0.0,
         )  # fmt: skip

@@ -304,6 +304,7 @@ def _notices(
     yield from users_socket.notices(config)
     yield from head_names.notices(config)
     yield from submissions.notices(config, site)
+    yield from submissions.spot_notices(config)
     yield from account_tree.notices(config, site, version)
     if "enable_configless" not in site.items("SlurmctldParameters"):
         yield (

@@ -9,8 +9,9 @@ from itertools import accumulate
 from pathlib import Path
 
 from slurm_elastic.base.errors import ConfigError
+from slurm_elastic.base.hostlist import expand
 from slurm_elastic.base.units import brief
-from slurm_elastic.config import Config
+from slurm_elastic.config import Config, domain_pools
 from slurm_elastic.config.sections.access import Who
 from slurm_elastic.slurm.client import confvalues
 from slurm_elastic.slurm.client.siteconf import SiteConf
@@ -59,6 +60,28 @@ def notices(config: Config, site: SiteConf) -> Iterator[str]:
             f"a list of partitions has at most {submit_filter.MAX_LIST_LENGTH} characters in Slurm:"
             f" {', '.join(unlisted)} do not fit in and get only jobs that name them; shorter names"
             " of partitions make room"
+        )
+
+
+def spot_notices(config: Config) -> Iterator[str]:
+    """A sentence about clouds that get no job with ``--no-requeue``, so that workflow tools which
+    write it never burst.
+    """
+    pools = domain_pools(config, expand)
+    names = [
+        cloud.name
+        for cloud in config.clouds
+        if not config.who_of(cloud).no_requeue_on_spot
+        and (own_pools := [pool for pool in pools if pool.cloud == cloud.name])
+        and not any(pool.steady_nodes for pool in own_pools)
+    ]
+    if names:
+        noun = "cloud" if len(names) == 1 else "clouds"
+        yield (
+            f"jobs with --no-requeue, which Nextflow writes for each task, get nothing of {noun}"
+            f" {', '.join(names)}, whose nodes may all have spot machines; to let them burst give a"
+            " pool on_demand_nodes, or, if their tool submits lost jobs again:"
+            " allow: {no_requeue_on_spot: [all]}"
         )
 
 

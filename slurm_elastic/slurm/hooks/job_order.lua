@@ -212,7 +212,7 @@ local function ordered(names, part_list, need)
   for _, name in ipairs(names) do
     local row = { name = name, pools = {} }
     for _, data in ipairs(SITE.partitions) do
-      for _, pool in ipairs(data.name == name and data.pools or {}) do
+      for _, pool in ipairs(data.name == name and pools_for(data, need) or {}) do
         local terms = published.pools[pool.name]
         if terms and room(pool, need, part_list[name]) > 0 then
           row.pools[#row.pools + 1] = { terms = terms, machines = machines_of(pool, need) }

@@ -13,9 +13,12 @@ from collections.abc import Mapping
 from slurm_elastic.base.hostlist import expand
 from slurm_elastic.config import Config, domain_pools
 from slurm_elastic.config.clouds import CloudSettings
-from slurm_elastic.model.cluster import Market
+from slurm_elastic.model.slurm import SlurmJob
+from slurm_elastic.policies.launch.spot_use import bears_loss, nodes_for
+from slurm_elastic.policies.launch.verdict import could_run, need
 from slurm_elastic.slurm.client import confvalues
 from slurm_elastic.slurm.client.commands import sbatch_test_only
+from slurm_elastic.slurm.client.requested_job import requested_job
 from slurm_elastic.slurm.client.siteconf import SiteConf
 from slurm_elastic.slurm.hooks.submit_filter import is_open_to, requeues_by_default
 
@@ -59,22 +62,28 @@ def open_clouds(
     """
     if stays_unchanged(options, site):
         return []
-    is_named, requeue = bool(options.get("partition")), may_requeue(options, site)
+    is_named = bool(options.get("partition"))
+    job = requested_job(options, (), requeue=may_requeue(options, site))
     default = site.default_partition if site else None
     is_default = not is_named or (default is not None and partition in default.names)
     return [
         cloud
         for cloud in config.clouds
         if is_open_to(config, cloud, partition, is_named=is_named, is_default=is_default)
-        # A spot machine may be taken away at any time, and the job would be lost.
-        and (requeue or not _has_spot(config, cloud))
+        and _has_nodes_for(config, cloud, job)
         and _is_licensed(config, cloud, options.get("licenses", ""))
     ]
 
 
-def _has_spot(config: Config, cloud: CloudSettings) -> bool:
-    pools = domain_pools(config, expand)
-    return any(Market.SPOT in pool.markets for pool in pools if pool.cloud == cloud.name)
+def _has_nodes_for(config: Config, cloud: CloudSettings, job: SlurmJob) -> bool:
+    """Whether the job may lose a spot machine, or nodes of the cloud without them can hold it."""
+    accounts = config.who_of(cloud).no_requeue_on_spot
+    if bears_loss(job, accounts):
+        return True
+    pools = [pool for pool in domain_pools(config, expand) if pool.cloud == cloud.name]
+    fitting = [pool for pool in pools if could_run(job, pool)]
+    nodes = sum(nodes_for(job, pool, accounts) for pool in fitting)
+    return any(need(job, pool) <= nodes for pool in fitting)
 
 
 def _is_licensed(config: Config, cloud: CloudSettings, licenses: str) -> bool:

@@ -5,8 +5,8 @@
 -- partition, node, exclusion or reservation gets the list "<site's default>,<ours that hold it>".
 -- A job that names one partition of allow.partitions gets the same list with that partition first.
 -- Slurm tries the partitions of a job in this order (equal PriorityTier), so the site's own nodes
--- are used first. A batch job that is to be checkpointed gets its script put behind a launcher. All
--- other jobs pass as they came, and so does every job after an error in here. Two kinds are refused,
+-- are used first. A batch job that is to be checkpointed gets its script put behind a launcher. A job
+-- that must not be requeued excludes the nodes of spot pools. All other jobs pass as they came, and so does every job after an error in here. Two kinds are refused,
 -- with a sentence: those with a comment about how they are saved that cannot be followed (ckpt=krui),
 -- and those with somebody else's account in a public cloud. Runs on Lua 5.1 (Debian's Slurm 22.05)
 -- to 5.4.
@@ -210,6 +210,16 @@ local function has_kinds(each, need)
   return true
 end
 
+local function account_of(job)
+  return not blank(job.account) and job.account or job.default_account
+end
+
+-- Whether the job's user says that the job may lose a spot machine although Slurm must not requeue it:
+-- the tool that submitted it submits it again (policies/launch/spot_use.py).
+local function says_spot_ok(job)
+  return string.find(" " .. string.gsub(job.comment or "", ";", " ") .. " ", "%sspot=ok%s") ~= nil
+end
+
 -- What the job needs, in plain numbers; nil where that cannot be told.
 local function needs(job)
   if strange(job) then
@@ -225,6 +235,8 @@ local function needs(job)
     exclusive = number(job.shared, NO_VAL16) == 0,
     interactive = blank(job.script),
     requeue = number(job.requeue, NO_VAL16),
+    spot_ok = says_spot_ok(job),
+    account = account_of(job),
     mem_node = number(job.min_mem_per_node, NO_VAL64),
     mem_cpu = number(job.min_mem_per_cpu, NO_VAL64),
     time = minutes(job.time_limit),
@@ -450,10 +462,6 @@ local function may_deny_below(part, default)
   return false
 end
 
-local function account_of(job)
-  return not blank(job.account) and job.account or job.default_account
-end
-
 -- Whether the lists of accounts and QOS of the partition admit the job.
 local function admits_account(part, job)
   local qos = not blank(job.qos) and job.qos or job.default_qos
@@ -497,20 +505,47 @@ local function may_requeue(need)
   return need.requeue ~= 0
 end
 
+-- Whether the job may lose a machine of the cloud: Slurm starts it anew, or its user or the site says
+-- that its tool does.
+local function bears_loss(data, need)
+  local accounts = data.no_requeue_on_spot or {}
+  return may_requeue(need) or need.spot_ok or accounts.all == true
+    or (need.account ~= nil and accounts[string.lower(need.account)] == true)
+end
+
+-- The pools with the nodes that the job may use. A spot machine may be taken away at any time, and a
+-- job that must not be requeued would be lost.
+local function pools_for(data, need)
+  if bears_loss(data, need) then
+    return data.pools
+  end
+  local steady = {}
+  for _, pool in ipairs(data.pools) do
+    local count = math.min(pool.count, pool.steady or pool.count)
+    if count > 0 then
+      steady[#steady + 1] = setmetatable({ count = count }, { __index = pool })
+    end
+  end
+  return steady
+end
+
+-- Whether the pools can hold the job; `most` nodes at most.
+local function pools_hold(pools, data, part, need)
+  local most = math.min(need.max_nodes or math.huge, number(part.max_nodes, NO_VAL) or math.huge,
+    data.most or math.huge)
+  return enough(fitting(pools, need, part), need, most)
+end
+
 local function holds(data, part, need, default)
   if need.interactive and not data.interactive then
     return false -- srun and salloc would give up before the machines may have booted
-  end
-  if data.spot and not may_requeue(need) then
-    return false -- a spot machine may be taken away at any time, and the job would be lost
   end
   local most = need.max_nodes or math.huge
   local least = number(part.min_nodes, NO_VAL) or 0
   if least > (need.nodes or 1) or least > most then
     return false
   end
-  most = math.min(most, number(part.max_nodes, NO_VAL) or math.huge, data.most or math.huge)
-  return time_fits(need, part, default) and enough(fitting(data.pools, need, part), need, most)
+  return time_fits(need, part, default) and pools_hold(pools_for(data, need), data, part, need)
 end
 
 -- The nodes and CPUs of a partition of the site; nil where they may grow: dynamic nodes join their
@@ -629,6 +664,31 @@ local function partition_list(job, part_list)
   return joined(kept), message, length, order_note(kept, first)
 end
 
+-- The nodes that a job of these partitions must exclude besides those that its user excludes: nodes
+-- that may have spot machines, if the job must not be requeued and other nodes of the partition can
+-- hold it. If no others can, its user has named the partition, and the job stays as it came:
+-- slurm-elasticd buys its machine on demand, but Slurm may choose a spot machine that is up.
+local function spot_nodes(job, part_list, list)
+  local need = not any_text(job, { "req_nodes", "reservation", "clusters" }) and needs(job)
+  local nodes = {}
+  for _, data in ipairs(need and SITE.partitions or {}) do
+    local part = in_list(list, data.name) and part_list[data.name]
+    if part and not bears_loss(data, need) and pools_hold(pools_for(data, need), data, part, need) then
+      for _, pool in ipairs(data.pools) do
+        nodes[#nodes + 1] = pool.spot
+      end
+    end
+  end
+  return nodes
+end
+
+local function exclude(job, nodes)
+  if #nodes > 0 then
+    local own = blank(job.exc_nodes) and "" or job.exc_nodes .. ","
+    job.exc_nodes = own .. table.concat(nodes, ",")
+  end
+end
+
 -- Here comes job_never.lua.
 
 -- The partition of a public cloud that the job names with an account that is not its user's own.
@@ -694,6 +754,8 @@ function slurm_elastic_submit(job_desc, part_list, submit_uid, asked)
   end
   try(function()
     local list, message, length, note = partition_list(as_asked(job_desc, part_list, asked), part_list)
+    -- First the exclusion: with the list alone the job could start on a spot machine.
+    exclude(job_desc, spot_nodes(job_desc, part_list, list or job_desc.partition or ""))
     if list then
       job_desc.partition = list
       if note then

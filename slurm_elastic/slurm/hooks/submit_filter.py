@@ -14,6 +14,7 @@ from importlib import resources
 from pathlib import Path
 
 from slurm_elastic.base.errors import ConfigError
+from slurm_elastic.base.hostlist import compress
 from slurm_elastic.config import Config, blocked_clouds
 from slurm_elastic.config.clouds import CloudSettings
 from slurm_elastic.config.method_kinds import options_of, table
@@ -30,7 +31,7 @@ from slurm_elastic.model.causes.hindrances import (
     UNCAUGHT,
 )
 from slurm_elastic.model.causes.save_refusals import NO_COMPONENTS, NO_DIRECTORY, ONE_NODE
-from slurm_elastic.model.cluster import Location, Market, Pool
+from slurm_elastic.model.cluster import Location, Pool
 from slurm_elastic.policies.checkpoint.unsavable import SEVERAL_NODES
 from slurm_elastic.policies.launch.job_data import FORM as DATA_FORM
 from slurm_elastic.policies.launch.open_partitions import is_open
@@ -275,11 +276,12 @@ def _partitions(config: Config, pools: Sequence[Pool], boot_timeout_s: int) -> l
                 "name": cloud.partition_name,
                 "interactive": config.resume_timeout(cloud) <= boot_timeout_s,
                 "public": cloud.location is Location.PUBLIC,
-                "spot": any(Market.SPOT in pool.markets for pool in cloud_pools),
                 "pools": data,
             }
             if licenses := config.who_of(cloud).licenses:
                 partition["licenses"] = {name.lower(): True for name in licenses}
+            if accounts := config.who_of(cloud).no_requeue_on_spot:
+                partition["no_requeue_on_spot"] = {name.lower(): True for name in accounts}
             if names := config.who_of(cloud).partitions:
                 partition["allowed_partitions"] = dict.fromkeys(names, True)
             if (max_nodes := max_cloud_nodes(config, cloud)) is not None:
@@ -313,7 +315,7 @@ def _method(config: Config, cloud: str) -> str:
 
 
 def _pool(config: Config, pool: Pool) -> LuaValue:
-    return {
+    data: dict[str, LuaValue] = {
         "name": pool.name,
         "count": max_pool_nodes(config, pool),
         "nodes": len(pool.nodes),
@@ -322,6 +324,9 @@ def _pool(config: Config, pool: Pool) -> LuaValue:
         "gres": dict(pool.gres),
         "features": dict.fromkeys(features(pool), True),
     }
+    if pool.spot_nodes:
+        data |= {"spot": compress(pool.spot_nodes), "steady": pool.steady_nodes}
+    return data
 
 
 def _default_memory(site: SiteConf | None) -> dict[str, LuaValue]:

@@ -50,7 +50,7 @@ def gpus_of_a_node_are_a_gres_without_a_name(_stage: Any) -> None:
 @found_by("tests/e2e/test_request_grammar.py::test_price_keeps_to_the_rules_of_the_filter")
 def price_names_clouds_that_may_lose_the_job(_stage: Any) -> None:
     """The filter gives no spot machine to a job that may not be requeued."""
-    rewrite(sbatch_rules.open_clouds, ("(requeue or not _has_spot(config, cloud))", "True"))
+    rewrite(sbatch_rules.open_clouds, ("_has_nodes_for(config, cloud, job)", "True"))
 
 
 @found_by(
