@@ -7,7 +7,8 @@ finished its work, but Slurm can requeue ended batch jobs as well as running one
 which is MinJobAge). The job may therefore end, because the requeue also works after the end.
 
 Slurm signals only the batch script's own shell, and by default a shell dies of the signal, whatever
-the programs do that it has started. So a job whose script does not catch the signal gets none.
+the programs do that it has started. So the submit filter puts a relay into a script that does not
+catch the signal (signal_relay.sh). Without the filter such a job gets no signal.
 
 One small file per job records the pending save and the last two complete saves.
 """
@@ -40,7 +41,7 @@ from slurm_elastic.model.causes.hindrances import UNCAUGHT
 from slurm_elastic.model.checkpoint import Image, JobRun, Origin
 from slurm_elastic.model.protocols import Slurm
 from slurm_elastic.model.slurm import ENDED, SlurmJob
-from slurm_elastic.policies.checkpoint.batch_script import DIED, dies_of_signals
+from slurm_elastic.policies.checkpoint.batch_script import DIED, dies_of_signals, has_relay
 from slurm_elastic.state import statedir
 
 log = logging.getLogger(__name__)
@@ -62,6 +63,10 @@ _OVER = ENDED | {"COMPLETING"}
 _NOT_RUNNING = _OVER | {"STOPPED", "SUSPENDED"}
 HARMLESS_SIGNALS = frozenset({"CHLD", "CONT", "URG", "WINCH"})
 """Signals that end no process that does not catch them."""
+RELAYED_SAVE, RELAYED_STOP = "URG", "WINCH"
+"""The signals for all processes of a job with a relay (signal_relay.sh). No process dies of them.
+The relay sends the real signal to the programs that catch it.
+"""
 OPTIONS = frozenset({"signal", "stop_signal", "scope", "saved"})
 """The options that a job may give this method: ``--comment=ckpt=signal,saved=file:state``."""
 
@@ -180,7 +185,9 @@ class SignalCheckpointer:
                 raise CheckpointError(
                     f"no answer to a look at the batch script of job {run.label}: {error}"
                 ) from error
-            book = replace(book, dies=dies_of_signals(script))
+            is_relayed = has_relay(script)
+            dies = not is_relayed and dies_of_signals(script)
+            book = replace(book, dies=dies, is_relayed=is_relayed)
         if book.dies:
             raise CheckpointError(f"job {run.label}: {UNCAUGHT}")
         return book
@@ -257,7 +264,7 @@ class SignalCheckpointer:
         # signal a second time.
         self._write(run.job, replace(book, pending=save))
         try:
-            self._send_save(run, settings, stop=stop)
+            self._send_save(run, settings, book, stop=stop)
         except CheckpointError:
             # The program may not have got the signal, so the next try must send it.
             with contextlib.suppress(CheckpointError):
@@ -265,9 +272,12 @@ class SignalCheckpointer:
             raise
         return save
 
-    def _send_save(self, run: JobRun, settings: SignalSettings, *, stop: bool) -> None:
+    def _send_save(self, run: JobRun, settings: SignalSettings, book: Book, *, stop: bool) -> None:
         name = (settings.stop_signal or settings.signal) if stop else settings.signal
-        self._send(run, name, full=settings.scope == "full")
+        if book.is_relayed:
+            self._send(run, RELAYED_STOP if stop else RELAYED_SAVE, full=True)
+        else:
+            self._send(run, name, full=settings.scope == "full")
 
     def _wait(
         self, run: JobRun, sign: Completion, save: Save, book: Book, deadline: float
@@ -289,7 +299,7 @@ class SignalCheckpointer:
                     f"job {run.label} showed no {sign} in {brief(now - save.asked)}"
                 )
             if now >= resend_at and job is not None and job.states & _HAS_PROCESSES:
-                self._send_save(run, settings_of(self._settings, run), stop=save.stop)
+                self._send_save(run, settings_of(self._settings, run), book, stop=save.stop)
                 asked_at, resend_at = now if is_late else asked_at, deadline
             self._sleep(POLL_EVERY_S)
         now = self._clock()

@@ -34,9 +34,9 @@ class Save(Struct, frozen=True, kw_only=True):
 
 class Book(Struct, frozen=True, kw_only=True):
     """The contents of one job's file. ``directory``: the job's working directory. ``key``: the
-    identity of the job in the last run that was asked for a save. ``dies``: whether
-    our signal ends the job's batch script, None if that was not checked yet. It holds for all runs
-    of the job, because they have the same script.
+    identity of the job in the last run that was asked for a save. ``dies``: whether our signal ends
+    the job's batch script, None if that was not checked yet. ``is_relayed``: whether the script
+    has a relay. Both hold for all runs of the job, because they have the same script.
     """
 
     uid: int
@@ -46,6 +46,7 @@ class Book(Struct, frozen=True, kw_only=True):
     signs: dict[int, str] = {}
     number: int = 0
     dies: bool | None = None
+    is_relayed: bool = False
     key: JobKey | None = None
 
     def is_of(self, run: JobRun) -> bool:

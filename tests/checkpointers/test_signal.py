@@ -209,6 +209,15 @@ def test_a_script_that_would_die_of_the_signal_gets_none(
     assert bed.caught == []
 
 
+@pytest.mark.parametrize(("stop", "name"), [(False, "URG"), (True, "WINCH")])
+def test_a_script_with_a_relay_gets_signals_that_end_nothing(
+    bed: SignalBed, name: str, *, stop: bool
+) -> None:
+    bed.slurm.scripts[7] = DYING.replace("\n", "\n( : ) #__SLURM_ELASTIC_RELAY__\n", 1)
+    bed.checkpointer.checkpoint(bed.run(), deadline=soon(), stop=stop)
+    assert bed.caught == [(7, name), *([(7, "STOP")] if stop else [])]
+
+
 def test_a_signal_that_ends_nothing_needs_no_script_that_catches_it(bed: SignalBed) -> None:
     bed.slurm.scripts[7] = DYING
     bed.checkpointer.checkpoint(bed.run(signal="URG"), deadline=soon(), stop=False)

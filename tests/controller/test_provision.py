@@ -554,7 +554,7 @@ def test_a_job_that_never_fits_is_not_hurried_back(
 def test_a_job_that_must_not_be_requeued_gets_its_machine_on_demand(tmp_path: Path) -> None:
     world = build(tmp_path, markets=(Market.SPOT, Market.ON_DEMAND), on_demand_nodes=1)
     try:
-        once = {"requeue": False}
+        once: dict[str, Any] = {"requeue": False}
         fields = {2: once, 3: once | {"comment": "spot=ok"}}
         together(world, ["m1"], ["m2"], ["m3"], ["m8"], fields=fields)
         world.tick()

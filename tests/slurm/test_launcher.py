@@ -77,7 +77,10 @@ CASES: dict[str, tuple[dict[str, Any], str | None]] = {
     "it says how": ({"partition": "onprem", "comment": "ckpt=dmtcp"}, "dmtcp"),
     "it says how, with more": ({"comment": "mine; ckpt=blcr,limit=2 yours"}, "blcr"),
     "it wants none": ({"partition": "onprem", "comment": "ckpt=none"}, None),
-    "the application does it": ({"partition": "onprem", "comment": "ckpt=signal"}, None),
+    "the application does it": (
+        {"partition": "onprem", "comment": "ckpt=signal", "script": "#!/bin/sh\nexec prog\n"},
+        None,
+    ),
     "a word that only looks so": ({"partition": "static", "comment": "nockpt=criu"}, None),
     "a feature says so": ({"partition": "static", "features": "big&ckpt_criu"}, "criu"),
     "a feature wants none": ({"partition": "onprem", "features": "ckpt_none"}, None),

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from msgspec.structs import replace
-from slurm.test_launcher import LAUNCHERS, lua_text, site
+from slurm.test_launcher import LAUNCHERS, lua_text, site, submitted
 from slurm.test_submit_filter import LUAS, PARTITIONS, UNSET, config
 
 from slurm_elastic.base.hostlist import expand
@@ -17,6 +17,7 @@ from slurm_elastic.config import domain_pools
 from slurm_elastic.config.job_checkpoint import parse_comment
 from slurm_elastic.config.sections.checkpoint import METHODS, OPTIONS, CheckpointSettings
 from slurm_elastic.config.sections.copying import Traffic
+from slurm_elastic.policies.checkpoint.batch_script import has_relay
 from slurm_elastic.policies.launch.job_data import FORM
 from slurm_elastic.slurm.client import siteconf
 from slurm_elastic.slurm.hooks.submit_filter import FILTER, render, to_lua
@@ -227,13 +228,29 @@ def test_who_did_not_ask_to_be_saved_is_told_nothing(lua: Callable[[str], str]) 
 def test_the_user_of_a_script_that_dies_of_the_save_signal_is_warned(
     lua: Callable[[str], str], script: str
 ) -> None:
-    job = {"comment": "ckpt=signal,saved=file:state", "script": script}
+    """scrontab's scripts get no relay."""
+    job = {"comment": "ckpt=signal,saved=file:state", "script": script, "cron_job": True}
     said = (
         "slurm-elastic: this job is not saved: its batch script, which alone gets the signal, does"
         " not catch it. It would help to start its program by exec, or catch the signal by trap"
         " (slurm-elastic help checkpointing)"
     )
     assert answers(lua, job, job | {"comment": "x"}) == [(0, said), (0, "")]
+
+
+@pytest.mark.parametrize("script", DYING)
+def test_a_script_that_would_die_of_the_save_signal_gets_a_relay(
+    lua: Callable[[str], str], script: str
+) -> None:
+    job = {"comment": "ckpt=signal,saved=file:state,stop_signal=TERM", "script": script}
+    assert answers(lua, job, job | {"comment": "x"}) == [(0, "")] * 2
+    first, _, rest = script.partition("\n")
+    lines = submitted(lua, job).split("\n", 2)
+    assert (lines[0], lines[2]) == (first, rest)
+    assert has_relay("\n".join(lines))
+    assert 'trap "_relay $$ 512 USR1" URG; trap "_relay $$ 16384 TERM" WINCH;' in lines[1]
+    again = submitted(lua, job | {"script": "\n".join(lines)})
+    assert again == "\n".join(lines), "once"
 
 
 @pytest.mark.parametrize("script", OTHERS)

@@ -17,6 +17,16 @@ DIED = "the signal ended its batch script, which did not catch it"
 """How a run ended that the signal of its save has ended."""
 
 
+RELAY_MARK = "#__SLURM_ELASTIC_RELAY__"
+"""The end of the line that the submit filter puts into a script (signal_relay.sh)."""
+
+
+def has_relay(script: str) -> bool:
+    """Whether the script starts the relay, which sends the signal to the programs that catch it."""
+    second_line = script.split("\n", 2)[1:2]
+    return bool(second_line) and second_line[0].endswith(RELAY_MARK)
+
+
 def dies_of_signals(script: str) -> bool:
     """Whether a shell that runs the script certainly dies of a signal that ends processes.
 

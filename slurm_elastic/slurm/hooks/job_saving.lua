@@ -230,6 +230,28 @@ local function dies_of_signals(script)
   return true
 end
 
+-- The script with the relay (signal_relay.sh) after its first line, or nil: left alone. Only a shell that
+-- would die of the signal gets one.
+local function relayed(job, part_list)
+  local script = job.script
+  if checkpoint_method(job, part_list) ~= "signal" or type(script) ~= "string" or job.cron_job == true
+    or not SAVING.relay or not dies_of_signals(script) or #script + #SAVING.relay > LONGEST then
+    return nil
+  end
+  local options = { signal = SAVING.signal, stop_signal = SAVING.stop_signal }
+  for key, value in string.gmatch(wish(job) or "", ",([%w_]+)=([^,]*)") do
+    options[key] = value
+  end
+  local save, stop = options.signal, options.stop_signal or options.signal
+  local masks, line_end = SAVING.masks, string.find(script, "\n", 1, true)
+  if not (masks[save] and masks[stop] and line_end) then
+    return nil
+  end
+  local words = { SAVE = masks[save] .. " " .. save, STOP = masks[stop] .. " " .. stop }
+  return string.sub(script, 1, line_end) .. string.gsub(SAVING.relay, "@(%u+)@", words) .. "\n"
+    .. string.sub(script, line_end + 1)
+end
+
 -- Why the job's comment cannot be followed, or is no word to us though it was meant so; nil where
 -- there is nothing to say. Without its data the filter knows no words.
 local function wrong_words(job)
@@ -284,7 +306,8 @@ local function not_saved(job, part_list)
         .. ". It would help to " .. remedy
     end
   end
-  if method == "signal" and type(job.script) == "string" and dies_of_signals(job.script) then
+  if method == "signal" and type(job.script) == "string" and dies_of_signals(job.script)
+    and not relayed(job, part_list) then
     return "this job is not saved: " .. SAVING.uncaught .. ". It would help to " .. SAVING.catch
   end
   if launched(job, part_list) and has_steps(job.script) then

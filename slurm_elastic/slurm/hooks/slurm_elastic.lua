@@ -776,10 +776,10 @@ function slurm_elastic_submit(job_desc, part_list, submit_uid, asked)
     tell(slurm.log_user and not_saved(job_desc, part_list))
   end)
   try(function()
-    local script = launched(job_desc, part_list)
+    local script = launched(job_desc, part_list) or relayed(job_desc, part_list)
     if script then
       job_desc.script = script
-      slurm.log_debug("%s", user .. " script put behind the launcher")
+      slurm.log_debug("%s", user .. " script changed for saves")
     end
   end)
   return slurm and slurm.SUCCESS or 0

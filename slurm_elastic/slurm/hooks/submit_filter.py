@@ -9,6 +9,7 @@ who may use a partition, nor its state and limits: the filter asks Slurm at each
 from __future__ import annotations
 
 import re
+import signal
 from collections.abc import Iterable, Mapping, Sequence
 from importlib import resources
 from pathlib import Path
@@ -45,6 +46,7 @@ from slurm_elastic.slurm.hooks.launcher import launchers
 
 FILTER = "slurm_elastic.lua"
 PLUGIN_SCRIPT = "job_submit.lua"
+RELAY = "signal_relay.sh"
 _DATA_LINE = "local SITE = {}\n"
 _PARTS = ("job_time.lua", "job_order.lua", "job_never.lua", "job_saving.lua")
 MAX_LIST_LENGTH = 1024
@@ -257,7 +259,32 @@ def _saving(config: Config) -> dict[str, LuaValue]:
         "no_directory": NO_DIRECTORY, "by_sbatch": BY_SBATCH, "on_one_node": ON_ONE_NODE,
         "without_steps": STEPS, "several_nodes": SEVERAL_NODES, "by_mpirun": BY_MPIRUN,
         "uncaught": UNCAUGHT, "catch": CATCH, "no_components": NO_COMPONENTS,
+        "relay": _relay_line(), "masks": _SIGNAL_MASKS, **_signals(config),
     }  # fmt: skip
+
+
+_SIGNAL_MASKS = {
+    s.name.removeprefix("SIG"): 1 << (s - 1)
+    for s in signal.Signals
+    if s <= 31
+    and s not in (signal.SIGKILL, signal.SIGSTOP)
+    # The head sends these to the script itself, as no shell dies of them.
+    and s not in (signal.SIGCHLD, signal.SIGCONT, signal.SIGURG, signal.SIGWINCH)
+}
+"""By signal that a relay can send, its bit in the masks of /proc/PID/status."""
+
+
+def _relay_line() -> str:
+    """The line of ``signal_relay.sh``."""
+    lines = _source(RELAY).splitlines()
+    return " ".join(line for line in lines if not line.startswith("#"))
+
+
+def _signals(config: Config) -> dict[str, LuaValue]:
+    """The site's signals by which jobs save themselves."""
+    settings = config.checkpoint.signal
+    signals: dict[str, LuaValue] = {"signal": settings.signal}
+    return signals | ({"stop_signal": settings.stop_signal} if settings.stop_signal else {})
 
 
 def _partitions(config: Config, pools: Sequence[Pool], boot_timeout_s: int) -> list[LuaValue]:

@@ -110,7 +110,7 @@ def an_action_without_a_doer_stops_the_round(_stage: Any) -> None:
 )
 def a_script_dies_of_the_signal_to_save_itself(_stage: Any) -> None:
     """Slurm signals the batch shell alone, which dies of it."""
-    rewrite(SignalCheckpointer._check_script, ("dies=dies_of_signals(script)", "dies=False"))
+    rewrite(SignalCheckpointer._check_script, ("and dies_of_signals(script)", "and False"))
 
 
 @found_by(

@@ -1,0 +1,14 @@
+# The line that the submit filter puts after the first line of a batch script whose job saves itself
+# on a signal, if the script's shell would die of the signal. Lines here are joined to one line, so
+# that error messages of the script name nearly the right lines; a comment line is left out.
+#
+# slurm-elastic sends all processes of such a job SIGURG (save) or SIGWINCH (save before a move),
+# which no process dies of. The relay then sends the real signal to the programs below the script
+# that catch it: the topmost ones, because launchers such as srun and mpirun hand it on themselves.
+# It is no child of the script, so that a plain `wait` of the script does not wait for it.
+# SigCgt is a mask of 16 hexadecimal digits; dash cannot compute with all of them.
+( ( _relay() { for _pid in $(cat /proc/$1/task/*/children 2>/dev/null); do
+_mask=$(sed -n "s/^SigCgt:[[:space:]]*........//p" /proc/$_pid/status 2>/dev/null);
+if [ $((0x${_mask:-0} & $2)) -ne 0 ]; then kill -s $3 $_pid; else _relay $_pid $2 $3; fi; done; };
+trap "_relay $$ @SAVE@" URG; trap "_relay $$ @STOP@" WINCH;
+while kill -0 $$ 2>/dev/null; do sleep 5 & wait $!; done ) </dev/null >/dev/null 2>&1 & ) #__SLURM_ELASTIC_RELAY__

@@ -1,0 +1,135 @@
+"""The relay that the submit filter puts into batch scripts, in real shells with real programs."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from patience import eventually
+
+from slurm_elastic.slurm.hooks.submit_filter import _relay_line
+
+PYTHON = """import signal, time
+signal.signal(signal.SIGUSR1, lambda *_: open("python", "a").write("x"))
+open("python.begun", "w")
+time.sleep(600)
+"""
+SHELL = """#!/bin/sh
+trap 'printf x >> shell' USR1
+touch shell.begun
+while :; do sleep 0.2; done
+"""
+C = r"""#include <fcntl.h>
+#include <signal.h>
+#include <unistd.h>
+static void save(int s) { int f = open("c", O_WRONLY | O_CREAT | O_APPEND, 0644); write(f, "x", 1); }
+int main(void) {
+    signal(SIGUSR1, save);
+    close(open("c.begun", O_WRONLY | O_CREAT, 0644));
+    for (;;) pause();
+}
+"""
+COMMANDS = {
+    "python": f"{sys.executable} prog.py | cat",
+    "shell": "env nice ./prog.sh",
+    "c": "(./prog; true)",
+}
+SHELLS = [path for name in ("bash", "dash", "ksh", "zsh") if (path := shutil.which(name))]
+
+
+class Job:
+    """A batch script, and signals for all of its processes, as Slurm sends them."""
+
+    def __init__(self, shell: str, directory: Path, commands: str) -> None:
+        relay = _relay_line().replace("@SAVE@", "512 USR1").replace("@STOP@", "2048 USR2")
+        (directory / "job").write_text(f"#!{shell}\n{relay}\n{commands}\nexit 3\n")
+        self._shell = subprocess.Popen([shell, "job"], cwd=directory, start_new_session=True)
+        self._proc = Path("/proc")
+
+    def processes(self) -> list[int]:
+        found = []
+        for stat in self._proc.glob("[0-9]*/stat"):
+            try:
+                fields = stat.read_text().rpartition(")")[2].split()
+            except OSError:
+                continue
+            if int(fields[3]) == self._shell.pid and fields[0] != "Z":
+                found.append(int(stat.parent.name))
+        return found
+
+    def signal(self, number: int) -> None:
+        for pid in self.processes():
+            try:
+                os.kill(pid, number)
+            except ProcessLookupError:
+                continue
+
+    def end(self) -> int:
+        return self._shell.wait()
+
+
+@pytest.fixture
+def start(tmp_path: Path) -> Iterator[Callable[[str, str], Job]]:
+    jobs: list[Job] = []
+
+    def started(shell: str, commands: str) -> Job:
+        jobs.append(Job(shell, tmp_path, commands))
+        return jobs[-1]
+
+    yield started
+    for job in jobs:
+        job.signal(signal.SIGKILL)
+        job.end()
+
+
+def prepare(directory: Path, kind: str) -> None:
+    (directory / "prog.py").write_text(PYTHON)
+    (directory / "prog.sh").write_text(SHELL)
+    (directory / "prog.sh").chmod(0o755)
+    if kind == "c":
+        (directory / "prog.c").write_text(C)
+        subprocess.run(["cc", "prog.c", "-o", "prog"], cwd=directory, check=True)
+
+
+@pytest.mark.parametrize("shell", SHELLS)
+@pytest.mark.parametrize("kind", COMMANDS)
+def test_the_program_saves_and_the_script_survives(
+    start: Callable[[str, str], Job], tmp_path: Path, shell: str, kind: str
+) -> None:
+    prepare(tmp_path, kind)
+    job = start(shell, COMMANDS[kind])
+    eventually((tmp_path / f"{kind}.begun").exists)
+    for count in (1, 2):
+        job.signal(signal.SIGURG)
+        eventually(lambda count=count: saves(tmp_path / kind) == count)
+    assert job.processes()
+
+
+@pytest.mark.parametrize("shell", SHELLS)
+def test_a_script_ends_as_without_the_relay(start: Callable[[str, str], Job], shell: str) -> None:
+    job = start(shell, "sleep 0.1 & wait; sleep 0.1")
+    assert job.end() == 3
+    eventually(lambda: not job.processes())
+
+
+@pytest.mark.parametrize("shell", SHELLS)
+def test_no_program_dies_that_does_not_catch_the_signal(
+    start: Callable[[str, str], Job], tmp_path: Path, shell: str
+) -> None:
+    job = start(shell, "sleep 0.5; touch begun; until [ -e go ]; do sleep 0.1; done; touch over")
+    eventually((tmp_path / "begun").exists)
+    job.signal(signal.SIGURG)
+    job.signal(signal.SIGWINCH)
+    (tmp_path / "go").touch()
+    assert job.end() == 3
+    assert (tmp_path / "over").exists()
+
+
+def saves(path: Path) -> int:
+    return len(path.read_text()) if path.exists() else 0
