@@ -19,7 +19,14 @@ from slurm_elastic.sandbox import build
 from slurm_elastic.sandbox.cluster import Sandbox
 from slurm_elastic.sandbox.layout import Layout, Saved
 from slurm_elastic.sandbox.shell import fields
-from slurm_elastic.sandbox.spec import SandboxSpec, elastic, ports_from, ports_needed, site_conf
+from slurm_elastic.sandbox.spec import (
+    SandboxSpec,
+    default_elastic,
+    elastic,
+    ports_from,
+    ports_needed,
+    site_conf,
+)
 
 PORTS = ports_from(21000)
 DIR = Path("/tmp/se-x")
@@ -177,6 +184,19 @@ def test_without_the_sandboxs_package_one_sentence_names_it(command, tmp_path, m
     assert told.count("\n") == 1
     assert "install slurm-elastic-sandbox (with pip, in a clone: pip install '.[sandbox]')" in told
     assert not (tmp_path / "site").exists()
+
+
+def test_a_sandbox_says_how_other_users_submit_and_who_may_use_the_cloud(
+    tmp_path, monkeypatch, capsys
+):
+    made = []
+    monkeypatch.setattr(Sandbox, "up", lambda self, _report: made.append(self))
+    assert main(["sandbox", "up", "--dir", str(tmp_path / "site"), "--group", "games"]) == 0
+    told = capsys.readouterr().out
+    assert "  runuser -u nobody -- sbatch -D /tmp --wrap hostname\n" in told
+    assert "open to the groups nogroup, root, games (sandbox up --group GROUP adds one)" in told
+    (sandbox,) = made
+    assert default_elastic(sandbox.spec)["allow"]["groups"] == ["nogroup", "root", "games"]
 
 
 @pytest.mark.parametrize(

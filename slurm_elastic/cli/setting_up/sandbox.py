@@ -107,6 +107,11 @@ def _add_up(inner: Subparsers) -> None:
         help="play X seconds of the trace in one second (default: %(default)g)",
     )  # fmt: skip
     parser.add_argument(
+        "--group", action="append", default=[], metavar="GROUP",
+        help="let members of this Unix group use the public cloud, besides "
+        f"{' and '.join(default.groups)}; may be given again",
+    )  # fmt: skip
+    parser.add_argument(
         "--slurm-conf", action="append", default=[], metavar="LINE",
         help="add this line to the site's slurm.conf; may be given again",
     )  # fmt: skip
@@ -193,6 +198,7 @@ def _up(arguments: argparse.Namespace) -> int:
         never_boot=arguments.never_boot,
         prices=arguments.prices and str(Path(arguments.prices).resolve()),
         price_speed=arguments.price_speed,
+        groups=(*SandboxSpec().groups, *arguments.group),
         slurm_conf=tuple(arguments.slurm_conf),
         **(_virtual(Path(arguments.machines)) if arguments.machines else {}),
     )
@@ -201,7 +207,10 @@ def _up(arguments: argparse.Namespace) -> int:
     print(f"The sandbox is up in {arguments.dir}. Next:")
     print(f"  eval $({command_name()} sandbox env{where})")
     print(f"  sinfo; cd {spec.dir}/work; sbatch --wrap 'sleep 30'; {NAME} status")
+    print("  runuser -u nobody -- sbatch -D /tmp --wrap hostname")
     print(f"  {command_name()} sandbox down{where}")
+    groups = ", ".join(spec.groups)
+    print(f"The public cloud is open to the groups {groups} (sandbox up --group GROUP adds one).")
     return 0
 
 
