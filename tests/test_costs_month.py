@@ -24,6 +24,7 @@ from slurm_elastic.model.causes import Quoted
 from slurm_elastic.model.memory import ChargedRun
 from slurm_elastic.policies.growth.release import Idle
 from slurm_elastic.policies.money.cost_split import WHOLE
+from slurm_elastic.simulate import core
 from slurm_elastic.simulate.boot import BootTimes
 from slurm_elastic.simulate.engine import simulate
 from slurm_elastic.simulate.histories.jobs import Job, Jobs
@@ -53,6 +54,7 @@ class Named:
         self._follow(monkeypatch)
 
     def _follow(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setenv(core.SWITCH, "0")  # the machines and runs of the engine in Python
         made, ended, begun = PoolMachines._batch, PoolMachines.end, Runs.begin
         finished = Runs.finish
 

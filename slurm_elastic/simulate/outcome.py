@@ -15,6 +15,7 @@ from msgspec.structs import replace
 from slurm_elastic.base.errors import SlurmElasticError
 from slurm_elastic.policies.launch.job_data import NO_DATA
 from slurm_elastic.simulate.bills.leases import peak
+from slurm_elastic.simulate.core import compiled
 from slurm_elastic.simulate.histories.jobs import Jobs
 from slurm_elastic.simulate.machines import PoolMachines
 from slurm_elastic.simulate.runs import Runs
@@ -214,8 +215,12 @@ def _work(jobs: Jobs, pools: Sequence[PoolMachines], runs: Runs) -> int:
     counts in machines of that pool. Of other jobs only saved work counts.
     """
     needs = [machines_needed(jobs, machines.pool) for machines in pools]
-    rows = enumerate(zip(jobs.run, runs.where, runs.ended, strict=True))
-    work = sum([needs[pool][job] * run for job, (run, pool, end) in rows if end >= 0])
+    core = compiled()
+    if core is not None:
+        work = int(core.work(jobs.run, runs.where, runs.ended, needs))
+    else:
+        rows = enumerate(zip(jobs.run, runs.where, runs.ended, strict=True))
+        work = sum([needs[pool][job] * run for job, (run, pool, end) in rows if end >= 0])
     for job, pool, seconds in runs.kept:
         work += needs[pool][job] * seconds
         if runs.ended[job] >= 0:
@@ -248,11 +253,7 @@ def _pool_problems(machines: PoolMachines) -> list[str]:
 def _figures(
     jobs: Jobs, pools: Sequence[PoolMachines], runs: Runs, unserved: int, misfits: int
 ) -> Figures:
-    waits = sorted(
-        start - submitted
-        for start, submitted, ended in zip(runs.first, jobs.submit, runs.ended, strict=True)
-        if ended >= 0
-    )
+    waits = _sorted_waits(jobs, runs)
     up = sum(machines.up_area for machines in pools)
     start = min(jobs.submit, default=0)
     steps = [machines.leases.steps() for machines in pools]
@@ -318,7 +319,23 @@ def _dollars(machines: PoolMachines) -> dict[str, float]:
     return {name.replace("-", "_"): dollars[name] for name in ("on-demand", "spot", "reserved")}
 
 
+def _sorted_waits(jobs: Jobs, runs: Runs) -> Sequence[int]:
+    core = compiled()
+    if core is not None:
+        waits = array("q", bytes(8 * len(jobs)))
+        del waits[core.waits(jobs.submit, runs.first, runs.ended, waits) :]
+        return waits
+    return sorted(
+        start - submitted
+        for start, submitted, ended in zip(runs.first, jobs.submit, runs.ended, strict=True)
+        if ended >= 0
+    )
+
+
 def _slowdown(jobs: Jobs, runs: Runs) -> float:
+    core = compiled()
+    if core is not None:
+        return float(core.slowdown(jobs.submit, runs.ended, jobs.run, MIN_RUN_S))
     total, done = 0.0, 0
     for submitted, ended, run in zip(jobs.submit, runs.ended, jobs.run, strict=True):
         if ended >= 0:

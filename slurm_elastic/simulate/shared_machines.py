@@ -8,10 +8,12 @@ limits. Each shared machine has one expectation, for any number of jobs.
 
 from __future__ import annotations
 
+from array import array
 from bisect import bisect_left, insort
 from collections.abc import Iterator, Sequence
 
 from slurm_elastic.simulate.bills.market import NEVER
+from slurm_elastic.simulate.core import compiled
 from slurm_elastic.simulate.histories.jobs import Jobs
 from slurm_elastic.simulate.queues.idle_set import Pieces
 from slurm_elastic.simulate.scenario import PoolModel
@@ -182,11 +184,17 @@ def _minus(share: Share, other: Share) -> Share:
     return share[0] - other[0], share[1] - other[1], share[2] - other[2]
 
 
-def machines_needed(jobs: Jobs, pool: PoolModel) -> list[int]:
+def machines_needed(jobs: Jobs, pool: PoolModel) -> array[int]:
     """Return how many machines of a pool each job needs. If no number suffices, the result is
     larger than the pool.
     """
     never = pool.machines + 1
+    core = compiled()
+    if core is not None:
+        needs = array("q", bytes(8 * len(jobs)))
+        columns = jobs.procs, jobs.memory, jobs.gpus, jobs.nodes
+        core.machines_needed(*columns, pool.procs, pool.memory, pool.gpus, never, needs)
+        return needs
     counts = [-(-procs // pool.procs) for procs in jobs.procs]
     if pool.memory and any(jobs.memory):
         by_memory = [-(-memory // pool.memory) for memory in jobs.memory]
@@ -196,4 +204,4 @@ def machines_needed(jobs: Jobs, pool: PoolModel) -> list[int]:
         counts = [max(pair) for pair in zip(counts, by_gpus, strict=True)]
     if any(nodes > 1 for nodes in jobs.nodes):
         counts = [max(pair) for pair in zip(counts, jobs.nodes, strict=True)]
-    return counts
+    return array("q", counts)

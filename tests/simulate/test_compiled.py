@@ -255,7 +255,7 @@ def test_a_policy_asked_before_machines_are_dealt_starts_the_same(
 @pytest.mark.release
 @needs_compiled
 @hypothesis.seed(SEED)
-@settings(max_examples=33 * EXAMPLES, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=34 * EXAMPLES, deadline=None, suppress_health_check=list(HealthCheck))
 @given(sites())
 def test_more_random_sites_have_equal_books(case: tuple[Jobs, Scenario]) -> None:
     """10,000 sites; ``SLURM_ELASTIC_SEED`` draws others."""

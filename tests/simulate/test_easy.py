@@ -86,10 +86,10 @@ def test_a_site_that_never_grows_is_simulated_fast_with_the_same_books(
 
 
 def test_the_command_goes_the_fast_way(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delattr(Engine, "run")
+    monkeypatch.delattr("slurm_elastic.simulate.engine._engine")
     history = jobs((0, 100, 100, 6), (1, 50, 50, 8), (2, 90, 90, 2))
     assert list(simulate(history, STATIC).starts) == [0, 100, 2]
-    with pytest.raises(AttributeError):
+    with pytest.raises(NameError):
         simulate(history, replace(STATIC, depth=1))
 
 

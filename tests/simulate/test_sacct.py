@@ -309,7 +309,7 @@ def test_nodes_are_machines_however_few_processors_they_need() -> None:
     jobs = sacct.of_rows(rows).jobs
     assert list(jobs.nodes) == [4, 4], "no node is without a processor"
     pool = PoolModel(name="p", machines=10, procs=16)
-    assert machines_needed(jobs, pool) == [4, 4]
+    assert list(machines_needed(jobs, pool)) == [4, 4]
 
 
 @pytest.mark.parametrize("packed", [False, True])

@@ -163,7 +163,7 @@ static i64 loop(Core *core, i64 begin, Vector *unserved)
         if (TIME(core->events.at[0]) == now)
             handle_boots(core, now);
         while (soon == now && !core->failed) {
-            if (!core->is_misfit.at[arrival]) {
+            if (!core->is_misfit.count || !core->is_misfit.at[arrival]) {
                 arrive(core, arrival, now);
                 core->asked = 1;
             }
@@ -353,14 +353,13 @@ static PyObject *core_add_order(PyObject *self, PyObject *args)
     return PyErr_Occurred() ? NULL : PyLong_FromLongLong(core->order_begins.count - 1);
 }
 
-static void core_dealloc(PyObject *self)
+/* Free everything but the sums. */
+static void core_free(Core *core)
 {
-    PyTypeObject *type = Py_TYPE(self);
-    Core *core = (Core *)self;
-    for (i64 index = 0; index < core->pools_count; index++)
-        Py_DECREF((PyObject *)core->pools[index]);
     for (i64 at = core->pools_count ? core->runs_first : -1; at >= 0; at = core->runs[at].after)
         PyMem_Free(core->runs[at].pieces.at);
+    for (i64 index = 0; index < core->pools_count; index++)
+        Py_DECREF((PyObject *)core->pools[index]);
     Column *columns[] = {&core->submit, &core->work, &core->limit, &core->procs, &core->memory, &core->gpus,
                          &core->user, &core->first, &core->ended, &core->where, &core->order_of, &core->is_misfit};
     for (size_t index = 0; index < sizeof columns / sizeof *columns; index++)
@@ -369,6 +368,28 @@ static void core_dealloc(PyObject *self)
                     core->runs, core->run_of, core->waiting, core->readies.at, core->sales.at};
     for (size_t index = 0; index < sizeof made / sizeof *made; index++)
         PyMem_Free(made[index]);
+    core->pools = NULL;
+    core->runs = NULL;
+    core->run_of = NULL;
+    core->waiting = NULL;
+    core->pools_count = core->waiting_count = core->waiting_first = core->waiting_room = 0;
+    core->orders = core->order_begins = core->due_looks = (Vector){NULL, 0, 0};
+    core->events = core->readies = (Keys){NULL, 0, 0};
+    core->sales = (Pieces){NULL, 0, 0};
+    core->failed = 1; /* nothing can be run with it any more */
+}
+
+static PyObject *core_close(PyObject *self, PyObject *unused)
+{
+    (void)unused;
+    core_free((Core *)self);
+    Py_RETURN_NONE;
+}
+
+static void core_dealloc(PyObject *self)
+{
+    PyTypeObject *type = Py_TYPE(self);
+    core_free((Core *)self);
     PyObject_Free(self);
     Py_DECREF(type);
 }
@@ -388,6 +409,7 @@ static PyMemberDef core_members[] = {
 static PyMethodDef core_methods[] = {
     {"connect", core_connect, METH_VARARGS, "Set the pools, and the columns of the jobs."},
     {"run", core_run, METH_VARARGS, "Simulate all jobs."},
+    {"close", core_close, METH_NOARGS, "Free everything but the sums."},
     {"waiting", core_waiting, METH_NOARGS, "Return the waiting jobs."},
     {"schedule", core_schedule, METH_VARARGS, "Pass over the whole queue."},
     {"look_again", core_look_again, METH_VARARGS, "Plan postponed releases."},

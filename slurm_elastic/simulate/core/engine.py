@@ -39,8 +39,9 @@ class CompiledEngine(Engine):
     ) -> None:
         self.core = _core.Core()
         super().__init__(jobs, scenario, origin, progress)
-        self._machines = cast("list[CompiledPool]", self.pools)
-        self._orders_of_jobs = array("q", [0]) * len(jobs)
+        self._machines = cast("list[CompiledPool]", list(self.pools))
+        # Columns that no rule of this site needs stay empty.
+        self._orders_of_jobs = array("q", [0]) * (0 if self.orders is None else len(jobs))
         self.grower.allot = partial(_core.allot, Share)
         self.runs.now = cast("dict[int, SimulatedRun]", _Running(self.core))
         self._set_rules()
@@ -67,7 +68,7 @@ class CompiledEngine(Engine):
         decisions = [machines.join(n, needs) for n, (machines, needs) in enumerate(pairs)]
         self.purchases.store_in(cast("list[StoredDecision]", decisions))
         self._where = array("q", [-1]) * count
-        misfits = array("q", bytes(8 * count))
+        misfits = array("q", bytes(8 * count if self.misfits else 0))
         for job in self.misfits:
             misfits[job] = 1
         self.core.connect(
@@ -83,12 +84,16 @@ class CompiledEngine(Engine):
         core, runs = self.core, self.runs
         try:
             now, self.unserved = core.run(self, self.jobs.submit[0] if self.count else 0)
+            self.unserved += core.waiting()
             self.pools = runs.pools = [machines.books() for machines in self._machines]
         finally:
+            core.close()
             for machines in self._machines:
                 machines.forget()
+            self._machines.clear()
         self.last_ready = core.last_ready
         runs.where = array("b", self._where)
+        del self._where
         runs.held, runs.useful, runs.lost = core.held, core.useful, core.lost
         runs.interruptions = core.interruptions
         return self._finish(now)
@@ -148,9 +153,7 @@ class CompiledEngine(Engine):
 
     def next_losses(self, pool: int, now: int) -> list[tuple[int, int]]:
         """Return (second, offer) of each unplanned loss of spot machines."""
-        machines = self._machines[pool]
-        losses = [(machines.watch(now, offer), offer) for offer in machines.spots]
-        return [(when, offer) for when, offer in losses if when is not None]
+        return self._machines[pool].next_losses(now)
 
     def surplus(self, pool: int, offer: int, now: int) -> int:
         """Return how many machines of an offer the cloud takes now; -1 for an outdated loss."""

@@ -59,6 +59,7 @@ typedef struct {
     i64 spots; /* how many offers are on the spot market */
     i64 number;
     Column live_of, on_spot, needs;
+    Column falls, same_from, same_to, watched; /* by offer, see MachineFacts.watch; `watched`: it is alone in its stock */
     Vector batch_start, batch_ready, batch_live, batch_offer, batch_due, booked;
     Keys coming; /* by batch, its expectation; 0: none */
     Vector lease_batch, lease_end, lease_count, lease_reclaimed;
@@ -490,7 +491,18 @@ static PyObject *seen_bytes(PyObject *self, PyObject *unused)
     return PyBytes_FromStringAndSize((const char *)vector->at, (Py_ssize_t)(vector->count * (i64)sizeof(i64)));
 }
 
+/* Free the memory of a column that was copied. */
+static PyObject *seen_drop(PyObject *self, PyObject *unused)
+{
+    Vector *vector = ((Seen *)self)->vector;
+    (void)unused;
+    PyMem_Free(vector->at);
+    *vector = (Vector){NULL, 0, 0};
+    Py_RETURN_NONE;
+}
+
 static PyMethodDef seen_methods[] = {
+    {"drop", seen_drop, METH_NOARGS, "Free the memory of the column."},
     {"tobytes", seen_bytes, METH_NOARGS, "Return the column's 64-bit numbers as bytes."},
     {NULL, NULL, 0, NULL},
 };
@@ -631,10 +643,40 @@ static void pool_dealloc(PyObject *self)
     column_close(&pool->live_of);
     column_close(&pool->on_spot);
     column_close(&pool->needs);
+    column_close(&pool->falls);
+    column_close(&pool->same_from);
+    column_close(&pool->same_to);
+    column_close(&pool->watched);
     Py_XDECREF((PyObject *)pool->decision);
     freefunc release = (freefunc)PyType_GetSlot(type, Py_tp_free);
     release(self);
     Py_DECREF(type);
+}
+
+/* watch(falls, same_from, same_to, watched): set the columns about losses of spot machines. */
+static PyObject *pool_watch(PyObject *self, PyObject *args)
+{
+    Pool *pool = (Pool *)self;
+    PyObject *falls, *same_from, *same_to, *watched;
+    if (!PyArg_ParseTuple(args, "OOOO", &falls, &same_from, &same_to, &watched))
+        return NULL;
+    if (column_open(&pool->falls, falls, PyBUF_SIMPLE) < 0 || column_open(&pool->same_from, same_from, PyBUF_SIMPLE) < 0 ||
+        column_open(&pool->same_to, same_to, PyBUF_SIMPLE) < 0 || column_open(&pool->watched, watched, PyBUF_SIMPLE) < 0)
+        return NULL;
+    Py_RETURN_NONE;
+}
+
+/* Whether the next loss of each spot offer is known: MachineFacts.watch would plan none, and change nothing. */
+static int losses_known(const Pool *pool, i64 now)
+{
+    for (i64 offer = 0; offer < pool->falls.count; offer++) {
+        i64 live = pool->live_of.at[offer], fall = pool->falls.at[offer];
+        if (!pool->on_spot.at[offer] || !live || fall == now)
+            continue;
+        if (!pool->watched.at[offer] || now >= fall || live < pool->same_from.at[offer] || live >= pool->same_to.at[offer])
+            return 0;
+    }
+    return 1;
 }
 
 /* connect(live_of, on_spot, needs, cores, memory, gpus): set the columns, and what a machine has. */
@@ -669,6 +711,7 @@ static PyMemberDef pool_members[] = {
 
 static PyMethodDef pool_methods[] = {
     {"connect", pool_connect, METH_VARARGS, "Set the columns, and what a machine has."},
+    {"watch_losses", pool_watch, METH_VARARGS, "Set the columns about losses of spot machines."},
     {"column", pool_column, METH_VARARGS, "Return a column by batch or lease."},
     {"entries", pool_entries, METH_NOARGS, "Return the idle machines as (batch, since, machines)."},
     {"idle_of", pool_idle_of, METH_VARARGS, "Return how many machines of a batch are idle."},

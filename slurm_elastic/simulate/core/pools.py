@@ -60,10 +60,24 @@ class CompiledPool(_core.Pool, MachineFacts):
             self._live, array("q", map(int, self._on_spot)), array("q", needs), decision,
             pool.procs, pool.memory, pool.gpus,
         )  # fmt: skip
+        falls = array("q", self.falls)
+        self.falls = cast("list[int]", falls)
+        self._same_from, self._same_to = array("q", bytes(8 * len(falls))), array("q", falls)
+        alone = array("q", [int(len(sharers) == 1) for sharers in self._sharing])
+        self.watch_losses(falls, self._same_from, self._same_to, alone)
         return decision
 
+    def next_losses(self, now: int) -> list[tuple[int, int]]:
+        """Return (second, offer) of each unplanned loss of spot machines."""
+        losses = [(self.watch(now, offer), offer) for offer in self.spots]
+        for offer in self.spots:
+            self._same_from[offer], self._same_to[offer] = self._same_fall[offer]
+        return [(when, offer) for when, offer in losses if when is not None]
+
     def books(self) -> PoolMachines:
-        """Return the books after the run, as the engine in Python leaves them."""
+        """Return the books after the run, as the engine in Python leaves them. The state in C is
+        gone then.
+        """
         machines = PoolMachines(self.pool, self.order_name, self.seed)
         machines.shared, machines.turns, machines.yields = self.shared, self.turns, self.yields
         if machines.shared is not None:
@@ -71,25 +85,28 @@ class CompiledPool(_core.Pool, MachineFacts):
         for name in _COUNTS:
             setattr(machines, name, getattr(self, name))
         machines.live_of[:] = self.live_of
-        machines.batch_start += _numbers(self, "batch_start")
-        machines.batch_live += _numbers(self, "batch_live")
-        machines.batch_due += _numbers(self, "batch_due")
-        machines.batch_ready.frombytes(self.column("batch_ready").tobytes())
-        machines.batch_offer.extend(offers := _numbers(self, "batch_offer"))
-        machines.batch_spot.extend([self._on_spot[offer] for offer in offers])
         leases = machines.leases
-        leases.batch.frombytes(self.column("lease_batch").tobytes())
-        leases.end.frombytes(self.column("lease_end").tobytes())
-        leases.count.frombytes(self.column("lease_count").tobytes())
-        leases.reclaimed.extend(_numbers(self, "lease_reclaimed"))
+        machines.batch_start += self._moved("batch_start")
+        machines.batch_live += self._moved("batch_live")
+        machines.batch_ready.extend(self._moved("batch_ready"))
+        offers = self._moved("batch_offer")
+        machines.batch_offer.extend(iter(offers))
+        machines.batch_spot.extend(map(self._on_spot.__getitem__, offers))
+        leases.batch.extend(self._moved("lease_batch"))
+        leases.end.extend(self._moved("lease_end"))
+        leases.count.extend(self._moved("lease_count"))
+        leases.reclaimed.extend(iter(self._moved("lease_reclaimed")))
         for batch, since, count in self.entries():
             machines.free.put(batch, count, since)
         return machines
 
+    def _moved(self, name: str) -> array[int]:
+        """Return a column, whose memory in C is freed."""
+        column = self.column(name)
+        moved = array("q", column.tobytes())
+        column.drop()
+        return moved
+
     def forget(self) -> None:
         """Drop the columns, which hold this object, so that its memory can be freed."""
         self.__dict__.clear()
-
-
-def _numbers(pool: CompiledPool, name: str) -> list[int]:
-    return array("q", pool.column(name).tobytes()).tolist()

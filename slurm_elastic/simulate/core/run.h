@@ -257,7 +257,7 @@ static void release_or_idle(Core *core, Pool *pool, i64 batch, i64 count, i64 no
 /* Plan the next loss of spot machines in a pool. */
 static void plan_next_loss(Core *core, Pool *pool, i64 now)
 {
-    if (core->failed)
+    if (core->failed || losses_known(pool, now))
         return;
     PyObject *list = answered(core, PyObject_CallMethod(core->site, "next_losses", "LL", pool->number, now));
     for (Py_ssize_t index = 0; list && index < PyList_Size(list); index++) {

@@ -7,6 +7,7 @@ from __future__ import annotations
 from array import array
 
 from slurm_elastic.base.errors import SlurmElasticError
+from slurm_elastic.simulate.core import compiled
 from slurm_elastic.simulate.histories.jobs import Jobs
 from slurm_elastic.simulate.outcome import RunResult
 from slurm_elastic.simulate.pools import machines_of
@@ -28,7 +29,7 @@ def on_standing_machines(jobs: Jobs, scenario: Scenario) -> RunResult | None:
     pool = scenario.pools[index]
     if pool.standing < pool.machines:
         return None
-    sizes = array("q", machines_needed(jobs, pool))
+    sizes = machines_needed(jobs, pool)
     if pool.shared and any(procs % pool.procs for procs in jobs.procs):
         return None
     if max(sizes) > pool.machines:
@@ -41,6 +42,9 @@ def on_standing_machines(jobs: Jobs, scenario: Scenario) -> RunResult | None:
 
 def _longest_queue(jobs: Jobs, starts: array[int]) -> int:
     """Return the largest number of waiting jobs at an arrival, including the new job."""
+    core = compiled()
+    if core is not None:
+        return int(core.longest_queue(jobs.submit, starts))
     sorted_starts, longest, started = sorted(starts), 0, 0
     for arrived, when in enumerate(jobs.submit, 1):
         while sorted_starts[started] < when:
@@ -52,6 +56,23 @@ def _longest_queue(jobs: Jobs, starts: array[int]) -> int:
 
 def _check_capacity(sizes: array[int], starts: array[int], ends: array[int], machines: int) -> None:
     """Raise SlurmElasticError if more machines were used at a time than exist."""
+    excess = _overfull(sizes, starts, ends, machines)
+    if excess is not None:
+        used, when = excess
+        raise SlurmElasticError(
+            "the simulation does not add up, which is a bug in slurm-elastic:"
+            f" {used} of {machines} machines were used at {when}"
+        )
+
+
+def _overfull(
+    sizes: array[int], starts: array[int], ends: array[int], machines: int
+) -> tuple[int, int] | None:
+    """Return how many machines were used, and when, where they were more than exist."""
+    core = compiled()
+    if core is not None:
+        excess: tuple[int, int] | None = core.overfull(sizes, starts, ends, machines)
+        return excess
     sorted_ends = sorted(zip(ends, sizes, strict=True))
     used = ended = 0
     for when, size in sorted(zip(starts, sizes, strict=True)):
@@ -60,10 +81,20 @@ def _check_capacity(sizes: array[int], starts: array[int], ends: array[int], mac
             used -= sorted_ends[ended][1]
             ended += 1
         if used > machines:
-            raise SlurmElasticError(
-                "the simulation does not add up, which is a bug in slurm-elastic:"
-                f" {used} of {machines} machines were used at {when}"
-            )
+            return used, when
+    return None
+
+
+def _replayed(jobs: Jobs, sizes: array[int], starts: array[int]) -> tuple[array[int], int, int]:
+    """Return the ends of the jobs, and the machine-seconds used and worked."""
+    core = compiled()
+    if core is not None:
+        ended = array("q", bytes(8 * len(jobs)))
+        return ended, *core.replayed(sizes, starts, jobs.run, ended)
+    ended = array("q", [start + run for start, run in zip(starts, jobs.run, strict=True)])
+    rows = zip(sizes, starts, ended, strict=True)
+    used = sum([size * (end - start) for size, start, end in rows])
+    return ended, used, sum([size * run for size, run in zip(sizes, jobs.run, strict=True)])
 
 
 def _result_of(
@@ -73,14 +104,12 @@ def _result_of(
     pools = machines_of(scenario, jobs)
     runs = Runs(jobs, scenario, pools)
     runs.first = starts
-    runs.ended = array("q", [start + run for start, run in zip(starts, jobs.run, strict=True)])
+    runs.ended, used, runs.useful = _replayed(jobs, sizes, starts)
     runs.where = array("b", [index]) * len(jobs)
     machines, begin = pools[index], jobs.submit[0]
     _check_capacity(sizes, starts, runs.ended, machines.max_machines)
     machines.add_standing(begin)
-    rows = zip(sizes, starts, runs.ended, strict=True)
-    machines.busy_area = sum([size * (end - start) for size, start, end in rows])
-    runs.useful = sum([size * run for size, run in zip(sizes, jobs.run, strict=True)])
+    machines.busy_area = used
     last_end = max(max(runs.ended), jobs.submit[-1])
     for pool_machines in pools:
         pool_machines.close(last_end)

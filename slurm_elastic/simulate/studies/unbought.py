@@ -18,6 +18,8 @@ def unbought(scenario: Scenario, outcome: RunResult) -> str:
     pairs = zip(scenario.pools, outcome.figures.pools, strict=True)
     if any(figures.launched > pool.standing for pool, figures in pairs):
         return ""
+    if all(0 < pool.machines == pool.standing for pool in scenario.pools):
+        return ""  # nothing to buy
     never = _too_large(scenario, outcome)
     waited = [
         job
