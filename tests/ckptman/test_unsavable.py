@@ -247,7 +247,9 @@ def test_on_demand_requeues_it_at_once_unless_its_user_forbids_that(requeue: boo
     world = made(unsavable="on_demand")
     try:
         world.saver.broken = LOCK
-        begins(world, 7, requeue=requeue)
+        begins(world, 7)
+        # With --no-requeue from the start it would get no spot machine.
+        world.slurm.set_job(7, requeue=requeue)
         spot = {m.instance.node: m for m in world.ckpt.ledger.machines.live()}[
             world.job(7).nodes[0]
         ]
