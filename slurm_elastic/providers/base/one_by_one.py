@@ -11,7 +11,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Container, Iterator, Sequence
 from typing import ClassVar
 
 from msgspec.structs import replace
@@ -19,6 +19,7 @@ from msgspec.structs import replace
 from slurm_elastic.base.errors import InstanceNotFound, ProviderError, TransientError
 from slurm_elastic.base.guards import Guarded, GuardedBy
 from slurm_elastic.model.cluster import STANDING, EndAnswer, Instance, InstanceState, LaunchSpec
+from slurm_elastic.providers.base.late import end_failed
 from slurm_elastic.providers.base.launched import launched
 from slurm_elastic.providers.base.parallel import each
 from slurm_elastic.providers.base.statuses import THROTTLED
@@ -133,7 +134,7 @@ class OneByOne:
         reported once as TERMINATED. If the cloud refuses the end, the machine is reported as
         STOPPING and ended with the next listing.
         """
-        just_ended = self._end_failed(listed, failed, end) if failed and end else frozenset()
+        just_ended = self._end_failed(listed, failed, end) if failed and end else ()
 
         def state(machine: Instance) -> InstanceState:
             if machine.id in just_ended:
@@ -144,23 +145,11 @@ class OneByOne:
 
     def _end_failed(
         self, listed: Sequence[Instance], failed: Collection[str], end: Callable[[str], None]
-    ) -> frozenset[str]:
+    ) -> Container[str]:
         """The ids of the failed machines that this call has ended."""
         with self._lock:
             to_end = [m for m in listed if m.id in failed and m.id not in self._ended]
-        just_ended = set()
-        for machine in to_end:
-            log.warning("machine failed after its launch; ending it cloud=%s id=%s node=%s",
-                        self._cloud, machine.id, machine.node)  # fmt: skip
-            try:
-                self.terminate([machine.id], end)
-            except ProviderError as error:
-                log.warning(
-                    "machine not ended, tried again later cloud=%s error=%s", self._cloud, error
-                )
-            else:
-                just_ended.add(machine.id)
-        return frozenset(just_ended)
+        return end_failed(self._cloud, to_end, lambda id_: self.terminate([id_], end), {})
 
     def _shown(self, listed: Sequence[Instance]) -> Sequence[Instance]:
         with self._lock:

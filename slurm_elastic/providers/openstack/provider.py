@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Container, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cache
 from typing import ClassVar
@@ -25,6 +25,7 @@ from slurm_elastic.config.clouds import LISTING_LAG
 from slurm_elastic.model.cluster import EndAnswer, Instance, LaunchSpec, Notice, Offer, Pool
 from slurm_elastic.model.finding import Finding
 from slurm_elastic.model.machine_options import NO_OPTIONS
+from slurm_elastic.providers.base.late import LateFailures, end_failed
 from slurm_elastic.providers.base.launched import launched
 from slurm_elastic.providers.base.machine_tags import TYPE
 from slurm_elastic.providers.base.offers import Room, offers_with
@@ -45,9 +46,6 @@ from slurm_elastic.providers.openstack.settings import OpenStackCloud
 
 log = logging.getLogger(__name__)
 
-FAILURE_COUNTS_S = 300.0
-"""For so long a machine whose start failed prevents the next launch of its type."""
-
 
 class OpenStackProvider:
     """One project in one region. The contract is in protocols.Provider. Thread-safe.
@@ -55,7 +53,7 @@ class OpenStackProvider:
     Each request ends after the cloud's ``api_timeout``. A launch may need several requests.
     """
 
-    guarded_by: ClassVar[GuardedBy] = {"_lock": Guarded("_failure_by_type", "_launching")}
+    guarded_by: ClassVar[GuardedBy] = {"_lock": Guarded("_launching")}
 
     def __init__(
         self,
@@ -82,7 +80,7 @@ class OpenStackProvider:
             settings.name, settings.listing_lag or LISTING_LAG, monotonic
         )
         self._launching: set[str] = set()
-        self._failure_by_type: dict[str, tuple[float, ProviderError]] = {}
+        self._failures = LateFailures(settings.name, clock)
 
     def offers(self, pool: Pool) -> Sequence[Offer]:
         """The types of the pool whose flavors exist, with the room that the quota leaves."""
@@ -104,7 +102,7 @@ class OpenStackProvider:
         launch = ServerLaunch(
             self._servers,
             self._order,
-            lambda: self._take_failure(spec.offer.instance_type),
+            lambda: self._failures.take(spec.offer.instance_type),
             self._cluster.uuid or "",
             spec,
             self._settings.schedule_timeout,
@@ -255,37 +253,16 @@ class OpenStackProvider:
             with self._lock:
                 self._launching.discard(generation)
 
-    def _take_failure(self, kind: str) -> ProviderError | None:
-        """A recent failure of the type, returned only once: afterwards the caller's cool-down takes
-        its place.
-        """
-        with self._lock:
-            counts_until, error = self._failure_by_type.pop(kind, (0.0, None))
-        return error if self._clock() < counts_until else None
-
-    def _end_failed(self, failed: Sequence[ServerFields]) -> frozenset[str]:
+    def _end_failed(self, failed: Sequence[ServerFields]) -> Container[str]:
         """End these servers and remember the failure of their types. Returns the ids that were
         ended.
         """
         fault = self._servers.fault(failed[0].id)
-        ended = set()
         for server in failed:
-            log.warning(
-                "machine given up cloud=%s id=%s node=%s reason=%s",
-                self.name, server.id, server.node, fault,
-            )  # fmt: skip
-            kind = server.tags.get(TYPE, "")
-            with self._lock:
-                self._failure_by_type[kind] = self._clock() + FAILURE_COUNTS_S, fault
-            try:
-                self._servers.delete([server.id])
-            except ProviderError as error:
-                log.warning(
-                    "machine not ended, tried again later cloud=%s error=%s", self.name, error
-                )
-            else:
-                ended.add(server.id)
-        return frozenset(ended)
+            self._failures.note(server.tags.get(TYPE, ""), fault)
+        machines = [convert.instance(server, self._settings) for server in failed]
+        faults = dict.fromkeys((server.id for server in failed), fault)
+        return end_failed(self.name, machines, lambda id_: self._servers.delete([id_]), faults)
 
     def console(self, instance: str) -> str:
         """The machine's console output; empty if the hypervisor has none yet."""

@@ -1,0 +1,59 @@
+"""Machines that fail after their launch, in a cloud with any create call."""
+
+from __future__ import annotations
+
+from slurm_elastic.base.errors import CapacityError, TransientError
+from slurm_elastic.model.cluster import Instance, InstanceState, Market
+from slurm_elastic.providers.base.late import FAILURE_COUNTS_S, LateFailures
+
+FULL = CapacityError("mist", "AllocationFailed", "no room")
+
+
+def machine(node: str, zone: str = "z") -> Instance:
+    return Instance(
+        id=f"i-{node}", cloud="mist", node=node, generation="g1", instance_type="t", zone=zone,
+        market=Market.SPOT, price=0.1, launched=0.0, state=InstanceState.RUNNING,
+    )  # fmt: skip
+
+
+class Cloud:
+    """The ends that it took, and the ids that it refuses to end."""
+
+    def __init__(self, *refused: str) -> None:
+        self.refused, self.ended = set(refused), []
+
+    def end(self, machine_id: str) -> None:
+        if machine_id in self.refused:
+            raise TransientError("mist", "503", "busy")
+        self.ended.append(machine_id)
+
+
+def states(machines: object) -> dict[str, InstanceState]:
+    return {m.node: m.state for m in machines}  # type: ignore[attr-defined]
+
+
+def test_a_failed_machine_is_ended_and_its_end_reported_once() -> None:
+    cloud, failures = Cloud("i-b"), LateFailures("mist")
+    listed = [machine("a"), machine("b"), machine("c")]
+    failed = {"i-a": FULL, "i-b": FULL, "i-gone": FULL}
+    assert states(failures.tidied(listed, failed, cloud.end)) == {
+        "a": InstanceState.TERMINATED, "b": InstanceState.STOPPING, "c": InstanceState.RUNNING
+    }  # fmt: skip
+    assert cloud.ended == ["i-a"], "a refusal keeps no other machine"
+    cloud.refused.clear()
+    again = failures.tidied(listed[1:], failed, cloud.end)
+    assert states(again) == {"b": InstanceState.TERMINATED, "c": InstanceState.RUNNING}
+    assert cloud.ended == ["i-a", "i-b"]
+
+
+def test_the_failure_is_the_answer_to_the_next_launch_of_that_offer_once() -> None:
+    now = [0.0]
+    failures = LateFailures("mist", lambda: now[0])
+    listed = [machine("a"), machine("b", "other")]
+    failures.tidied(listed, {"i-a": FULL}, Cloud().end)
+    assert failures.take(listed[1].offer_key) is None
+    assert failures.take(listed[0].offer_key) is FULL
+    assert failures.take(listed[0].offer_key) is None
+    failures.tidied(listed, {"i-a": FULL}, Cloud().end)
+    now[0] += FAILURE_COUNTS_S
+    assert failures.take(listed[0].offer_key) is None
