@@ -42,7 +42,8 @@ class Provider(Protocol):
         ...
 
     def launch(self, spec: LaunchSpec) -> Sequence[Instance]:
-        """Start machines for ``spec.nodes`` in one bulk call. Fewer machines are a partial launch.
+        """Start machines for ``spec.nodes`` in one bulk call. Fewer machines are a partial launch,
+        for any of the nodes. The answer has the order of ``spec.nodes``.
 
         Idempotent by ``spec.generation``: a repeated call with the same spec returns the machines
         of the first call, also if the first answer was lost. The create call itself sets the

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from typing import Protocol
 
 import pytest
+from msgspec.structs import replace
 
 from slurm_elastic.base.errors import (
     AuthError,
@@ -19,7 +20,16 @@ from slurm_elastic.base.errors import (
     TransientError,
 )
 from slurm_elastic.config import Cluster
-from slurm_elastic.model.cluster import STANDING, EndAnswer, InstanceState, LaunchSpec, Offer, Pool
+from slurm_elastic.config.sections.reservations import Reservation
+from slurm_elastic.model.cluster import (
+    STANDING,
+    EndAnswer,
+    InstanceState,
+    LaunchSpec,
+    Market,
+    Offer,
+    Pool,
+)
 from slurm_elastic.model.protocols import LooksUp, Provider, list_tidily
 from slurm_elastic.testing.patience import awake, stretched
 
@@ -87,6 +97,26 @@ class DelayedBed(CloudBed, Protocol):
         ...
 
     def wait(self, seconds: float) -> None: ...
+
+
+class ReservingBed(CloudBed, Protocol):
+    def open_reserved(self, reservation: Reservation) -> Provider:
+        """Open a provider whose settings have this reservation."""
+        ...
+
+
+class CrowdedBed(CloudBed, Protocol):
+    def crowd(self, count: int) -> set[str]:
+        """Start so many machines of other owners. Returns the ids."""
+        ...
+
+
+class ZonedBed(CloudBed, Protocol):
+    def silence(self, zone: str) -> None:
+        """Let lists lack this zone until ``heal``, in the way in which the cloud reports it."""
+        ...
+
+    def heal(self) -> None: ...
 
 
 class FailingBed(CloudBed, Protocol):
@@ -259,9 +289,10 @@ class ScarceContract:
         bed.limit(2)
         provider = bed.open()
         spec = spec_for(bed, provider, 5)
-        machines = provider.launch(spec)
-        assert tuple(m.node for m in machines) == spec.nodes[:2]
-        assert len(bed.alive()) == 2
+        nodes = [m.node for m in provider.launch(spec)]
+        # A bulk call, and calls beside each other, do not choose which machines they make.
+        assert nodes == [node for node in spec.nodes if node in nodes]
+        assert len(nodes) == len(bed.alive()) == 2
 
     def test_none_left_is_a_capacity_error(self, bed: ScarceBed) -> None:
         bed.limit(0)
@@ -442,6 +473,85 @@ class LateFailureContract:
         list_tidily(provider)
         again = {m.node: m.id for m in provider.launch(spec)}
         assert again == {spec.nodes[1]: launched[spec.nodes[1]]}, "nor with another one"
+
+
+class OfferContract:
+    """The parts of a price beside the type's own. ``price_of_disks`` ($/h) is what a site types."""
+
+    price_of_disks = 0.5
+
+    def test_an_offer_has_the_price_of_the_pools_disks(self, bed: CloudBed) -> None:
+        provider = bed.open()
+        plain = {o.key: o.price for o in provider.offers(bed.pool)}
+        options = replace(bed.pool.machine, disk_price=self.price_of_disks)
+        offers = provider.offers(replace(bed.pool, machine=options))
+        assert {o.key for o in offers} == plain.keys()
+        for offer in offers:
+            assert offer.price == pytest.approx(plain[offer.key] + self.price_of_disks)
+            assert offer.disk_price == pytest.approx(self.price_of_disks)
+
+    def test_a_spot_offer_reports_what_the_type_costs_on_demand(self, bed: CloudBed) -> None:
+        """The ranking takes spot only while it is cheaper."""
+        offers = bed.open().offers(bed.pool)
+        for offer in (o for o in offers if o.market is Market.SPOT):
+            assert offer.on_demand_price is not None
+            assert offer.on_demand_price > 0
+
+
+class ReservedContract:
+    """Capacity that the site has reserved in the cloud."""
+
+    def test_a_reservation_is_an_offer_of_its_own(self, bed: ReservingBed) -> None:
+        reservation = Reservation(
+            name="contract", begins_at=0.0, ends_at=4e9, type=bed.pool.instance_types[0], count=2
+        )
+        provider = bed.open_reserved(reservation)
+        pool = replace(bed.pool, markets=(Market.RESERVED, *bed.pool.markets))
+        offers = provider.offers(pool)
+        reserved = [o for o in offers if o.market is Market.RESERVED]
+        assert reserved
+        assert {o.held.name for o in reserved if o.held} == {"contract"}
+        assert {o.instance_type for o in reserved} == {reservation.type}
+        assert {o.market for o in offers} >= set(bed.pool.markets), "the others stay"
+        assert not [o for o in provider.offers(bed.pool) if o.market is Market.RESERVED]
+
+
+class CrowdedContract:
+    """Lists are longer than one page, and most of their machines are of others."""
+
+    others = 600
+
+    def test_our_machines_are_found_among_many_of_others(self, bed: CrowdedBed) -> None:
+        provider = bed.open()
+        early = provider.launch(spec_for(bed, provider, 1))
+        foreign = bed.crowd(self.others)
+        late = LaunchSpec(
+            generation="g2", pool=bed.pool, nodes=bed.pool.nodes[1:2],
+            offer=first_offer(bed, provider),
+        )  # fmt: skip
+        ours = {m.id for m in (*early, *provider.launch(late))}
+        assert {m.id for m in bed.open().instances()} == ours
+        provider.terminate(list(ours))
+        assert bed.alive() == foreign
+
+
+class ZonedContract:
+    """A part of a list is missing, such as a zone that does not answer. Its machines are not gone,
+    so the whole list is an error.
+    """
+
+    def test_a_list_without_a_zone_is_an_error(self, bed: ZonedBed) -> None:
+        provider = bed.open()
+        (machine,) = provider.launch(spec_for(bed, provider, 1))
+        bed.silence(machine.zone)
+        with pytest.raises(TransientError):
+            provider.instances()
+        with pytest.raises(TransientError):
+            list_tidily(provider)
+        with pytest.raises(TransientError):
+            bed.open().terminate([machine.id, "i-00000000000000000"])
+        bed.heal()
+        assert [m.id for m in provider.instances()] == [machine.id]
 
 
 class BulkContract:

@@ -18,6 +18,7 @@ from slurm_elastic.base.errors import (
 )
 from slurm_elastic.config import Cluster
 from slurm_elastic.config.clouds import InstanceType
+from slurm_elastic.config.sections.reservations import Reservation
 from slurm_elastic.model.cluster import Location, Market, Pool
 from slurm_elastic.model.protocols import Provider
 from slurm_elastic.providers import open_provider
@@ -78,6 +79,15 @@ class AwsBed:
     def add_foreign(self) -> set[str]:
         answer = self.client.run_instances(
             ImageId="ami-1", InstanceType="c5.large", MinCount=1, MaxCount=1
+        )
+        return {i["InstanceId"] for i in answer["Instances"]}
+
+    def open_reserved(self, reservation: Reservation) -> Provider:
+        return self.open(reservations=(reservation,))
+
+    def crowd(self, count: int) -> set[str]:
+        answer = self.client.run_instances(
+            ImageId="ami-1", InstanceType="c5.large", MinCount=count, MaxCount=count
         )
         return {i["InstanceId"] for i in answer["Instances"]}
 

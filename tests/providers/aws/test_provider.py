@@ -45,11 +45,14 @@ from slurm_elastic.testing.contract import (
     OTHER_UUID,
     UUID,
     BulkContract,
+    CrowdedContract,
     DelayedContract,
     FaultContract,
     LateFailureContract,
     LaunchContract,
+    OfferContract,
     ProtectedContract,
+    ReservedContract,
     ScarceContract,
     spec_for,
 )
@@ -62,6 +65,15 @@ class TestAwsLaunches(LaunchContract): ...
 
 
 class TestAwsScarcity(ScarceContract): ...
+
+
+class TestAwsOffers(OfferContract): ...
+
+
+class TestAwsReservations(ReservedContract): ...
+
+
+class TestAwsCrowd(CrowdedContract): ...
 
 
 class TestAwsFaults(FaultContract): ...

@@ -10,6 +10,7 @@ import pytest
 from slurm_elastic.base.errors import CapacityError, ProviderError
 from slurm_elastic.config import Cluster
 from slurm_elastic.config.clouds import InstanceType
+from slurm_elastic.config.sections.reservations import Reservation
 from slurm_elastic.model.cluster import Instance, InstanceState, Location, Market, Pool
 from slurm_elastic.model.protocols import Provider
 from slurm_elastic.providers import open_provider
@@ -22,7 +23,9 @@ from slurm_elastic.testing.contract import (
     FaultContract,
     LateFailureContract,
     LaunchContract,
+    OfferContract,
     ProtectedContract,
+    ReservedContract,
     ScarceContract,
     first_offer,
     spec_for,
@@ -58,9 +61,9 @@ class FakeBed:
         self.ahead = 0.0
         self.hidden = 0.0
 
-    def open(self, uuid: str = UUID, timeout: float = 60.0) -> Provider:
+    def open(self, uuid: str = UUID, timeout: float = 60.0, **more: object) -> Provider:
         provider = FakeProvider(
-            settings(api_timeout=timeout),
+            settings(api_timeout=timeout, **more),
             Cluster(name="c", uuid=uuid),
             self.account,
             clock=lambda: time.time() + self.ahead,
@@ -68,6 +71,9 @@ class FakeBed:
         provider.visible_after = self.hidden
         self.opened.append(provider)
         return provider
+
+    def open_reserved(self, reservation: Reservation) -> Provider:
+        return self.open(reservations=(reservation,))
 
     def alive(self) -> set[str]:
         return self.account.alive()
@@ -131,6 +137,12 @@ class TestFakeLaunches(LaunchContract): ...
 
 
 class TestFakeScarcity(ScarceContract): ...
+
+
+class TestFakeOffers(OfferContract): ...
+
+
+class TestFakeReservations(ReservedContract): ...
 
 
 class TestFakeFaults(FaultContract): ...
