@@ -10,6 +10,7 @@ import json
 import shlex
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import cast
 
 from msgspec import Struct, field
 
@@ -103,9 +104,8 @@ def configuration(cloud: str, head: str, heartbeat: float, key: Path, munge: Pat
 def of_ec2(config: Config, card: Card, public_key: str) -> MachineIdentity:
     """The identity of a machine of EC2: IMDSv2, with the key pair of its launch."""
     (cloud,) = config.clouds
-    assert isinstance(cloud, AwsCloud)  # noqa: S101 - the configuration above
     request = ec2.run_instances(
-        cloud, config.cluster, _launch(config, "us-east-1a"), (NODE,), number=0,
+        cast(AwsCloud, cloud), config.cluster, _launch(config, "us-east-1a"), (NODE,), number=0,
         parts=(program_of(config, cloud),),
     )  # fmt: skip
     data = request["UserData"]
@@ -113,7 +113,7 @@ def of_ec2(config: Config, card: Card, public_key: str) -> MachineIdentity:
     interface = f"network/interfaces/macs/{card.mac}"
     answers = {
         "instance-id": _INSTANCE,
-        "ami-id": cloud.image,
+        "ami-id": cast(AwsCloud, cloud).image,
         "ami-launch-index": "0",
         "instance-type": "check",
         "hostname": f"ip-{card.address.replace('.', '-')}",

@@ -28,7 +28,6 @@ from slurm_elastic.cli.setting_up.quickstart_view import Progress, cost_table, j
 from slurm_elastic.config import Config, configfile
 from slurm_elastic.model.cluster import Location
 from slurm_elastic.providers import open_provider
-from slurm_elastic.providers.aws.settings import AwsCloud
 from slurm_elastic.sandbox.cluster import Sandbox
 from slurm_elastic.sandbox.ec2.faults import Fault, FaultKind
 from slurm_elastic.sandbox.quickstart_proof import (
@@ -255,7 +254,8 @@ class Demonstration:
             if m.state != "terminated"
         ]
         for cloud in self.config.clouds:
-            if not isinstance(cloud, AwsCloud):
+            # The public cloud's emulator was asked above, also for machines of other owners.
+            if cloud.location is not Location.PUBLIC:
                 provider = open_provider(cloud, self.config.cluster)
                 machines += [f"{i.id} ({i.node})" for i in provider.instances()]
         if machines:
@@ -281,8 +281,8 @@ class Demonstration:
         prices = {
             name: kind.price
             for cloud in self.config.clouds
-            if isinstance(cloud, AwsCloud)
-            for name, kind in cloud.types.items()
+            if cloud.location is Location.PUBLIC
+            for name, kind in cloud.shapes.items()
         }
         self.console.print(job_table(self.watch, machines))
         self.console.print(cost_table(costs(machines, prices, time.time())))

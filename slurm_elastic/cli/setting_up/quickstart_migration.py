@@ -14,8 +14,7 @@ from slurm_elastic.base import writing
 from slurm_elastic.base.errors import SandboxError
 from slurm_elastic.base.units import money
 from slurm_elastic.config import Config
-from slurm_elastic.model.cluster import Instance, Market
-from slurm_elastic.providers.aws.settings import AwsCloud
+from slurm_elastic.model.cluster import Instance, Location, Market
 from slurm_elastic.sandbox.cluster import Sandbox
 from slurm_elastic.sandbox.control import interrupt
 from slurm_elastic.sandbox.quickstart_proof import costs
@@ -67,7 +66,7 @@ class MigrationAct:
     ) -> None:
         self.sandbox, self.console, self.config = sandbox, console, config
         self.story_began, self.began = story_began, time.time()
-        self.cloud = next(c for c in config.clouds if isinstance(c, AwsCloud))
+        self.cloud = next(c for c in config.clouds if c.location is Location.PUBLIC)
         self.job = 0
 
     def perform(self) -> list[str]:
@@ -93,7 +92,7 @@ class MigrationAct:
             f" plain sbatch, {STEPS} steps"
         )
         self._spike(first_machine)
-        self._line(f"EC2 will take {first_machine.node} in two minutes")
+        self._line(f"The cloud will take {first_machine.node} in two minutes")
         interrupt(self.sandbox.ec2, first_machine.node, 120.0)
         moved = self._decision("ckpt-back")
         self._line(f"{self._decision('ckpt-saved', 1).reason}; requeued at once")
@@ -129,7 +128,7 @@ class MigrationAct:
         return problems
 
     def _saved_money(self) -> str:
-        prices = {name: kind.price for name, kind in self.cloud.types.items()}
+        prices = {name: kind.price for name, kind in self.cloud.shapes.items()}
         nodes = {node for d in self._decisions() for node in d.subjects}
         spot_machines = [
             m for m in self._machines()
