@@ -36,7 +36,14 @@ from slurm_elastic.sandbox.layout import MARKER, Layout, Saved
 from slurm_elastic.sandbox.nebula.control import OneControl
 from slurm_elastic.sandbox.processes import Processes, SlurmdMachines
 from slurm_elastic.sandbox.shell import Shell
-from slurm_elastic.sandbox.spec import SandboxSpec, cloud_of, clouds_of, static_names
+from slurm_elastic.sandbox.sources import needs_runner
+from slurm_elastic.sandbox.spec import (
+    SandboxSpec,
+    cloud_of,
+    clouds_of,
+    providers_of,
+    static_names,
+)
 from slurm_elastic.slurm.conf import install
 
 log = logging.getLogger(__name__)
@@ -125,7 +132,7 @@ class Sandbox(Shell):
         if not self.spec.bare:
             for name, cloud in self._agents().items():
                 self._daemons.agent(self.layout.read(), name, cloud)
-        if any(map(self._cloud, ("aws", "opennebula", "openstack"))):
+        if self._needs_runner():
             self._daemons.runner()
 
     def _static_idle(self) -> bool:
@@ -243,7 +250,10 @@ class Sandbox(Shell):
             names += [ELASTICD, CKPTMAN, *self._agents()]
         emulated = {"aws": EC2, "opennebula": ONE}
         emulators = [name for provider, name in emulated.items() if self._cloud(provider)]
-        return names + emulators + ([RUNNER] if emulators or self._cloud("openstack") else [])
+        return names + emulators + ([RUNNER] if self._needs_runner() else [])
+
+    def _needs_runner(self) -> bool:
+        return needs_runner(providers_of(self.spec))
 
     def _agents(self) -> dict[str, dict[str, Any]]:
         """Return the local clouds by the name of their agent's process."""

@@ -24,7 +24,7 @@ from slurm_elastic.sandbox import control, machine_agent
 from slurm_elastic.sandbox.layout import Layout, Saved
 from slurm_elastic.sandbox.processes import SlurmdMachines
 from slurm_elastic.sandbox.seen import ALIVE, CloudMachine
-from slurm_elastic.sandbox.spec import cloud_of
+from slurm_elastic.sandbox.sources import EC2_PREFIX, sources
 
 if TYPE_CHECKING:
     from slurm_elastic.sandbox.hypervisor import Hypervisor
@@ -33,7 +33,6 @@ log = logging.getLogger(__name__)
 
 Look = Callable[[], Iterable[CloudMachine]]
 PERIOD_S = 0.25
-EC2_PREFIX = "i-"
 
 
 class Runner:
@@ -110,7 +109,7 @@ def main(argv: list[str] | None = None) -> int:
     never = expand(saved.spec.never_boot) if saved.spec.never_boot else ()
     stop = threading.Event()
     clouds = [
-        (_runner_of(layout, saved, never, prefix), look) for prefix, look in _clouds(layout, saved)
+        (_runner_of(layout, saved, never, prefix), look) for prefix, look in sources(layout, saved)
     ]
     on_end(stop.set)
     PeriodicTask("machines", partial(_step, clouds), PERIOD_S, first_in_s=PERIOD_S).run(stop)
@@ -138,22 +137,6 @@ def _runner_of(
         endpoint = f"http://127.0.0.1:{saved.ports.ec2}"
         return Hypervisor(layout, Path(spec.image), control.control(saved), endpoint)
     return Runner(layout, spec.boot_seconds, never, prefix, spec.dead_man, spec.check)
-
-
-def _clouds(layout: Layout, saved: Saved) -> Iterable[tuple[str, Look]]:
-    """Yield for each cloud of a sandbox the prefix of its machines' ids, and a function that lists
-    them.
-    """
-    if cloud_of(saved.spec, "aws"):
-        ec2 = control.control(saved)
-        yield EC2_PREFIX, lambda: control.seen(ec2)
-    if cloud_of(saved.spec, "opennebula"):
-        opennebula = control.one_control(saved)
-        yield control.ONE_PREFIX, lambda: control.opennebula_machines(opennebula)
-    if cloud_of(saved.spec, "openstack"):
-        from slurm_elastic.sandbox import stack
-
-        yield from stack.sources(layout)
 
 
 if __name__ == "__main__":

@@ -97,6 +97,12 @@ def cloud_of(spec: SandboxSpec, provider: str) -> dict[str, Any] | None:
     return next(iter(clouds_of(spec, provider)), None)
 
 
+def providers_of(spec: SandboxSpec) -> frozenset[str]:
+    """Return the kinds of the clouds."""
+    clouds = elastic(spec, ports_from(1024))["clouds"]
+    return frozenset(str(cloud["provider"]) for cloud in clouds)
+
+
 def clouds_of(spec: SandboxSpec, provider: str) -> list[dict[str, Any]]:
     """Return the settings of all clouds of that provider."""
     clouds = elastic(spec, ports_from(1024))["clouds"]
