@@ -53,13 +53,14 @@ def hold(
     when to review the holds (Unix time); None: at the end by ``find_end_of_hold``.
     """
     now = site.now()
-    until = find_end_of_hold(site, pool) if until is None else until
-    held = {row.scope: row.since for row in site.ledger.exclusions.holds() if row.kind == CAPACITY}
+    end = find_end_of_hold(site, pool) if until is None else until
+    held = {row.scope: row for row in site.ledger.exclusions.holds() if row.kind == CAPACITY}
     site.ledger.exclusions.add(
         *(
-            # Keep the start of an existing hold and prolong it.
+            # Keep the start of an existing hold and prolong it. A review never shortens it.
             Exclusion(kind=CAPACITY, scope=n, pool=pool.name, cause=cause,
-                      since=held.get(n, now), until=until)
+                      since=held[n].since if n in held else now,
+                      until=max(end, held[n].until) if until is None and n in held else end)
             for n in nodes
         )
     )  # fmt: skip

@@ -21,14 +21,17 @@ from slurm_elastic.policies.repair.cluster_snapshot import ClusterSnapshot
 
 
 def due_holds(snapshot: ClusterSnapshot) -> dict[str, list[Exclusion]]:
-    """Return the due capacity holds, by pool of the cloud."""
+    """Return, by pool of the cloud, the capacity holds of pools with at least one due hold."""
     holds_by_pool: dict[str, list[Exclusion]] = {}
     for exclusion in snapshot.exclusions:
         pool = snapshot.terms.pool_of.get(exclusion.scope)
-        is_due = exclusion.kind == CAPACITY and exclusion.until <= snapshot.now
-        if is_due and pool is not None and pool.cloud == snapshot.terms.cloud:
+        if exclusion.kind == CAPACITY and pool is not None and pool.cloud == snapshot.terms.cloud:
             holds_by_pool.setdefault(pool.name, []).append(exclusion)
-    return holds_by_pool
+    return {
+        name: rows
+        for name, rows in holds_by_pool.items()
+        if min(row.until for row in rows) <= snapshot.now
+    }
 
 
 def holds(snapshot: ClusterSnapshot) -> Iterable[Action]:
@@ -65,7 +68,9 @@ def is_marked(node: SlurmNode) -> bool:
 def _pool_holds(
     snapshot: ClusterSnapshot, pool: Pool, exclusions: Sequence[Exclusion]
 ) -> Iterable[Action]:
-    """Release as many nodes as the offers have room for, and prolong the holds of the others."""
+    """Release as many nodes as the offers have room for, and prolong the holds of the others. A
+    hold that is not due yet is only prolonged: its node may be the cause of a failed boot.
+    """
     nodes = tuple(exclusion.scope for exclusion in exclusions)
     request = NodeRequest(id="holds", pool=pool, nodes=nodes)
     launches = serving(
@@ -78,10 +83,11 @@ def _pool_holds(
     # of other nodes.
     closed = {x.scope for x in snapshot.exclusions if x.kind == OPERATOR}
     by_use = sorted(nodes, key=closed.__contains__)
+    due = {row.scope for row in exclusions if row.until <= snapshot.now}
     able = [n for n in by_use if _may_start(snapshot.nodes.get(n), machines)]
     served = [n for n in able if n in machines]
     # Only nodes that need a purchase take up room.
-    bought = [n for n in able if n not in machines][:room]
+    bought = [n for n in able if n in due and n not in machines][:room]
     for node in served:
         yield Release(node=node, hold=CAPACITY, cause=AlreadyServed())
     for node in bought:

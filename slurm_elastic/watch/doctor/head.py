@@ -117,8 +117,7 @@ def memory(config: Config, now: float) -> Iterator[Finding]:
     yield from _rights(config)
     yield from _webhook(config)
     yield from _mail(config)
-    with acting_as(config.slurm.user):  # sqlite may make files beside the claims
-        yield from tuple(_claims_of_unknown_clouds(config))
+    yield from _claims_of_unknown_clouds(config)
 
 
 def _mail(config: Config) -> Iterator[Finding]:
@@ -175,7 +174,8 @@ def _claims_of_unknown_clouds(config: Config) -> Iterator[Finding]:
         if path.stem in names:
             continue
         try:
-            claims = Claims(path.stem, path, timeout=1.0).all()
+            with acting_as(config.slurm.user):  # sqlite may make files beside the claims
+                claims = Claims(path.stem, path, timeout=1.0).all()
         except ProviderError:
             continue  # a locked or broken file of a cloud that is gone: nothing is known about it
         claimed = [
