@@ -47,8 +47,8 @@ class MachineOptions(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     """Change it when machines need further disks; the image must format and mount them."""
     disk_price: Annotated[float, Meta(ge=0)] = 0.0
     """Change it when the disks of a machine should count in prices, caps and budgets."""
-    efa: bool = False
-    """Change it when MPI or NCCL jobs of several nodes should use EC2's fast network."""
+    rdma: bool = False
+    """Change it when MPI or NCCL jobs of several nodes should use the fast network (EFA)."""
     placement_group: str | None = None
     """Change it when machines should stand close together (`cluster`), or by the rule of a group
     that you have made.

@@ -41,7 +41,7 @@ def test_all_keys(tmp_path: Path) -> None:
     keys = (
         "root_disk: {size: 100G, type: gp3, iops: 6000, throughput: 500}, "
         "disks: [{size: 1T, type: st1, encrypted: true, kms_key: alias/hpc}], disk_price: 0.02, "
-        "efa: true, placement_group: cluster, metadata_hops: 2, subnets: {eu-central-1a: subnet-1}"
+        "rdma: true, placement_group: cluster, metadata_hops: 2, subnets: {eu-central-1a: subnet-1}"
     )
     pool = read(tmp_path, keys, more=GROUPS).pools[0]
     assert pool.machine.root_disk == Disk(size=100 * 1024, type="gp3", iops=6000, throughput=500)
@@ -49,15 +49,20 @@ def test_all_keys(tmp_path: Path) -> None:
     assert pool.machine.subnets == {"eu-central-1a": "subnet-1"}
 
 
+def test_the_old_word_for_rdma_is_refused_with_the_new_one(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"machine\.efa is now pools.*machine\.rdma; .*upgrade"):
+        read(tmp_path, "efa: true")
+
+
 def test_without_the_section_nothing_changes(tmp_path: Path) -> None:
     assert read(tmp_path, "").pools[0].machine == NO_OPTIONS
-    assert read(tmp_path, "efa: false, disks: []", text=FAKE).pools[0].machine == NO_OPTIONS
+    assert read(tmp_path, "rdma: false, disks: []", text=FAKE).pools[0].machine == NO_OPTIONS
 
 
 @pytest.mark.parametrize(
     ("keys", "words"),
     [
-        ("efa: true", "machine.efa: found true (true or false), expected security_groups of the"),
+        ("rdma: true", "machine.rdma: found true (true or false), expected security_groups of the"),
         ("root_disk: {size: 10}", "root_disk.size: found 10"),
         ("root_disk: {size: 1500M}", "found 1500 MiB, expected whole gigabytes, such as 100G"),
         ("root_disk: {type: st1}", "found 'st1', expected one of gp3, gp2, io2, io1, standard"),
@@ -73,7 +78,7 @@ def test_without_the_section_nothing_changes(tmp_path: Path) -> None:
         ("metadata_hops: 65", "found 65, expected a whole number from 1 to 64"),
         ("disk_price: -1", "found -1, expected a number of at least 0"),
         ("subnets: {us-east-1a: s}", "found 'us-east-1a', expected a zone of region eu-central-1"),
-        ("eva: true", "unknown key 'eva', expected one of disk_price, disks, efa,"),
+        ("rdna: true", "unknown key 'rdna', expected one of disk_price, disks,"),
     ],
 )  # fmt: skip
 def test_what_ec2_refuses_is_told_with_its_line(tmp_path: Path, keys: str, words: str) -> None:
@@ -97,7 +102,7 @@ def test_zones_are_those_of_the_pools_subnets(tmp_path: Path) -> None:
 
 def test_another_cloud_has_other_keys(tmp_path: Path) -> None:
     with pytest.raises(ConfigError) as raised:
-        read(tmp_path, "efa: true, root_disk: {size: 9G}, disks: [{size: 9G}]", text=FAKE)
+        read(tmp_path, "rdma: true, root_disk: {size: 9G}, disks: [{size: 9G}]", text=FAKE)
     words = "expected no section machine, because provider fake has nothing else"
     assert str(raised.value).count(words) == 3
 
@@ -120,7 +125,7 @@ pools:
         ("placement_group: cluster", "found 'cluster', expected the id of a server group"),
         ("root_disk: {type: ssd}", "found no 'size', expected a size such as 40G"),
         ("root_disk: {size: 40G, iops: 9}", "found 9, expected only size and type"),
-        ("efa: true", "expected one of placement_group, root_disk, because provider openstack"),
+        ("rdma: true", "expected one of placement_group, root_disk, because provider openstack"),
     ],
 )
 def test_openstack_has_server_groups_and_volumes(

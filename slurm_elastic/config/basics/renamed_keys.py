@@ -47,7 +47,7 @@ class FoundKey(Struct, frozen=True, kw_only=True):
     has_new: bool
 
 
-RENAMED: tuple[RenamedKey, ...] = ()
+RENAMED: tuple[RenamedKey, ...] = (RenamedKey(old="pools.machine.efa", new="rdma"),)
 
 
 def find(value: object) -> Iterator[FoundKey]:

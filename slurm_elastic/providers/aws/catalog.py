@@ -94,7 +94,7 @@ class AwsOffers:
     def _types(self, pool: Pool) -> Mapping[str, InstanceType]:
         types = self._settings.types
         named = {n: types[n] for n in pool.instance_types or types if n in types}
-        if not pool.machine.efa:
+        if not pool.machine.rdma:
             return named
         with_efa = self._efa.interfaces(named)
         return {name: shape for name, shape in named.items() if name in with_efa}

@@ -51,7 +51,7 @@ def uses_fleets(settings: AwsCloud, pools: Iterable[Pool]) -> bool:
     one template, but each has its own number of interfaces.
     """
     is_fleet = settings.strategy is Strategy.FLEET
-    return is_fleet and any(not pool.machine.efa for pool in pools)
+    return is_fleet and any(not pool.machine.rdma for pool in pools)
 
 
 def group_of(settings: AwsCloud, cluster: Cluster, pool: Pool) -> dict[str, str]:

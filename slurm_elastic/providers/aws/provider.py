@@ -313,7 +313,7 @@ class AwsProvider:
         name, types = offer.instance_type, pool.instance_types or (offer.instance_type,)
         return HardwareFacts(
             root_device=self._images.root_device(pool),
-            efa_interfaces=self._efa.of(self.name, name, types) if pool.machine.efa else 0,
+            efa_interfaces=self._efa.of(self.name, name, types) if pool.machine.rdma else 0,
         )
 
     def _any_machine(self) -> str | None:

@@ -151,7 +151,7 @@ def test_a_pool_with_efa_gets_an_interface_on_each_card(
     bed = kind(ec2)
     subnet = bed.client.describe_subnets()["Subnets"][0]
     zone = subnet["AvailabilityZone"]
-    machine = MachineOptions(efa=True, subnets={zone: subnet["SubnetId"]})
+    machine = MachineOptions(rdma=True, subnets={zone: subnet["SubnetId"]})
     pool = pool_with(bed, machine, instance_types=tuple(TYPES), zones=())
     sent = requests_of(monkeypatch)
     group = bed.client.describe_security_groups()["SecurityGroups"][0]["GroupId"]
@@ -310,7 +310,7 @@ def test_a_missing_right_to_types_takes_the_offers_of_pools_with_efa_alone(
     refused("describe_instance_types", monkeypatch)
     provider = opened(bed)
     with pytest.raises(ProviderError, match="no right to ec2:DescribeInstanceTypes") as caught:
-        provider.offers(pool_with(bed, MachineOptions(efa=True)))
+        provider.offers(pool_with(bed, MachineOptions(rdma=True)))
     assert not isinstance(caught.value, AuthError)
     assert provider.offers(pool_with(bed, MachineOptions()))
 
@@ -339,7 +339,7 @@ def test_doctor_tries_disks_and_groups_by_dry_runs_and_makes_nothing(
 
 def test_doctor_says_which_types_have_no_efa(bed: AwsBed) -> None:
     group = bed.client.describe_security_groups()["SecurityGroups"][0]["GroupId"]
-    efa = MachineOptions(efa=True)
+    efa = MachineOptions(rdma=True)
 
     def level(*types: str) -> tuple[FindingLevel, str]:
         pool = pool_with(bed, efa, instance_types=types)
@@ -352,7 +352,7 @@ def test_doctor_says_which_types_have_no_efa(bed: AwsBed) -> None:
 
 
 def test_doctor_wants_a_group_that_allows_itself_in_both_directions(bed: AwsBed) -> None:
-    pool = pool_with(bed, MachineOptions(efa=True), instance_types=("p4d.24xlarge",))
+    pool = pool_with(bed, MachineOptions(rdma=True), instance_types=("p4d.24xlarge",))
     vpc = bed.client.describe_vpcs()["Vpcs"][0]["VpcId"]
     group = bed.client.create_security_group(GroupName="mpi", Description="mpi", VpcId=vpc)
     id_ = group["GroupId"]

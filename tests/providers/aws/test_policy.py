@@ -207,7 +207,7 @@ def hardware(bed: AwsBed) -> dict[str, object]:
     zone, subnet = next(iter(more["subnets"].items()))
     disk = Disk(size=10240, encrypted=True, kms_key="arn:aws:kms:us-east-1:1:key/k")
     machine = MachineOptions(
-        root_disk=disk, efa=True, placement_group="cluster", subnets={zone: subnet}
+        root_disk=disk, rdma=True, placement_group="cluster", subnets={zone: subnet}
     )
     on_demand(bed)  # the type has no spot price here
     bed.pool = replace(bed.pool, instance_types=("p4d.24xlarge",), machine=machine)

@@ -29,7 +29,7 @@ def examine(
     api: AwsApi, settings: AwsCloud, pools: Sequence[Pool], efa: EfaTypes
 ) -> Iterator[Finding]:
     """Yield all findings. A call that EC2 refuses is a finding, too."""
-    with_efa = [pool for pool in pools if pool.machine.efa]
+    with_efa = [pool for pool in pools if pool.machine.rdma]
     for pool in with_efa:
         yield from _CHECKS.at(
             f"EFA of pool {pool.name}", "instance types with EFA", lambda: _types(pool, efa)  # noqa: B023 - it is called at once
@@ -54,7 +54,7 @@ def _types(pool: Pool, efa: EfaTypes) -> Iterator[Finding]:
     without = [name for name in pool.instance_types if name not in counts]
     if not counts:
         expected = "at least one type with EFA; the pool has no offer"
-        advice = "name others in instance_types, or remove machine.efa"
+        advice = "name others in instance_types, or remove machine.rdma"
         yield Finding.wrong(subject, f"{', '.join(without)} have no EFA", expected, advice)
     elif without:
         advice = "remove them from instance_types: they are not used"

@@ -191,7 +191,7 @@ def _read_actions(settings: AwsCloud, pools: Sequence[Pool]) -> Iterator[str]:
     yield from ("DescribeSpotInstanceRequests", "DescribeSpotPriceHistory")
     if not (settings.zones or settings.subnets):
         yield "DescribeAvailabilityZones"
-    if settings.catalogue or any(pool.machine.efa for pool in pools):
+    if settings.catalogue or any(pool.machine.rdma for pool in pools):
         yield "DescribeInstanceTypes"
     if settings.subnets or any(pool.machine.subnets for pool in pools):
         yield "DescribeSubnets"
@@ -244,7 +244,7 @@ def _places(settings: AwsCloud, cluster: Cluster, pools: Sequence[Pool], arns: _
     ]
     # A launch on a reservation is no fleet.
     is_run = not uses_fleets(settings, pools) or bool(settings.reservations)
-    is_run = is_run or any(pool.machine.efa for pool in pools)
+    is_run = is_run or any(pool.machine.rdma for pool in pools)
     if is_run and settings.launch_template is not None:
         template = settings.launch_template
         arns_needed.append(

@@ -218,7 +218,7 @@ def _launches(
         del run["Placement"]["GroupName"]
     del run["ClientToken"]
     yield Attempt(operation="run_instances", action="RunInstances", note=market, request=run)
-    if settings.strategy is not Strategy.FLEET or spec.pool.machine.efa:
+    if settings.strategy is not Strategy.FLEET or spec.pool.machine.rdma:
         return
     fleet = requests.create_fleet(
         settings, cluster, spec, node, template=_NAME, number=0, attempt=0

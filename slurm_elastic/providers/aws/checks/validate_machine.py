@@ -32,9 +32,9 @@ def check_machine(draft: Draft, i: int, pool: PoolSettings, cloud: AwsCloud) -> 
         _disk(draft, (*path, "disks", n), disk, is_root=False)
     if len(machine.disks) > MAX_DISKS:
         draft.problems.add((*path, "disks"), f"{len(machine.disks)} disks", f"at most {MAX_DISKS}")
-    if machine.efa and not cloud.security_groups:
+    if machine.rdma and not cloud.security_groups:
         expected = "security_groups of the cloud: EFA needs a group that allows itself"
-        draft.problems.add((*path, "efa"), describe(machine.efa), expected)
+        draft.problems.add((*path, "rdma"), describe(machine.rdma), expected)
     _placement(draft, path, pool, cloud)
     for zone in machine.subnets:
         if cloud.foreign_endpoint is None and not zone.startswith(cloud.region):
