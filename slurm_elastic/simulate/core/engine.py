@@ -1,4 +1,4 @@
-"""The Python side of the compiled engine: it answers the questions of ``engine.h``.
+"""The Python side of the compiled engine: it answers the questions of the C part.
 
 Both engines decide by the same code: growth and release policies, purchases, the guard, the
 orders of the clouds.

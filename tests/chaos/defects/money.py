@@ -125,5 +125,5 @@ def nodes_with_a_machine_take_up_room_of_the_offers(_stage: Any) -> None:
     rewrite(
         hold_rules._pool_holds,
         ("served = [n for n in able if n in machines]", "served = []"),
-        ("[n for n in able if n not in machines][:room]", "able[:room]"),
+        ("if n in due and n not in machines][:room]", "if n in due][:room]"),
     )
