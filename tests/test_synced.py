@@ -16,6 +16,7 @@ import pytest
 from ledger_cases import spec
 
 from slurm_elastic.base import writing
+from slurm_elastic.base.processes.in_time import InTime
 from slurm_elastic.checkpointers import blcr, signal
 from slurm_elastic.checkpointers.node_helper_client import LaunchedCheckpointer
 from slurm_elastic.checkpointers.node_helper_client import _Request as Request
@@ -94,7 +95,7 @@ def book_of_a_blcr_job(place: Path) -> Path:
 
 def request_to_a_launcher(place: Path) -> Path:
     method: Any = object.__new__(LaunchedCheckpointer)
-    method._directory = place
+    method._directory, method._newest_requests, method._in_time = place, {}, InTime()
     (place / "7").mkdir()
     (place / "7" / "request").touch()
     method._write(7, Request(id="a", verb="release"))
