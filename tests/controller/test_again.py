@@ -385,6 +385,6 @@ def test_the_longest_cool_down_outlives_a_small_step_of_the_clock(
     end_far_exclusions(world.site, world.ledger.exclusions.all())
     (cool_down,) = world.ledger.exclusions.cool_downs(world.site.now())
     assert cool_down.until == until
-    set_back(world, 120.0)
+    set_back(world, 120.0 + world.config.timings.capacity_cooldown)
     end_far_exclusions(world.site, world.ledger.exclusions.all())
     assert world.ledger.exclusions.cool_downs(world.site.now()) == ()

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from slurm_elastic.config import PoolSettings, Timings
 from slurm_elastic.controller.launching.boots import KEY_REFUSED
@@ -21,7 +22,10 @@ NODES = tuple(f"m{i}" for i in range(1, 7))
 RESUME = 100.0
 
 
-def build(directory: Path, *, cap: int | None = None, interval: float = 30.0, **pool: Any) -> World:
+def build(
+    directory: Path, *, cap: int | None = None, interval: float = 30.0, times: Any = None,
+    **pool: Any,
+) -> World:  # fmt: skip
     cloud = FakeCloud(
         name="pub", location=Location.PUBLIC, types=SHAPE, max_booting=cap,
         limits=Limits(dollars_per_hour=9.0),
@@ -31,9 +35,14 @@ def build(directory: Path, *, cap: int | None = None, interval: float = 30.0, **
         "markets": (Market.ON_DEMAND,),
     }  # fmt: skip
     timings = Timings(
-        suspend_time=900, suspend_timeout=30, resume_timeout=RESUME, max_boot_failures=3,
-        boot_cooldown=1800.0, reconcile_interval=interval,
-    )  # fmt: skip
+        suspend_time=900,
+        suspend_timeout=30,
+        resume_timeout=RESUME,
+        max_boot_failures=3,
+        boot_cooldown=1800.0,
+        reconcile_interval=interval,
+    )
+    timings = replace(timings, **(times or {}))  # fmt: skip
     return World(
         directory, clouds=(cloud,), pools=(PoolSettings(**(fields | pool)),), limits=Limits(),
         timings=timings,
@@ -349,11 +358,14 @@ def test_a_spot_machine_counts_only_before_its_cloud_could_reclaim_it(tmp_path: 
     world.close()
 
 
-def test_the_next_try_of_a_pool_is_another_node(world: World) -> None:
+@pytest.mark.parametrize("times", [{}, {"boot_cooldown": 3600.0, "max_boot_failures": 1}])
+def test_the_next_try_of_a_pool_is_another_node(tmp_path: Path, times: dict[str, float]) -> None:
     """Slurm takes the first node again and again. Only another one tells whether the pool is ill."""
+    world = build(tmp_path, times=times)
     world.unheard.add("m1")
     world.slurm.submit(1, ("m1", "m2"), 1)
     world.advance(2 * 3600, step=15.0)
     assert {m.instance.node for m in world.ledger.machines.live()} == {"m2"}
     assert "RUNNING" in world.slurm.queue()[1].states
     assert not [row for row in world.ledger.exclusions.breakers() if row.count]
+    world.close()

@@ -299,7 +299,8 @@ def test_an_answer_that_is_not_believed(
 
 
 def test_a_clock_that_was_set_back(world: World, said: Callable[[str], list[str]]) -> None:
-    longest = 3600.0  # the longest that any is set for
+    # The longest that any is set for.
+    longest = 3600.0 + world.config.timings.capacity_cooldown
     rows = [
         Exclusion(kind=COOL_DOWN, scope=f"pub/{name}", until=world.now + seconds)
         for name, seconds in (("far", longest + 61), ("near", longest + 60))

@@ -313,7 +313,9 @@ def end_far_exclusions(site: Site, exclusions: Iterable[Exclusion]) -> None:
     """
     timings = site.config.timings
     cool_downs = (timings.max_cooldown, timings.capacity_cooldown, timings.quota_cooldown)
-    longest = max(*cool_downs, timings.boot_cooldown, AUTH_COOLDOWN) + CLOCK_SLACK_S
+    # The hold of a node whose machine did not boot is one cool-down longer than its pool's pause.
+    hold_s = max(*cool_downs, timings.boot_cooldown, AUTH_COOLDOWN) + timings.capacity_cooldown
+    longest = hold_s + CLOCK_SLACK_S
     latest = site.now() + longest
     if not any(row.until > latest and row.kind in TIMED for row in exclusions):
         return
