@@ -12,6 +12,7 @@ import logging
 import sqlite3
 from collections.abc import Collection, Mapping
 from functools import partial
+from typing import NamedTuple
 
 from slurm_elastic.base.errors import CheckpointError, SlurmError
 from slurm_elastic.base.shared_dict import SharedDict
@@ -36,10 +37,19 @@ AVOID_FOR_S = 3600.0
 or the machine may have been mended.
 """
 MAX_REQUEUES = 3
-"""Requeues of a job for want of a fit node. After them it starts over."""
+"""Requeues of a job with the same newest image for want of a fit node. After them it starts over.
+The launcher's own count also starts at each new image.
+"""
 _AT_WORK = frozenset({"RUNNING", "SUSPENDED", "STOPPED"})
 NO_REPORT = "its launcher has not reported there (is the root part installed?)"
 _NO_HURRY = (float("inf"), 0.0)
+
+
+class _Requeues(NamedTuple):
+    """How often a job was requeued while the image of this number was its newest."""
+
+    image: int
+    count: int
 
 
 class UnfitNodes:
@@ -51,7 +61,7 @@ class UnfitNodes:
     def __init__(self, site: CheckpointSite) -> None:
         self._site = site
         self._looked_at: SharedDict[int, float] = SharedDict()
-        self._requeues: SharedDict[int, int] = SharedDict()
+        self._requeues: SharedDict[int, _Requeues] = SharedDict()
         self._avoided: SharedDict[int, tuple[int, Mapping[str, str]]] = SharedDict()
         # Monotonic s. A restart of ckptman sets the times back.
         self._avoided_since: SharedDict[int, float] = SharedDict()
@@ -98,25 +108,36 @@ class UnfitNodes:
                 crew.submit(number, _NO_HURRY, partial(self._readmit, job, avoided, ended))
 
     def _requeue_if_unfit(self, run: JobRun, method: str, machines: Mapping[str, str]) -> None:
-        site, done = self._site, self._requeues.get(run.job, 0)
-        reason = self._reason_against_nodes(run, method)
-        if reason is None or done >= MAX_REQUEUES:
+        site, reason = self._site, self._reason_against_nodes(run, method)
+        if reason is None:
             return
         try:
+            done = self._requeues_so_far(run, method)
+            if done.count >= MAX_REQUEUES:
+                return
             # The look at a shared directory may take minutes. Slurm would also requeue a job that
             # has ended during the look, or its next run.
             job = site.jobs.read_new(run.job)
             if job is None or job.key != run.key or not job.states & _AT_WORK:
                 return
             site.slurm.requeue(run.job)
-        except SlurmError as error:
+        except (SlurmError, CheckpointError) as error:
             log.warning("a job that its node cannot continue is not requeued, it is retried"
                         " job=%s error=%s", run.label, error)  # fmt: skip
             return
         self._avoided[run.job] = run.attempt, machines
-        self._requeues[run.job] = done + 1
+        self._requeues[run.job] = _Requeues(done.image, done.count + 1)
         cause = ImageUnusableThere(nodes=run.nodes, error=reason)
         site.recorder.record_run(run, "ckpt-requeued", cause, level=logging.WARNING)
+
+    def _requeues_so_far(self, run: JobRun, method: str) -> _Requeues:
+        """The requeues since the job's newest image. Only a new image shows that a node could
+        continue the job: on some processors a restored program dies after seconds.
+        """
+        images = self._site.checkpointers[method].images(run)
+        newest = max((image.number for image in images), default=0)
+        done = self._requeues.get(run.job, _Requeues(newest, 0))
+        return done if newest <= done.image else _Requeues(newest, 0)
 
     def _reason_against_nodes(self, run: JobRun, method: str) -> str | None:
         """Return why the nodes of the run cannot continue the job; None if they can, or may be

@@ -291,6 +291,27 @@ def test_a_job_that_no_node_reports_is_requeued_three_times(world: CkptWorld) ->
     assert world.job(7).restarts == 1 + MAX_REQUEUES
 
 
+def test_a_job_that_has_saved_since_is_requeued_three_times_again(world: CkptWorld) -> None:
+    """A job that runs for weeks may get more than three unfit nodes, and continues between them."""
+    unfit_nodes = UnfitNodes(world.ckpt)
+
+    def restarts_on_unfit_nodes() -> int:
+        before = world.job(7).restarts
+        for _ in range(MAX_REQUEUES + 2):
+            run = run_of(world.job(7), choose_method(world.ckpt, world.job(7)))
+            # It continues for some seconds, and dies there.
+            for origin in (Origin(image=1), Origin(image=0, why="no avx512f", is_unfit=True)):
+                world.saver.origins[7] = origin
+                world.slurm.set_job(7, "RUNNING")
+                unfit_nodes._requeue_if_unfit(run, "criu", {})
+        return world.job(7).restarts - before
+
+    assert restarts_on_unfit_nodes() == MAX_REQUEUES
+    newest = world.saver._images[7][0]
+    world.saver._images[7].insert(0, structs.replace(newest, number=newest.number + 1))
+    assert restarts_on_unfit_nodes() == MAX_REQUEUES
+
+
 @pytest.mark.parametrize("why", ["its directory cannot be read", "it has no image", "it restores"])
 def test_a_job_that_may_continue_where_it_is_stays_there(
     world: CkptWorld, monkeypatch: pytest.MonkeyPatch, why: str
