@@ -2,6 +2,10 @@
 
 A user's records are in one place, so that a run sees the runs of all other directories, too: they
 may be above or below its own, and may write their output there.
+
+Beside the record is an empty file for each of its runs, with the time of the run's order. From the
+names and times of these files root learns which runs of other users count, and reads no text of a
+user.
 """
 
 from __future__ import annotations
@@ -83,12 +87,26 @@ class Book:
             "directory": self.directory, "base": self.base, "own": self.own, "runs": self.runs
         }  # fmt: skip
         draft.write_text(json.dumps(content))
+        # Before the files of a run come, other users' jobs must be kept out.
+        for run, order in self.runs.items():
+            run_file = Path(f"{self._path}.{run}")
+            run_file.touch(0o600)
+            os.utime(run_file, ns=(order["at"], order["at"]))
         # With half a record all files would count as changed, and would be sent back.
         os.replace(draft, self._path)
+        self._drop_run_files()
 
     def remove(self) -> None:
         """Forget the directory."""
         self._path.unlink(missing_ok=True)
+        self.runs = {}
+        self._drop_run_files()
+
+    def _drop_run_files(self) -> None:
+        """Remove the files of runs that no longer use the directory."""
+        for run_file in self._path.parent.glob(f"{self._path.name}.*"):
+            if run_file.name.removeprefix(f"{self._path.name}.") not in self.runs:
+                run_file.unlink(missing_ok=True)
 
     # The runs.
 
@@ -200,6 +218,21 @@ def record_name(directory: str) -> str:
     """The name of the file with the record of a directory."""
     name = hashlib.sha256(os.fsencode(os.path.normpath(directory))).hexdigest()[:32]
     return name + _ENDING
+
+
+def is_used(place: str, directory: str, identity: Identity) -> bool:
+    """Whether a run uses the directory whose files may still go back, by the records in ``place``.
+    A record alone proves nothing: it stays if a run was given up.
+    """
+    prefix = f"{record_name(directory)}."
+    for name in os.listdir(place):
+        if not name.startswith(prefix):
+            continue
+        with contextlib.suppress(FileNotFoundError):  # the run has just ended
+            ordered_at = os.lstat(f"{place}/{name}").st_mtime_ns
+            if identity.counts(name.removeprefix(prefix), ordered_at):
+                return True
+    return False
 
 
 def _here_of(record: Message, path: str) -> State:

@@ -12,7 +12,7 @@ import os
 import stat
 from collections.abc import Collection, Mapping, Sequence
 
-from .book import Book, State, known, record_name, wait
+from .book import Book, State, is_used, known, wait
 from .identity import END_WAIT_S, Identity, become
 from .marks import check_different, is_in, marks_of, shared_directories, unmarked_directories
 from .owed import Owed
@@ -79,11 +79,9 @@ def _check_users(identity: Identity, directory: str) -> None:
         is_shared = os.stat(directory).st_mode & stat.S_IWGRP
     except OSError:
         return  # its use says so
-    name = record_name(directory)
     users = os.listdir(STATE) if is_shared and os.path.isdir(STATE) else []
     for user in users:
-        # Root reads no text of a user: that there is a record is enough.
-        if user != str(identity.uid) and os.path.lexists(f"{STATE}/{user}/{name}"):
+        if user != str(identity.uid) and is_used(f"{STATE}/{user}", directory, identity):
             raise CopyError(
                 f"a job of another user works in {directory} on the machine: release the job later,"
                 " or submit it from a directory of your own",

@@ -414,9 +414,25 @@ def test_jobs_of_two_users_do_not_share_a_directory_on_a_machine(ends: Ends, pro
     write(project / "input", "input")
     assert ends.do("out")["ok"]
     ends.user = pwd.getpwnam("daemon")
+    ends.live = [7]
     result = ends.do("out", 8)
     assert (result["ok"], result["final"]) == (False, True)
     assert "a job of another user works in /mnt/project on the machine" in result["reason"]
+    ends.live, ends.made_at = [], -1
+    assert not ends.do("out", 8)["ok"], "job 7 was ordered later, so this order does not know it"
+
+
+def test_a_run_that_was_given_up_holds_no_job_of_another_user(ends: Ends, project: Path) -> None:
+    """No copy back comes that would remove its record from the machine."""
+    write(project / "input", "input")
+    assert ends.do("out")["ok"]
+    (record,) = ends.books.glob("files/*/*.json")
+    ends.user = pwd.getpwnam("daemon")
+    result = ends.do("out", 8)
+    assert result["ok"], result
+    assert record.exists()
+    assert ends.do("back", 8)["ok"]
+    assert [path.name for path in ends.books.glob("files/*/*.json.*")] == [f"{record.name}.7.0"]
 
 
 def test_a_job_does_not_start_in_a_directory_in_which_it_can_write_nothing(
