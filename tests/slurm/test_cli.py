@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import json
+import shutil
 import threading
 import time
 from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
+from needs import unless
 
 from slurm_elastic.base.errors import SlurmError
 from slurm_elastic.config import SlurmSettings
@@ -121,6 +123,21 @@ def test_no_addresses_no_command(stub: Stub) -> None:
     assert client.calls == {}
 
 
+@unless("scancel")
+@pytest.mark.parametrize("name", ["USR1", "URG", "WINCH", "CHLD", "PROF", "STOP", "CONT"])
+def test_the_real_scancel_takes_each_signal(tmp_path: Path, name: str) -> None:
+    """It reads the signal before it asks for the job. There is no slurmctld here."""
+    conf = tmp_path / "slurm.conf"
+    conf.write_text(
+        "ClusterName=c\nSlurmctldHost=localhost\nSlurmctldPort=1\nNodeName=n1\n"
+        "MessageTimeout=2\nSlurmctldTimeout=2\n"
+    )
+    bin_dir = str(Path(shutil.which("scancel") or "").parent)
+    client = SlurmCli(SlurmSettings(conf=str(conf), bin_dir=bin_dir, command_timeout=20.0))
+    with pytest.raises(SlurmError, match="Unable to contact slurm controller"):
+        client.signal(1, name, full=True)
+
+
 def test_a_task_of_an_array_goes_by_its_own_name(stub: Stub) -> None:
     """The base id of an array is one of its tasks, and to Slurm's commands all of them."""
     tasks = [JOB | {"job_id": 5, "array_job_id": 5, "array_task_id": 4}, JOB | {"job_id": 6}]
@@ -140,8 +157,8 @@ def test_a_task_of_an_array_goes_by_its_own_name(stub: Stub) -> None:
     assert stub.ran() == [
         "squeue --all --states=all --json=v0.0.42",
         "scontrol requeue 5_4",
-        "scancel --signal=USR1 --batch 5_4",
-        "scancel --signal=STOP --full 6",
+        "scancel --signal=10 --batch 5_4",
+        "scancel --signal=19 --full 6",
         "scontrol update jobid=5_4 reqnodelist=",
         "scontrol release 6",
         "scontrol uhold 5_4",

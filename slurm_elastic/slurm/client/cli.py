@@ -17,6 +17,7 @@ import threading
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from signal import Signals
 from typing import TypeVar
 
 from msgspec import Struct
@@ -269,8 +270,10 @@ class SlurmCli(CommentCommands, PartitionCommands, ReservationCommands):
         self._update_job(self._label(job), f"requeue={int(requeue)}")
 
     def signal(self, job: int, name: str, *, full: bool) -> None:
-        """``scancel --signal=NAME --batch|--full JOB``."""
-        self._run("scancel", f"--signal={name}", "--full" if full else "--batch", self._label(job))
+        """``scancel --signal=NUMBER --batch|--full JOB``."""
+        # By its number: scancel refuses the names of WINCH, CHLD and some others.
+        number, scope = int(Signals[f"SIG{name}"]), "--full" if full else "--batch"
+        self._run("scancel", f"--signal={number}", scope, self._label(job))
 
     def batch_script(self, job: int) -> str:
         return self._run("scontrol", "write", "batch_script", str(job), "-")
