@@ -46,8 +46,9 @@ SHELLS = [path for name in ("bash", "dash", "ksh", "zsh") if (path := shutil.whi
 class Job:
     """A batch script, and signals for all of its processes, as Slurm sends them."""
 
-    def __init__(self, shell: str, directory: Path, commands: str) -> None:
+    def __init__(self, shell: str, directory: Path, commands: str, launchers: str = "no") -> None:
         relay = _relay_line().replace("@SAVE@", "512 USR1").replace("@STOP@", "2048 USR2")
+        relay = relay.replace("@LAUNCHERS@", launchers)
         (directory / "job").write_text(f"#!{shell}\n{relay}\n{commands}\nexit 3\n")
         self._shell = subprocess.Popen([shell, "job"], cwd=directory, start_new_session=True)
         self._proc = Path("/proc")
@@ -75,11 +76,11 @@ class Job:
 
 
 @pytest.fixture
-def start(tmp_path: Path) -> Iterator[Callable[[str, str], Job]]:
+def start(tmp_path: Path) -> Iterator[Callable[..., Job]]:
     jobs: list[Job] = []
 
-    def started(shell: str, commands: str) -> Job:
-        jobs.append(Job(shell, tmp_path, commands))
+    def started(shell: str, commands: str, launchers: str = "no") -> Job:
+        jobs.append(Job(shell, tmp_path, commands, launchers))
         return jobs[-1]
 
     yield started
@@ -100,7 +101,7 @@ def prepare(directory: Path, kind: str) -> None:
 @pytest.mark.parametrize("shell", SHELLS)
 @pytest.mark.parametrize("kind", COMMANDS)
 def test_the_program_saves_and_the_script_survives(
-    start: Callable[[str, str], Job], tmp_path: Path, shell: str, kind: str
+    start: Callable[..., Job], tmp_path: Path, shell: str, kind: str
 ) -> None:
     prepare(tmp_path, kind)
     job = start(shell, COMMANDS[kind])
@@ -112,7 +113,7 @@ def test_the_program_saves_and_the_script_survives(
 
 
 @pytest.mark.parametrize("shell", SHELLS)
-def test_a_script_ends_as_without_the_relay(start: Callable[[str, str], Job], shell: str) -> None:
+def test_a_script_ends_as_without_the_relay(start: Callable[..., Job], shell: str) -> None:
     job = start(shell, "sleep 0.1 & wait; sleep 0.1")
     assert job.end() == 3
     eventually(lambda: not job.processes())
@@ -120,12 +121,60 @@ def test_a_script_ends_as_without_the_relay(start: Callable[[str, str], Job], sh
 
 @pytest.mark.parametrize("shell", SHELLS)
 def test_no_program_dies_that_does_not_catch_the_signal(
-    start: Callable[[str, str], Job], tmp_path: Path, shell: str
+    start: Callable[..., Job], tmp_path: Path, shell: str
 ) -> None:
     job = start(shell, "sleep 0.5; touch begun; until [ -e go ]; do sleep 0.1; done; touch over")
     eventually((tmp_path / "begun").exists)
     job.signal(signal.SIGURG)
     job.signal(signal.SIGWINCH)
+    (tmp_path / "go").touch()
+    assert job.end() == 3
+    assert (tmp_path / "over").exists()
+
+
+LAUNCHER = """#!/bin/sh
+trap 'printf x >> launcher' USR1
+touch launcher.begun
+while :; do sleep 0.2; done
+"""
+
+
+@pytest.mark.parametrize("shell", SHELLS)
+@pytest.mark.parametrize("name", ["mpirun", "mpiexec.hydra", "srun"])
+def test_a_launcher_gets_the_signal_only_by_the_jobs_own_word(
+    start: Callable[..., Job], tmp_path: Path, shell: str, name: str
+) -> None:
+    """A launcher hands it on to its ranks, which die of it if they do not catch it."""
+    (tmp_path / name).write_text(LAUNCHER)
+    (tmp_path / name).chmod(0o755)
+    prepare(tmp_path, "shell")
+    job = start(shell, f"./{name} & ./prog.sh & wait")
+    eventually(
+        lambda: (tmp_path / "launcher.begun").exists() and (tmp_path / "shell.begun").exists()
+    )
+    job.signal(signal.SIGURG)
+    # The launcher is the older child, so the relay comes to it first.
+    eventually(lambda: saves(tmp_path / "shell") == 1)
+    assert not saves(tmp_path / "launcher")
+    job.signal(signal.SIGKILL)
+    (tmp_path / "launcher.begun").unlink()
+    job = start(shell, f"./{name}", launchers="yes")
+    eventually((tmp_path / "launcher.begun").exists)
+    job.signal(signal.SIGURG)
+    eventually(lambda: saves(tmp_path / "launcher") == 1)
+
+
+@pytest.mark.skipif(not shutil.which("mpirun"), reason="needs mpirun")
+def test_the_ranks_of_a_real_launcher_survive_a_signal_that_they_do_not_catch(
+    start: Callable[..., Job], tmp_path: Path
+) -> None:
+    (tmp_path / "rank").write_text("touch begun; until [ -e go ]; do sleep 0.1; done; touch over")
+    prepare(tmp_path, "shell")
+    mpirun = "mpirun --allow-run-as-root --oversubscribe -n 1 sh rank"
+    job = start("bash", f"{mpirun} & rank=$!; ./prog.sh & wait $rank || exit 4; kill $!")
+    eventually(lambda: (tmp_path / "begun").exists() and (tmp_path / "shell.begun").exists())
+    job.signal(signal.SIGURG)
+    eventually(lambda: saves(tmp_path / "shell") == 1)
     (tmp_path / "go").touch()
     assert job.end() == 3
     assert (tmp_path / "over").exists()

@@ -15,7 +15,12 @@ from slurm.test_submit_filter import LUAS, PARTITIONS, UNSET, config
 from slurm_elastic.base.hostlist import expand
 from slurm_elastic.config import domain_pools
 from slurm_elastic.config.job_checkpoint import parse_comment
-from slurm_elastic.config.sections.checkpoint import METHODS, OPTIONS, CheckpointSettings
+from slurm_elastic.config.sections.checkpoint import (
+    METHODS,
+    OPTIONS,
+    CheckpointSettings,
+    PoolCheckpoint,
+)
 from slurm_elastic.config.sections.copying import Traffic
 from slurm_elastic.policies.checkpoint.batch_script import has_relay
 from slurm_elastic.policies.launch.job_data import FORM
@@ -251,6 +256,18 @@ def test_a_script_that_would_die_of_the_save_signal_gets_a_relay(
     assert 'trap "_relay $$ 512 USR1" URG; trap "_relay $$ 16384 TERM" WINCH;' in lines[1]
     again = submitted(lua, job | {"script": "\n".join(lines)})
     assert again == "\n".join(lines), "once"
+
+
+def test_launchers_get_the_signal_only_by_the_jobs_own_word(lua: Callable[[str], str]) -> None:
+    own, ours = {"comment": "ckpt=signal"}, {"comment": "x", "partition": "onprem"}
+    plain = site()
+    pools = tuple(replace(p, checkpoint=PoolCheckpoint(method="signal")) for p in plain.pools)
+    settings = replace(plain, pools=pools)
+    own_line, our_line = (
+        submitted(lua, {"script": DYING[0]} | job, settings).split("\n")[1] for job in (own, ours)
+    )
+    assert 'case "yes:$_name"' in own_line
+    assert 'case "no:$_name"' in our_line
 
 
 @pytest.mark.parametrize("script", OTHERS)

@@ -247,7 +247,10 @@ local function relayed(job, part_list)
   if not (masks[save] and masks[stop] and line_end) then
     return nil
   end
-  local words = { SAVE = masks[save] .. " " .. save, STOP = masks[stop] .. " " .. stop }
+  local words = {
+    SAVE = masks[save] .. " " .. save, STOP = masks[stop] .. " " .. stop,
+    LAUNCHERS = own_method(job) == "signal" and "yes" or "no",
+  }
   return string.sub(script, 1, line_end) .. string.gsub(SAVING.relay, "@(%u+)@", words) .. "\n"
     .. string.sub(script, line_end + 1)
 end

@@ -5,9 +5,14 @@
 # slurm-elastic sends all processes of such a job SIGURG (save) or SIGWINCH (save before a move),
 # which no process dies of. The relay then sends the real signal to the programs below the script
 # that catch it: the topmost ones, because launchers such as srun and mpirun hand it on themselves.
+# A launcher's ranks die of it if they do not catch it, and the script continues after them. The ranks
+# may be on other nodes, where the relay cannot see that. So LAUNCHERS is "yes" only if the job itself
+# asks for this method: its user then knows that the ranks catch the signal.
 # It is no child of the script, so that a plain `wait` of the script does not wait for it.
 # SigCgt is a mask of 16 hexadecimal digits; dash cannot compute with all of them.
 ( ( _relay() { for _pid in $(cat /proc/$1/task/*/children 2>/dev/null); do
+_name=$(cat /proc/$_pid/comm 2>/dev/null);
+case "@LAUNCHERS@:$_name" in (no:srun|no:mpirun*|no:mpiexec*|no:orterun|no:prterun|no:prun) continue;; esac;
 _mask=$(sed -n "s/^SigCgt:[[:space:]]*........//p" /proc/$_pid/status 2>/dev/null);
 if [ $((0x${_mask:-0} & $2)) -ne 0 ]; then kill -s $3 $_pid; else _relay $_pid $2 $3; fi; done; };
 trap "_relay $$ @SAVE@" URG; trap "_relay $$ @STOP@" WINCH;
