@@ -27,7 +27,13 @@ from slurm_elastic.controller.launching.boot_timeouts import BootTimeouts
 from slurm_elastic.controller.launching.launch import end_far_exclusions
 from slurm_elastic.controller.notify_socket import WakeSocket
 from slurm_elastic.controller.other_heads import REMEDY, take_up_journal
-from slurm_elastic.controller.periodic import SiteTask, run_guarded, start_due_tasks
+from slurm_elastic.controller.periodic import (
+    SiteTask,
+    end_earlier_faults,
+    name_repair,
+    run_guarded,
+    start_due_tasks,
+)
 from slurm_elastic.controller.reconcile import Round
 from slurm_elastic.controller.requests import Requests
 from slurm_elastic.controller.settling import TICK_S as SETTLING_TICK
@@ -117,6 +123,7 @@ class Daemon:
         self._next_giving_back = site.monotonic() + heap.GIVE_BACK_EVERY_S
         self._reports = ReportOnce[str]()
         self._strays = Strays(site, self.rounds.values())
+        end_earlier_faults(site)
 
     def run(self, stop: threading.Event) -> None:
         """Run until ``stop`` is set, then wait for the work in flight."""
@@ -237,8 +244,8 @@ class Daemon:
             if running is None or running.done():
                 self._repair_began_at[name] = clock
                 self._running_repairs[name] = submit(
-                    self._workers[name], f"repair of {name}",
-                    run_guarded, self._site, partial(round_.run, reading), "repair",
+                    self._workers[name], name_repair(name),
+                    run_guarded, self._site, partial(round_.run, reading), name_repair(name),
                 )  # fmt: skip
             elif (waited := clock - self._repair_began_at[name]) >= STUCK_AFTER_S:
                 self._report_stuck(name, waited)

@@ -80,9 +80,18 @@ def start_due_tasks(tasks: Iterable[SiteTask], read: Callable[[], LedgerState]) 
         task.tick(state)
 
 
-def run_guarded(site: Site, look: Callable[[], None], task_name: str) -> bool:
+def name_repair(cloud: str) -> str:
+    """The name of a cloud's repair in the log and in ``status``."""
+    # One name per cloud, so that a good repair of one cloud does not hide a failure of another.
+    return f"repair of {cloud}"
+
+
+def run_guarded(
+    site: Site, look: Callable[[], None], task_name: str, *, shows_recovery: bool = True
+) -> bool:
     """Do a look and return whether it succeeded. Errors are logged, because the next look may
-    succeed: slurmctld may answer again, and a full disk may have room.
+    succeed: slurmctld may answer again, and a full disk may have room. ``shows_recovery``: whether
+    a success ends the fault of ``task_name`` in ``status``.
     """
     try:
         look()
@@ -101,9 +110,18 @@ def run_guarded(site: Site, look: Callable[[], None], task_name: str) -> bool:
         log.exception(_FAILED, task_name)
         _report_fault(site, task_name, error)
     else:
-        _report_recovery(site, task_name)
+        if shows_recovery:
+            _end_faults(site, lambda name: name == f"{TASK}{task_name}")
         return True
     return False
+
+
+def end_earlier_faults(site: Site) -> None:
+    """End in ``status`` the faults of the time before this start: their tasks may never run again,
+    because a feature or a cloud has left the configuration. A task that still fails is reported
+    again.
+    """
+    _end_faults(site, lambda name: name.startswith(TASK))
 
 
 def _report_fault(site: Site, task_name: str, error: Exception) -> None:
@@ -118,11 +136,10 @@ def _report_fault(site: Site, task_name: str, error: Exception) -> None:
         )
 
 
-def _report_recovery(site: Site, task_name: str) -> None:
+def _end_faults(site: Site, is_over: Callable[[str], bool]) -> None:
     with contextlib.suppress(sqlite3.Error, OSError):
-        name = f"{TASK}{task_name}"
-        if any(row.name == name and row.error for row in site.ledger.health.all()):
-            site.ledger.health.report(Health(name=name, checked=site.now()))
+        rows = [row for row in site.ledger.health.all() if row.error and is_over(row.name)]
+        site.ledger.health.report(*(Health(name=row.name, checked=site.now()) for row in rows))
 
 
 def report_slurm_failure(site: Site, error: SlurmError) -> None:

@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 
 from slurm_elastic.base.errors import SlurmError
-from slurm_elastic.controller.periodic import SiteTask, start_due_tasks
+from slurm_elastic.controller.launching import boot_timeouts
+from slurm_elastic.controller.periodic import SiteTask, run_guarded, start_due_tasks
 from slurm_elastic.model.directive import Directive, Pause
 from slurm_elastic.state.ledger import LedgerState
 from slurm_elastic.watch.causes import service_errors
@@ -150,6 +151,48 @@ def test_status_shows_a_task_that_fails_at_each_look(bed: Bed, world: World) -> 
     bed.wrong = None
     bed.until(1020.0, task)
     assert not [h for h in world.ledger.health.all() if h.name.startswith("task ") and h.error]
+
+
+def _faults(world: World) -> list[str]:
+    return [h.name for h in world.ledger.health.all() if h.name.startswith("task ") and h.error]
+
+
+def _fail(*_args: Any, **_settings: Any) -> None:
+    raise KeyError("a bug")
+
+
+def test_a_good_repair_of_one_cloud_does_not_hide_the_fault_of_another(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert world.daemon is not None
+    with monkeypatch.context() as patched:
+        patched.setattr(world.daemon.rounds["onp"], "run", _fail)
+        world.advance(60)
+        assert _faults(world) == ["task repair of onp"]
+    world.advance(60)
+    assert _faults(world) == []
+
+
+def test_a_fault_of_a_task_that_no_longer_exists_ends_at_the_next_start(world: World) -> None:
+    run_guarded(world.site, _fail, "a removed feature")
+    assert _faults(world) == ["task a removed feature"]
+    world.restart()
+    assert _faults(world) == []
+
+
+def test_a_fault_at_the_end_of_late_machines_stands_until_a_good_repair(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert world.daemon is not None
+    world.unheard = {"op1"}
+    world.slurm.submit(1, ("op1",))
+    shown = list[str]()
+    monkeypatch.setattr(boot_timeouts, "terminate", _fail)
+    for _ in range(140):
+        world.advance(5)
+        shown += _faults(world)
+    assert set(shown) == {"task repair of onp"}
+    assert _faults(world) == []
 
 
 def test_a_task_that_is_idle_by_the_ledger_is_looked_at_once_it_is_not(bed: Bed) -> None:

@@ -20,7 +20,7 @@ from slurm_elastic.controller.giving_back import may_force, power_down_and_reque
 from slurm_elastic.controller.holds import hold
 from slurm_elastic.controller.launching.boot_consoles import read_consoles, record_consoles
 from slurm_elastic.controller.launching.boots import record_boot_failures
-from slurm_elastic.controller.periodic import SiteTask, run_guarded
+from slurm_elastic.controller.periodic import SiteTask, name_repair, run_guarded
 from slurm_elastic.model.causes.machine_ends import JobNotWhole, NeverRegistered
 from slurm_elastic.model.causes.pool_failures import BootTimeOver, LaunchUnanswered
 from slurm_elastic.model.cluster import Instance
@@ -210,8 +210,10 @@ class BootTimeouts:
             # The cloud's worker makes the call, because this thread must not wait for a slow cloud.
             # The next round repeats the call if the ledger fails or another head acts.
             end = partial(_end_failed, site, late.cloud, machines, cause)
-            task_name = f"end of machines of {late.cloud}"
-            submit(self._clouds[late.cloud], task_name, run_guarded, site, end, task_name)
+            # A failure counts as a fault of the repair, because the next good round ends these
+            # machines. A success here says nothing about the repair.
+            task = partial(run_guarded, site, end, name_repair(late.cloud), shows_recovery=False)
+            submit(self._clouds[late.cloud], f"end of machines of {late.cloud}", task)
 
 
 def _end_failed(
