@@ -1,6 +1,6 @@
 """Requeues jobs whose node cannot use their image, to other nodes.
 
-The launcher holds such a job for an hour and reports it as unfit. Another node may have the
+The launcher holds such a job for hours and reports it as unfit. Another node may have the
 processor, the program or the file that its image needs. If we did not requeue the job, it would
 continue from an older image, or start over. A node whose root part is missing, or refuses the job,
 reports nothing. A restarted run that has images and no report is therefore requeued, too.
@@ -30,8 +30,11 @@ log = logging.getLogger(__name__)
 
 LOOK_EVERY_S = 30.0
 """Seconds between two looks at a run's report."""
-LOOK_FOR_S = 3600.0
-"""Seconds after the start of a run in which its image may turn out to be unusable there."""
+LOOK_FOR_S = 6 * 3600.0
+"""Seconds after the start of a run in which its image may turn out to be unusable there. A silent
+run counts so only after the time to read its image (``origins.may_report``): images of up to
+320 GiB are read in this time. The launcher waits as long (``slurm/hooks/launcher.py``).
+"""
 AVOID_FOR_S = 3600.0
 """Seconds after which a job no longer avoids a node: the cause may have been the shared directory,
 or the machine may have been mended.

@@ -15,12 +15,13 @@ from slurm_elastic.base.errors import CheckpointError, SlurmError
 from slurm_elastic.ckptman.decide import run_of
 from slurm_elastic.ckptman.executor import KeyedExecutor
 from slurm_elastic.ckptman.losses import notify_user
-from slurm_elastic.ckptman.origins import ORIGIN_TIMEOUT_S, read_started_run
+from slurm_elastic.ckptman.origins import ORIGIN_TIMEOUT_S, READ_BYTES_PER_S, read_started_run
 from slurm_elastic.ckptman.snapshot import choose_method
 from slurm_elastic.ckptman.unannounced_ends import unannounced_ends
-from slurm_elastic.ckptman.unfit_nodes import AVOID_FOR_S, MAX_REQUEUES, UnfitNodes
+from slurm_elastic.ckptman.unfit_nodes import AVOID_FOR_S, LOOK_FOR_S, MAX_REQUEUES, UnfitNodes
 from slurm_elastic.features.news.notify_occasions import of_moves
 from slurm_elastic.model.checkpoint import JobRun, Origin
+from slurm_elastic.slurm.hooks.launcher import UNFIT_S
 from slurm_elastic.state.ckptstate.facts import AvoidedNodes, Migration, MigrationStep
 from slurm_elastic.watch.view.checkpoints import CheckpointFacts, checkpoints_view
 from tests.ckptman.world import CkptWorld, told_lines
@@ -283,6 +284,19 @@ def test_a_job_whose_node_reports_no_run_of_it_is_requeued_to_another_node(
     world.until(lambda: "RUNNING" in world.job(7).states)
     world.advance(ORIGIN_TIMEOUT_S + 300, step=10)
     assert world.job(7).restarts == 2
+
+
+def test_a_job_with_a_large_image_leaves_a_node_that_reports_nothing(world: CkptWorld) -> None:
+    """Its launcher waits there as long as we look: afterwards its script would start over."""
+    size = 100 << 30
+    large = [structs.replace(image, size=size) for image in world.saver._images[7]]
+    world.saver._images[7] = large
+    where = silence(world)
+    most = ORIGIN_TIMEOUT_S + size / READ_BYTES_PER_S + 300
+    world.advance(most, step=30)
+    assert world.job(7).restarts == 2
+    assert where in world.state.avoided_nodes()[7].nodes
+    assert most < UNFIT_S == LOOK_FOR_S
 
 
 def test_a_job_that_no_node_reports_is_requeued_three_times(world: CkptWorld) -> None:

@@ -25,8 +25,8 @@ reads more slowly (``checkpointers/node_helper_client.py`` has the same number).
 
 
 UNFIT_S = 3600.0
-"""Seconds for which a job waits for another node at least. The head looks for such jobs as long
-after their start (``ckptman/unfit_nodes.py``), but it may be away for a while. Without it the job
+"""Seconds for which a job waits for another node at least. The head looks for such jobs
+every 30 s (``ckptman/unfit_nodes.py``), but it may be away for a while. Without it the job
 would lose the work that its image has.
 """
 RENEWED_S = 120.0

@@ -17,8 +17,11 @@ RANDOM_DIGITS = "@TOKEN@"
 """The submit filter writes random digits in place of this. Slurm keeps the script over requeues, so
 the digits distinguish a job from a later job with its number (``machine/ckptroot/identity.py``).
 """
-UNFIT_S = 3600
-"""Seconds for which a job with images waits for another node, as in ``machine/ckptroot/hold``."""
+UNFIT_S = 6 * 3600
+"""Seconds for which a job with images waits for another node. Without a report, ckptman requeues it
+only after the time in which its image could be read, however large it is: it looks at a run for as
+long (``ckptman/unfit_nodes.py``).
+"""
 _PAUSE_S = 15
 PROGRAM = "/usr/local/sbin/slurm-elastic-ckpt-root"
 
@@ -53,7 +56,7 @@ while :; do
     [ "${{SLURM_RESTART_COUNT:-0}}" -gt 0 ] && [ $se_tries -lt {tries} ] || break
     se_links=$(/usr/bin/stat -c %h "$se_images" 2>/dev/null) && [ "$se_links" != 2 ] || break
     [ $se_tries -gt 0 ] || echo "slurm-elastic: this node cannot continue the job from its image:" \
-        "the job waits up to an hour for another node" >&2
+        "the job waits up to 6 hours for another node" >&2
     se_tries=$((se_tries + 1))
     /bin/sleep {pause}
 done
