@@ -47,6 +47,8 @@ CANCEL_TIMEOUT_S = 2.0
 """The same for the release that replaces a request. The save has failed already, and the thread
 goes on writing after this time.
 """
+STATUS_ROOM = 1 << 20
+"""Free bytes with which a launcher can write its status."""
 VERIFY_MIN_S = 120.0
 RENEW_HOLD_EVERY_S = 60.0
 """Seconds between two renewals of a hold (``machine/ckptroot/hold.py`` has twice as much)."""
@@ -231,7 +233,11 @@ class LaunchedCheckpointer:
         return status.state == "running"
 
     def is_silent(self, run: JobRun) -> bool:
-        """Return whether another run of the job wrote the job's status last."""
+        """Return whether another run of the job wrote the job's status last, although there is
+        room to write it.
+        """
+        if not self._has_room():
+            return False
         status = self._status(run.job)
         return status is not None and run.key.may_follow(status.key) and not status.is_of(run)
 
@@ -406,6 +412,16 @@ class LaunchedCheckpointer:
             return self._status(job)
         except UnreadableError:
             return None
+
+    def _has_room(self) -> bool:
+        """Whether a launcher could write its status. On a full disk all runs are silent."""
+        try:
+            disk = self._read_in_time(lambda: os.statvfs(self._directory))
+        except OSError as error:
+            raise self._unreadable(error) from error
+        # Some file systems count no files.
+        has_files = disk.f_files == 0 or disk.f_favail > 0
+        return has_files and disk.f_bavail * disk.f_frsize >= STATUS_ROOM
 
     def _is_readable(self) -> bool:
         """Whether the directory of all jobs is there. It is not if its file system is not mounted,

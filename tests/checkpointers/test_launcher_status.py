@@ -9,6 +9,7 @@ import os
 import threading
 import time
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -109,6 +110,22 @@ def test_a_run_that_has_not_begun_is_told_from_a_run_that_nobody_reports(
     origin = saver.origin(RUN)
     assert saver.is_silent(RUN) is is_silent
     assert (origin and origin.is_unfit) is is_unfit
+
+
+@pytest.mark.parametrize("field", ["f_bavail", "f_favail"])
+def test_a_run_is_not_silent_where_no_launcher_can_write(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, field: str
+) -> None:
+    """On a full disk a job that was restored and runs well cannot report that."""
+    saver = LaunchedCheckpointer("criu", tmp_path)
+    status = {"state": "ended", "job": 7, "attempt": 0, "uid": 2000, "node": "n1"}
+    (tmp_path / "7").mkdir()
+    (tmp_path / "7" / "status.json").write_text(json.dumps({**status, "method": "criu"}))
+    assert saver.is_silent(RUN)
+    fields = ("f_bavail", "f_frsize", "f_files", "f_favail")
+    full = {**dict.fromkeys(fields, 1 << 20), field: 0}
+    monkeypatch.setattr(node_helper_client.os, "statvfs", lambda _: SimpleNamespace(**full))
+    assert not saver.is_silent(RUN)
 
 
 def test_the_status_of_an_earlier_job_with_this_number_is_none(tmp_path: Path) -> None:
