@@ -174,7 +174,8 @@ def test_a_node_that_never_came_up_loses_its_machine(world: World) -> None:
     world.advance(40)
     assert world.alive() == []
     assert world.slurm.node("pub1").reason.startswith("slurm-elastic:hold:pool burst cools down")
-    world.advance(200)
+    # It is held for a cool-down longer than its pool, so that another node is tried first.
+    world.advance(2 * world.config.timings.capacity_cooldown)
     assert world.slurm.node("pub1").states == {"IDLE", "CLOUD", "POWERED_DOWN"}
 
 
