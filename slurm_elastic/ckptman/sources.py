@@ -141,6 +141,7 @@ class DropDirectory:
         self._path = path
         self._create = create
         self._versions_left: dict[str, tuple[int, int]] = {}
+        self._read_versions: dict[str, tuple[int, int]] = {}
         self._create_if_ours()
 
     def _create_if_ours(self) -> None:
@@ -160,11 +161,21 @@ class DropDirectory:
             name: version for name, version in self._versions_left.items() if name in existing_names
         }
         new_paths = [path for path in paths if self._versions_left.get(str(path)) != _version(path)]
-        return [reading for path in new_paths if (reading := _read_file(path, now))]
+        readings = []
+        self._read_versions = {}
+        for path in new_paths:
+            # Before the read: a file that replaces this one in between is read twice, not lost.
+            version = _version(path)
+            if reading := _read_file(path, now):
+                self._read_versions[reading.handle] = version
+                readings.append(reading)
+        return readings
 
     def done(self, handles: Sequence[str]) -> None:
-        """Remove the files."""
+        """Remove the files. A file that has replaced one since then is unread, and stays."""
         for handle in handles:
+            if self._read_versions.pop(handle, None) != _version(Path(handle)):
+                continue
             try:
                 os.unlink(handle)
             except FileNotFoundError:

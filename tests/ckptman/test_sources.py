@@ -202,6 +202,22 @@ def test_a_drop_directory_takes_whole_files_of_its_owner(tmp_path: Path) -> None
     assert source.read(now + 60) == []
 
 
+def test_a_file_that_replaces_another_before_its_removal_is_read(tmp_path: Path) -> None:
+    """An agent's warning gets worse while the first one is written to our disk."""
+    source = DropDirectory(tmp_path)
+    path = drop(tmp_path, NoticeOrder(node="pub1", rebalance=True), 1.0)
+    (first,) = source.read(time.time())
+    draft = tmp_path / "draft"
+    draft.write_bytes(msgspec.json.encode(NoticeOrder(node="pub1", deadline=9.0)))
+    draft.rename(path)
+    source.done([first.handle])
+    (second,) = source.read(time.time())
+    assert second.notice is not None
+    assert second.notice.deadline == 9.0
+    source.done([second.handle])
+    assert not list(tmp_path.iterdir())
+
+
 def test_a_file_of_somebody_else_counts_for_nothing(tmp_path: Path) -> None:
     if os.geteuid() != 0:
         pytest.skip("another user's file can only be made by root")
