@@ -66,6 +66,8 @@ MISSING_MACHINE_TTL_S = 3600.0
 """Seconds that a notice is kept while the ledger has no record of its machine. The ledger may list
 a new machine a little later, and a ledger that was lost or restored lacks machines that run.
 """
+CLOCK_MARGIN_S = 86400.0
+"""Seconds by which the recorded end of a machine may lie before its notice."""
 CORRELATION = "notices"
 RELEASE_BACKOFF = Backoff(2.0, 30.0)
 """Seconds until a refused release is tried again; at most 30, so that a healthy node is not idle
@@ -284,7 +286,8 @@ class NoticeEnds:
         missing = [r for r in notices if r.offer and r.key in self._missing_since]
         if not missing:
             return frozenset()
-        since = min(recorded.notice.seen for recorded in missing)
+        # The id proves the end. A clock that was set back may show it before the notice.
+        since = min(recorded.notice.seen for recorded in missing) - CLOCK_MARGIN_S
         try:
             lives = self._site.ledger.machines.live(ended_since=since, stopped=True)
         except sqlite3.Error:

@@ -215,6 +215,22 @@ def test_a_list_of_machines_that_lacks_one_ends_no_notice(world: CkptWorld) -> N
     world.until(lambda: world.state.notices() == ())
 
 
+def test_a_notice_ends_with_its_machine_though_the_clock_was_set_back(world: CkptWorld) -> None:
+    """The end of the machine is recorded with an earlier time than its notice. The node's next
+    machine is not meant.
+    """
+    node = world.runs(7).nodes[0]
+    world.saver.broken = CheckpointError("cannot")
+    world.order("notice", node=node, deadline=world.now + 300)
+    world.advance(10)
+    (recorded,) = world.state.notices()
+    seen = recorded.notice.seen + 1800
+    later = msgspec.structs.replace(recorded.notice, seen=seen)
+    world.state.update_notice(msgspec.structs.replace(recorded, notice=later))
+    world.take(node)
+    world.until(lambda: world.state.notices() == ())
+
+
 def test_a_warning_that_was_wrong_does_not_let_go_a_node_that_another_keeps(
     world: CkptWorld,
 ) -> None:
