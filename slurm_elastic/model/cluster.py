@@ -9,15 +9,19 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from enum import StrEnum
 from functools import cached_property
+from typing import TYPE_CHECKING
 
 from msgspec import Struct, field
 
 from slurm_elastic.base.billing import billed_dollars, paid_seconds
 from slurm_elastic.model.boot_image import ImageChoice, Replacement
-from slurm_elastic.model.causes.refusals import NoSpot
 from slurm_elastic.model.machine_options import NO_OPTIONS, MachineOptions
 from slurm_elastic.model.max_price import MaxPrice
 from slurm_elastic.model.reserved import Held
+
+if TYPE_CHECKING:
+    # Not at run time: programs that run as root on machines load no causes.
+    from slurm_elastic.model.causes.refusals import NoSpot
 
 
 class Location(StrEnum):
