@@ -25,10 +25,12 @@ from slurm_elastic.controller.launching.launch import assign_addresses
 from slurm_elastic.model.causes import AnyCause
 from slurm_elastic.model.causes.composed import NodesUnavailable
 from slurm_elastic.model.causes.limits import RequestTooLate
+from slurm_elastic.model.causes.refusals import NotRequeued
 from slurm_elastic.model.cluster import NodeRequest, Pool
 from slurm_elastic.model.exclusion import POLICY
 from slurm_elastic.model.requeued_jobs import WAITS_SINCE, waits_since
 from slurm_elastic.model.slurm import NOWHERE, SlurmJob, SlurmNode
+from slurm_elastic.policies.launch.spot_use import find_affected
 from slurm_elastic.policies.nodes.node_reasons import OUR_MARK, has_mark
 from slurm_elastic.policies.nodes.node_state import Phase, is_drained, phase
 from slurm_elastic.slurm.client.commands import node_updates, requeue_setting
@@ -40,18 +42,22 @@ log = logging.getLogger(__name__)
 def reject_nodes(
     site: Site, request: NodeRequest, nodes: Sequence[str], cause: AnyCause, *, spare: int
 ) -> set[str]:
-    """Give ``nodes`` back to Slurm with ``cause``, and hold the rest of the pool, except ``spare``
-    nodes that we could still buy. Returns the nodes that were powered down.
+    """Give ``nodes`` back to Slurm with ``cause``, and hold the pool's other nodes that get no
+    machine either, except ``spare`` nodes that we could still buy. Returns the nodes that were
+    powered down.
     """
     reach("refuse.before-hold")
     view = site.slurm.nodes(request.pool.nodes)
-    held = quarantine_pool(site, request.pool, nodes, view, cause, spare)
+    affected = find_affected(request.pool, request.no_spot)
+    held = quarantine_pool(site, request.pool, nodes, view, cause, spare, affected)
     log.warning(
         "no offer left request=%s pool=%s nodes=%s held=%s reason=%s",
         request.id, request.pool.name, compress(nodes), compress(held), cause,
     )  # fmt: skip
     site.record(request.id, "refused", (*nodes, *(job_subject(j) for j in request.jobs)), cause)
-    return power_down_and_requeue(site, nodes, view, cause, request.id)
+    # A job kept off spot machines may get another node of the pool, which has none for it either.
+    hurry = not isinstance(request.no_spot, NotRequeued)
+    return power_down_and_requeue(site, nodes, view, cause, request.id, hurry=hurry)
 
 
 def quarantine_pool(
@@ -61,19 +67,22 @@ def quarantine_pool(
     view: Mapping[str, SlurmNode],
     cause: AnyCause,
     spare: int,
+    affected: Sequence[str] | None = None,
 ) -> list[str]:
     """Hold ``nodes`` as soon as Slurm allows it, and now the pool's other nodes that are off,
-    except ``spare`` of them. Returns these other nodes.
+    except ``spare`` of them. Returns these other nodes. ``affected``: hold only other nodes of
+    these; None: of the whole pool.
     """
     refused = set(nodes)
-    siblings = [n for n in pool.nodes if n not in refused and n in view and can_drain(view[n])]
+    others = pool.nodes if affected is None else affected
+    siblings = [n for n in others if n not in refused and n in view and can_drain(view[n])]
     siblings = siblings[spare:]
     # Nodes that a policy holds are drained already. Hold them for this cause, too: when the policy
     # releases one, nothing could serve it.
     policy_held = {
         row.scope for row in site.ledger.exclusions.holds() if row.kind == POLICY
     } - refused
-    drained = [] if spare else [n for n in pool.nodes if n in policy_held]
+    drained = [] if spare else [n for n in others if n in policy_held]
     until = _find_early_review(site, pool) if isinstance(cause, RequestTooLate) else None
     hold(site, pool, [*nodes, *siblings, *drained], cause, until=until)
     reach("refuse.after-hold")

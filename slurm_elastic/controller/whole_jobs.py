@@ -17,12 +17,14 @@ from slurm_elastic.controller.context import Site
 from slurm_elastic.controller.extensions import Jobs
 from slurm_elastic.controller.launching.shortfall import Shortfall
 from slurm_elastic.model.causes import AnyCause
+from slurm_elastic.model.causes.refusals import NoSpot
 from slurm_elastic.model.cluster import NodeRequest, Offer
 from slurm_elastic.policies.launch.gang import Gang, gangs, request_for
 from slurm_elastic.policies.launch.job_room import JobRoom, Part, find_room, list_spread_jobs
 from slurm_elastic.policies.nodes.node_state import Phase, phase
 
 AskForOffers = Callable[[Site, NodeRequest], tuple[Sequence[Offer], AnyCause | None]]
+FindNoSpot = Callable[[Site, Sequence[str], Jobs], Mapping[str, NoSpot]]
 
 
 class WholeJobs(Struct, frozen=True, kw_only=True):
@@ -54,12 +56,18 @@ class WholeJobs(Struct, frozen=True, kw_only=True):
 
 
 def judge_whole_jobs(
-    site: Site, cloud: str, requests: Sequence[NodeRequest], jobs: Jobs, ask: AskForOffers
+    site: Site,
+    cloud: str,
+    requests: Sequence[NodeRequest],
+    jobs: Jobs,
+    ask: AskForOffers,
+    find_no_spot: FindNoSpot,
 ) -> WholeJobs:
     """Find the jobs of several parts that the known bounds leave no room for. ``requests``: the
     parts, in the order in which they are served. ``ask`` asks the cloud for offers.
+    ``find_no_spot`` finds the nodes without spot machines, and why.
     """
-    later = _request_later(site, cloud, requests, jobs)
+    later = _request_later(site, cloud, requests, jobs, find_no_spot)
     requests = (*requests, *later)
     gangs_of = [_gangs_of(request) for request in requests]
     if not list_spread_jobs(gangs_of):
@@ -104,7 +112,11 @@ def _gangs_of(request: NodeRequest) -> tuple[Gang, ...]:
 
 
 def _request_later(
-    site: Site, cloud: str, requests: Sequence[NodeRequest], jobs: Jobs
+    site: Site,
+    cloud: str,
+    requests: Sequence[NodeRequest],
+    jobs: Jobs,
+    find_no_spot: FindNoSpot,
 ) -> Sequence[NodeRequest]:
     """Return requests for the nodes of multi-node jobs that Slurm has not requested yet."""
     shares = [share for request in requests for share in request.job_nodes.values()]
@@ -121,13 +133,12 @@ def _request_later(
     )  # fmt: skip
     view = site.slurm.nodes(list(names)) if names else {}
     later = [n for n in names if n in view and phase(view[n]) is not Phase.UP]
-    by_pool = group_by(later, lambda node: site.pool_of[node].name)
-    correlation = requests[0].id
-    # If some nodes of the request get no spot machines, the later nodes get none either.
-    no_spot = next((request.no_spot for request in requests if request.no_spot), None)
+    # By the rule for the requested nodes. Nodes of another job or pool may have spot machines.
+    no_spot = find_no_spot(site, later, whole_jobs)
+    by_part = group_by(later, lambda node: (site.pool_of[node].name, no_spot.get(node)))
     return [
-        request_for(correlation, site.pools[name], nodes, whole_jobs, no_spot=no_spot)
-        for name, nodes in by_pool.items()
+        request_for(requests[0].id, site.pools[name], nodes, whole_jobs, no_spot=cause)
+        for (name, cause), nodes in by_part.items()
     ]
 
 

@@ -577,3 +577,61 @@ def test_a_job_whose_setting_was_lifted_before_it_ran_stays_off_spot_machines(
         assert [i.market for i in world.alive()] == [Market.ON_DEMAND]
     finally:
         world.close()
+
+
+def test_nodes_without_spot_that_get_no_machine_hold_no_spot_nodes(tmp_path: Path) -> None:
+    world = build(tmp_path, markets=(Market.SPOT, Market.ON_DEMAND), on_demand_nodes=3)
+    try:
+        world.clouds["pub"].limit("*/on-demand", 0)
+        together(world, ["m6", "m7"], fields={1: {"requeue": False}})
+        world.tick()
+        assert {row.scope for row in world.ledger.exclusions.holds()} == {"m6", "m7", "m8"}
+        world.slurm.submit(2, ["m1"], 1)
+        world.tick()
+        assert [(i.node, i.market) for i in world.alive()] == [("m1", Market.SPOT)]
+    finally:
+        world.close()
+
+
+def test_the_parts_of_a_pool_with_and_without_spot_hold_their_own_nodes(tmp_path: Path) -> None:
+    world = build(tmp_path, markets=(Market.SPOT, Market.ON_DEMAND), on_demand_nodes=2)
+    try:
+        world.clouds["pub"].limit("*", 0)
+        together(world, ["m7"], ["m1"])
+        world.tick()
+        assert {row.scope for row in world.ledger.exclusions.holds()} == {*MANY}
+    finally:
+        world.close()
+
+
+def test_a_job_kept_off_spot_machines_closes_only_its_own_node_of_both_markets(
+    tmp_path: Path,
+) -> None:
+    world = build(tmp_path, markets=(Market.SPOT, Market.ON_DEMAND))
+    try:
+        world.clouds["pub"].limit("*/on-demand", 0)
+        together(world, ["m1"], fields={1: {"requeue": False}})
+        world.advance(60)
+        assert {row.scope for row in world.ledger.exclusions.holds()} == {"m1"}
+    finally:
+        world.close()
+
+
+def test_later_nodes_of_a_job_may_have_spot_machines_beside_nodes_that_never_do(
+    tmp_path: Path,
+) -> None:
+    world = build(tmp_path, markets=(Market.SPOT, Market.ON_DEMAND), on_demand_nodes=2)
+    try:
+        del world.clouds["pub"].offers  # The cloud says how much it has.
+        world.clouds["pub"].limit("*/on-demand", 2)
+        together(world, ["m1", "m2", "m7", "m8"])
+        for file in (world.dir / "requests").glob("*.json"):
+            file.unlink()
+        world.program("resume", ["m7", "m8"], {1: ["m1", "m2", "m7", "m8"]})
+        world.tick()
+        assert {i.node: i.market for i in world.alive()} == {
+            "m7": Market.ON_DEMAND, "m8": Market.ON_DEMAND,
+        }  # fmt: skip
+        assert not world.ledger.exclusions.holds()
+    finally:
+        world.close()

@@ -120,7 +120,7 @@ def test_a_node_that_an_admin_drained_while_it_boots_keeps_its_drain(empty: Worl
 def test_slurm_that_fails_in_the_middle_is_asked_again(empty: World, failing: int) -> None:
     """Whichever command it is: nodes, drain, jobs, power_down; the request stays until done."""
     empty.advance(5)
-    empty.slurm.submit(1, ("pub1",), requeue=False)
+    empty.slurm.submit(1, ("pub1",), requeue=False, comment="spot=ok")
     fail_command(empty, failing)
     empty.advance(90)
     assert held(empty) == list(PUB)

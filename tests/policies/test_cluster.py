@@ -46,7 +46,7 @@ from slurm_elastic.policies.nodes.out_of_service import DrainTerms
 from slurm_elastic.policies.repair.cloud_view import Thresholds
 from slurm_elastic.policies.repair.cluster import cloud_view, decide
 from slurm_elastic.policies.repair.cluster_snapshot import ClusterSnapshot, RoundRule, Terms
-from slurm_elastic.policies.repair.hold_rules import due_holds
+from slurm_elastic.policies.repair.hold_rules import due_holds, holds
 
 NOW = T0 + 10_000
 AWS, OTHER = pool(), pool("own", "gcp", 2, "own")
@@ -327,6 +327,21 @@ def test_the_holds_of_a_pool_are_looked_at_together_when_the_first_is_due() -> N
 
 
 BUYS = {"offers": {"burst": (offer(market=Market.ON_DEMAND),)}, "scopes": {"burst": Scope()}}
+
+
+def test_a_node_without_spot_stays_held_while_only_spot_has_room() -> None:
+    mixed = replace(AWS, markets=tuple(Market), on_demand_nodes=1)
+    terms = replace(TERMS, pools={"burst": mixed}, pool_of=dict.fromkeys(AWS.nodes, mixed))
+    first, *_, last = AWS.nodes
+    spot = offer(market=Market.SPOT)
+    held = snapshot(
+        exclusions=(hold(first), hold(last)), terms=terms,
+        offers={"burst": (spot,)}, scopes={"burst": Scope()},
+    )  # fmt: skip
+    assert list(holds(held)) == [
+        Release(node=first, hold=CAPACITY, cause=OfferAvailable(offer=spot.key)),
+        Hold(node=last, pool="burst", cause=hold().cause),
+    ]
 
 
 @pytest.mark.parametrize(

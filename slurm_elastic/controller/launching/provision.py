@@ -47,21 +47,20 @@ from slurm_elastic.model.causes.limits import (
 from slurm_elastic.model.causes.purchases import MachinesBought, MachinesOfKind
 from slurm_elastic.model.causes.refusals import (
     CloudSilent,
-    NodeOnDemand,
     NoOffers,
     NoSpot,
     NotRequeued,
 )
 from slurm_elastic.model.causes.repairs import NotAwaited, NotPoweringUp
 from slurm_elastic.model.causes.stops import RecordsNotWritten, StoppedByOrder
-from slurm_elastic.model.cluster import Instance, LaunchSpec, Market, NodeRequest, Offer
+from slurm_elastic.model.cluster import Instance, LaunchSpec, NodeRequest, Offer
 from slurm_elastic.model.directive import stopped_nodes
 from slurm_elastic.model.protocols import Chooser, Limited
 from slurm_elastic.policies.launch.gang import Gang, gangs, request_for
 from slurm_elastic.policies.launch.grouping import grouped, no_offer_serves
 from slurm_elastic.policies.launch.next_launch import NextLaunch, next_launch
 from slurm_elastic.policies.launch.owner import agreed
-from slurm_elastic.policies.launch.spot_use import bears_loss, may_buy_other
+from slurm_elastic.policies.launch.spot_use import bears_loss, may_buy_other, never_on_spot
 
 log = logging.getLogger(__name__)
 
@@ -117,7 +116,7 @@ def provision(
     # Before the first launch: each part counts only its own nodes.
     whole_jobs = WholeJobs()
     if requests and trouble is None:
-        whole_jobs = judge_whole_jobs(site, cloud, requests, jobs, ask_for_offers)
+        whole_jobs = judge_whole_jobs(site, cloud, requests, jobs, ask_for_offers, _find_no_spot)
     given_up.update(whole_jobs.causes)
     for request in requests:
         name, pool_cap = request.pool.name, request.pool.max_booting
@@ -162,8 +161,8 @@ def _find_no_spot(site: Site, nodes: Sequence[str], jobs: Jobs) -> dict[str, NoS
         pool = site.pool_of[node]
         if may_buy_other(pool) and node in pool.spot_nodes:
             open_nodes.add(node)
-        elif Market.SPOT in pool.markets and node not in pool.spot_nodes:
-            no_spot[node] = NodeOnDemand(pool=pool.name)
+        elif cause := never_on_spot(pool, node):
+            no_spot[node] = cause
     if open_nodes.isdisjoint(node for job_nodes in jobs.values() for node in job_nodes):
         return no_spot
     # We let such a job be requeued until it has started for the first time (giving_back.py).

@@ -80,14 +80,16 @@ def refuse_jobs(
     forced = turn_away_jobs(
         site, cloud, correlation, never, jobs, never_nodes.intersection(result.refused), needs
     )
-    spare_by_pool = _count_spare(shortfalls)
+    spare_of = _count_spare(shortfalls)
     for (name, place), pool_nodes in refused.items():
         pool = site.pools[name]
-        request = request_for(correlation, pool, pool_nodes, jobs)
+        no_spot = None if place is None else shortfalls[place].request.no_spot
+        request = request_for(correlation, pool, pool_nodes, jobs, no_spot=no_spot)
         if place is not None:
             # Only the first part of a pool also holds the pool's other nodes. A later part would
-            # replace the causes of the earlier parts, and hold the spare nodes.
-            spare = spare_by_pool.pop(name, len(pool.nodes))
+            # replace the causes of the earlier parts, and hold the spare nodes. The parts without
+            # spot machines count on their own, because they hold no spot nodes.
+            spare = spare_of.pop((name, no_spot is None), len(pool.nodes))
             forced |= reject_nodes(site, request, pool_nodes, shortfalls[place].cause, spare=spare)
         else:
             site.record(
@@ -173,14 +175,15 @@ def _find_parts(site: Site, shortfalls: Sequence[Shortfall], jobs: Jobs) -> dict
     return place_of_node
 
 
-def _count_spare(shortfalls: Sequence[Shortfall]) -> dict[str, int]:
-    """Return by pool how many nodes we could still buy: for the part of the request that leaves the
-    most. Jobs of the other parts may need machines that are not available.
+def _count_spare(shortfalls: Sequence[Shortfall]) -> dict[tuple[str, bool], int]:
+    """Return by pool, and by whether spot machines may be bought, how many nodes we could still
+    buy: for the part of the request that leaves the most. Jobs of the other parts may need machines
+    that are not available.
     """
-    spare: dict[str, int] = {}
+    spare: dict[tuple[str, bool], int] = {}
     for shortfall in shortfalls:
-        name = shortfall.request.pool.name
-        spare[name] = max(spare.get(name, 0), shortfall.spare_nodes)
+        part = (shortfall.request.pool.name, shortfall.request.no_spot is None)
+        spare[part] = max(spare.get(part, 0), shortfall.spare_nodes)
     return spare
 
 

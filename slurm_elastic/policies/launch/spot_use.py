@@ -14,8 +14,9 @@ the last nodes of the pool itself are the nodes without spot machines (``on_dema
 from __future__ import annotations
 
 import re
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 
+from slurm_elastic.model.causes.refusals import NodeOnDemand, NoSpot
 from slurm_elastic.model.cluster import Pool
 from slurm_elastic.model.slurm import SlurmJob
 
@@ -49,3 +50,18 @@ def nodes_for(job: SlurmJob, pool: Pool, accounts: Collection[str]) -> int:
 def may_buy_other(pool: Pool) -> bool:
     """Whether the pool may have both spot machines and other machines."""
     return bool(pool.spot_nodes) and len(pool.markets) > 1
+
+
+def never_on_spot(pool: Pool, node: str) -> NodeOnDemand | None:
+    """Return why the node never has a spot machine although its pool buys some."""
+    if not pool.on_demand_nodes or node in pool.spot_nodes:
+        return None
+    return NodeOnDemand(pool=pool.name)
+
+
+def find_affected(pool: Pool, no_spot: NoSpot | None) -> Sequence[str]:
+    """Return the nodes of the pool that get no machine either if one of its nodes gets none.
+    ``no_spot``: why no spot machine was bought for that node; None if spot was refused, too.
+    """
+    # Spot may have room for the nodes that may have spot machines.
+    return pool.nodes if no_spot is None else pool.nodes[len(pool.spot_nodes) :]

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
+from slurm_elastic.base.grouping import group_by
+from slurm_elastic.model.causes.refusals import NodeOnDemand
 from slurm_elastic.model.causes.repairs import (
     AlreadyServed,
     HoldNotInLedger,
@@ -15,6 +17,7 @@ from slurm_elastic.model.exclusion import CAPACITY, OPERATOR, POLICY, Exclusion
 from slurm_elastic.model.slurm import SlurmNode
 from slurm_elastic.policies.actions import Action, Hold, Release
 from slurm_elastic.policies.launch.ranking import serving
+from slurm_elastic.policies.launch.spot_use import never_on_spot
 from slurm_elastic.policies.nodes.node_reasons import HOLD_MARK, has_mark
 from slurm_elastic.policies.nodes.node_state import Phase, is_drained, phase
 from slurm_elastic.policies.repair.cluster_snapshot import ClusterSnapshot
@@ -39,7 +42,10 @@ def holds(snapshot: ClusterSnapshot) -> Iterable[Action]:
     has no ledger row or no pool.
     """
     for name, pool_exclusions in due_holds(snapshot).items():
-        yield from _pool_holds(snapshot, snapshot.terms.pools[name], pool_exclusions)
+        pool = snapshot.terms.pools[name]
+        # Room for spot machines is of no use to nodes that never have one.
+        for no_spot, rows in _by_market(pool, pool_exclusions).items():
+            yield from _pool_holds(snapshot, pool, rows, no_spot)
     hold_kinds = (POLICY, CAPACITY, OPERATOR)
     held_nodes = {
         exclusion.scope for exclusion in snapshot.exclusions if exclusion.kind in hold_kinds
@@ -60,19 +66,30 @@ def holds(snapshot: ClusterSnapshot) -> Iterable[Action]:
             yield Release(node=exclusion.scope, hold=exclusion.kind, cause=NodeOfNoPool())
 
 
+def _by_market(
+    pool: Pool, exclusions: Sequence[Exclusion]
+) -> Mapping[NodeOnDemand | None, Sequence[Exclusion]]:
+    """Return the holds of the pool by why their nodes never have spot machines."""
+    return group_by(exclusions, lambda exclusion: never_on_spot(pool, exclusion.scope))
+
+
 def is_marked(node: SlurmNode) -> bool:
     """Whether a hold of ours drains the node."""
     return has_mark(node, HOLD_MARK) and is_drained(node)
 
 
 def _pool_holds(
-    snapshot: ClusterSnapshot, pool: Pool, exclusions: Sequence[Exclusion]
+    snapshot: ClusterSnapshot,
+    pool: Pool,
+    exclusions: Sequence[Exclusion],
+    no_spot: NodeOnDemand | None,
 ) -> Iterable[Action]:
     """Release as many nodes as the offers have room for, and prolong the holds of the others. A
     hold that is not due yet is only prolonged: its node may be the cause of a failed boot.
+    ``no_spot``: why these nodes never have spot machines.
     """
     nodes = tuple(exclusion.scope for exclusion in exclusions)
-    request = NodeRequest(id="holds", pool=pool, nodes=nodes)
+    request = NodeRequest(id="holds", pool=pool, nodes=nodes, no_spot=no_spot)
     launches = serving(
         request, snapshot.offers.get(pool.name, ()), snapshot.scopes[pool.name], snapshot.now,
         snapshot.terms.offer_order,
