@@ -57,6 +57,8 @@ class Poller(PeriodicThread):
         self._site, self._source = site, source
         self._machines, self._wake, self._orders = machines, wake, orders
         self._missing_since: dict[str, float] = {}
+        # Monotonic s of the last file of a name with this notice.
+        self._given_at: dict[tuple[str, Notice], float] = {}
 
     def poll(self) -> bool:
         """Read the source once. Returns whether that succeeded. News is on the disk before it is
@@ -64,7 +66,9 @@ class Poller(PeriodicThread):
         """
         site = self._site
         try:
-            notices, done_orders = self._split_notices_and_orders(self._source.read(site.now()))
+            readings = self._source.read(site.now())
+            self._forget_given(readings)
+            notices, done_orders = self._split_notices_and_orders(readings)
             try:
                 if done_orders:
                     self._source.done([received.handle for received in done_orders])
@@ -121,20 +125,39 @@ class Poller(PeriodicThread):
             return
         machines = self._machines([notice.instance for notice in notices])
         open_notices = self._site.state.notices()
-        recorded_notices = [
-            recorded
-            for reading in readings
-            if reading.notice is not None
-            and (recorded := self._recorded_notice(reading, reading.notice, machines))
-            and not (reading.file and _is_repeated(recorded, open_notices))
-        ]
-        if new_notices := self._site.state.add_notices(*recorded_notices, now=self._site.now()):
+        recorded_notices: list[RecordedNotice] = []
+        given_at: dict[tuple[str, Notice], float] = {}
+        for reading in readings:
+            if reading.notice is None:
+                continue
+            recorded = self._recorded_notice(reading, reading.notice, machines)
+            given = _given_by_file(reading, recorded)
+            if given is None or not (given in self._given_at or _is_open(recorded, open_notices)):
+                recorded_notices.append(recorded)
+            if given is not None:
+                given_at[given] = self._site.monotonic()
+        new_notices = self._site.state.add_notices(*recorded_notices, now=self._site.now())
+        # Only now: a notice that could not be written is read again, and is no repetition.
+        self._given_at |= given_at
+        if new_notices:
             reach("notice.after-record")
             # Only new notices: a cloud repeats a notice while it stands, which would prolong the
             # cool-down for ever.
             cool_down(self._site, new_notices)
             self._report_notices(new_notices, machines)
             self._wake()
+
+    def _forget_given(self, readings: Sequence[SourceReading]) -> None:
+        """Forget the notices that no file has given for a while, or that a file of the same name
+        has withdrawn.
+        """
+        clock = self._site.monotonic()
+        withdrawn = {_name_of(r.file) for r in readings if isinstance(r.order, WithdrawOrder)}
+        self._given_at = {
+            (name, notice): at
+            for (name, notice), at in self._given_at.items()
+            if clock - at < ENDED_AFTER_S and name not in withdrawn
+        }
 
     def _forget_ended_notices(self, readings: Sequence[SourceReading]) -> None:
         """Forget the closed notices that the source gave as long as they stood, and no longer
@@ -195,12 +218,25 @@ class Poller(PeriodicThread):
             self._site.recorder.count("ckpt_notices_total", kind=str(notice.kind))
 
 
-def _is_repeated(recorded: RecordedNotice, open_notices: Sequence[RecordedNotice]) -> bool:
-    """Whether an open notice of the source says the same. An agent may write its file again every
-    minute as long as its warning stands. A recommendation that is repeated asks for another save.
+def _given_by_file(reading: SourceReading, recorded: RecordedNotice) -> tuple[str, Notice] | None:
+    """The name and the notice of a file. An agent may write its file again every minute as long as
+    its warning stands, also after a person withdrew the notice. None for a recommendation: a
+    repeated one asks for another save.
     """
+    if not reading.file or recorded.notice.kind is NoticeKind.REBALANCE:
+        return None
+    return _name_of(reading.file), replace(recorded.notice, seen=0.0)
+
+
+def _name_of(file: str) -> str:
+    """The name of a file without its version (``SourceReading.file``)."""
+    return file.rsplit(":", 2)[0]
+
+
+def _is_open(recorded: RecordedNotice, open_notices: Sequence[RecordedNotice]) -> bool:
+    """Whether an open notice of the source says the same."""
     notice = recorded.notice
-    return notice.kind is not NoticeKind.REBALANCE and any(
+    return any(
         open_notice.source == recorded.source
         and replace(open_notice.notice, seen=notice.seen) == notice
         for open_notice in open_notices

@@ -5,6 +5,7 @@ is delivered twice is not.
 from __future__ import annotations
 
 import json
+import sqlite3
 from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
 from typing import Any
@@ -14,7 +15,7 @@ import pytest
 
 from slurm_elastic.base.errors import CheckpointError
 from slurm_elastic.ckptman.event_bridge import INTERRUPTION, REBALANCE, reading_of_event
-from slurm_elastic.ckptman.poller import Poller
+from slurm_elastic.ckptman.poller import ENDED_AFTER_S, Poller
 from slurm_elastic.ckptman.sources import CloudNotices, NodeComments, SourceReading
 from slurm_elastic.model.cluster import Notice, NoticeKind
 from slurm_elastic.policies.checkpoint.threat import FALSE_AFTER
@@ -249,7 +250,7 @@ def test_a_warning_that_was_wrong_does_not_let_go_a_node_that_another_keeps(
 def agent_writes(world: CkptWorld, node: str, **fields: Any) -> None:
     """An agent of the site writes its file, which always has the node's name."""
     draft = world.dir / "notices" / "draft"
-    draft.write_text(json.dumps({"kind": "notice", "node": node, **fields}))
+    draft.write_text(json.dumps({"kind": "notice", "node": node} | fields))
     draft.rename(draft.with_name(f"{node}.json"))
 
 
@@ -266,15 +267,56 @@ def test_a_file_with_the_name_of_an_earlier_one_is_another_notice(world: CkptWor
     assert moved.deadline == sooner
 
 
-def test_the_same_warning_after_a_withdrawal_is_another_notice(world: CkptWorld) -> None:
+@pytest.mark.parametrize("taken_back_by", ["a person", "its agent"])
+def test_the_same_warning_after_a_withdrawal_is_another_notice(
+    world: CkptWorld, taken_back_by: str
+) -> None:
     world.slurm.set_node("st1", "MIXED")
     for _ in range(2):
         agent_writes(world, "st1")
         world.advance(10)
         assert world.slurm.node("st1").states == {"MIXED", "DRAIN"}
-        world.order("withdraw", node="st1")
-        world.advance(10)
+        if taken_back_by == "a person":
+            world.order("withdraw", node="st1")
+            world.advance(ENDED_AFTER_S + 10, step=10.0)
+        else:
+            agent_writes(world, "st1", kind="withdraw")
+            world.advance(10)
         assert world.slurm.node("st1").states == {"MIXED"}
+
+
+def test_a_warning_that_its_agent_repeats_stays_withdrawn(world: CkptWorld) -> None:
+    """Otherwise each of its files would drain the node and move its jobs again."""
+    world.slurm.set_node("st1", "MIXED")
+    agent_writes(world, "st1", reason="hot")
+    world.advance(10)
+    world.order("withdraw", node="st1")
+    for _ in range(10):
+        agent_writes(world, "st1", reason="hot")
+        world.advance(60, step=10.0)
+        assert world.state.notices() == ()
+        assert world.slurm.node("st1").states == {"MIXED"}
+    agent_writes(world, "st1", reason="burning")
+    world.advance(10)
+    assert len(world.state.notices()) == 1
+
+
+def test_a_warning_that_could_not_be_written_is_no_repetition(
+    world: CkptWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world.slurm.set_node("st1", "MIXED")
+
+    def refused(*_: object, **__: object) -> None:
+        raise sqlite3.OperationalError("disk I/O error")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(world.state, "add_notices", refused)
+        agent_writes(world, "st1")
+        world.advance(10)
+    assert world.state.notices() == ()
+    agent_writes(world, "st1")
+    world.advance(10)
+    assert len(world.state.notices()) == 1
 
 
 def test_a_warning_that_its_agent_writes_again_and_again_is_one_notice(world: CkptWorld) -> None:
