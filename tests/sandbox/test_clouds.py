@@ -70,7 +70,7 @@ def emulated(cluster, node):
 @pytest.fixture(scope="module")
 def spot_machine(cluster):
     """A spot machine on which a job runs."""
-    job = cluster.submit("sleep 600", "-p", "aws", "-N1", "--no-requeue")
+    job = cluster.submit("sleep 600", "-p", "aws", "-N1", "--no-requeue", "--comment=spot=ok")
     node = cluster.wait_job(job, "RUNNING")["NodeList"]
     return emulated(cluster, node)
 
