@@ -195,7 +195,7 @@ class Hypervisor:
             lambda: host.run(LISTENS, check=False).stdout, "the metadata service listens"
         )
         settings = {"node": machine.node, "heartbeat_timeout": "900", "stop_command": "true",
-                    "metadata": "http://169.254.169.254/latest/"}  # fmt: skip
+                    "metadata": "ec2 http://169.254.169.254/latest/"}  # fmt: skip
         host.put("/etc/agent", "".join(f"{k}={v}\n" for k, v in settings.items()))
         host.start(AGENT, f"{machine.node}.agent")
         return host
