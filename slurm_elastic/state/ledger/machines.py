@@ -306,6 +306,7 @@ class Machines:
         stopped. Live machines that the list lacks get one more miss, unless they were launched or
         last seen since the reading began. A row without a node gets the node of the list
         and that node's pool in ``pool_of``. Machines without a row are not inserted: see ``adopt``.
+        Neither is a new machine that has the id of an ended one.
         """
         (paid_machines,) = self._store.tables("machines")
         recorded = {m.instance.id: m.instance for m in paid_machines if m.instance.cloud == cloud}
@@ -324,6 +325,8 @@ class Machines:
             if unchanged_ids:
                 db.execute(SAME, (now, cloud, to_json(list(unchanged_ids))))
             for instance in changed:
+                if instance.id not in recorded:
+                    self._free_listed_id(instance, now)
                 self._store.change(SEEN, _seen_values(instance, cloud, now))
                 if instance.id in recorded and not recorded[instance.id].node:
                     pool = (pool_of or {}).get(instance.node)
@@ -349,6 +352,7 @@ class Machines:
         Returns the machine's row from before, if any.
         """
         with self._store.transaction("machines", "launches"):
+            self._free_listed_id(instance, now)
             before = self._machine(instance.cloud, instance.id)
             # The recorded generation wins, because every user with rights in the cloud can change
             # the tag.
@@ -480,6 +484,16 @@ class Machines:
         if earlier is not None and is_other and earlier.has_ended:
             # Greater than the number of any part of the ended machine's life.
             self.move(earlier, instance.cloud, part_id(instance.id, int(now)))
+
+    def _free_listed_id(self, instance: Instance, now: float) -> None:
+        """As ``_free_id``, if the machine of a list is certainly another than the ended machine.
+        Its generation alone proves nothing: every user with rights in the cloud can change the tag.
+        """
+        earlier = self._machine(instance.cloud, instance.id)
+        ended_at = earlier.ended_at if earlier is not None else None
+        is_later = ended_at is not None and instance.launched > ended_at
+        if is_later and self._launches.get(instance.generation) is not None:
+            self._free_id(instance, now)
 
     def _take(self, machines: Sequence[Machine]) -> None:
         """Insert machines without a row. Raises SlurmElasticError if a row belongs to another

@@ -152,6 +152,39 @@ def test_an_id_that_comes_again_after_the_end_of_its_machine_is_another_machine(
     assert ended == {"g1": T0 + 50, "g2": T0 + 150, "g3": T0 + 250}
 
 
+@pytest.mark.parametrize("has_intent", [True, False], ids=["launch known", "launch unknown"])
+def test_a_list_shows_an_id_that_comes_again_before_its_launch_is_recorded(
+    ledger: Ledger, has_intent: bool
+) -> None:
+    ledger.launches.record_intent(spec("g1"), "r1", T0)
+    ledger.machines.record_launch("g1", [instance("i-1", generation="g1")], T0)
+    ledger.machines.record_end("aws", ["i-1"], Quoted(text="gone"), T0 + 50)
+    if has_intent:
+        ledger.launches.record_intent(spec("g2"), "r2", T0 + 100)
+    later = instance("i-1", "n2", "g2", launched=T0 + 101)
+    ledger.machines.observe("aws", [later], T0 + 200)
+    live = [m.instance.generation for m in ledger.machines.live()]
+    assert live == ([] if has_intent else ["g1"]), "a tag alone is no proof"
+    if has_intent:
+        ledger.machines.record_launch("g2", [later], T0 + 201)
+        (machine,) = ledger.machines.live()
+        assert (machine.instance.generation, machine.instance.node) == ("g2", "n2")
+        ended = [m for m in ledger.machines.live(ended_since=0.0) if m.has_ended]
+        assert [(m.instance.generation, m.ended_at) for m in ended] == [("g1", T0 + 50)]
+
+
+@pytest.mark.parametrize(("launched", "generation"), [(T0 + 101, "g2"), (T0, "g1")])
+def test_an_adopted_machine_is_another_if_it_was_launched_after_the_end_of_the_one_with_its_id(
+    ledger: Ledger, launched: float, generation: str
+) -> None:
+    for row in ("g1", "g2"):
+        ledger.launches.record_intent(spec(row), "r1", T0)
+    ledger.machines.record_launch("g1", [instance("i-1", generation="g1")], T0)
+    ledger.machines.record_end("aws", ["i-1"], Quoted(text="gone"), T0 + 50)
+    ledger.machines.adopt(instance("i-1", "n2", "g2", launched=launched), "burst", T0 + 200)
+    assert [m.instance.generation for m in ledger.machines.live()] == [generation]
+
+
 def test_an_instance_belongs_to_one_launch(ledger: Ledger) -> None:
     for generation in ("g1", "g2"):
         ledger.launches.record_intent(spec(generation), "r1", T0)
