@@ -699,6 +699,54 @@ def test_slurm_keeps_no_node_free_for_a_block_that_was_removed_from_the_configur
     after.close()
 
 
+@pytest.mark.parametrize("others", [(), (replace(BLOCK, name="renamed"),)])
+def test_a_removed_block_keeps_its_reservation_in_slurm_while_its_machines_run(
+    tmp_path: Path, others: tuple[Reservation, ...]
+) -> None:
+    before = build(tmp_path)
+    before.ledger.books.record_reservations(before.site.clouds["pub"].held, before.now)
+    _machine(before, "m1")
+    _machine(before, "m2")
+    _look(before)()
+    reserved = before.slurm.reserved
+    before.stop()
+    after = build(tmp_path, reservations=others)
+    after.slurm.reserved = reserved
+    look = _look(after)
+    look()
+    assert _reserved(after) == {"block": ("m1", "m2")}
+    after.ledger.machines.record_end("pub", ["i-m1"], Quoted(text="gone"), after.now)
+    look()
+    assert _reserved(after) == {"block": ("m2",)}
+    after.ledger.machines.record_end("pub", ["i-m2"], Quoted(text="gone"), after.now)
+    look()
+    assert _reserved(after) == {}
+    after.close()
+
+
+def test_a_removed_block_that_slurm_does_not_delete_keeps_no_other_from_its_nodes(
+    tmp_path: Path,
+) -> None:
+    before = build(tmp_path)
+    before.ledger.books.record_reservations(before.site.clouds["pub"].held, before.now)
+    before.stop()
+    after = build(tmp_path, reservations=(replace(BLOCK, name="second", id="cr-2"),))
+    after.slurm.reserved = [
+        SlurmReservation(
+            name="slurm-elastic-pub-block", start=ENDS_AT, end=ENDS_AT + HOUR, nodes=("m1",)
+        )
+    ]
+    _machine(after, "m2", "second")
+    refused = SlurmError(("scontrol",), 1, "a job uses it")
+    with pytest.MonkeyPatch.context() as patched:
+        refuse = RefusesTo(after.slurm.unreserve, {"slurm-elastic-pub-block": refused})
+        patched.setattr(after.slurm, "unreserve", refuse)
+        with pytest.raises(SlurmError, match="a job uses it"):
+            _look(after)()
+    assert _reserved(after) == {"block": ("m1",), "second": ("m2",)}
+    after.close()
+
+
 def test_a_site_without_blocks_reads_no_reservations(tmp_path: Path) -> None:
     world = build(tmp_path, reservations=())
     assert "reservations" not in dict(world.site.extensions.parts)

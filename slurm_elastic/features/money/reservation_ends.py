@@ -62,7 +62,7 @@ def join(site: Site) -> Extensions | None:
     if not ending:
         left = False
         with contextlib.suppress(sqlite3.Error):  # the next start cleans up
-            left = bool(_names_without_entry(site))
+            left = bool(_without_entry(site))
         if not left:
             return None
         return Extensions(
@@ -183,36 +183,29 @@ class ReservationEndsPart(Part):
         passes; the next look tries again.
         """
         now = self._site.now()
-        if not self._has_cleaned_up:
-            remove_without_entry(self._site)
-            self._has_cleaned_up = True
-        if not self._ending:
+        configured = [h for h in self._ending if h.begins_at <= now < h.ends_at + CLEAN_UP_S]
+        without_entry = () if self._has_cleaned_up else _without_entry(self._site)
+        keep(self._site, [*configured, *without_entry])
+        # The cloud ends machines of a removed block at the same time as before, so no job may pass
+        # that time.
+        self._has_cleaned_up = not any(any(_nodes_on(self._site, h)) for h in without_entry)
+        if self._has_cleaned_up and not self._ending:
             self.task.end()
-        keep(self._site, [h for h in self._ending if h.begins_at <= now < h.ends_at + CLEAN_UP_S])
 
 
-def remove_without_entry(site: Site) -> None:
-    """Delete the reservations in Slurm whose entries were removed from the configuration: they keep
-    jobs from nodes for whose machines they no longer stand. SlurmError passes.
-    """
-    names = _names_without_entry(site)
-    for reservation in site.slurm.reservations() if names else ():
-        if reservation.name in names:
-            log.info("the configuration has no such reservation name=%s", reservation.name)
-            site.slurm.unreserve(reservation.name)
-
-
-def _names_without_entry(site: Site) -> frozenset[str]:
-    """The names in Slurm of recorded reservations that end their machines and have no entry."""
+def _without_entry(site: Site) -> Sequence[Held]:
+    """The recorded reservations that end their machines and have no entry in the configuration."""
     configured = {_name_of(held) for cloud in site.clouds.values() for held in cloud.held}
-    recorded = (row.held for row in site.ledger.books.recorded_reservations())
     oldest_end_at = site.now() - CLEAN_UP_S
-    names = {
-        _name_of(held)
-        for held in recorded
-        if held.machines_end_at is not None and held.ends_at > oldest_end_at
-    }
-    return frozenset(names - configured)
+    # By name the latest: a name may have been that of several blocks, one after the other.
+    latest = {_name_of(row.held): row.held for row in site.ledger.books.recorded_reservations()}
+    return tuple(
+        held
+        for name, held in latest.items()
+        if held.machines_end_at is not None
+        and held.ends_at > oldest_end_at
+        and name not in configured
+    )
 
 
 def reserve_ahead(site: Site, spec: LaunchSpec) -> None:
