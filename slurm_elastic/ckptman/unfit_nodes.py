@@ -52,7 +52,7 @@ class _Requeues(NamedTuple):
     """How often a job was requeued while the image of this number was its newest."""
 
     image: int
-    count: int
+    requeues: int
 
 
 class UnfitNodes:
@@ -116,7 +116,7 @@ class UnfitNodes:
             return
         try:
             done = self._requeues_so_far(run, method)
-            if done.count >= MAX_REQUEUES:
+            if done.requeues >= MAX_REQUEUES:
                 return
             # The look at a shared directory may take minutes. Slurm would also requeue a job that
             # has ended during the look, or its next run.
@@ -129,7 +129,7 @@ class UnfitNodes:
                         " job=%s error=%s", run.label, error)  # fmt: skip
             return
         self._avoided[run.job] = run.attempt, machines
-        self._requeues[run.job] = _Requeues(done.image, done.count + 1)
+        self._requeues[run.job] = _Requeues(done.image, done.requeues + 1)
         cause = ImageUnusableThere(nodes=run.nodes, error=reason)
         site.recorder.record_run(run, "ckpt-requeued", cause, level=logging.WARNING)
 
