@@ -29,6 +29,7 @@ from slurm_elastic.ckptman.sources import CloudNotices, DropDirectory, NodeComme
 from slurm_elastic.config import Config, domain_pools
 from slurm_elastic.config.checkpoint_kinds import policy_of
 from slurm_elastic.config.cloud_kinds import table as kinds
+from slurm_elastic.config.clouds import CloudSettings
 from slurm_elastic.config.method_kinds import table
 from slurm_elastic.config.sections.checkpoint import CLOUD_PRICES
 from slurm_elastic.model.price_feed import PriceFeed
@@ -121,8 +122,7 @@ def open_pollers(site: CheckpointSite, service: Service) -> list[Poller]:
     if settings.queue_url is not None:
         queue = SqsQueue(settings.queue_url, _queue_client(site.config))
         sources.append((queue, settings.poll_interval))
-    # Not beside a queue, which reports the same interruptions without a call to Slurm.
-    if settings.queue_url is None and _has_warning_agents(site.config):
+    if _has_warning_agents(site.config):
         sources.append((NodeComments(site.slurm, service.reader.machines), settings.poll_interval))
     return [
         Poller(site, source, every, service.reader.machines, service.wake, service.orders)
@@ -135,8 +135,18 @@ def _has_warning_agents(config: Config) -> bool:
     to join, in a cloud whose metadata service gives warnings.
     """
     return config.join.head is not None and any(
-        cloud.by_user_data and cloud.metadata.protocol for cloud in config.clouds
+        cloud.by_user_data and cloud.metadata.protocol and not _is_heard_by_queue(config, cloud)
+        for cloud in config.clouds
     )
+
+
+def _is_heard_by_queue(config: Config, cloud: CloudSettings) -> bool:
+    """Whether the queue reports the interruptions of this cloud, without a call to Slurm. The queue
+    has the events of one cloud only.
+    """
+    notices = config.checkpoint.notices
+    is_cloud_of_queue = cloud.has_queue and notices.queue_cloud in (None, cloud.name)
+    return notices.queue_url is not None and is_cloud_of_queue
 
 
 def open_prices(config: Config) -> PriceBook | None:

@@ -75,6 +75,32 @@ def test_comments_of_nodes_are_read_if_a_metadata_service_gives_warnings(
     assert (NodeComments.name in names) is is_read
 
 
+class QueueCloud(MistCloud, frozen=True, kw_only=True, forbid_unknown_fields=True, tag="queue"):
+    has_queue: ClassVar[bool] = True
+
+
+@pytest.mark.parametrize(
+    ("clouds", "queue_cloud", "is_read"),
+    [
+        ([QueueCloud], None, False), ([QueueCloud], "cloud0", False),
+        ([QueueCloud, MistCloud], None, True), ([QueueCloud, QueueCloud], "cloud1", True),
+    ],
+)  # fmt: skip
+def test_comments_of_nodes_are_read_beside_a_queue_of_another_cloud(
+    world: CkptWorld, monkeypatch: pytest.MonkeyPatch, clouds: list[type[MistCloud]],
+    queue_cloud: str | None, *, is_read: bool,
+) -> None:  # fmt: skip
+    monkeypatch.setattr(wiring, "_queue_client", lambda _: None)
+    found = [kind(name=f"cloud{n}", location=Location.PUBLIC) for n, kind in enumerate(clouds)]
+    plain = with_clouds(world, *found, join=Join(head="head"))
+    notices = replace(plain.checkpoint.notices, queue_url="https://q", queue_cloud=queue_cloud)
+    config = replace(plain, checkpoint=replace(plain.checkpoint, notices=notices))
+    site = dataclasses.replace(world.ckpt, config=config)
+    assert world.service is not None
+    names = [poller._source.name for poller in open_pollers(site, world.service)]
+    assert (NodeComments.name in names) is is_read
+
+
 class Kinds:
     def __init__(self, feeds: dict[str, Feed]) -> None:
         self.feeds = feeds
