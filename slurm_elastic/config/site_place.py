@@ -153,18 +153,23 @@ def _outside_tunnel(
     )
 
 
-def require_reachable(
+def require_servers(
     config: Config, cloud: CloudSettings, addresses: Callable[[str], Sequence[str]]
 ) -> None:
-    """ConfigError if the security group would list an address that no machine reaches, or could
-    not list the address of a server.
-    """
+    """ConfigError if the security group could not list the address of a server."""
     for mount in mounts_of(config, cloud):
         if not addresses(mount.server):
             raise ConfigError(
                 f"join.mounts: this host cannot resolve {mount.server}, expected a name with an "
-                "IPv4 address: the security group lists the server's address"
+                "IPv4 address: the security group lists the server's address; nothing is changed. "
+                "If only the cloud resolves it, add --without security-group"
             )
+
+
+def require_reachable(
+    config: Config, cloud: CloudSettings, addresses: Callable[[str], Sequence[str]]
+) -> None:
+    """ConfigError if the security group would list an address that no machine reaches."""
     # Machines of a cloud on this host, such as a sandbox's, reach its loopback addresses.
     if is_loopback_url(getattr(cloud, "endpoint", None) or ""):
         return

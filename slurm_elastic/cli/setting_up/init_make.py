@@ -30,6 +30,7 @@ from slurm_elastic.config.site_place import (
     place_of,
     require_network,
     require_reachable,
+    require_servers,
     require_unused,
 )
 from slurm_elastic.machine.hub.ports import slurmctld_ports, srun_ports
@@ -214,8 +215,11 @@ def _maker(cloud: CloudSettings, place: SitePlace) -> SiteMaker:
 def _require_head(config: Config, cloud: CloudSettings, place: SitePlace) -> None:
     """ConfigError if machines of the new security group could not reach the head."""
     is_reached = place.tunnel_port is not None or place.head_networks
-    names_group = bool(getattr(cloud, "security_groups", ()))
-    if ResourceGroup.SECURITY_GROUP not in place.parts or names_group:
+    if ResourceGroup.SECURITY_GROUP not in place.parts:
+        return
+    # Also if the file names a group: it may be ours, and a rule that seems not needed is removed.
+    require_servers(config, cloud, _addresses)
+    if getattr(cloud, "security_groups", ()):
         return
     require_reachable(config, cloud, _addresses)
     if not is_reached:

@@ -582,6 +582,28 @@ def test_a_loopback_address_is_refused_unless_the_cloud_is_there(
     assert after == before
 
 
+def test_a_server_that_is_not_resolved_for_a_while_keeps_its_rule(
+    account: Account, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Without the rule new machines would never start slurmd."""
+    known = {"nas.site": ["10.9.9.9"]}
+
+    def addresses(host: str) -> list[str]:
+        return known.get(host, []) if host.endswith(".site") else [host]
+
+    monkeypatch.setattr("slurm_elastic.cli.setting_up.init_make._addresses", addresses)
+    values = yaml.safe_load(account.text)
+    values["join"] |= {"mounts": [{"path": "/home", "from": "nas.site:/export/home"}]}
+    account.yaml.write_text(yaml.safe_dump(values))
+    assert account.make() == 0
+    before = account.snapshot()
+    known.clear()
+    capsys.readouterr()
+    assert account.make() == 2
+    assert "join.mounts: this host cannot resolve nas.site" in capsys.readouterr().err
+    assert account.snapshot() == before
+
+
 def test_the_uuid_is_made_when_the_plan_is_carried_out(
     account: Account, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
