@@ -55,6 +55,8 @@ def sources(layout: Layout, saved: Saved) -> Iterator[Source]:
     for provider, of_kind in _OF_OUR_KINDS.items():
         if cloud_of(saved.spec, provider):
             yield from of_kind(layout, saved)
+    if not layout.config.exists():
+        return  # a sandbox of a site that has no slurm-elastic yet
     config = configfile.load(layout.config)
     for cloud in config.clouds:
         if is_asked(cloud.provider):

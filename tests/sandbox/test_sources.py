@@ -82,3 +82,12 @@ def test_a_cloud_of_another_package_is_asked_by_its_own_provider(
     assert [(m.id, m.node, m.state, m.generation) for m in look()] == [
         ("mist=mist=n1-7f", "n1", "running", "g1"), ("mist=mist=n2-7f", "n2", "off", "g1"),
     ]  # fmt: skip
+
+
+def test_a_site_without_slurm_elastic_has_the_machines_of_its_emulators(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its configuration is written later, by ``init``."""
+    layout: Any = SimpleNamespace(config=tmp_path / "slurm-elastic.yaml")
+    monkeypatch.setattr(sources, "cloud_of", lambda *_: None)
+    assert [*sources.sources(layout, SimpleNamespace(spec=None))] == []  # type: ignore[arg-type]
