@@ -75,7 +75,7 @@ def test_a_cloud_of_another_package_is_asked_by_its_own_provider(
     monkeypatch.setattr(sources, "open_provider", lambda *_: provider)
     monkeypatch.setattr(sources.configfile, "load", lambda _: config)
     monkeypatch.setattr(sources, "cloud_of", lambda *_: None)
-    layout: Any = SimpleNamespace(config=Path("/none"))
+    layout: Any = SimpleNamespace(config=Path(__file__))
     saved: Any = SimpleNamespace(spec=None)
     ((prefix, look),) = sources.sources(layout, saved)
     assert prefix == "mist=mist="
