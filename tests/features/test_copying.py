@@ -529,6 +529,18 @@ def test_a_restored_run_continues_the_output_of_the_saved_run(
     assert begin_of_output(stage, 2) == begins
 
 
+def test_a_restored_run_may_append_its_output_once(stage: Stage) -> None:
+    begin_of_output(stage, 0)
+    add_image(stage, 0, "criu")
+    stage.files = replace(FILES, restarts=1)
+    stage.results = [CopyResult(files=2, bytes=10, bases={FILES.outputs[0]: 105})]
+    stage.serve(OUT)
+    for expected in (True, False):
+        row = stage.world.ledger.copies.of(1)[-1]
+        stage.copies.pull_outputs(row)
+        assert stage.orders[-1]["outputs"][0]["restored"] is expected
+
+
 @pytest.mark.parametrize(("attempt", "method", "is_held"), [
     (0, "criu", True), (0, "signal", False), (1, "criu", False),
 ])  # fmt: skip

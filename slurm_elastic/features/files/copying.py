@@ -134,6 +134,10 @@ class Copies:
         """By run and node, the outputs that a job on another machine writes, too. A copy before the
         last copy brings them in vain. After a restart the next copy finds them again.
         """
+        self._restored_outputs: dict[tuple[int, int, str], frozenset[str]] = {}
+        """By run and node, the outputs that begin where those of the saved run do. If the run goes
+        on otherwise than the saved run had, its output is appended once.
+        """
 
     def attempt(self, request: CopyRequest, cancelled: threading.Event) -> str | None:
         """Try once to copy what the request asks for. Return GO, why the job must not start, or
@@ -332,6 +336,7 @@ class Copies:
             self._record(row.job, (node,), "copied-out", cause)
             there = replace(row, state=CopyState.THERE, since=self._site.now())
             outputs = {path: begins.get(path, base) for path, base in result.bases.items()}
+            self._restored_outputs[row.job, row.restarts, row.node] = frozenset(begins)
             self._site.ledger.copies.put(replace(there, outputs=outputs))
         return result
 
@@ -514,7 +519,9 @@ class Copies:
         self, machine: Machine, row: JobCopy, way: str, until: float, cancelled: threading.Event
     ) -> CopyResult:
         settings = self._settings
-        late = self._late_outputs.get((row.job, row.restarts, row.node), frozenset())
+        key = (row.job, row.restarts, row.node)
+        late = self._late_outputs.get(key, frozenset())
+        restored = self._restored_outputs.get(key, frozenset())
         try:
             user = order_of(row.uid)
         except CopierRefusalError as error:
@@ -532,13 +539,16 @@ class Copies:
                      if r.machine == row.machine],
             "exclude": list(settings.exclude), "size_limit": settings.size_limit << 20,
             "outputs": [
-                {"path": path, "base": base, "late": way == "outputs" and path in late}
+                {"path": path, "base": base, "late": way == "outputs" and path in late,
+                 "restored": path in restored}
                 for path, base in row.outputs.items()
             ],
         }  # fmt: skip
         result = self._run(machine.instance, order, until, cancelled)
         if result.bases and way != "out" and dict(result.bases) != dict(row.outputs):
             self._site.ledger.copies.set_outputs(row, {**row.outputs, **result.bases})
+            moved = {path for path, base in result.bases.items() if row.outputs.get(path) != base}
+            self._restored_outputs[key] = restored - moved
         return result
 
     def _put(self, row: JobCopy, state: CopyState, *, reason: str = "") -> None:
@@ -550,6 +560,7 @@ class Copies:
             self._ages.forget_finished()
             self._busy_since.pop((row.job, row.restarts, row.node), None)
             self._late_outputs.pop((row.job, row.restarts, row.node), None)
+            self._restored_outputs.pop((row.job, row.restarts, row.node), None)
 
     def _record(self, job: int, nodes: Sequence[str], kind: str, cause: AnyCause) -> None:
         is_usual = isinstance(cause, FilesSent | FilesReturned)

@@ -434,12 +434,10 @@ def _take_output(
     """Write a run's output. Return its path with the place where it begins; {} if it cannot be
     written.
     """
-    path, base = str(output["path"]), int(output["base"])
+    path = str(output["path"])
     with channel.content() as blocks:
         try:
-            base = _write_output(
-                order, path, base, begin, blocks, locks=tree.locks, wait=channel.beat
-            )
+            base = _write_output(order, output, begin, blocks, locks=tree.locks, wait=channel.beat)
         except _ONE_FILE as error:
             tree.note(path, error)
             lost.append(f"{path}: {error.strerror or error}")
@@ -448,16 +446,18 @@ def _take_output(
 
 
 def _write_output(
-    order: Message, path: str, base: int, begin: int, blocks: Iterator[bytes], *, locks: Locks,
+    order: Message, output: Message, begin: int, blocks: Iterator[bytes], *, locks: Locks,
     wait: Callable[[], object],
 ) -> int:  # fmt: skip
-    """Write a run's output into its file from ``base`` on, so that the output of earlier runs
+    """Write a run's output into its file from its ``base`` on, so that the output of earlier runs
     stays.
 
-    Return where the output begins. That is later than ``base`` if another job's text is there.
+    Return where the output begins. That is later than ``base`` if another text is there: another
+    job's, or what the saved run wrote after its save, before a restored run went on otherwise.
     ``begin``: how much of the output the machine has left out, because the file has it already.
     """
-    is_last = order["do"] == "back"
+    path, base = str(output["path"]), int(output["base"])
+    may_append = order["do"] == "back" or bool(output.get("restored"))
     descriptor = _open_output(order, path, os.O_RDWR | os.O_CREAT)
     try:
         status = os.fstat(descriptor)
@@ -467,7 +467,7 @@ def _write_output(
         with locks.held(status, _LOCK_WAIT_S, wait) as is_held:
             if not is_held:
                 raise BlockingIOError(errno.EWOULDBLOCK, "another copy writes it", path)
-            begins_at = _write_locked(descriptor, base, begin, blocks, is_last=is_last)
+            begins_at = _write_locked(descriptor, base, begin, blocks, may_append=may_append)
         if begins_at is None:
             # It would come in vain with each copy until the job's end, and traffic costs money.
             order.setdefault("late", []).append(path)
@@ -478,7 +478,7 @@ def _write_output(
 
 
 def _write_locked(
-    descriptor: int, base: int, begin: int, blocks: Iterator[bytes], *, is_last: bool
+    descriptor: int, base: int, begin: int, blocks: Iterator[bytes], *, may_append: bool
 ) -> int | None:
     """As ``_write_output``; None if the output must wait for the last copy."""
     size = os.fstat(descriptor).st_size
@@ -490,7 +490,7 @@ def _write_locked(
     block = next(blocks, b"")
     present = os.pread(descriptor, len(block), base)
     if not block.startswith(present):
-        if not is_last and present[:1] == block[:1]:
+        if not may_append and present[:1] == block[:1]:
             # The file has a part of our output, and then the output of another job, because both
             # jobs write it. Our whole output comes with the last copy. If it came with each
             # copy, it would fill the disk.

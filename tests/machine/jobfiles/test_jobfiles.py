@@ -56,7 +56,7 @@ class Pair:
         self.monkeypatch = monkeypatch
         self.orders = itertools.count(1)
         self.live: list[int] = []
-        self.seen_outputs, self.late = 0, False
+        self.seen_outputs, self.late, self.restored = 0, False, False
         self.output_of: dict[int, Path] = {}
         (place / "locks").mkdir()
         self.locks = Locks(os.open(place / "locks", os.O_RDONLY))
@@ -71,7 +71,7 @@ class Pair:
             "exclude": self.exclude, "size_limit": self.limit,
             "outputs": [{
                 "path": str(self.output_of.get(job, self.output)), "base": self.base,
-                "late": self.late,
+                "late": self.late, "restored": self.restored,
             }],
         }  # fmt: skip
 
@@ -602,8 +602,9 @@ def test_a_file_that_grew_on_the_head_meanwhile_is_left(pair: Pair) -> None:
 
 def write_output(pair: Pair, base: int, begin: int, text: bytes, *, is_last: bool) -> int:
     order = pair.order("back" if is_last else "outputs", JOB)
+    output = {"path": str(pair.output), "base": base}
     return head._write_output(
-        order, str(pair.output), base, begin, iter([text]), locks=pair.locks, wait=lambda: None
+        order, output, begin, iter([text]), locks=pair.locks, wait=lambda: None
     )
 
 
@@ -702,6 +703,25 @@ def test_a_lock_that_was_released_is_free_for_all_who_wait(tmp_path: Path) -> No
         thread.join(60)
     assert (len(most), max(most)) == (20, 1)
     assert names(tmp_path) == []
+
+
+def test_a_restored_run_that_goes_on_otherwise_shows_its_output(pair: Pair) -> None:
+    """The head has what the saved run wrote after its save. Without an end of the run, that looks
+    like the output of another job.
+    """
+    pair.base = pair.do("out")["bases"][str(pair.output)]
+    (pair.node / "out.txt").write_text("step 1\nstep 2 at 9:01\n")
+    pair.do("outputs")
+    (pair.node / "out.txt").write_text("step 1\nstep 2 at 9:40\n")
+    pair.restored = True
+    result = pair.do("outputs")
+    assert result["late"] == []
+    pair.base, pair.restored = result["bases"][str(pair.output)], False
+    with (pair.node / "out.txt").open("a") as file:
+        file.write("step 3\n")
+    pair.do("outputs")
+    pair.do("back")
+    assert pair.output.read_text() == ("step 1\nstep 2 at 9:01\nstep 1\nstep 2 at 9:40\nstep 3\n")
 
 
 def test_where_an_output_begins_is_kept_if_the_copy_fails_later(pair: Pair) -> None:
