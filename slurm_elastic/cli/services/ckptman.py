@@ -95,9 +95,8 @@ def _serve_as(config: Config, ended: threading.Event, head: Head | None = None) 
         threads.append(plans_reader(site, service.plans))
         if prices is not None:
             read = partial(spot_prices, prices, service.reader.machines)
-            threads.append(
-                PeriodicReader(site, prices.name, config.checkpoint.prices.poll_interval, read)
-            )
+            every = config.checkpoint.prices.poll_interval
+            threads.append(PeriodicReader(site, prices.name, every, read, prices.retry(every)))
         for thread in threads:
             thread.start()
         log.info(

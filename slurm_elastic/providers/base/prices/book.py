@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import ClassVar
 
+from slurm_elastic.base.backoff import Backoff
 from slurm_elastic.base.guards import Guarded, GuardedBy
 from slurm_elastic.model.memory import Machine
 from slurm_elastic.model.price_feed import Points, PriceFeed, PriceKey
@@ -71,6 +72,13 @@ class PriceBook:
     def name(self) -> str:
         """The name under which the feeds' health is recorded."""
         return ", ".join(feed.name for feed in self._feeds)
+
+    def retry(self, every: float) -> Backoff | None:
+        """Return the pauses after a failure, of a book that is read ``every`` so many seconds; None
+        for the usual ones. With several feeds they do not grow: a feed that cannot be read must not
+        make the prices of the others old.
+        """
+        return Backoff(every, every) if len(self._feeds) > 1 else None
 
     def refresh(self, keys: Iterable[PriceKey]) -> None:
         """Read the prices of all keys in one call to each feed. If a feed cannot be read, the

@@ -6,6 +6,7 @@ import os
 from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -161,3 +162,11 @@ def test_a_file_is_read_again_when_it_changes(tmp_path: Path) -> None:
     path.write_text("rubbish")
     with pytest.raises(ConfigError):
         feed.read([A], T0)
+
+
+@pytest.mark.parametrize(("feeds", "pauses"), [(1, None), (2, [60.0, 60.0])])
+def test_a_feed_that_fails_does_not_make_the_prices_of_others_old(
+    feeds: int, pauses: list[float] | None
+) -> None:
+    retry = PriceBook([SimpleNamespace(name="a")] * feeds, lambda: 0.0).retry(60.0)  # type: ignore[list-item]
+    assert (retry and [retry.after(1), retry.after(9)]) == pauses
