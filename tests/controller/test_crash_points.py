@@ -51,7 +51,8 @@ def test_after_a_crash_at_any_step_of_a_refusal_the_job_is_served_elsewhere(
     world.clouds["pub"].limit("*", 0)
     world.slurm.update_nodes(["pub3"], state="DRAIN", reason=ADMIN)
     env["SLURM_ELASTIC_FAULT"] = point
-    world.slurm.submit(1, ("pub1", "pub2", "op1"), requeue=requeue)
+    # May be lost on a spot machine: else it would close only its own node of both markets.
+    world.slurm.submit(1, ("pub1", "pub2", "op1"), requeue=requeue, comment="spot=ok")
     world.advance(20, step=1)
     world.clouds["pub"].limit("*", None)
     world.advance(300, step=10)
@@ -83,7 +84,7 @@ def test_a_crash_while_no_capacity_returns_leaves_the_pool_held(
     """The daemon is away for a short time only: siblings are held, and the job moves on."""
     world.clouds["pub"].limit("*", 0)
     env["SLURM_ELASTIC_FAULT"] = point
-    world.slurm.submit(1, (*PUB, "op1"), requeue=False)
+    world.slurm.submit(1, (*PUB, "op1"), requeue=False, comment="spot=ok")
     world.advance(30, step=1)
     assert not env, "it died there"
     if world.daemon is None:
