@@ -7,7 +7,6 @@ mistake: see ``config.blocked_clouds``.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 
 from slurm_elastic.base.hostlist import HostlistError, expand
 from slurm_elastic.base.units import format_duration
@@ -209,14 +208,19 @@ def _booting(draft: Draft) -> None:
 def _on_demand_nodes(draft: Draft) -> None:
     for i, pool, _ in draft.pools_with_clouds:
         place, count = ("pools", i, "on_demand_nodes"), pool.on_demand_nodes
-        if count and not (Market.SPOT in pool.markets and Market.ON_DEMAND in pool.markets):
+        total = _count_nodes(pool.nodes)
+        if count and not {Market.SPOT, Market.ON_DEMAND} <= {*pool.markets}:
             draft.problems.add(place, str(count), "0 without markets: [spot, on-demand]")
-        elif count:
-            # A wrong hostlist is reported at its own key.
-            with suppress(HostlistError):
-                total = len(expand(pool.nodes))
-                if count > total:
-                    draft.problems.add(place, str(count), f"at most {total}, the pool's nodes")
+        elif total is not None and count > total:
+            draft.problems.add(place, str(count), f"at most {total}, the pool's nodes")
+
+
+def _count_nodes(nodes: str) -> int | None:
+    """Return the number of nodes; None for a wrong hostlist, which is reported at its own key."""
+    try:
+        return len(expand(nodes))
+    except HostlistError:
+        return None
 
 
 def _at_least(draft: Draft, key: str, floor: str) -> None:
