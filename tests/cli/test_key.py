@@ -45,7 +45,7 @@ join:
 """
 OLD = b"the key of before" * 8
 START = """\
-for pid in $(cat {dir}/pid 2>/dev/null); do kill $pid; while kill -0 $pid 2>/dev/null; do sleep 0.05; done; done
+for pid in $(cat {dir}/pid 2>/dev/null); do while kill $pid 2>/dev/null; do sleep 0.05; done; done
 rm -f {dir}/socket*
 munged --force --key-file={dir}/munge.key --socket={dir}/socket --pid-file={dir}/pid \
   --log-file={dir}/log --seed-file={dir}/seed
@@ -53,7 +53,12 @@ munged --force --key-file={dir}/munge.key --socket={dir}/socket --pid-file={dir}
 
 
 def has_ended(pid: str) -> bool:
-    """Also where nobody has waited for it yet: such a process has no command line."""
+    """Also where nobody has waited for it yet: such a process has no command line.
+
+    munged checks for a signal before it waits for a client. A signal that comes between the two is
+    seen at the next one.
+    """
+    subprocess.run(["kill", pid], check=False, stderr=subprocess.DEVNULL)
     try:
         return not Path(f"/proc/{pid}/cmdline").read_bytes()
     except OSError:
@@ -128,9 +133,7 @@ class Bed:
         for name in ("machine", "head"):
             file = self.place / name / "pid"
             if file.exists():
-                pid = file.read_text().strip()
-                subprocess.run(["kill", pid], check=False)
-                eventually(partial(has_ended, pid))
+                eventually(partial(has_ended, file.read_text().strip()))
 
 
 @pytest.fixture

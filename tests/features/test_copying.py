@@ -113,7 +113,8 @@ def test_files_go_and_come_back(stage: Stage) -> None:
     assert [order["do"] for order in stage.orders] == ["out"]
     assert stage.serve(BACK) == GO
     assert stage.states == ["back"]
-    assert stage.orders[1]["outputs"] == [{"path": FILES.outputs[0], "base": 5, "late": False}]
+    (output,) = stage.orders[1]["outputs"]
+    assert output == {"path": FILES.outputs[0], "base": 5, "late": False, "restored": False}
     assert stage.orders[1]["groups"] == [pwd.getpwnam("nobody").pw_gid]
     machine = stage.world.ledger.copies.of(1)[0].machine
     assert stage.causes == [

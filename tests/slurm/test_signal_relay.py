@@ -52,6 +52,20 @@ class Job:
         (directory / "job").write_text(f"#!{shell}\n{relay}\n{commands}\nexit 3\n")
         self._shell = subprocess.Popen([shell, "job"], cwd=directory, start_new_session=True)
         self._proc = Path("/proc")
+        # The relay starts beside the script, and a busy host may start the script's program first.
+        eventually(self._has_relay)
+
+    def _has_relay(self) -> bool:
+        return self._shell.poll() is not None or any(map(self._catches_both, self.processes()))
+
+    def _catches_both(self, pid: int) -> bool:
+        try:
+            status = (self._proc / str(pid) / "status").read_text()
+        except OSError:
+            return False
+        mask = int(status.partition("SigCgt:")[2].split()[0], 16)
+        wanted = 1 << signal.SIGURG - 1 | 1 << signal.SIGWINCH - 1
+        return mask & wanted == wanted
 
     def processes(self) -> list[int]:
         found = []
