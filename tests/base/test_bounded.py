@@ -18,11 +18,11 @@ from docker.errors import DockerException
 from slurm_elastic.base.processes import asking
 from slurm_elastic.base.processes.bounded import Exceeded, ReadBudget, bound_boto
 from slurm_elastic.model.cluster import Location
+from slurm_elastic.providers.base.bounded_http import BoundedSession
 from slurm_elastic.providers.docker import client as docker_client
 from slurm_elastic.providers.docker.settings import DockerHost
 from slurm_elastic.providers.opennebula.client import open_server
 from slurm_elastic.providers.opennebula.settings import OneTemplate, OpenNebulaCloud
-from slurm_elastic.providers.openstack.client import BoundedSession
 
 HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: text/xml\r\nContent-Length: 99999999999\r\n\r\n"
 MOST = 1 << 20
@@ -65,8 +65,8 @@ class Endless:
 
 @pytest.fixture(params=[(b"x" * 65536, 0.0), (b"x", 0.05)], ids=["fast", "slowly"])
 def endless(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[Endless]:
-    for cloud in ("docker", "openstack", "opennebula"):
-        monkeypatch.setattr(f"slurm_elastic.providers.{cloud}.client.ANSWER", MOST)
+    for module in ("docker.client", "base.bounded_http", "opennebula.client"):
+        monkeypatch.setattr(f"slurm_elastic.providers.{module}.ANSWER", MOST)
     server = Endless(*request.param)
     yield server
     server.close()

@@ -16,19 +16,10 @@ import time
 from collections.abc import Callable
 from typing import ClassVar
 
-from msgspec import Struct
-
 from slurm_elastic.base.guards import Guarded, GuardedBy
 from slurm_elastic.base.units import brief
 from slurm_elastic.providers.aws.settings import AwsCloud
-
-
-class Rate(Struct, frozen=True):
-    """The size of a bucket (tokens) and its refill rate (tokens per second)."""
-
-    burst: float
-    refill: float
-
+from slurm_elastic.providers.base.token_bucket import Bucket, Rate
 
 READS = Rate(100, 20)
 """Describe calls with a filter or in pages; all of ours are of this kind."""
@@ -45,8 +36,6 @@ have WRITES.
 LAUNCHES = Rate(1000, 2)
 TERMINATIONS = Rate(1000, 20)
 _LAUNCHING = ("create_fleet", "run_instances")
-_MIN_SHARE = 1 / 16
-_SHARE_PER_SUCCESS = 1 / 20
 
 
 class Busy(Exception):  # noqa: N818 - no error, but the answer to a caller that does not wait
@@ -57,64 +46,6 @@ class Busy(Exception):  # noqa: N818 - no error, but the answer to a caller that
             f"EC2's limit of {limit_name} is used up; the next call can go in {brief(seconds)}"
         )
         self.seconds = seconds
-
-
-class Bucket:
-    """Tokens of one kind. Not thread-safe by itself. All times are of one monotonic clock.
-
-    With ``margin`` the tokens of the last second do not count yet.
-    """
-
-    def __init__(self, rate: Rate, now: float, *, margin: bool = False) -> None:
-        self.rate = rate
-        # EC2 adds its tokens once per second, at a moment that we do not know.
-        self._margin = rate.refill if margin else 0.0
-        self._level = rate.burst
-        self._at = now
-        self._share = 1.0
-
-    def level(self, now: float) -> float:
-        """The tokens at ``now``. Negative while calls wait for tokens that they have taken in
-        advance.
-        """
-        refilled = max(now - self._at, 0.0) * self.refill
-        self._level, self._at = min(self._level + refilled, self.rate.burst), max(now, self._at)
-        return self._level
-
-    def usable(self, now: float, seconds: float = 0.0) -> float:
-        """The tokens that will certainly be available now, or in ``seconds``."""
-        level = self.level(now) + seconds * self.refill
-        return self.rate.burst if level >= self.rate.burst else level - self._margin
-
-    def wait(self, count: float, now: float) -> float:
-        """Seconds until ``count`` tokens are available (at most a full bucket)."""
-        if self.usable(now) >= min(count, self.rate.burst) - 1e-9:
-            return 0.0
-        # The margin must not make a call wait for more than a full bucket.
-        lacking = min(count + self._margin, self.rate.burst) - self.level(now)
-        return max(lacking - 1e-9, 0.0) / self.refill
-
-    @property
-    def refill(self) -> float:
-        """Our share of the refill rate (tokens per second), as far as we know."""
-        return self.rate.refill * self._share
-
-    def take(self, count: float, now: float) -> None:
-        """Take tokens, in advance if necessary. Later callers wait longer."""
-        self._level = self.level(now) - count
-
-    def give_back(self, count: float, now: float) -> None:
-        """Return tokens that were not used."""
-        self._level = min(self.level(now) + count, self.rate.burst)
-
-    def rejected(self, now: float) -> None:
-        """Note that EC2 had no token, so that other programs must be using the bucket, too."""
-        self._level = min(self.level(now), 0.0)
-        self._share = max(self._share / 2, _MIN_SHARE)
-
-    def accepted(self) -> None:
-        """Note that EC2 had a token."""
-        self._share = min(self._share + _SHARE_PER_SUCCESS, 1.0)
 
 
 class RateLimits:

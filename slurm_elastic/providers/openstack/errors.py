@@ -24,9 +24,10 @@ from slurm_elastic.base.errors import (
     TransientError,
 )
 from slurm_elastic.base.one_line import one_line
+from slurm_elastic.providers.base.bounded_http import NotConnected, is_unsent
 from slurm_elastic.providers.base.errors import NoCredentials, translating
 from slurm_elastic.providers.base.statuses import kind_of
-from slurm_elastic.providers.openstack.client import HttpRefused, NotConnected
+from slurm_elastic.providers.openstack.client import HttpRefused
 
 NO_HOST = "NoValidHost"
 """The code of a start for which no host had room."""
@@ -97,21 +98,12 @@ def _translate(cloud: str, error: Exception) -> ProviderError | None:
     if lacks_password or (isinstance(error, _NO_RIGHT) and not is_cut_off):
         return AuthError(cloud, type(error).__name__, sentence(error))
     if is_cut_off or isinstance(error, _NO_ANSWER):
-        code = NotConnected.__name__ if _is_unsent(error) else type(error).__name__
+        code = NotConnected.__name__ if is_unsent(error) else type(error).__name__
         return TransientError(cloud, code, sentence(error))
     if isinstance(error, _BAD_ANSWER):
         text = f"the answer makes no sense: {type(error).__name__}: {sentence(error)}"
         return TransientError(cloud, "BadAnswer", text)
     return None
-
-
-def _is_unsent(error: BaseException | None) -> bool:
-    """Whether the failed request was never sent. Only the last error of requests counts: the chain
-    may also contain an earlier error that was being handled.
-    """
-    while error is not None and not isinstance(error, requests.exceptions.RequestException):
-        error = error.__cause__ or error.__context__
-    return isinstance(error, NotConnected)
 
 
 def classify(status: int, message: str, method: str, path: str) -> tuple[type[ProviderError], str]:

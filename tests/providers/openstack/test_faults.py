@@ -30,7 +30,8 @@ from slurm_elastic.base.errors import (
 )
 from slurm_elastic.model.cluster import InstanceState, LaunchSpec
 from slurm_elastic.model.protocols import Provider
-from slurm_elastic.providers.openstack.client import NotConnected, OpenStackApi
+from slurm_elastic.providers.base.bounded_http import NotConnected
+from slurm_elastic.providers.openstack.client import OpenStackApi
 from slurm_elastic.providers.openstack.errors import is_refusal, translated
 from slurm_elastic.testing.contract import spec_for
 from tests.ports import free_ports
