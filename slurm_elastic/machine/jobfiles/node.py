@@ -72,19 +72,16 @@ def run(identity: Identity, channel: Channel) -> None:
 
 
 def _check_users(identity: Identity, directory: str) -> None:
-    """CopyError if a job of another user works in a directory that a group shares. Neither record
-    would know what the other user's job has changed, and its files would be overwritten.
+    """CopyError if a job of another user works in the directory of a group, or above or below it.
+    Neither record would know what the other user's job has changed, and its files would be
+    overwritten.
     """
-    try:
-        is_shared = os.stat(directory).st_mode & stat.S_IWGRP
-    except OSError:
-        return  # its use says so
-    users = os.listdir(STATE) if is_shared and os.path.isdir(STATE) else []
-    for user in users:
+    for user in os.listdir(STATE) if os.path.isdir(STATE) else []:
         if user != str(identity.uid) and is_used(f"{STATE}/{user}", directory, identity):
             raise CopyError(
-                f"a job of another user works in {directory} on the machine: release the job later,"
-                " or submit it from a directory of your own",
+                f"a job of another user works on the machine in {directory}, or in a directory of"
+                " its group above or below: release the job later, or submit it from a directory"
+                " of your own",
                 final=True,
             )
 

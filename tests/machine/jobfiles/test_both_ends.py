@@ -417,9 +417,45 @@ def test_jobs_of_two_users_do_not_share_a_directory_on_a_machine(ends: Ends, pro
     ends.live = [7]
     result = ends.do("out", 8)
     assert (result["ok"], result["final"]) == (False, True)
-    assert "a job of another user works in /mnt/project on the machine" in result["reason"]
+    assert "a job of another user works on the machine in /mnt/project" in result["reason"]
     ends.live, ends.made_at = [], -1
     assert not ends.do("out", 8)["ok"], "job 7 was ordered later, so this order does not know it"
+
+
+@pytest.mark.parametrize(("first", "second"), [("", "/run1/more"), ("/run1/more", "")])
+def test_jobs_of_two_users_do_not_share_nested_directories_of_a_group(
+    ends: Ends, project: Path, first: str, second: str
+) -> None:
+    """Each would take the other's changed files for the head's."""
+    for name in ("run1", "run1/more", "run10"):
+        (project / name).mkdir()
+        os.chown(project / name, 0, PROJECT)
+        (project / name).chmod(0o2770)
+        write(project / name / "input", "input")
+    ends.directory = Path(f"/mnt/project{first}")
+    assert ends.do("out")["ok"]
+    if first:
+        write(ends.machine / f"project{first}/input", "of the job")
+    ends.live, of_first = [7], ends.user
+    ends.user, ends.directory = pwd.getpwnam("daemon"), Path(f"/mnt/project{second}")
+    result = ends.do("out", 8)
+    assert (result["ok"], result["final"]) == (False, True)
+    assert f"works on the machine in /mnt/project{second}, or in" in result["reason"]
+    if first:
+        ends.directory = Path("/mnt/project/run10")
+        assert ends.do("out", 9)["ok"], "this one is beside the first job's"
+    ends.user, ends.directory = of_first, Path(f"/mnt/project{first}")
+    assert ends.do("back")["ok"]
+    ends.user, ends.directory = pwd.getpwnam("daemon"), Path(f"/mnt/project{second}")
+    assert ends.do("out", 8)["ok"], "the first user's job has ended"
+
+
+def test_a_job_in_a_directory_of_its_own_holds_nobody_above(ends: Ends) -> None:
+    """No job of another user can change anything there."""
+    (ends.work / "input").touch()
+    assert ends.do("out")["ok"]
+    names_of_runs = [path.name for path in ends.books.glob("files/*/*.7.0")]
+    assert [".below." in name for name in names_of_runs] == [False]
 
 
 def test_a_run_that_was_given_up_holds_no_job_of_another_user(ends: Ends, project: Path) -> None:
@@ -432,7 +468,8 @@ def test_a_run_that_was_given_up_holds_no_job_of_another_user(ends: Ends, projec
     assert result["ok"], result
     assert record.exists()
     assert ends.do("back", 8)["ok"]
-    assert [path.name for path in ends.books.glob("files/*/*.json.*")] == [f"{record.name}.7.0"]
+    run_files = [path.name for path in ends.books.glob("files/*/*.json.*")]
+    assert {name[-len(f"{record.name}.7.0") :] for name in run_files} == {f"{record.name}.7.0"}
 
 
 def test_a_job_does_not_start_in_a_directory_in_which_it_can_write_nothing(
