@@ -141,29 +141,25 @@ def _outside_tunnel(
     servers: Sequence[str],
     addresses: Callable[[str], Sequence[str]],
 ) -> tuple[str, ...]:
-    """The addresses, as networks, of the servers to which no tunnel leads."""
+    """The networks of the servers to which no tunnel leads."""
     network = config.join.network
     has_tunnel = network is not None and through_tunnel(network, cloud)
     inside = [ip_network(text) for text in network.inside] if network and has_tunnel else []
-    server_addresses = dict.fromkeys(address for server in servers for address in addresses(server))
-    return tuple(
-        f"{address}/32"
-        for address in server_addresses
-        if not any(ip_address(address) in subnet for subnet in inside)
-    )
-
-
-def require_servers(
-    config: Config, cloud: CloudSettings, addresses: Callable[[str], Sequence[str]]
-) -> None:
-    """ConfigError if the security group could not list the address of a server."""
-    for mount in mounts_of(config, cloud):
-        if not addresses(mount.server):
-            raise ConfigError(
-                f"join.mounts: this host cannot resolve {mount.server}, expected a name with an "
-                "IPv4 address: the security group lists the server's address; nothing is changed. "
-                "If only the cloud resolves it, add --without security-group"
-            )
+    heads = {head.partition(":")[0] for head in config.join.heads}
+    networks: dict[str, None] = {}
+    for server in dict.fromkeys(servers):
+        its_addresses = addresses(server)
+        outside = [
+            address for address in its_addresses
+            if not any(ip_address(address) in subnet for subnet in inside)
+        ]  # fmt: skip
+        # The addresses behind a name may change, and may differ in the cloud: machines look the
+        # name up themselves. The group lists the heads' addresses for Slurm's ports, too.
+        if its_addresses == [server] or (its_addresses and server in heads):
+            networks |= dict.fromkeys(f"{address}/32" for address in outside)
+        elif outside or not its_addresses:
+            networks[ANYWHERE] = None
+    return tuple(networks)
 
 
 def require_reachable(

@@ -30,7 +30,6 @@ from slurm_elastic.config.site_place import (
     place_of,
     require_network,
     require_reachable,
-    require_servers,
     require_unused,
 )
 from slurm_elastic.machine.hub.ports import slurmctld_ports, srun_ports
@@ -217,8 +216,6 @@ def _require_head(config: Config, cloud: CloudSettings, place: SitePlace) -> Non
     is_reached = place.tunnel_port is not None or place.head_networks
     if ResourceGroup.SECURITY_GROUP not in place.parts:
         return
-    # Also if the file names a group: it may be ours, and a rule that seems not needed is removed.
-    require_servers(config, cloud, _addresses)
     if getattr(cloud, "security_groups", ()):
         return
     require_reachable(config, cloud, _addresses)
