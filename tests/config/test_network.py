@@ -56,10 +56,6 @@ def test_machines_told_by_user_data_have_a_tunnel() -> None:
         ("{kind: none}", "kind: found none without a firewall"),
         ("{kind: none, firewall: nftables}", "trusted_networks: found none with a firewall"),
         (
-            "{kind: none, firewall: nftables, trusted_networks: [10.1.0.0/16], head_ports: []}",
-            "head_ports: found none with a firewall",
-        ),
-        (
             "{kind: none, firewall: nftables, trusted_networks: [any]}",
             "trusted_networks[0]: found 'any'",
         ),

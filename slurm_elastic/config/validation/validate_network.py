@@ -36,9 +36,6 @@ def check_network(draft: Draft) -> None:
             " elsewhere only live machines reach the head's ports"
         )
         draft.problems.add((*AT, "trusted_networks"), "none with a firewall", expected)
-    if network.firewall is not None and not network.head_ports:
-        expected = "the ports that the firewall closes, such as [6817], slurmctld's"
-        draft.problems.add((*AT, "head_ports"), "none with a firewall", expected)
 
 
 def _tunnel(draft: Draft, join: Join, network: Network) -> None:

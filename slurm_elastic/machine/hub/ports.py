@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
+from typing import NamedTuple
 
 from slurm_elastic.base.errors import ConfigError
 from slurm_elastic.slurm.client import siteconf
@@ -16,7 +17,17 @@ SLURMCTLD = "6817"
 _DEFAULT_PORT = int(SLURMCTLD)
 
 
-def slurm_ports(slurm_conf: str) -> tuple[str, ...]:
+class SlurmPorts(NamedTuple):
+    """Each is a port or a range (``6817``, ``60001-63000``). ``has_srun_range``: no other program
+    has srun's ports, because slurm.conf sets SrunPortRange.
+    """
+
+    slurmctld: str
+    srun: str
+    has_srun_range: bool
+
+
+def slurm_ports(slurm_conf: str) -> SlurmPorts:
     """Return the ports of slurm.conf (SlurmctldPort, SrunPortRange).
 
     Return the default of Slurm or the kernel for a missing option, or if slurm.conf cannot be read.
@@ -26,22 +37,22 @@ def slurm_ports(slurm_conf: str) -> tuple[str, ...]:
     except ConfigError:
         site = None
     low, high = _EPHEMERAL_PORTS.read_text(encoding="ascii").split()
-    defaults = {"SlurmctldPort": SLURMCTLD, "SrunPortRange": f"{low}-{high}"}
-    options = {name: site.option(name) for name in defaults} if site else {}
-    return tuple(
-        entry.value if (entry := options.get(name)) and _PORTS.fullmatch(entry.value) else default
-        for name, default in defaults.items()
+    entries = [site.option(name) if site else None for name in ("SlurmctldPort", "SrunPortRange")]
+    slurmctld, srun = (
+        entry.value if entry is not None and _PORTS.fullmatch(entry.value) else None
+        for entry in entries
     )
+    return SlurmPorts(slurmctld or SLURMCTLD, srun or f"{low}-{high}", srun is not None)
 
 
 def slurmctld_ports(slurm_conf: str) -> tuple[int, int]:
     """Return the first and the last port of slurmctld, which listens on all between them."""
-    return _range(slurm_ports(slurm_conf)[0])
+    return _range(slurm_ports(slurm_conf).slurmctld)
 
 
 def srun_ports(slurm_conf: str) -> tuple[int, int]:
     """Return the first and the last port on which an srun on the head may listen."""
-    return _range(slurm_ports(slurm_conf)[1])
+    return _range(slurm_ports(slurm_conf).srun)
 
 
 def _range(text: str) -> tuple[int, int]:

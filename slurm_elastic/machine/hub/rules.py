@@ -15,14 +15,13 @@ from slurm_elastic.policies.repair.tunnel_addresses import ENROL_PORT, TunnelPee
 
 if TYPE_CHECKING:  # as in ``service``
     from slurm_elastic.config.sections.joining import Network
+    from slurm_elastic.machine.hub.ports import SlurmPorts
 
 TABLE = "slurm_elastic_hub"
 
 
-def table(network: Network, peers: Sequence[TunnelPeer], slurm: Sequence[str]) -> str:
-    """Return the nft commands that replace the table. ``slurm``: Slurm's ports on the head
-    (``6817``, ``60001-63000``).
-    """
+def table(network: Network, peers: Sequence[TunnelPeer], slurm: SlurmPorts) -> str:
+    """Return the nft commands that replace the table. ``slurm``: Slurm's ports on the head."""
     lines = [
         # nft cannot replace a table: add it (it may be missing), delete it, define it. One
         # transaction.
@@ -36,14 +35,14 @@ def table(network: Network, peers: Sequence[TunnelPeer], slurm: Sequence[str]) -
         trusted = [text for text in network.trusted_networks if ip_network(text).version == version]
         lines.append(_set(name, f"ipv{version}_addr", trusted, interval=True))
     lines.append(_set("routes", "ipv4_addr", network.routes, interval=True))
-    input_rules = [*(_into_head(network, slurm) if network.tunnels else ()), *_closed(network)]
-    lines.append(_chain("input", input_rules))
+    of_tunnel = _into_head(network, slurm) if network.tunnels else ()
+    lines.append(_chain("input", [*of_tunnel, *_closed(network, slurm)]))
     if network.tunnels:
         lines.append(_chain("forward", _through_head(network)))
     return "\n".join([*lines, "}", ""])
 
 
-def _into_head(network: Network, slurm: Sequence[str]) -> Iterable[str]:
+def _into_head(network: Network, slurm: SlurmPorts) -> Iterable[str]:
     """Let machines reach the head's ports that they need, and answer the head's connections.
 
     slurm-elasticd itself listens on the port for enrolment.
@@ -53,26 +52,33 @@ def _into_head(network: Network, slurm: Sequence[str]) -> Iterable[str]:
     # Before the accept rules, because the enrolment port may lie in srun's port range. It also
     # stops users of the head and jobs.
     yield f"ip daddr {head_address(network.subnet)} tcp dport {ENROL_PORT} drop"
-    for ports in dict.fromkeys([*slurm, *map(str, network.head_ports)]):
+    for ports in dict.fromkeys([slurm.slurmctld, slurm.srun, *map(str, network.head_ports)]):
         yield f"{tunnel} ip saddr @live tcp dport {ports} accept"
     yield f"{tunnel} ip saddr @live ct state established,related accept"
     yield f"{tunnel} ip saddr @live meta l4proto icmp accept"
     yield f"{tunnel} drop"
 
 
-def _closed(network: Network) -> Iterable[str]:
+def _closed(network: Network, slurm: SlurmPorts) -> Iterable[str]:
     """Close the head's ports to all hosts except the head itself, the site's networks and live
-    machines.
+    machines. Slurm's own ports are closed although ``head_ports`` may not have them.
     """
-    # nft refuses an empty set, and with it the whole table.
-    if network.firewall is None or not network.head_ports:
+    if network.firewall is None:
         return
-    ports = f"tcp dport {{ {', '.join(map(str, network.head_ports))} }}"
     yield 'iifname "lo" accept'
-    yield f"{ports} ip saddr @live accept"
-    yield f"{ports} ip saddr @trusted accept"
-    yield f"{ports} ip6 saddr @trusted6 accept"
-    yield f"{ports} drop"
+    # One set for all would be refused if ``head_ports`` has a port of the range SlurmctldPort.
+    for ports in dict.fromkeys([slurm.slurmctld, *map(str, network.head_ports)]):
+        yield from _closed_ports(f"tcp dport {ports}")
+    if slurm.has_srun_range:
+        # Connections that the head opens may get these ports, too, and need their answers.
+        yield from _closed_ports(f"tcp dport {slurm.srun} tcp flags & (syn | ack) == syn")
+
+
+def _closed_ports(match: str) -> Iterable[str]:
+    yield f"{match} ip saddr @live accept"
+    yield f"{match} ip saddr @trusted accept"
+    yield f"{match} ip6 saddr @trusted6 accept"
+    yield f"{match} drop"
 
 
 def _through_head(network: Network) -> Iterable[str]:

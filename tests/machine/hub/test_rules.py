@@ -12,13 +12,13 @@ from patience import patience
 
 from slurm_elastic.config.sections.joining import Firewall, Network, NetworkKind
 from slurm_elastic.machine.hub.link import seen_peers
-from slurm_elastic.machine.hub.ports import slurm_ports
+from slurm_elastic.machine.hub.ports import SlurmPorts, slurm_ports
 from slurm_elastic.machine.hub.rules import table
 from slurm_elastic.machine.hub.service import admissible_peers
 from slurm_elastic.policies.repair.tunnel_addresses import TunnelPeer
 from tests import netns
 
-SLURM = ("6817", "32768-60999")
+SLURM = SlurmPorts("6817", "32768-60999", has_srun_range=False)
 KEY, OTHER, GOOD = (base64.b64encode(bytes([n]) * 32).decode() for n in (1, 2, 3))
 TUNNEL = Network(endpoint="h:51820", routes=("10.1.2.0/24",))
 SHUT = Network(
@@ -64,9 +64,9 @@ def test_who_enrols_reaches_one_port_and_the_gone_reach_none() -> None:
 
 def test_ports_are_closed_only_where_that_is_asked_for() -> None:
     assert "tcp dport 6817 drop" not in table(TUNNEL, (LIVE,), SLURM)
-    assert "tcp dport { 6817 }" not in table(TUNNEL, (LIVE,), SLURM)
-    assert "tcp dport { 6817 } drop" in table(SHUT, (), SLURM)
+    assert "tcp dport 6817 drop" in table(SHUT, (), SLURM)
     assert "ip saddr @trusted accept" in table(SHUT, (), SLURM)
+    assert "32768" not in table(SHUT, (), SLURM), "other programs have these ports, too"
 
 
 @pytest.mark.parametrize(
@@ -130,10 +130,10 @@ def test_slurms_ports_are_slurm_confs(tmp_path: Path) -> None:
     conf.write_text(
         "ClusterName=c\nSlurmctldHost=h\nSlurmctldPort=7000-7003\nSrunPortRange=60001-63000\n"
     )
-    assert slurm_ports(str(conf)) == ("7000-7003", "60001-63000")
+    assert slurm_ports(str(conf)) == ("7000-7003", "60001-63000", True)
     conf.write_text('ClusterName=c\nSlurmctldHost=h\nSlurmctldPort="x; accept"\n')
     given_out = "-".join(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split())
-    assert slurm_ports(str(conf)) == slurm_ports("/nonexistent") == ("6817", given_out)
+    assert slurm_ports(str(conf)) == slurm_ports("/nonexistent") == ("6817", given_out, False)
 
 
 LISTEN = """\
@@ -207,4 +207,52 @@ def test_where_machines_enrol_nobody_else_comes(tmp_path: Path) -> None:
     assert _said(tmp_path, TUNNEL, ENROLS) == [
         "of the machine", "51821 closed", "of the head", "51821 closed",
         "of one that comes", "51821 open", "40000 closed",
+    ]  # fmt: skip
+
+
+STRANGER = """\
+set -e
+ip link set lo up
+unshare -n sleep 600 & stranger=$!
+until [ "$(readlink /proc/$stranger/ns/net)" != "$(readlink /proc/$$/ns/net)" ]; do sleep 0.05; done
+on="nsenter -t $stranger -n"
+ip link add eth0 type veth peer name eth0 netns $stranger
+ip addr add 10.2.0.1/16 dev eth0 && ip link set eth0 up
+$on ip addr add 192.0.2.7/32 dev eth0 && $on ip addr add 192.0.2.8/32 dev eth0
+$on ip link set eth0 up && $on ip route add 10.2.0.0/16 dev eth0 src 192.0.2.8
+ip route add 192.0.2.0/24 dev eth0
+# A connection of the head's own may have a port of srun's range.
+echo 61000 61999 >/proc/sys/net/ipv4/ip_local_port_range
+nft -f "$DIR/rules"
+python3 -c "$LISTEN" 10.2.0.1 7002 6817 61001 22 >"$DIR/head" & head=$!
+$on python3 -c "$LISTEN" 192.0.2.8 6818 >"$DIR/machine" & there=$!
+trap "kill $stranger $head $there" EXIT
+until [ -s "$DIR/head" ] && [ -s "$DIR/machine" ]; do sleep 0.05; done
+echo of an ended machine; $on python3 -c "$CONNECT" 10.2.0.1 7002:2 6817:2 61001:2 22:$LONG
+echo of the head; python3 -c "$CONNECT" 192.0.2.8 6818:$LONG
+$on ip route replace 10.2.0.0/16 dev eth0 src 192.0.2.7
+echo of a live machine; $on python3 -c "$CONNECT" 10.2.0.1 7002:$LONG 6817:$LONG 61001:$LONG
+"""
+
+
+@pytest.mark.skipif(netns.why_not() is not None, reason=netns.why_not() or "")
+def test_the_firewall_closes_slurms_own_ports_although_head_ports_has_others(
+    tmp_path: Path,
+) -> None:
+    """Else a machine that was ended, or another tenant's, reaches slurmctld."""
+    ports = SlurmPorts("7000-7003", "61000-62000", has_srun_range=True)
+    (tmp_path / "rules").write_text(
+        table(replace(SHUT, head_ports=(6817, 7002)), (OUTSIDE,), ports)
+    )
+    done = subprocess.run(
+        ["unshare", "--net", "sh", "-c", STRANGER], capture_output=True, text=True, check=False,
+        timeout=patience(120),
+        env={"PATH": netns.PATH, "DIR": str(tmp_path), "LISTEN": LISTEN, "CONNECT": CONNECT,
+             "LONG": str(patience(30))},
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines() == [
+        "of an ended machine", "7002 closed", "6817 closed", "61001 closed", "22 open",
+        "of the head", "6818 open",
+        "of a live machine", "7002 open", "6817 open", "61001 open",
     ]  # fmt: skip
