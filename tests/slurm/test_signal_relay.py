@@ -50,7 +50,8 @@ class Job:
         relay = _relay_line().replace("@SAVE@", "512 USR1").replace("@STOP@", "2048 USR2")
         relay = relay.replace("@LAUNCHERS@", launchers)
         (directory / "job").write_text(f"#!{shell}\n{relay}\n{commands}\nexit 3\n")
-        self._shell = subprocess.Popen([shell, "job"], cwd=directory, start_new_session=True)
+        command = [*shell.split(), "job"]
+        self._shell = subprocess.Popen(command, cwd=directory, start_new_session=True)
         self._proc = Path("/proc")
         # The relay starts beside the script, and a busy host may start the script's program first.
         eventually(self._has_relay)
@@ -124,6 +125,19 @@ def test_the_program_saves_and_the_script_survives(
         job.signal(signal.SIGURG)
         eventually(lambda count=count: saves(tmp_path / kind) == count)
     assert job.processes()
+
+
+@pytest.mark.parametrize("options", ["-e", "-f", "-eu"])
+@pytest.mark.parametrize("shell", SHELLS)
+def test_options_in_the_first_line_of_the_script_change_no_save(
+    start: Callable[..., Job], tmp_path: Path, shell: str, options: str
+) -> None:
+    prepare(tmp_path, "shell")
+    job = start(f"{shell} {options}", "./prog.sh")
+    eventually((tmp_path / "shell.begun").exists)
+    for count in (1, 2):
+        job.signal(signal.SIGURG)
+        eventually(lambda count=count: saves(tmp_path / "shell") == count)
 
 
 @pytest.mark.parametrize("shell", SHELLS)

@@ -10,7 +10,11 @@
 # asks for this method: its user then knows that the ranks catch the signal.
 # It is no child of the script, so that a plain `wait` of the script does not wait for it.
 # SigCgt is a mask of 16 hexadecimal digits; dash cannot compute with all of them.
-( ( _relay() { for _pid in $(cat /proc/$1/task/*/children 2>/dev/null); do
+# The first line of the script may set options. With -e the relay would end at its first signal, because
+# the interrupted `wait` fails. With -f it would find no children. A PATH without `sleep` would make the
+# loop busy.
+( ( set +ef; PATH=/usr/bin:/bin:${PATH-};
+_relay() { for _pid in $(cat /proc/$1/task/*/children 2>/dev/null); do
 _name=$(cat /proc/$_pid/comm 2>/dev/null);
 case "@LAUNCHERS@:$_name" in (no:srun|no:mpirun*|no:mpiexec*|no:orterun|no:prterun|no:prun) continue;; esac;
 _mask=$(sed -n "s/^SigCgt:[[:space:]]*........//p" /proc/$_pid/status 2>/dev/null);
