@@ -22,6 +22,7 @@ PAGES = (
     "docs/planning.md",
     "docs/sandbox.md",
     "docs/simulate.md",
+    "docs/workflows.md",
 )
 EXEMPT = {
     ("README.md", "./scripts/test"): "it is the run that this test is part of",
