@@ -36,6 +36,7 @@ from slurm_elastic.sandbox.spec import (
     ports_from,
     ports_needed,
     site_conf,
+    task_prolog,
 )
 from slurm_elastic.state import statedir
 
@@ -203,6 +204,10 @@ def write_files(spec: SandboxSpec, ports: Ports, layout: Layout) -> None:
         (etc / "machine-part").write_text(machine_part(spec))
     for path in etc.iterdir():
         path.chmod(0o600 if path == key else 0o644)
+    prolog = task_prolog(layout.dir)
+    # slurmstepd reads such lines from the output of a TaskProlog (slurm.conf(5)).
+    prolog.write_text(f"#!/bin/sh\necho export SLURM_CONF={layout.slurm_conf}\n")
+    prolog.chmod(0o755)
     if spec.image:
         _write_login(etc, key.read_bytes())
 

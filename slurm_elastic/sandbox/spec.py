@@ -171,7 +171,16 @@ def _options(spec: SandboxSpec, ports: Ports, host: str) -> dict[str, str]:
         "SchedulerParameters": "batch_sched_delay=0,sched_interval=5",
         "SlurmctldParameters": f"power_save_interval={spec.power_save_interval}"
         ",power_save_min_interval=0",
+        # A virtual machine does not have the file, and its slurm.conf is where Slurm looks for it.
+        **({} if spec.image else {"TaskProlog": str(task_prolog(root))}),
     }
+
+
+def task_prolog(root: Path) -> Path:
+    """Return the path of the script from which each task learns where slurm.conf is. Jobs get this
+    from their submitter's environment, which a job with ``--export=NONE`` does not have.
+    """
+    return root / "etc" / "task-prolog"
 
 
 def default_elastic(spec: SandboxSpec) -> dict[str, Any]:

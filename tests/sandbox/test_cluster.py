@@ -70,6 +70,9 @@ def test_static_nodes_run_a_users_job_and_down_leaves_nothing(spec):
     job = cluster.submit("hostname; id -un", "-N2", "-p", "batch", "-o", "out")
     assert cluster.wait_job(job)["NodeList"] == "st[1-2]"
     assert (cluster.work / "out").read_text().splitlines()[1] == "nobody"
+    job = cluster.submit("srun /bin/hostname", "--export=NONE", "-p", "batch", "-o", "bare")
+    cluster.wait_job(job)
+    assert (cluster.work / "bare").read_text().split() == [os.uname().nodename]
     sleeper = cluster.submit("setsid sleep 5001 & exec sleep 5000", "-p", "batch")
     cluster.wait_job(sleeper, "RUNNING")
     ours = processes_naming(str(spec.dir))
