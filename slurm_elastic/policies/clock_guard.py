@@ -1,4 +1,4 @@
-"""The age of times that were recorded before the head's clock was set back. Pure."""
+"""The head's clock: whether it is wrong, and the age of times that it recorded. Pure."""
 
 from __future__ import annotations
 
@@ -34,6 +34,33 @@ class ClockSetBack(Struct, frozen=True, kw_only=True):
 
     def __str__(self) -> str:
         return f"{self.finding}; do: {CLOCK_REMEDY}"
+
+
+class ClockAhead(Struct, frozen=True, kw_only=True):
+    """The host's clock was ahead of a cloud's by at least ``by_s`` seconds at the last launch."""
+
+    by_s: float
+
+    @property
+    def finding(self) -> str:
+        """The finding for people, without the remedy (``CLOCK_REMEDY``)."""
+        return (
+            f"The clock of this host was {self.by_s / 60:.0f} min ahead of the cloud's when the"
+            " last machine was launched: if it still is, ages, costs and budgets are wrong"
+        )
+
+    def __str__(self) -> str:
+        return f"{self.finding}; do: {CLOCK_REMEDY}"
+
+
+def wrong_clock(
+    times: Iterable[float], now: float, lead_s: float
+) -> ClockSetBack | ClockAhead | None:
+    """What is wrong with the clock: it was set back since the last of ``times``, or it was ahead of
+    a cloud's by ``lead_s`` at the last launch. None if neither is known.
+    """
+    ahead = ClockAhead(by_s=lead_s) if lead_s > AHEAD else None
+    return set_back(times, now) or ahead
 
 
 def set_back(times: Iterable[float], now: float) -> ClockSetBack | None:

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from ledger_cases import T0, instance
+from ledger_cases import T0, instance, spec
 from msgspec.structs import replace
 from patience import eventually
 from rich.console import Console
@@ -52,6 +52,8 @@ from slurm_elastic.state.heartbeat import CKPTMAN_MARK, MARK, Mark, leave_mark
 from slurm_elastic.state.ledger import Health, Ledger
 from slurm_elastic.watch.doctor import clouds, head, services
 from slurm_elastic.watch.doctor.environment import of_the_services
+from slurm_elastic.watch.door.records import read_facts
+from slurm_elastic.watch.view import status_view
 
 ME = pwd.getpwuid(os.geteuid()).pw_name
 YAML = """
@@ -780,6 +782,20 @@ def test_a_clock_that_was_set_back_is_told(
 ) -> None:
     ledger.health.beat("slurm-elasticd", T0 + 7200, os.getpid())
     assert "120 min behind" in wrong(config, slurm)["head node: clock"].observed
+
+
+def test_a_clock_that_is_ahead_of_the_clouds_is_told(
+    config: Config, slurm: FakeSlurm, ledger: Ledger
+) -> None:
+    """Ages, costs and budgets count from the cloud's time."""
+    ledger.launches.record_intent(spec(), "r1", T0)
+    ledger.machines.record_launch("g1", [instance("i-1", launched=T0 - 600)], T0)
+    assert "head node: clock" not in wrong(config, slurm)
+    ledger.launches.record_intent(spec("g2", nodes=("op2",)), "r2", T0 + 1)
+    late = instance("i-2", node="op2", generation="g2", launched=T0 - 3600)
+    ledger.machines.record_launch("g2", [late], T0 + 1)
+    assert "60 min ahead" in wrong(config, slurm)["head node: clock"].observed
+    assert "60 min ahead" in str(status_view(config, read_facts(config, T0 + 5)).clock)
 
 
 def test_nodes_that_are_down_are_told(config: Config, slurm: FakeSlurm, ledger: Ledger) -> None:

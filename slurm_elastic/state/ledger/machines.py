@@ -335,6 +335,17 @@ class Machines:
                 since = (now, now + min(took_s + CLOCK_SLACK_S, AHEAD))
                 db.execute(MISSED, (cloud, *since * 2, to_json(list(listed_ids))))
 
+    def clock_lead_s(self) -> float:
+        """How far (s) this host's clock was ahead of the cloud's when the last machine that has not
+        ended was launched: no cloud launches a machine before we ask for it. Below 0 if it may not
+        have been ahead.
+        """
+        rows = self._store.select(
+            "select created - launched as lead from launches join machines using (generation) "
+            f"where {PAID} order by created desc limit 1"
+        )
+        return rows[0]["lead"] if rows else -math.inf
+
     def adopt(
         self,
         instance: Instance,

@@ -20,7 +20,7 @@ from slurm_elastic.model.causes.pool_failures import BootsFailed
 from slurm_elastic.model.directive import Directive, clock, scope_of_pool, stop_reason
 from slurm_elastic.model.exclusion import Exclusion
 from slurm_elastic.model.finding import Finding, FindingLevel, try_pool
-from slurm_elastic.policies.clock_guard import CLOCK_REMEDY, set_back
+from slurm_elastic.policies.clock_guard import CLOCK_REMEDY, wrong_clock
 from slurm_elastic.policies.launch.exclusions import DENIED, sickly
 from slurm_elastic.policies.launch.unhelped_words import unhelped_sentence
 from slurm_elastic.policies.repair.strays import count_of
@@ -39,7 +39,7 @@ from slurm_elastic.state.heartbeat import (
     read_mark,
 )
 from slurm_elastic.state.heartbeat import trouble_of as trouble_of_service
-from slurm_elastic.state.ledger import Ledger, Machine
+from slurm_elastic.state.ledger import Ledger
 from slurm_elastic.state.store.trouble import TroubleKind, trouble_of
 from slurm_elastic.watch import causes
 from slurm_elastic.watch.causes import DISK, LEDGER
@@ -111,7 +111,7 @@ def _ledger_findings(
         )
     beat = latest(ledger.health.heartbeat(DAEMON), mark_beat)
     yield _alive(config, beat, now)
-    yield from _clock(beat, ledger.machines.live(), now)
+    yield from _clock(beat, ledger, now)
     yield from _ckptman(config, ledger, now)
     clouds = {cloud.name for cloud in config.clouds}
     machines = ledger.machines.live()
@@ -209,12 +209,11 @@ def _cannot_write(
     )
 
 
-def _clock(
-    beat: tuple[float, int] | None, machines: Iterable[Machine], now: float
-) -> Iterator[Finding]:
-    """Report if the clock was set back since the ledger was written."""
-    times = [machine.instance.launched for machine in machines]
-    if trouble := set_back([*times, beat[0]] if beat else times, now):
+def _clock(beat: tuple[float, int] | None, ledger: Ledger, now: float) -> Iterator[Finding]:
+    """Report if the clock was set back since the ledger was written, or was ahead of a cloud's."""
+    times = [machine.instance.launched for machine in ledger.machines.live()]
+    lead_s = ledger.machines.clock_lead_s()
+    if trouble := wrong_clock([*times, beat[0]] if beat else times, now, lead_s):
         yield Finding.wrong("clock", trouble.finding, advice=CLOCK_REMEDY)
 
 

@@ -128,6 +128,7 @@ def _ledger_facts(config: Config, now: float) -> Facts:
                 health=ledger.health.all(),
                 heartbeat=ledger.health.heartbeat(DAEMON),
                 end_only=trouble_of_head(ledger),
+                clock_lead_s=ledger.machines.clock_lead_s(),
             )
     except SlurmElasticError as error:
         return Facts(now=now, ledger_error=str(error))

@@ -18,7 +18,7 @@ from slurm_elastic.model.directive import Directive, describe, limit_changes
 from slurm_elastic.model.memory import REFUSED, UNOPENED, Launch, Machine
 from slurm_elastic.model.requeued_jobs import with_waits
 from slurm_elastic.model.slurm import SlurmJob, SlurmNode
-from slurm_elastic.policies.clock_guard import set_back
+from slurm_elastic.policies.clock_guard import wrong_clock
 from slurm_elastic.policies.money.accounting import usage
 from slurm_elastic.policies.repair.strays import stray, unending
 from slurm_elastic.policies.waits.wait import Waits
@@ -209,10 +209,12 @@ def _directive(directive: Directive, now: float) -> DirectiveView:
 
 
 def _clock(facts: Facts, machines: Iterable[Machine]) -> str | None:
-    """Return a sentence if the clock is behind times that slurm-elasticd recorded, else None."""
-    recorded_times = [m.instance.launched for m in machines]
-    behind = set_back([*recorded_times, *(facts.heartbeat or ())[:1]], facts.now)
-    return str(behind) if behind else None
+    """Return a sentence if the clock is behind times that slurm-elasticd recorded, or was ahead of
+    a cloud's, else None.
+    """
+    times = [m.instance.launched for m in machines] + list((facts.heartbeat or ())[:1])
+    trouble = wrong_clock(times, facts.now, facts.clock_lead_s)
+    return str(trouble) if trouble else None
 
 
 def _daemon(config: Config, facts: Facts) -> DaemonView:

@@ -56,7 +56,8 @@ class Facts(Struct, frozen=True, kw_only=True):
     this user. ``directives``: operators' orders that hold now or will hold. ``head`` is None with
     one head. ``obstacles``: why jobs get no machine now. ``consoles``: by pool with a breaker, the
     last console line of its last machine that did not register. ``requeued``: by job, its last
-    requeue by the daemon. ``reservations``, ``partition_states``, ``max_times`` and
+    requeue by the daemon. ``clock_lead_s``: by how much this host's clock was ahead of the cloud's
+    at the last launch. ``reservations``, ``partition_states``, ``max_times`` and
     ``suspend_exclusions`` are Slurm's, empty if it did not answer.
     """
 
@@ -91,6 +92,7 @@ class Facts(Struct, frozen=True, kw_only=True):
     obstacles: Obstacles = Obstacles()
     consoles: Mapping[str, str] = field(default_factory=dict)
     requeued: Mapping[int, RequeuedJob] = field(default_factory=dict)
+    clock_lead_s: float = 0.0
 
 
 class AttentionLevel(StrEnum):
@@ -382,12 +384,13 @@ class StatusView(Struct, frozen=True, kw_only=True):
     """Everything that ``status`` shows.
 
     ``part``: the cloud or pool that the view is narrowed to; ``site`` is always the whole cluster.
-    ``clock``: a sentence if this host's clock is behind the records. ``attention``: the notices,
-    the worst first. ``queue`` is None if Slurm did not answer, ``head`` with one head. ``kept``:
-    what Slurm or a person keeps from running. ``site_nodes``: the nodes that are in no pool; None
-    if there are none, or if Slurm shows none. ``reserved``: reservations that are paid now; none
-    for users who do not see all machines. ``other_clusters``: those that ``--clusters`` shows, too.
-    ``checkpoints_error``: why the records of saves cannot be read, else None.
+    ``clock``: a sentence if this host's clock is behind the records, or was ahead of a cloud's.
+    ``attention``: the notices, the worst first. ``queue`` is None if Slurm did not answer, ``head``
+    with one head. ``kept``: what Slurm or a person keeps from running. ``site_nodes``: the nodes
+    that are in no pool; None if there are none, or if Slurm shows none. ``reserved``: reservations
+    that are paid now; none for users who do not see all machines. ``other_clusters``: the clusters
+    that ``--clusters`` shows, too. ``checkpoints_error``: why the records of saves cannot be read,
+    else None.
     """
 
     at: float
