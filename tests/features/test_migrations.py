@@ -22,6 +22,7 @@ from slurm_elastic.model.directive import Departure, LimitChange
 from slurm_elastic.policies.launch.order_note import with_order
 from slurm_elastic.policies.repair.replacements import REPLACEMENT_KEPT_S
 from slurm_elastic.slurm.client.commands import node_updates
+from slurm_elastic.slurm.client.fake import FakeSlurm
 from slurm_elastic.watch.door.orders import carry_out
 from slurm_elastic.watch.door.questions import DirectAsk, EndAsk
 from tests.controller.world import ONP, PUB, World, make_config
@@ -166,6 +167,23 @@ def test_a_drain_after_the_first_read_of_the_nodes_stays(world: World, state: st
         patch.setattr(node_updates, "keep_idle", lambda _, nodes: kept.append(nodes))
         keep_idle_machines(world.site, [first, second], view)
     assert kept == [[second]]
+
+
+def test_replacements_start_although_slurmctld_was_restarting_at_their_order(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    busy(world)
+    power_up, refusals = node_updates.power_up, [SlurmError(("scontrol",), 1, "Unable to contact")]
+
+    def once_refused(slurm: FakeSlurm, nodes: Sequence[str]) -> None:
+        if refusals:
+            raise refusals.pop()
+        power_up(slurm, nodes)
+
+    monkeypatch.setattr(node_updates, "power_up", once_refused)
+    migrate(world, *ONP, scope="cloud:onp", start_replacements=True)
+    world.advance(120)
+    assert len(up(world)) == 2
 
 
 def test_a_restarted_daemon_starts_none_twice(world: World) -> None:

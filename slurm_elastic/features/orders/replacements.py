@@ -223,15 +223,18 @@ class ReplacementStarts:
             and node in view
             and phase(view[node]) is Phase.POWERED_DOWN
         ]
-        # Also nodes that need no power-up now: if their machine fails later, it is not started
-        # again.
-        self._powered_up |= {(directive.number, node) for node in nodes}
         if any(node not in chosen for node in todo):
             # An earlier daemon has started them. A machine ended since gets no second replacement.
             ended = self._ended_machines(directive)
             todo = [node for node in todo if node in chosen or node not in ended]
-        if not todo:
-            return
+        if todo:
+            self._order(directive, todo)
+        # Only after slurmctld has taken the order. Also nodes that need no power-up now: if their
+        # machine fails later, it is not started again.
+        self._powered_up |= {(directive.number, node) for node in nodes}
+
+    def _order(self, directive: Directive, todo: Sequence[str]) -> None:
+        site = self._site
         held = {row.scope for row in site.ledger.exclusions.holds() if row.kind == POLICY}
         if by_policy := [node for node in todo if node in held]:
             # Before the power-up: a node that is powered up while drained stays drained.
