@@ -242,6 +242,7 @@ def test_what_the_configuration_does_not_have_is_refused(
         (Pause(scope="cloud:onp"), ("pool:rack",)),
         (Pause(scope="cloud:other"), ()),
         (LimitChange(scope="account:physics", key="per_day", value=1), ("pool:rack", "pool:burst")),
+        (LimitChange(scope="user:ann", key="per_day", value=1), ("pool:rack", "pool:burst")),
         (Departure(verb="drain", about="op1", nodes=("op1",)), ("op1",)),
         (Departure(verb="drain", about="x", nodes=("op1",), scope="pool:rack"), ("pool:rack",)),
     ],

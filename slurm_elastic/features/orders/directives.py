@@ -26,7 +26,7 @@ from slurm_elastic.model.causes.holds import NoOrderKeepsIt
 from slurm_elastic.model.causes.stops import StoppedByOrder
 from slurm_elastic.model.directive import Directive, describe, stopped_nodes, stopped_pools
 from slurm_elastic.model.exclusion import OPERATOR
-from slurm_elastic.policies.money.account_budgets import ACCOUNT
+from slurm_elastic.policies.money.account_budgets import ACCOUNT, USER
 from slurm_elastic.state.audit_trail import pool_subject
 from slurm_elastic.state.ledger import LedgerState
 
@@ -108,7 +108,7 @@ def closed_nodes(site: Site) -> dict[str, StoppedByOrder]:
 
 def subjects_of(config: Config, directive: Directive) -> tuple[str, ...]:
     """The subjects of a decision about the directive: its nodes, or the pools of its scope."""
-    scope = "" if directive.word.scope.startswith(ACCOUNT) else directive.word.scope
+    scope = "" if directive.word.scope.startswith((ACCOUNT, USER)) else directive.word.scope
     return directive.word.node_names or tuple(
         pool_subject(name) for name in pools_in(config, scope)
     )
