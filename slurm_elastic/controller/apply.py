@@ -315,6 +315,10 @@ class _Apply:
             jobs: Jobs = find_jobs_of_nodes(site, unserved) if unserved else {}
         else:
             jobs = request.jobs
+            if request.note and unserved:
+                # A part of Slurm's resume file cannot be read. Without its jobs a barred payer
+                # would get a machine, and a multi-node job not all of its nodes.
+                jobs = {**find_jobs_of_nodes(site, unserved), **jobs}
             if served:
                 self._drop(
                     [actions.Drop(node=n, cause=AlreadyServed()) for n in own_nodes if n in served]

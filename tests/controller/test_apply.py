@@ -127,6 +127,25 @@ def test_a_launch_that_made_nothing_is_written_down_with_the_reason(world: World
     assert launch.state == Failed(finished_at=world.now, error=WHY)
 
 
+def test_a_request_whose_jobs_cannot_be_read_buys_for_the_jobs_that_slurm_knows(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else a barred payer would get a machine, and a job of several nodes a part of its nodes."""
+    world.tick()
+    site, jobs = world.site, list[object]()
+    place = "slurm_elastic.controller.apply."
+    monkeypatch.setattr(f"{place}provision", lambda *args, **_: jobs.append(args[4]))
+    monkeypatch.setattr(f"{place}find_jobs_of_nodes", lambda *_: {6: ("pub1",), 7: ("pub1",)})
+    asked = Request(
+        id="r1", kind="resume", nodes=("pub1",), received=world.now, jobs={7: ("pub1", "pub2")}
+    )
+    snapshot = take_snapshot(site, build_terms(site, "pub"), read_all_nodes(site), ())
+    launch = actions.LaunchMachine(node="pub1", cause=Quoted(text=WHY))
+    for note in ("a job of the resume file cannot be read", None):
+        apply(site, "pub", [launch], replace(snapshot, request=replace(asked, note=note)))
+    assert jobs == [{6: ("pub1",), 7: ("pub1", "pub2")}, {7: ("pub1", "pub2")}]
+
+
 def test_a_launch_that_is_not_known_is_not_called_again(world: World) -> None:
     do_asked(world, actions.Retry(generation="g-unknown", cause=Quoted(text=WHY)))
     assert calls(world, "launch") == 0
