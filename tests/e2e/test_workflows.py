@@ -23,7 +23,8 @@ pytestmark = [pytest.mark.e2e, pytest.mark.release]
 
 SUM = str(sum(number * number for number in range(40)))
 TOOL_S = 600.0
-PACKAGES = ("submitit", "dask-jobqueue", "parsl")
+TOOLS = ("submitit", "dask-jobqueue", "parsl")
+PACKAGES = (*TOOLS, "snakemake", "snakemake-executor-plugin-slurm")
 LOOPBACK = {
     "SLURMCluster(": "SLURMCluster(scheduler_options={'host': '127.0.0.1'}, ",
     "HighThroughputExecutor(": "HighThroughputExecutor(address='127.0.0.1', ",
@@ -103,7 +104,7 @@ def reclaim(site: Sandbox, tool: subprocess.Popen[str] | None = None) -> None:
         shown("docs/workflows.md", "from dask.distributed import Client"),
         shown("docs/workflows.md", "import parsl"),
     ],
-    ids=PACKAGES,
+    ids=TOOLS,
 )
 def test_a_tool_bursts_and_loses_no_task_to_a_reclaim(
     site: Sandbox, python: str, block: Block, request: pytest.FixtureRequest
@@ -113,7 +114,7 @@ def test_a_tool_bursts_and_loses_no_task_to_a_reclaim(
     directory.mkdir(mode=0o777)
     directory.chmod(0o777)
     (directory / "flow.py").write_text(text)
-    tool = start(site, python, directory)
+    tool = start(site, [python, "flow.py"], directory, Path(python).parent)
     try:
         reclaim(site, tool)
         out, err = tool.communicate(timeout=TOOL_S)
@@ -123,17 +124,43 @@ def test_a_tool_bursts_and_loses_no_task_to_a_reclaim(
     assert SUM in out.split(), (out, err[-3000:])
 
 
-def start(site: Sandbox, python: str, directory: Path) -> subprocess.Popen[str]:
+def start(
+    site: Sandbox, command: list[str], directory: Path, *programs: Path
+) -> subprocess.Popen[str]:
     """Run the tool as in an activated environment: parsl calls its programs by name."""
     env = {
         "HOME": str(site.work),
-        "PATH": f"{Path(python).parent}:/usr/bin:/bin",
+        "PATH": ":".join([*map(str, programs), "/usr/bin", "/bin"]),
         "SLURM_CONF": str(site.layout.slurm_conf),
     }
     return subprocess.Popen(
-        [python, "flow.py"], cwd=directory, env=env, user="nobody", group="nogroup", extra_groups=[],
+        command, cwd=directory, env=env, user="nobody", group="nogroup", extra_groups=[],
         stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
     )  # fmt: skip
+
+
+def test_snakemake_bursts_and_loses_no_step_to_a_reclaim(site: Sandbox, python: str) -> None:
+    directory = site.work / "snakemake"
+    programs = directory / "programs"
+    programs.mkdir(parents=True)
+    directory.chmod(0o777)
+    (directory / "Snakefile").write_text(shown("docs/workflows.md", "rule all:").text)
+    # The plugin drops SLURM_CONF. At a site srun finds slurm.conf without it.
+    srun = programs / "srun"
+    srun.write_text(f'#!/bin/sh\nSLURM_CONF={site.layout.slurm_conf} exec /usr/bin/srun "$@"\n')
+    srun.chmod(0o755)
+    (line,) = shown("docs/workflows.md", "snakemake --executor slurm").lines
+    # The sandbox has no accounting.
+    command = [*line.split(), "--slurm-status-command", "squeue"]
+    tool = start(site, command, directory, programs, Path(python).parent)
+    try:
+        reclaim(site, tool)
+        out, err = tool.communicate(timeout=TOOL_S)
+    finally:
+        tool.kill()
+    assert tool.returncode == 0, (out[-1000:], err[-3000:])
+    expected = sum(number * number for number in range(12))
+    assert (directory / "sum.txt").read_text().split() == [str(expected)]
 
 
 def test_an_array_bursts_and_loses_no_task_to_a_reclaim(site: Sandbox) -> None:
