@@ -34,6 +34,7 @@ REPO = Path(__file__).resolve().parent.parent
 HOME = Path("opt/slurm-elastic")
 EXTRAS = (
     "aws",
+    "azure",
     "dashboard",
     "docker",
     "libvirt",

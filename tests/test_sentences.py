@@ -46,6 +46,7 @@ FOREIGN = {
     "our mark in the reasons of Slurm's nodes": ("policies/nodes/node_reasons.py",),
     "the consoles and logs of machines": ("policies/launch/trial.py",),
     "AWS": ("providers/aws/errors.py",),
+    "Azure": ("providers/azure/errors.py",),
     "Docker": ("providers/docker/errors.py",),
     "OpenNebula": ("providers/opennebula/errors.py",),
     "OpenStack": ("providers/openstack/errors.py",),

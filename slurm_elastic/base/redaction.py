@@ -54,10 +54,13 @@ _SECRET_FORMS = (
     re.compile(r"\bgAAAAA[\w-]{20,}+={0,2}"),
     re.compile(r"(?<![\w/+])[A-Za-z0-9/+]{40}(?![\w/+=])"),
     re.compile(r"(?<![\w:])[0-9a-fA-F]{64,}+(?!\w)"),
+    re.compile(r"(?<![\w.~-])[\w.-]{3}\dQ~[\w.~-]{31,34}"),
+    re.compile(r"(?<![\w/+])[A-Za-z0-9/+]{86}=="),
+    re.compile(r"(?i)(?P<kept>[?&]sig=)[^\s&\"'<>]++"),
 )
 """HTTP credentials; users in URLs; identifiers of AWS; tokens of JWT, of forges and of OpenStack;
 AWS's secret keys, which have forty characters; 32 bytes or more in hex, except digests
-(``sha256:...``).
+(``sha256:...``); Azure's client secrets, keys of storage accounts, and signatures of links.
 """
 
 

@@ -48,6 +48,11 @@ class Found(Struct, frozen=True, kw_only=True):
     reads: dict[str, str] = {}
     todos: dict[str, str] = {}
 
+    @property
+    def names_types(self) -> bool:
+        """Whether its keys name its types, so that no catalogue is asked."""
+        return "types" in self.keys
+
 
 def unusable(cloud: Found, remedy: str) -> Found:
     """The found cloud, marked as unusable until the step ``remedy`` is done."""

@@ -16,6 +16,7 @@ import yaml
 from slurm_elastic.base.errors import SandboxError
 from slurm_elastic.config.clouds import CloudSettings
 from slurm_elastic.providers.aws.settings import AwsCloud
+from slurm_elastic.providers.azure.settings import AzureCloud
 from slurm_elastic.providers.docker.settings import DockerCloud
 from slurm_elastic.providers.fake.settings import FakeCloud
 from slurm_elastic.providers.libvirt.settings import LibvirtCloud
@@ -85,6 +86,15 @@ def _require_own_ec2(cloud: AwsCloud) -> None:
     if cloud.profile is not None:
         raise SandboxError(f"cloud {cloud.name!r} names a profile; the sandbox reads none")
     require_loopback(cloud.endpoint)
+
+
+def _require_own_arm(cloud: AzureCloud) -> None:
+    if cloud.credentials is None:
+        raise SandboxError(
+            f"cloud {cloud.name!r} names no credentials, so this host's own identity would be used"
+        )
+    require_loopback(cloud.endpoint)
+    require_loopback(cloud.login_endpoint)
 
 
 def _require_no_engines(cloud: DockerCloud) -> None:
@@ -165,6 +175,7 @@ _GUARDS: tuple[tuple[type[CloudSettings], Callable[[Any], object]], ...] = (
     (FakeCloud, lambda _: None),  # these two have no API
     (LocalCloud, lambda _: None),
     (AwsCloud, _require_own_ec2),
+    (AzureCloud, _require_own_arm),
     (OpenNebulaCloud, lambda cloud: require_loopback(cloud.endpoint)),
     (OpenStackCloud, lambda cloud: require_loopback(_auth_url(cloud))),
     (DockerCloud, _require_no_engines),

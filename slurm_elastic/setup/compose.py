@@ -201,7 +201,8 @@ def pool_lines(cloud: Found, site: SiteFacts, answers: Answers) -> Iterator[str]
     nodes = ",".join(hosts) if isinstance(hosts, dict) else free_nodes(cloud.name, site)
     yield f"    nodes: {flow(nodes)}"
     is_smaller = (cpus, memory) != answers.size
-    yield f"    cpus: {cpus}{'    # no host has more for one node' if is_smaller else ''}"
+    bound = "no host has more for one node" if cloud.sized else "its type has no more"
+    yield f"    cpus: {cpus}{f'    # {bound}' if is_smaller else ''}"
     yield f"    memory: {format_size(memory)}"
     if cloud.provider == "local":
         yield "    slurmd_port: 17000    # they share this host"
@@ -209,6 +210,8 @@ def pool_lines(cloud: Found, site: SiteFacts, answers: Answers) -> Iterator[str]
         yield f"    instance_types: {flow(type_requirements(cloud, (cpus, memory)))}"
     elif cloud.sized:
         yield "    instance_types: [node]"
+    elif cloud.names_types:
+        yield f"    instance_types: {flow([type_.name for type_ in cloud.types])}"
     if cloud.spot:
         markets = "[spot, on-demand]" if answers.spot else "[on-demand]"
         yield f"    markets: {markets}"

@@ -25,7 +25,7 @@ def node_of(cloud: Found, size: Size) -> Size:
     """Return the size of the cloud's nodes: ``size``, or less if no host of the cloud has as
     much.
     """
-    if not (cloud.sized and cloud.types):
+    if not (cloud.types and (cloud.sized or cloud.names_types)):
         return size
     cpus, memory = max((type_.cpus, type_.memory) for type_ in cloud.types)
     return min(size[0], cpus), min(size[1], memory)
@@ -37,6 +37,7 @@ def why_missing(cloud: Found, size: Size) -> str:
     """
     if (
         cloud.sized
+        or cloud.names_types
         or not cloud.types
         or any(_holds_node(type_, cloud, size) for type_ in cloud.types)
     ):

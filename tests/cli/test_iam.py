@@ -16,6 +16,8 @@ CASES = {
     "iam-aws-watchdog.json": ("aws", "--cloud", "aws", "--for", "watchdog"),
     "iam-aws-images.json": ("aws", "--cloud", "aws", "--for", "images"),
     "iam-aws-make.json": ("aws", "--cloud", "aws", "--for", "make"),
+    "iam-azure.json": ("azure",),
+    "iam-azure-watchdog.json": ("azure", "--for", "watchdog"),
     "iam-openstack-make.json": ("openstack", "--for", "make"),
     "iam-fleet.json": ("aws", "--cloud", "fleet"),
     "iam-openstack.json": ("openstack",),
@@ -54,7 +56,7 @@ def test_what_no_policy_holds_is_said_beside_it(capsys: pytest.CaptureFixture[st
     ("arguments", "words"),
     [
         (("aws",), "have provider aws: add --cloud with aws, fleet"),
-        (("docker",), "found none with provider 'docker', expected one of: aws, opennebula"),
+        (("docker",), "found none with provider 'docker', expected one of: aws, azure, "),
         (("aws", "--cloud", "stack"), "found 'stack', expected a cloud of provider aws"),
     ],
 )

@@ -20,11 +20,17 @@ from tests.cli.test_init import Host, _no_slurmctld, conf_check, host
 
 pytestmark = unless("slurmctld")
 __all__ = ["_no_slurmctld", "conf_check", "host"]
-KINDS = ("aws", "docker", "libvirt", "opennebula", "openstack", "redfish")
+KINDS = ("aws", "azure", "docker", "libvirt", "opennebula", "openstack", "redfish")
 VALUES = {
     "region": "eu-central-1", "image": "ami-0123456789abcdef0", "image_bucket": "bucket",
     "network": "slurm", "networks": "net", "cloud": "hpc", "endpoint": "http://front-end:2633/RPC2",
     "r1": "https://r1-bmc/redfish/v1/Systems/1",
+}  # fmt: skip
+AZURE_VALUES = {
+    "subscription": "00000000-0000-0000-0000-000000000001", "resource_group": "machines",
+    "region": "westeurope", "image": "debian:debian-12:12-gen2:latest",
+    "subnet": "/subscriptions/s/resourceGroups/g/providers/Microsoft.Network/virtualNetworks/v/subnets/n",
+    "ssh_public_key": "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIBnf6dmvPAJGGEPMrsyQcEHNwzp4XYxwCYp5nJwyCG1l",
 }  # fmt: skip
 """By key, what somebody fetches with the commands of the to-dos."""
 
@@ -45,11 +51,11 @@ def steps(text: str) -> list[str]:
 
 def filled(path: Path) -> None:
     """The skeleton with all values, as a person completes it."""
-    lines = []
+    lines, values = [], VALUES | (AZURE_VALUES if "provider: azure" in path.read_text() else {})
     for line in path.read_text().splitlines():
         key = re.findall(r"(\w+): \[?TODO", line)
         lines.append(
-            re.sub(r"(?<=[ \[])TODO(?=[ \]}])", VALUES[key[0]], line, count=1) if key else line
+            re.sub(r"(?<=[ \[])TODO(?=[ \]}])", values[key[0]], line, count=1) if key else line
         )
     path.write_text("\n".join((*lines, "")))
 
@@ -191,8 +197,8 @@ def test_an_unknown_kind_names_those_that_are_known(
     host: Host, capsys: pytest.CaptureFixture[str]
 ) -> None:  # fmt: skip
     host.site("fresh")
-    assert skeleton(host, "azure") == 2
-    assert "expected one of aws, docker" in capsys.readouterr().err
+    assert skeleton(host, "nimbus") == 2
+    assert "expected one of aws, azure" in capsys.readouterr().err
     assert not host.yaml.exists()
 
 

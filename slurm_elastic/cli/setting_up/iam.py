@@ -29,15 +29,18 @@ def add(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None
         "render",
         help="print the least rights for exactly the configured types, images, networks and tags",
         description="Print the least rights that the configuration needs: an IAM policy (aws), "
-        "access rules of an application credential (openstack), or a script of ACL rules and "
-        "quotas (opennebula). Standard error gets the steps to apply it and its limits. No cloud "
-        "is asked; 'slurm-elastic doctor' checks rights if the cloud can check them.",
+        "a custom role (azure), access rules of an application credential (openstack), or a script "
+        "of ACL rules and quotas (opennebula). Standard error gets the steps to apply it and its "
+        "limits. No cloud is asked; 'slurm-elastic doctor' checks rights if the cloud can check "
+        "them.",
         epilog=examples(
             "slurm-elastic iam render aws",
             "slurm-elastic iam render aws --for watchdog",
         ),
     )
-    render.add_argument("kind", metavar="KIND", help="a provider: aws, openstack or opennebula")
+    render.add_argument(
+        "kind", metavar="KIND", help="a provider: aws, azure, openstack or opennebula"
+    )
     render.add_argument("--cloud", metavar="NAME", help="the cloud, if several are of that kind")
     render.add_argument(
         "--for", dest="holder", type=Holder, choices=list(Holder), default=Holder.SERVICES,

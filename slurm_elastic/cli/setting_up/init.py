@@ -99,9 +99,9 @@ def add(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None
     init_make.add_options(parser)
     parser.add_argument(
         "--cloud", metavar="NAME", action=_OneCloud,
-        help="make a skeleton for this kind of cloud (aws, openstack, opennebula, docker, libvirt, "
-        "redfish), also without an account, an image or credentials: each missing value is a TODO "
-        "with the next command. With --make or --unmake: the cloud of the "
+        help="make a skeleton for this kind of cloud (aws, azure, openstack, opennebula, docker, "
+        "libvirt, redfish), also without an account, an image or credentials: each missing value "
+        "is a TODO with the next command. With --make or --unmake: the cloud of the "
         "configuration that is meant",
     )  # fmt: skip
     parser.set_defaults(run=run)

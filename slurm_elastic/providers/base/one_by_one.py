@@ -21,7 +21,7 @@ from slurm_elastic.base.guards import Guarded, GuardedBy
 from slurm_elastic.model.cluster import STANDING, EndAnswer, Instance, InstanceState, LaunchSpec
 from slurm_elastic.providers.base.late import end_failed
 from slurm_elastic.providers.base.launched import launched
-from slurm_elastic.providers.base.parallel import each
+from slurm_elastic.providers.base.parallel import each, failures
 from slurm_elastic.providers.base.statuses import THROTTLED
 from slurm_elastic.providers.base.unconfirmed import UnconfirmedOrders
 
@@ -38,6 +38,7 @@ class OneByOne:
     ``is_refusal``: whether a call that raised this TransientError has certainly had no effect; by
     default only if it was throttled. ``threads``: above 1, several calls run at the same time, and
     a refusal says nothing about the other calls. With one thread the first refusal ends the launch.
+    ``ends_launch``: whether a refusal says that further calls of the launch would be refused, too.
     """
 
     guarded_by: ClassVar[GuardedBy] = {"_lock": Guarded("_made", "_ended")}
@@ -49,8 +50,10 @@ class OneByOne:
         clock: Callable[[], float] = time.monotonic,
         is_refusal: Callable[[TransientError], bool] = lambda error: error.code == THROTTLED,
         threads: int = 1,
+        ends_launch: Callable[[ProviderError], bool] | None = None,
     ) -> None:
         self._threads = threads
+        self._ends_launch = ends_launch or (lambda _error: threads == 1)
         self._cloud = cloud
         self._lag = lag
         self._clock = clock
@@ -108,7 +111,7 @@ class OneByOne:
                 with self._unconfirmed.order(spec.generation, [node], self._had_no_effect):
                     machine = make(spec, node)
             except ProviderError as error:
-                if self._threads == 1 and not isinstance(error, TransientError):
+                if not isinstance(error, TransientError) and self._ends_launch(error):
                     refused.set()
                 raise
             self._note(machine)
@@ -163,30 +166,36 @@ class OneByOne:
             if m.state is not InstanceState.TERMINATED
         )
 
+    def began(self, generation: str) -> bool:
+        """Whether this process has had a machine of the launch."""
+        with self._lock:
+            return any(made_for == generation for made_for, _ in self._made)
+
     def terminate(self, ids: Sequence[str], end: Callable[[str], None]) -> dict[str, EndAnswer]:
         """End each of these machines, which must be ours. A refusal does not stop the others;
         afterwards the first refusal is raised. InstanceNotFound means that it is gone.
         """
-        refusals: list[ProviderError] = []
-        answers: dict[str, EndAnswer] = {}
-        for machine_id in dict.fromkeys(ids):
-            try:
-                end(machine_id)
-                answers[machine_id] = EndAnswer.ENDED
-            except InstanceNotFound:
-                answers[machine_id] = EndAnswer.GONE
-            except ProviderError as error:
-                # The class of the error is kept, because callers act on it; only the id is added.
-                text = f"{machine_id}: {error.message}"
-                refusals.append(type(error)(self._cloud, error.code, text))
-                continue
-            with self._lock:
-                # Also after InstanceNotFound: a lagging listing may still show the machine as
-                # running.
-                self._ended.add(machine_id)
-        if refusals:
-            raise refusals[0]
-        return answers
+        unique_ids = list(dict.fromkeys(ids))
+        results = each(unique_ids, lambda machine_id: self._end(machine_id, end), self._threads)
+        if errors := failures(results):
+            # An error of a kind that we do not know comes before refusals.
+            raise next((e for e in errors if not isinstance(e, ProviderError)), errors[0])
+        return {i: result.result() for i, result in zip(unique_ids, results, strict=True)}
+
+    def _end(self, machine_id: str, end: Callable[[str], None]) -> EndAnswer:
+        try:
+            end(machine_id)
+            answer = EndAnswer.ENDED
+        except InstanceNotFound:
+            answer = EndAnswer.GONE
+        except ProviderError as error:
+            # The class of the error is kept, because callers act on it; only the id is added.
+            text = f"{machine_id}: {error.message}"
+            raise type(error)(self._cloud, error.code, text) from error
+        with self._lock:
+            # Also after InstanceNotFound: a lagging listing may still show the machine as running.
+            self._ended.add(machine_id)
+        return answer
 
     def _standing(self, spec: LaunchSpec, listed: Sequence[Instance]) -> dict[str, Instance]:
         """The live machines of this launch by node, including machines that listings may not show

@@ -1,0 +1,129 @@
+"""Converts the resource manager's answers into our values."""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Mapping
+from typing import Any
+
+from msgspec import Struct
+
+from slurm_elastic.base.errors import ProviderError
+from slurm_elastic.model.cluster import Instance, InstanceState
+from slurm_elastic.providers.azure.errors import late_failure
+from slurm_elastic.providers.azure.settings import AzureCloud
+from slurm_elastic.providers.base.machine_tags import machine_of
+from slurm_elastic.providers.base.tags import GENERATION, PREFIX
+
+Record = Mapping[str, Any]
+
+STOPPED_TAG = PREFIX + "stopped"
+"""The tag of a machine that we have deallocated at least once. Lists do not show whether a machine
+is allocated, so each machine with this tag is looked at.
+"""
+_STATES = {"creating": InstanceState.PENDING, "deleting": InstanceState.STOPPING}
+_FAILED = ("failed", "canceled")
+_POWER_STATES = {
+    "deallocated": InstanceState.STOPPED,
+    "deallocating": InstanceState.STOPPING,
+    "starting": InstanceState.PENDING,
+}
+_PROVISIONING, _POWER = "ProvisioningState/", "PowerState/"
+
+
+class VmFields(Struct, frozen=True, kw_only=True):
+    """The fields of a VM that we read. ``provisioning``: the state of its last operation, in lower
+    case.
+    """
+
+    name: str
+    provisioning: str
+    created: float | None
+    tags: Mapping[str, str]
+
+    @property
+    def generation(self) -> str:
+        """The launch of the machine."""
+        return self.tags.get(GENERATION, "")
+
+    @property
+    def failed(self) -> bool:
+        """Whether the last operation failed. The machine may run all the same."""
+        return self.provisioning in _FAILED
+
+    @property
+    def needs_view(self) -> bool:
+        """Whether its state cannot be known without its instance view."""
+        return self.provisioning != "deleting" and (self.failed or STOPPED_TAG in self.tags)
+
+
+class ViewFields(Struct, frozen=True, kw_only=True):
+    """What the instance view of a VM shows. ``power``: such as "running"; "" if it has no host.
+    ``code`` and ``message``: why its last operation failed.
+    """
+
+    power: str
+    code: str = ""
+    message: str = ""
+
+    def failure(self, cloud: str) -> ProviderError:
+        """The error of a machine that could not start."""
+        return late_failure(cloud, self.code, self.message)
+
+
+def vm(record: Record) -> VmFields:
+    """The VM of a list or an answer. KeyError, TypeError or ValueError if it is none."""
+    # Only the name is needed: a machine of others in a strange state must not spoil the whole list.
+    properties = record.get("properties") or {}
+    created = properties.get("timeCreated")
+    return VmFields(
+        name=str(record["name"]),
+        provisioning=str(properties.get("provisioningState") or "").lower(),
+        created=None if created is None else dt.datetime.fromisoformat(created).timestamp(),
+        tags={str(key): str(value) for key, value in (record.get("tags") or {}).items()},
+    )
+
+
+def view(content: Record) -> ViewFields:
+    """The instance view. KeyError, TypeError or ValueError if it is none."""
+    power = code = message = ""
+    for status in content["statuses"]:
+        text = str(status["code"])
+        if text.startswith(_POWER):
+            power = text.removeprefix(_POWER).lower()
+        elif text.startswith(_PROVISIONING):
+            # Such as ProvisioningState/failed/AllocationFailed.
+            code = text.removeprefix(_PROVISIONING).partition("/")[2]
+            message = str(status.get("message") or "")
+    return ViewFields(power=power, code=code, message=message)
+
+
+def state_of(machine: VmFields, seen: ViewFields | None) -> InstanceState:
+    """The machine's state. ``seen``: its instance view, if ``needs_view``."""
+    if not machine.needs_view or seen is None:
+        # A machine in a state that we do not know is not lost.
+        return _STATES.get(machine.provisioning, InstanceState.RUNNING)
+    if seen.power == "running":
+        # "Failed" may mean that an update failed, or that the start took longer than Azure waits.
+        return InstanceState.RUNNING
+    if STOPPED_TAG in machine.tags:
+        # "stopped" is a guest that shut down by itself. It costs as much as one that runs.
+        return _POWER_STATES.get(seen.power, InstanceState.RUNNING)
+    return InstanceState.STOPPING
+
+
+def has_failed(machine: VmFields, seen: ViewFields | None) -> bool:
+    """Whether the machine never came up, and never will."""
+    return (
+        machine.failed
+        and STOPPED_TAG not in machine.tags
+        and seen is not None
+        and seen.power != "running"
+    )
+
+
+def instance(machine: VmFields, seen: ViewFields | None, settings: AzureCloud) -> Instance:
+    """The VM as a machine. Its tags have the type, zone and market as which it was bought."""
+    launched = {} if machine.created is None else {"launched": machine.created}
+    state = state_of(machine, seen)
+    return machine_of(machine.name, machine.tags, settings, state, None, **launched)

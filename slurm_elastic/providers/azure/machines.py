@@ -1,0 +1,190 @@
+"""The VMs of one resource group: list them completely, create, look up, end and stop them."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Mapping, Sequence
+from urllib.parse import quote
+
+from msgspec import Struct
+
+from slurm_elastic.base.errors import (
+    AuthError,
+    InstanceNotFound,
+    ProviderError,
+    TransientError,
+    UnsettledError,
+)
+from slurm_elastic.base.ttl_cache import TtlCache
+from slurm_elastic.model.cluster import EndAnswer, Instance
+from slurm_elastic.providers.azure import convert, requests
+from slurm_elastic.providers.azure.client import COMPUTE, ArmApi
+from slurm_elastic.providers.azure.convert import STOPPED_TAG, ViewFields, VmFields
+from slurm_elastic.providers.azure.errors import late_failure, translated
+from slurm_elastic.providers.azure.settings import AzureCloud
+from slurm_elastic.providers.base.ours import Ours
+from slurm_elastic.providers.base.ownership import Ownership
+from slurm_elastic.providers.base.parallel import each, failures, raise_first_error
+
+log = logging.getLogger(__name__)
+
+VIEW_TTL_S = 30.0
+_NO_CONTENT = 204
+
+
+class SeenVm(Struct, frozen=True):
+    """A VM with its instance view, if its state needs one."""
+
+    vm: VmFields
+    view: ViewFields | None = None
+
+    @property
+    def failed(self) -> bool:
+        """Whether it never came up, and never will."""
+        return convert.has_failed(self.vm, self.view)
+
+
+class Machines:
+    """The VMs of the cloud's resource group. Thread-safe. ``ours``: the names that were ever listed
+    with our tags, or that we made.
+    """
+
+    def __init__(self, settings: AzureCloud, api: ArmApi, owners: Ownership) -> None:
+        self.ours = Ours(settings.name, owners)
+        self._settings = settings
+        self._api = api
+        self._all = f"{settings.group_path}/providers/Microsoft.Compute/virtualMachines"
+        self._views: TtlCache[str, ViewFields | None] = TtlCache(time.monotonic)
+
+    def path(self, name: str, action: str = "") -> str:
+        """The path of a machine, or of an action on it."""
+        return f"{self._all}/{quote(name, safe='')}" + (f"/{action}" if action else "")
+
+    def check(self) -> None:
+        """Read the first page of the list."""
+        self._api.call("GET", self._all, COMPUTE)
+
+    def seen(self) -> list[SeenVm]:
+        """Our VMs. An error if the list, or the state of one of them, cannot be read now."""
+        records = list(self._api.listed(self._all, COMPUTE))
+        with translated(self._settings.name, "GET", self._all):
+            parsed = [convert.vm(record) for record in records]
+        own = self.ours.among(parsed, lambda vm: vm.tags, lambda vm: vm.name)
+        self.ours.remember(vm.name for vm in own)
+        views = each([vm for vm in own if vm.needs_view], self._known_view, self._settings.threads)
+        raise_first_error(failures(views))
+        by_name = dict(future.result() for future in views)
+        return [SeenVm(vm, by_name.get(vm.name)) for vm in own]
+
+    def instance(self, seen: SeenVm) -> Instance:
+        """The VM as a machine."""
+        return convert.instance(seen.vm, seen.view, self._settings)
+
+    def _known_view(self, vm: VmFields) -> tuple[str, ViewFields | None]:
+        return vm.name, self._views.get(vm.name, lambda: self._view(vm.name), ttl_s=VIEW_TTL_S)
+
+    def _view(self, name: str) -> ViewFields | None:
+        """The instance view; None if Azure does not have it, so that one bad machine does not make
+        the whole list an error.
+        """
+        try:
+            return self.view(name)
+        except (AuthError, TransientError):
+            raise
+        except ProviderError as error:
+            log.info("state not read cloud=%s id=%s error=%s", self._settings.name, name, error)
+            return None
+
+    def view(self, name: str) -> ViewFields:
+        """The present instance view. InstanceNotFound if the machine is gone."""
+        path = self.path(name, "instanceView")
+        answer = self._api.call("GET", path, COMPUTE)
+        with translated(self._settings.name, "GET", path):
+            return convert.view(answer.content)
+
+    def get(self, name: str) -> VmFields | None:
+        """The VM with this name, whosever it is. None if there is surely none."""
+        path = self.path(name)
+        try:
+            answer = self._api.call("GET", path, COMPUTE)
+        except InstanceNotFound:
+            return None
+        with translated(self._settings.name, "GET", path):
+            return convert.vm(answer.content)
+
+    def create(self, name: str, body: Mapping[str, object]) -> tuple[VmFields, str]:
+        """Order a VM that does not exist yet. Returns it with the URL of its operation. The error
+        ALREADY_THERE if it exists.
+        """
+        path = self.path(name)
+        answer = self._api.call("PUT", path, COMPUTE, body, headers=requests.IF_NEW)
+        # At once: it exists, whatever its answer looks like.
+        self.ours.remember([name])
+        with translated(self._settings.name, "PUT", path):
+            return convert.vm(answer.content), answer.operation
+
+    def failure_of(self, name: str, operation: str) -> ProviderError:
+        """Why the start of a VM failed, by its operation, or else by its instance view."""
+        try:
+            if operation:
+                content = self._api.follow(operation).content
+                with translated(self._settings.name, "GET", operation):
+                    error = content.get("error") or {}
+                    code, message = str(error.get("code") or ""), str(error.get("message") or "")
+                if code:
+                    return late_failure(self._settings.name, code, message)
+            return self.view(name).failure(self._settings.name)
+        except ProviderError as error:
+            log.info("failure not read cloud=%s id=%s error=%s", self._settings.name, name, error)
+            return late_failure(self._settings.name, "", "")
+
+    def end(self, name: str) -> None:
+        """Delete a VM with its card and disk. InstanceNotFound if it is gone. Azure accepts the
+        call and deletes later; meanwhile lists show the VM as "Deleting".
+        """
+        # By force: nothing on the machine is needed any more, and a shutdown takes minutes.
+        answer = self._api.call("DELETE", self.path(name), COMPUTE, query={"forceDeletion": "true"})
+        if answer.status == _NO_CONTENT:
+            raise InstanceNotFound(self._settings.name, "NotFound", f"{name} is gone")
+
+    def look_up(self, names: Sequence[str]) -> Mapping[str, EndAnswer | None]:
+        """By name: GONE, NOT_OURS, or None for a machine with our tags that no list has shown."""
+
+        def answer(name: str) -> EndAnswer | None:
+            machine = self.get(name)
+            if machine is None:
+                return EndAnswer.GONE
+            return None if self.ours.has(machine.tags) else EndAnswer.NOT_OURS
+
+        results = each(list(names), answer, self._settings.threads)
+        raise_first_error(failures(results))
+        return {name: result.result() for name, result in zip(names, results, strict=True)}
+
+    def stop(self, name: str) -> bool:
+        """Deallocate a VM. False if it is gone."""
+        machine = self.get(name)
+        if machine is None:
+            return False
+        if STOPPED_TAG not in machine.tags:
+            # Before the stop: without the tag, nobody would notice that the machine is stopped.
+            tagged = {**machine.tags, STOPPED_TAG: "yes"}
+            self._api.call("PATCH", self.path(name), COMPUTE, {"tags": tagged})
+        self._act(name, "deallocate")
+        return True
+
+    def start(self, name: str) -> None:
+        """Start a deallocated VM. UnsettledError while it is still stopping."""
+        power = self.view(name).power
+        if power in ("deallocating", "stopping"):
+            text = f"{name} is still stopping"
+            raise UnsettledError(self._settings.name, "Deallocating", text)
+        if power not in ("running", "starting"):
+            self._act(name, "start")
+
+    def _act(self, name: str, action: str) -> None:
+        try:
+            self._api.call("POST", self.path(name, action), COMPUTE)
+        finally:
+            # Also after an error: the call may have taken effect.
+            self._views.forget()

@@ -1,0 +1,1 @@
+"""The sandbox's Azure: an emulated resource manager with one subscription."""
