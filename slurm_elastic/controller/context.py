@@ -27,7 +27,7 @@ from slurm_elastic.controller.launching.budget import build_launch_scope, spans_
 from slurm_elastic.controller.requeues import ExpectedRequeues
 from slurm_elastic.controller.slurm_absence import SlurmAbsence
 from slurm_elastic.model.causes import AnyCause
-from slurm_elastic.model.causes.composed import NeverHere, NotYetInTime
+from slurm_elastic.model.causes.composed import NeverHere, NotYetHere
 from slurm_elastic.model.causes.requeues import MachinesLost
 from slurm_elastic.model.cluster import Instance, LaunchSpec, Pool, Usage
 from slurm_elastic.model.journal_owner import Host
@@ -49,7 +49,7 @@ class KeptOutJob(Struct, frozen=True, kw_only=True):
     how long.
     """
 
-    cause: NeverHere | NotYetInTime | MachinesLost
+    cause: NeverHere | NotYetHere | MachinesLost
     correlation: str
     deadline: float
     cloud: str = ""
@@ -114,7 +114,7 @@ class Site:
     wait: Callable[[float], bool] = field(default_factory=lambda: threading.Event().wait)
     worst_prices: SharedDict[str, float] = field(default_factory=SharedDict)
     oversized: SharedDict[int, KeptOutJob] = field(default_factory=SharedDict)
-    set_aside: SharedDict[int, NotYetInTime] = field(default_factory=SharedDict)
+    set_aside: SharedDict[int, NotYetHere] = field(default_factory=SharedDict)
     refused_changes: SharedDict[tuple[int, tuple[str, ...]], float] = field(
         default_factory=SharedDict
     )

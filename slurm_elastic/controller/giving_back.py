@@ -20,7 +20,7 @@ from slurm_elastic.base.faults import reach
 from slurm_elastic.base.grouping import group_by
 from slurm_elastic.base.hostlist import compress
 from slurm_elastic.controller.context import Site
-from slurm_elastic.controller.holds import can_drain, hold, hold_reason
+from slurm_elastic.controller.holds import can_drain, find_end_of_hold, hold, hold_reason
 from slurm_elastic.controller.launching.launch import assign_addresses
 from slurm_elastic.model.causes import AnyCause
 from slurm_elastic.model.causes.composed import NodesUnavailable
@@ -92,6 +92,13 @@ def quarantine_pool(
         node_updates.drain(site.slurm, siblings, hold_reason(cause))
     reach("refuse.after-drain")
     return siblings
+
+
+def find_review(site: Site, pool: Pool, cause: AnyCause) -> float:
+    """Return when a request that was refused for this cause may be tried again (Unix time)."""
+    if isinstance(cause, RequestTooLate):
+        return _find_early_review(site, pool)
+    return find_end_of_hold(site, pool)
 
 
 def _find_early_review(site: Site, pool: Pool) -> float:

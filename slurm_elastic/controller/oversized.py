@@ -7,9 +7,10 @@ it is held like a job that its user has held (``scontrol uhold``), and the perso
 limit or shortens the job releases it.
 
 A job that has to wait for a reservation which begins later gets that begin as its own begin time.
-The exception is a job with other partitions, because a begin time holds in all partitions. Until
-the reservation begins, slurmctld may give such a job nodes of the cloud again every few minutes,
-and the job is requeued each time. It is reported once.
+So does a job that must stay off spot machines (``policies.launch.spot_use``) while no other machine
+is available: its begin time is when the cloud is asked again. The exception is a job with other
+partitions, because a begin time holds in all partitions. Until then, slurmctld may give such a job
+nodes of the cloud again every few minutes, and the job is requeued each time. It is reported once.
 """
 
 from __future__ import annotations
@@ -30,7 +31,9 @@ from slurm_elastic.model.causes.composed import (
     NeverHere,
     NeverInTime,
     NeverTogether,
+    NotYetHere,
     NotYetInTime,
+    NotYetOnDemand,
 )
 from slurm_elastic.model.causes.requeues import MachinesLost
 from slurm_elastic.model.causes.stops import CloudMayServe
@@ -54,7 +57,7 @@ REQUEUE_TIMEOUT_S = 300.0
 
 
 def keep_job_out(
-    site: Site, job: int, cloud: str, cause: NeverHere | NotYetInTime, correlation: str,
+    site: Site, job: int, cloud: str, cause: NeverHere | NotYetHere, correlation: str,
     nodes: Sequence[str] = (), need_s: float = 0.0,
 ) -> None:  # fmt: skip
     """Remember that a job which is being requeued must not return to that cloud, or not yet.
@@ -107,7 +110,7 @@ def _wish_of(site: Site, job: SlurmJob, barred: KeptOutJob) -> Wish | None:
     if isinstance(cause, MachinesLost):
         return Held()
     partition = site.clouds[barred.cloud].partition_name
-    if isinstance(cause, NotYetInTime):
+    if isinstance(cause, NotYetHere):
         # A begin time holds in all partitions, and the job may start in the others before.
         if set(job.partitions) != {partition}:
             return None
@@ -293,8 +296,8 @@ def _record(site: Site, job: SlurmJob, barred: KeptOutJob, change: JobChange | N
     cause = barred.cause
     decided_cause = replace(cause, consequence=_consequence(site, job, barred, change))
     # A job with other partitions comes back every few minutes.
-    if isinstance(decided_cause, NotYetInTime) and len(job.partitions) > 1:
-        if site.set_aside.get(job.id) == decided_cause:
+    if isinstance(decided_cause, NotYetHere) and len(job.partitions) > 1:
+        if _is_same(site.set_aside.get(job.id), decided_cause):
             return
         site.set_aside[job.id] = decided_cause
     kind, can = _kind_and_words(cause)
@@ -302,10 +305,17 @@ def _record(site: Site, job: SlurmJob, barred: KeptOutJob, change: JobChange | N
     site.record(barred.correlation, kind, (job_subject(job.id),), decided_cause)
 
 
-def _kind_and_words(cause: NeverHere | NotYetInTime | MachinesLost) -> tuple[str, str]:
+def _is_same(known: NotYetHere | None, cause: NotYetHere) -> bool:
+    """Whether the cause was reported. The time of the next try is another one each time."""
+    if isinstance(known, NotYetOnDemand) and isinstance(cause, NotYetOnDemand):
+        return known.cloud == cause.cloud
+    return known == cause
+
+
+def _kind_and_words(cause: NeverHere | NotYetHere | MachinesLost) -> tuple[str, str]:
     """Return the kind of the decision, and what it means for the job."""
     match cause:
-        case NotYetInTime():
+        case NotYetInTime() | NotYetOnDemand():
             return "set-aside", "cannot start here yet"
         case MachinesLost():
             return MACHINES_LOST, "is held"
@@ -324,9 +334,12 @@ def _consequence(site: Site, job: SlurmJob, barred: KeptOutJob, change: JobChang
     is_held = job.is_held or (change is not None and change.values.is_held)
     names = job.partitions if change is None else change.values.partitions
     others = ", ".join(name for name in names if name != partition)
-    if isinstance(cause, NotYetInTime):
+    if isinstance(cause, NotYetHere):
         if others:
             return f"until then the job may start in {others}"
+        if isinstance(cause, NotYetOnDemand):
+            spot = f"scontrol update jobid={job.shell_label} requeue=1 starttime=now"
+            return f"the job begins then; to start it on a spot machine before, do: {spot}"
         return f"the job begins then; to start a shorter job earlier, do: {limit} starttime=now"
     if others and not is_held:
         return f"the job may start in {others}"

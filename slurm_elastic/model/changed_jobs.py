@@ -54,8 +54,8 @@ class Misfit(Struct, frozen=True, kw_only=True, tag="misfit"):
 
 
 class Delayed(Struct, frozen=True, kw_only=True, tag="delayed"):
-    """The ``partition`` can serve the job from ``begins_at`` on, when a reservation begins.
-    ``request``: what the job asked for when that was judged.
+    """The ``partition`` may serve the job from ``begins_at`` on, when a reservation begins, or when
+    the cloud is asked again. ``request``: what the job asked for when that was judged.
     """
 
     partition: str

@@ -604,15 +604,33 @@ def test_the_parts_of_a_pool_with_and_without_spot_hold_their_own_nodes(tmp_path
         world.close()
 
 
-def test_a_job_kept_off_spot_machines_closes_only_its_own_node_of_both_markets(
-    tmp_path: Path,
+@pytest.mark.parametrize("partitions", [("pub",), ("pub", "debug")])
+def test_a_job_kept_off_spot_machines_waits_for_other_machines_and_closes_no_node(
+    tmp_path: Path, partitions: tuple[str, ...]
 ) -> None:
+    """With holds slurmctld gives it one node of the pool after the other."""
     world = build(tmp_path, markets=(Market.SPOT, Market.ON_DEMAND))
     try:
         world.clouds["pub"].limit("*/on-demand", 0)
-        together(world, ["m1"], fields={1: {"requeue": False}})
+        world.slurm.submit(1, MANY, 1, requeue=False, partitions=partitions)
+        world.advance(300)
+        assert not world.ledger.exclusions.holds()
+        job = world.slurm.job(1)
+        assert job is not None
+        assert "PENDING" in job.states
+        cool_downs = [row.until for row in world.ledger.exclusions.cool_downs(world.now)]
+        # A begin time would keep it from its other partitions, too.
+        assert (job.begin in cool_downs) == (len(partitions) == 1)
+        about = world.ledger.decisions.about("job:1")
+        *earlier, reported = [str(row.cause) for row in about if row.kind == "set-aside"]
+        if len(partitions) == 1:
+            assert "requeue=1 starttime=now" in reported
+        else:
+            assert "until then the job may start in debug" in reported
+            assert not earlier, "it comes back every few minutes"
+        world.slurm.submit(2, ["m1"], 1)
         world.advance(60)
-        assert {row.scope for row in world.ledger.exclusions.holds()} == {"m1"}
+        assert [(i.node, i.market) for i in world.alive()] == [("m1", Market.SPOT)]
     finally:
         world.close()
 

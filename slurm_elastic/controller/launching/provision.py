@@ -35,6 +35,7 @@ from slurm_elastic.controller.launching.launch_decisions import (
     record_launch_decision,
     record_ranking,
 )
+from slurm_elastic.controller.launching.off_spot import find_no_spot
 from slurm_elastic.controller.launching.shortfall import Shortfall, end_useless_parts, refuse_jobs
 from slurm_elastic.controller.whole_jobs import WholeJobs, judge_whole_jobs
 from slurm_elastic.model.causes import AnyCause, Quoted
@@ -49,7 +50,6 @@ from slurm_elastic.model.causes.refusals import (
     CloudSilent,
     NoOffers,
     NoSpot,
-    NotRequeued,
 )
 from slurm_elastic.model.causes.repairs import NotAwaited, NotPoweringUp
 from slurm_elastic.model.causes.stops import RecordsNotWritten, StoppedByOrder
@@ -60,7 +60,6 @@ from slurm_elastic.policies.launch.gang import Gang, gangs, request_for
 from slurm_elastic.policies.launch.grouping import grouped, no_offer_serves
 from slurm_elastic.policies.launch.next_launch import NextLaunch, next_launch
 from slurm_elastic.policies.launch.owner import agreed
-from slurm_elastic.policies.launch.spot_use import bears_loss, may_buy_other, never_on_spot
 
 log = logging.getLogger(__name__)
 
@@ -103,7 +102,7 @@ def provision(
     for find in site.extensions.find_owners if not trouble else ():
         owners = {**owners, **find(nodes, jobs)}
     closed = _find_closed(site, nodes)
-    no_spot = _find_no_spot(site, nodes, jobs) if not trouble else {}
+    no_spot = find_no_spot(site, nodes, jobs) if not trouble else {}
     requests = _make_requests(site, correlation, nodes, jobs, owners, closed, no_spot)
     shortfalls: list[Shortfall] = []
     waiting: list[str] = []
@@ -116,7 +115,7 @@ def provision(
     # Before the first launch: each part counts only its own nodes.
     whole_jobs = WholeJobs()
     if requests and trouble is None:
-        whole_jobs = judge_whole_jobs(site, cloud, requests, jobs, ask_for_offers, _find_no_spot)
+        whole_jobs = judge_whole_jobs(site, cloud, requests, jobs, ask_for_offers, find_no_spot)
     given_up.update(whole_jobs.causes)
     for request in requests:
         name, pool_cap = request.pool.name, request.pool.max_booting
@@ -147,33 +146,6 @@ def _find_closed(site: Site, nodes: Sequence[str]) -> dict[str, StoppedByOrder]:
     """
     orders = stopped_nodes(site.ledger.directives.all(), site.now())
     return {node: StoppedByOrder.of(orders[node]) for node in nodes if node in orders}
-
-
-def _find_no_spot(site: Site, nodes: Sequence[str], jobs: Jobs) -> dict[str, NoSpot]:
-    """Return by node why no spot machine is bought for it, of nodes whose pool buys other machines,
-    too. If a pool has only spot machines, its jobs get them, because their users have named it.
-
-    May read Slurm's queue. SlurmError if Slurm does not answer; the request is then tried again.
-    """
-    no_spot: dict[str, NoSpot] = {}
-    open_nodes = set()
-    for node in nodes:
-        pool = site.pool_of[node]
-        if may_buy_other(pool) and node in pool.spot_nodes:
-            open_nodes.add(node)
-        elif cause := never_on_spot(pool, node):
-            no_spot[node] = cause
-    if open_nodes.isdisjoint(node for job_nodes in jobs.values() for node in job_nodes):
-        return no_spot
-    # We let such a job be requeued until it has started for the first time (giving_back.py).
-    lifted = {number for number, _ in site.ledger.requeues.lifted()}
-    for job in site.slurm.jobs():
-        own_job = replace(job, requeue=job.requeue and job.id not in lifted)
-        for node in open_nodes.intersection(jobs.get(job.id, ())):
-            access = site.config.who_of(site.clouds[site.pool_of[node].cloud])
-            if not bears_loss(own_job, access.no_requeue_on_spot):
-                no_spot[node] = NotRequeued()
-    return no_spot
 
 
 def _make_requests(

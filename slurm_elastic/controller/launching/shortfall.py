@@ -14,17 +14,24 @@ from slurm_elastic.base.grouping import group_by
 from slurm_elastic.controller.context import Site
 from slurm_elastic.controller.ending import find_unfinished, terminate
 from slurm_elastic.controller.extensions import Jobs
-from slurm_elastic.controller.giving_back import power_down_and_requeue, reject_nodes
+from slurm_elastic.controller.giving_back import (
+    find_review,
+    power_down_and_requeue,
+    reject_nodes,
+)
 from slurm_elastic.controller.launching.launch import count_as_refused
+from slurm_elastic.controller.launching.off_spot import find_jobs_off_spot
 from slurm_elastic.controller.oversized import find_too_large, find_too_long, keep_job_out
 from slurm_elastic.model.causes import AnyCause
 from slurm_elastic.model.causes.composed import (
     NeverHere,
-    NotYetInTime,
+    NotYetHere,
+    NotYetOnDemand,
     RequestsRefused,
     ServesAnother,
 )
 from slurm_elastic.model.causes.machine_ends import JobNotWhole
+from slurm_elastic.model.causes.refusals import NotRequeued
 from slurm_elastic.model.cluster import NodeRequest
 from slurm_elastic.model.memory import Machine
 from slurm_elastic.model.slurm import SlurmNode
@@ -50,12 +57,12 @@ def refuse_jobs(
 ) -> None:
     """Refuse the jobs that lack nodes. Their machines serve other jobs of the round, or end."""
     result = resolve_gangs(site, cloud, shortfalls, nodes, jobs)
-    never: dict[int, NeverHere | NotYetInTime] = {
-        **find_too_large(site, cloud, result.failed, jobs)
-    }
+    never: dict[int, NeverHere | NotYetHere] = {**find_too_large(site, cloud, result.failed, jobs)}
     needs = {j: s for shortfall in shortfalls for j, s in shortfall.request.job_needs_s.items()}
     fitting = [job for job in result.failed if job not in never]
     never |= find_too_long(site, cloud, fitting, jobs, needs)
+    lasting = [job for job in result.failed if job not in never]
+    never |= _find_lacking_on_demand(site, cloud, shortfalls, lasting)
     never_nodes = _find_nodes_only_of(never, jobs)
     # Nodes that wait only for jobs that can never, or not yet, run here are given back by
     # ``turn_away_jobs``, without a hold: nothing is wrong with them.
@@ -106,6 +113,31 @@ def refuse_jobs(
     doomed = [m for m in machines if m.instance.node in forced]
     _count_refusals(site, shortfalls, doomed)
     _end(site, cloud, doomed, view, correlation)
+
+
+def _find_lacking_on_demand(
+    site: Site, cloud: str, shortfalls: Sequence[Shortfall], failed: Sequence[int]
+) -> dict[int, NotYetOnDemand]:
+    """Return the failed jobs that lack a machine only because they must stay off spot machines.
+
+    If their nodes were held, slurmctld would give such a job the next nodes of the pool, one after
+    the other, and other jobs could not use these for spot machines.
+    """
+    shortfall_of = {
+        job: shortfall
+        for shortfall in shortfalls
+        if isinstance(shortfall.request.no_spot, NotRequeued)
+        for job in shortfall.request.jobs
+    }
+    off_spot = find_jobs_off_spot(site, cloud, [job for job in failed if job in shortfall_of])
+    return {
+        job: NotYetOnDemand(
+            cloud=cloud,
+            cause=shortfall_of[job].cause,
+            begins_at=find_review(site, shortfall_of[job].request.pool, shortfall_of[job].cause),
+        )
+        for job in off_spot
+    }
 
 
 def end_useless_parts(site: Site, cloud: str, shortfalls: Sequence[Shortfall]) -> None:
@@ -199,7 +231,7 @@ def turn_away_jobs(
     site: Site,
     cloud: str,
     correlation: str,
-    never: Mapping[int, NeverHere | NotYetInTime],
+    never: Mapping[int, NeverHere | NotYetHere],
     jobs: Jobs,
     own_nodes: Collection[str],
     needs_s: Mapping[int, float],

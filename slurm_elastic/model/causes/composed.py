@@ -147,6 +147,30 @@ class NotYetInTime(Cause, frozen=True, kw_only=True):
         )
 
 
+class NotYetOnDemand(Cause, frozen=True, kw_only=True):
+    """A job gets no spot machine, because Slurm must not requeue it, and because of ``cause`` the
+    cloud has no other machine for it now. The cloud is asked again at ``begins_at`` (Unix time).
+    ``consequence``: the consequence for the job, "" if not decided yet.
+    """
+
+    cloud: str
+    cause: AnyCause
+    begins_at: float
+    consequence: str = ""
+
+    @property
+    def words(self) -> str:
+        return (
+            "the job must not be requeued (--no-requeue), so it gets no spot machine, and cloud"
+            f" {self.cloud} has no other machine: {self.cause}. The cloud is asked again at"
+            f" {format_moment(self.begins_at)}"
+            f"{f', so {self.consequence}' if self.consequence else ''}"
+        )
+
+
+NotYetHere = NotYetInTime | NotYetOnDemand
+"""Why a job cannot run in a cloud before some time."""
+
 NeverHere = NeverTogether | NeverInTime
 """Why a job can never run in a cloud, however long it waits."""
 
@@ -411,6 +435,7 @@ Composed = (
     | NeverTogether
     | NeverInTime
     | NotYetInTime
+    | NotYetOnDemand
     | MachinesLost
     | NoOfferServes
     | ScopesCoolDown
