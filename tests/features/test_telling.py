@@ -26,6 +26,7 @@ from slurm_elastic.config.sections.policies import Budget, SitePolicies
 from slurm_elastic.config.sections.telling import Notify, NotifyEvent
 from slurm_elastic.features.news import telling
 from slurm_elastic.features.news.notify_occasions import (
+    SLURM_AWAY_S,
     Occasion,
     of_breakers,
     of_budget,
@@ -43,6 +44,7 @@ from slurm_elastic.features.news.telling import (
     ways,
 )
 from slurm_elastic.model.causes import Quoted
+from slurm_elastic.model.causes.pool_failures import BootsFailed
 from slurm_elastic.model.cluster import Limits, Usage
 from slurm_elastic.model.exclusion import BREAKER, Exclusion
 from slurm_elastic.model.memory import Health
@@ -51,6 +53,8 @@ from slurm_elastic.policies.repair.strays import code_of
 from slurm_elastic.state.ckptstate import CheckpointState
 from slurm_elastic.state.ckptstate.facts import MigrationStep
 from slurm_elastic.state.ckptstate.schema import FILE
+from slurm_elastic.state.ledger import Condition, Ledger
+from tests.controller.test_end_only import FULL, EnduringWorld, no_room
 from tests.controller.world import Inline, World
 
 STRAY = code_of(1)
@@ -77,6 +81,16 @@ def paused(world: World, pool: str = "burst") -> None:
             kind=BREAKER, scope=pool, until=world.now + 600, cause=Quoted(text="never up"), count=10
         )
     )
+
+
+def fail_to_boot(world: World, pool: str, count: int) -> None:
+    world.ledger.exclusions.add(
+        Exclusion(kind=BREAKER, scope=pool, cause=BootsFailed(), count=count)
+    )
+
+
+def slurm(world: World, error: str | None) -> None:
+    world.ledger.health.report(Health(name="slurm", checked=world.now, error=error, code="slurm"))
 
 
 def teller(world: World, **notify: Any) -> Teller:
@@ -383,11 +397,16 @@ def test_a_budget_and_a_cap_that_were_raised_are_told_again_within_the_day(world
     assert [len(keys) for keys in told] == [2, 0, 2]
 
 
-def test_all_kinds_of_occasions_are_found(world: World) -> None:
+def test_all_kinds_of_occasions_are_found(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     now = world.now
     world.slurm.submit(1, ["pub1"])
     world.advance(60)
     paused(world, "rack")
+    fail_to_boot(world, "burst", 3)
+    slurm(world, "slurmctld does not answer")
+    monkeypatch.setattr(
+        Ledger, "condition", Condition(end_only="the disk is full", remedy="make room")
+    )
     world.ledger.health.report(Health(name="onp", checked=now, error="onp: expired", code="auth"))
     world.ledger.health.report(Health(name="paid machines", checked=now, error="1 x", code=STRAY))
     world.ledger.owner.record_other_head(Quoted(text="another head works"), ["i-9"], now)
@@ -400,7 +419,7 @@ def test_all_kinds_of_occasions_are_found(world: World) -> None:
         policies=SitePolicies(budget=Budget(per_day=0.000001)),
         limits=Limits(dollars_per_hour=0.11),
     )
-    found = list(all_occasions(dataclasses.replace(site, config=config)))
+    found = list(all_occasions(dataclasses.replace(site, config=config), SLURM_AWAY_S))
     assert {one.event for one in found} == set(NotifyEvent)
     (lost,) = [one for one in found if one.event is NotifyEvent.LOST]
     at = moment(migration_of(42, 1000).began)
@@ -507,6 +526,67 @@ def test_credentials_refused_again_are_reported_again(
     assert told_after(60, "expired") == 1, "every 10 minutes at most"
     assert told_after(4800, "expired") == 2
     assert told_after(4800, "expired") == 2, "the same outage"
+
+
+def test_slurm_that_fails_for_minutes_is_told_once_and_a_restart_is_not(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made, keys = handed_over(world, monkeypatch)
+
+    def told_after(seconds: float, error: str | None) -> int:
+        world.now += seconds
+        slurm(world, error)
+        made.look()
+        return len(keys)
+
+    assert told_after(0, "no answer") == 0
+    assert told_after(SLURM_AWAY_S - 1, "no answer") == 0
+    assert told_after(1, None) == 0
+    assert told_after(30, "no answer") == 0, "it answered in between"
+    assert told_after(SLURM_AWAY_S, "no answer") == 1
+    assert told_after(3600, "no answer") == 1
+    assert told_after(30, None) == 1
+    assert told_after(30, "no answer") == 1
+    assert told_after(SLURM_AWAY_S, "no answer") == 2, "another outage"
+
+
+def test_a_full_disk_is_told_once_although_nothing_can_be_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world = EnduringWorld(tmp_path)
+    made = teller(world)
+    told: list[Occasion] = []
+    monkeypatch.setattr(made, "hand_over", told.append)
+    monkeypatch.setattr(FULL, no_room)
+    world.advance(10)
+    made.look()
+    assert told == [], "the disk may have room in a moment"
+    for _ in range(3):
+        world.advance(60)
+        made.look()
+    (message,) = told
+    assert message.event is NotifyEvent.RECORDS
+    assert "is full" in message.text
+    assert message.text.endswith(f"; do: {world.ledger.condition.remedy}")
+    made.close()
+    world.close()
+
+
+def test_machines_that_do_not_come_up_are_told_before_their_pool_is_paused(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made, keys = handed_over(world, monkeypatch)
+    pool = next(iter(world.site.pools))
+    for count in (2, 3, 4):
+        fail_to_boot(world, pool, count)
+        made.look()
+    assert keys == [f"boot/{pool}"]
+    world.ledger.exclusions.readmit(BREAKER, pool)
+    made.look()
+    world.now += 600
+    fail_to_boot(world, pool, 3)
+    made.look()
+    assert keys == [f"boot/{pool}"] * 2
 
 
 def test_a_pause_that_ends_for_a_try_is_not_over(

@@ -15,10 +15,13 @@ class NotifyEvent(StrEnum):
     BUDGET = "budget"
     RATE = "rate"
     PAUSED = "paused"
+    BOOT = "boot"
     CREDENTIALS = "credentials"
     STRAY = "stray"
     LOST = "lost"
     OTHER_HEAD = "other-head"
+    SLURM = "slurm"
+    RECORDS = "records"
 
 
 class Notify(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

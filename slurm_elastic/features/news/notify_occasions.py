@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 from msgspec import Struct, field
 
 from slurm_elastic.base.local_time import moment
-from slurm_elastic.base.units import money
+from slurm_elastic.base.units import brief, money
 from slurm_elastic.config import Config
 from slurm_elastic.config.sections.policies import PayerBudget
 from slurm_elastic.config.sections.telling import NotifyEvent
@@ -23,6 +23,7 @@ from slurm_elastic.policies.money.bounds import Spent
 from slurm_elastic.policies.repair.strays import count_of
 from slurm_elastic.state.ckptstate.facts import Migration, MigrationStep
 from slurm_elastic.state.credentials import ending, ends_of, soon
+from slurm_elastic.state.ledger import Condition
 
 WARN_FRACTION = 0.8
 """Notify when this fraction of a budget, or of the cap on dollars an hour, is reached."""
@@ -30,14 +31,25 @@ WARN_FRACTION = 0.8
 
 MAX_NAMED = 20
 """How many jobs the text of a summary names."""
+SLURM_AWAY_S = 300.0
+"""Notify when Slurm has failed for so long. A restart of slurmctld is shorter."""
+RECORDS_AFTER_S = 60.0
+"""Notify when the records could not be written for so long. Launches are refused then, too."""
+FAILED_BOOTS = 3
+"""Notify when so many machines of a pool in a row did not come up."""
 SUMMED = frozenset({"lost"})
 """The kinds of keys of which one message reports all of a look."""
 _STRAY = "stray"
+SLURM = "slurm"
+"""The name of Slurm among the rows of Health, and the key of its occasion."""
 _IMPORTANCE = (
     NotifyEvent.OTHER_HEAD,
+    NotifyEvent.SLURM,
+    NotifyEvent.RECORDS,
     NotifyEvent.CREDENTIALS,
     NotifyEvent.STRAY,
     NotifyEvent.PAUSED,
+    NotifyEvent.BOOT,
     NotifyEvent.BUDGET,
     NotifyEvent.RATE,
     NotifyEvent.LOST,
@@ -104,8 +116,18 @@ def of_rate(config: Config, usage: Usage) -> Iterator[Occasion]:
 
 
 def of_breakers(breakers: Iterable[Exclusion], now: float) -> Iterator[Occasion]:
-    """Yield an occasion for each pool paused because its machines do not come up."""
+    """Yield an occasion for each pool paused because its machines do not come up, and before that
+    for each pool of which several machines in a row did not.
+    """
     for breaker in breakers:
+        if not breaker.until and breaker.count >= FAILED_BOOTS:
+            yield Occasion(
+                event=NotifyEvent.BOOT,
+                key=f"boot/{breaker.scope}",
+                text=f"pool {breaker.scope}: {breaker.count} machines in a row did not come up:"
+                f" {breaker.cause}; do: slurm-elastic try {breaker.scope}",
+                values={"pool": breaker.scope, "failures": float(breaker.count)},
+            )
         if breaker.until > now:
             yield Occasion(
                 event=NotifyEvent.PAUSED,
@@ -128,6 +150,30 @@ def of_other_head(finding: Exclusion | None) -> Iterator[Occasion]:
             key=f"other-head/{finding.since:.0f}",
             text=f"no machine starts or ends: {finding.cause}; do: {OTHER_HEAD_REMEDY}",
             values={"since": finding.since},
+        )
+
+
+def of_slurm(health: Iterable[Health], failing_s: float) -> Iterator[Occasion]:
+    """Yield an occasion if Slurm has failed for long. ``failing_s``: for how long."""
+    for row in health:
+        if row.name == SLURM and row.error is not None and failing_s >= SLURM_AWAY_S:
+            yield Occasion(
+                event=NotifyEvent.SLURM,
+                key=SLURM,
+                text=f"Slurm has failed for {brief(failing_s)}: {row.unnamed_error}; until it works"
+                " again, waiting jobs get no machine",
+            )
+
+
+def of_records(condition: Condition, now: float) -> Iterator[Occasion]:
+    """Yield an occasion if the records cannot be written, as on a full disk."""
+    if condition.end_only and now - condition.since >= RECORDS_AFTER_S:
+        yield Occasion(
+            event=NotifyEvent.RECORDS,
+            # With the time, because a disk that fills up again is a new occasion.
+            key=f"records/{condition.since:.0f}",
+            text=f"no machine is bought: {condition.end_only}; do: {condition.remedy}",
+            values={"since": condition.since},
         )
 
 
@@ -167,7 +213,7 @@ def of_health(health: Iterable[Health]) -> Iterator[Occasion]:
 
 
 def proven_over(
-    health: Iterable[Health], breakers: Iterable[Exclusion], pools: Iterable[str]
+    health: Iterable[Health], breakers: Sequence[Exclusion], pools: Sequence[str]
 ) -> set[str]:
     """Return the keys of troubles that have certainly ended. The same trouble later is a new
     trouble. A cloud that does not answer, or a pause that waits for its next try, proves nothing.
@@ -176,6 +222,9 @@ def proven_over(
     paused_pools = {breaker.scope for breaker in breakers if breaker.until}
     keys = {f"credentials/{name}" for name in sound_names}
     keys |= {f"paused/{pool}" for pool in pools if pool not in paused_pools}
+    failing_pools = {breaker.scope for breaker in breakers}
+    keys |= {f"boot/{pool}" for pool in pools if pool not in failing_pools}
+    keys |= {SLURM} if SLURM in sound_names else set()
     return keys | ({_STRAY} if strays.NAME in sound_names else set())
 
 

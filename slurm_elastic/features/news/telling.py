@@ -36,6 +36,7 @@ from slurm_elastic.controller.launching.budget import (
 )
 from slurm_elastic.controller.periodic import SiteTask
 from slurm_elastic.features.news.notify_occasions import (
+    SLURM,
     SUMMED,
     Occasion,
     important_first,
@@ -47,6 +48,8 @@ from slurm_elastic.features.news.notify_occasions import (
     of_moves,
     of_other_head,
     of_rate,
+    of_records,
+    of_slurm,
     proven_over,
     summarised,
 )
@@ -99,6 +102,7 @@ class Teller(Part):
         self.task = SiteTask(site, worker, self.look, "notify", period=PERIOD_S, only_looks=True)
         self._user_mails = UserMails(site.slurm.mail_of, site.config.cluster.name)
         self._unsent_mails: dict[str, UserMail] = {}
+        self._slurm_failing_at: float | None = None
         self._queue: queue.Queue[Occasion | UserMail | None] = queue.Queue(MAX_QUEUED)
         self._thread = LastingThread("notify", self._deliver)
         self._thread.start()
@@ -138,7 +142,11 @@ class Teller(Part):
     def _tell_administrators(self) -> None:
         site = self._site
         now = site.now()
-        occasions = (o for o in all_occasions(site) if o.event in self._notify.events)
+        occasions = (
+            occasion
+            for occasion in all_occasions(site, self._slurm_failing_s())
+            if occasion.event in self._notify.events
+        )
         occasion_by_key: dict[str, Occasion] = {}
         for occasion in important_first(occasions):
             occasion_by_key.setdefault(occasion.key, occasion)
@@ -151,12 +159,23 @@ class Teller(Part):
             self._notify.repeat_interval,
             MAX_PER_HOUR,
             HOUR_S,
-            over=proven_over(site.ledger.health.all(), breakers, site.pools),
+            over=proven_over(site.ledger.health.all(), breakers, [*site.pools]),
             return_after_s=RETURN_AFTER_S,
             summed=SUMMED,
         )
         for occasion in summarised(occasion_by_key[key] for key in claimed_keys):
             self.hand_over(occasion)
+
+    def _slurm_failing_s(self) -> float:
+        """For how long Slurm has failed at each look. 0 if it did not fail at the last look."""
+        rows = self._site.ledger.health.all()
+        if not any(row.name == SLURM and row.error is not None for row in rows):
+            self._slurm_failing_at = None
+            return 0.0
+        clock = self._site.monotonic()
+        if self._slurm_failing_at is None:
+            self._slurm_failing_at = clock
+        return clock - self._slurm_failing_at
 
     def hand_over(self, occasion: Occasion | UserMail) -> None:
         """Queue an occasion for delivery. If the queue is full, only log it."""
@@ -194,9 +213,11 @@ class Teller(Part):
             log.info("mailed to a user key=%s address=%s", mail.key, mail.address)
 
 
-def all_occasions(site: Site) -> Iterator[Occasion]:
-    """Yield the occasions that exist now."""
+def all_occasions(site: Site, slurm_failing_s: float = 0.0) -> Iterator[Occasion]:
+    """Yield the occasions that exist now. ``slurm_failing_s``: for how long Slurm has failed."""
     ledger, now = site.ledger, site.now()
+    yield from of_slurm(ledger.health.all(), slurm_failing_s)
+    yield from of_records(ledger.condition, now)
     yield from of_other_head(ledger.owner.other_head())
     config = apply_directives(site.config, ledger, now)
     for name, spent in read_spending(config, ledger, now).items():
