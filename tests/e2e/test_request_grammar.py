@@ -10,6 +10,7 @@ import os
 import random
 import re
 import tempfile
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -18,6 +19,8 @@ from e2e.submission_site import SubmissionSite
 from msgspec import Struct
 
 from slurm_elastic.base.hostlist import expand
+from slurm_elastic.cli.jobs import price, why_not
+from slurm_elastic.cli.operate.status import kept_of
 from slurm_elastic.config import Cluster, Config, PoolSettings, SlurmSettings, domain_pools
 from slurm_elastic.config.sections.access import Who
 from slurm_elastic.model.cluster import Limits, Location, Market
@@ -26,9 +29,9 @@ from slurm_elastic.policies.launch.verdict import could_run, need
 from slurm_elastic.providers.fake.settings import FakeCloud
 from slurm_elastic.slurm.client.cli import SlurmCli
 from slurm_elastic.slurm.client.commands import sbatch_test_only
+from slurm_elastic.slurm.client.commands.sbatch_test_only import Submission
 from slurm_elastic.slurm.client.requested_job import requested_job
-from slurm_elastic.slurm.client.siteconf import read
-from slurm_elastic.slurm.hooks import sbatch_rules
+from slurm_elastic.watch.door.questions import Chain
 
 pytestmark = pytest.mark.e2e
 
@@ -48,6 +51,26 @@ RULES = (
     "--spread-job", "--use-min-nodes", "--overcommit", "--array=1-2", "--mincpus=1",
 )  # fmt: skip
 """Options whose jobs the filter keeps from some or all clouds, or must not."""
+FORMS = (
+    *((option,) for option in RULES),
+    *map(str.split, (
+        "-n3", "-n8", "-n9", "-N2", "-N3", "-N2-4", "-N1 -n9", "-c4", "-c5", "-n2 -c3", "-n3 -c4",
+        "--mem=7000", "--mem=9000", "--mem=0", "--mem-per-cpu=3000 -c4", "--mem-per-cpu=1000 -n8",
+        "--exclusive -N2", "--ntasks-per-node=4", "--ntasks-per-node=5", "--ntasks-per-node=2 -N2",
+        "--mincpus=5", "-n20 --overcommit", "-C old", "-C pl", "-C plain&pl", "-C plain|gpus", "-C nosuch",
+        "-t 2-00:00:00", "-t 3-00:00:00", "--time-min=10 -t 3-00:00:00", "-p static", "-p other", "-p plain",
+        "-p gpus,plain", "-p static,plain", "--gres=gpu:2", "--gres=gpu:3", "--gres=gpu:3090:1",
+        "--gres=gpu:a100:1", "--gres=none", "--gpus=3", "--gpus=5", "--gpus=4 -N2", "--gpus-per-node=2 -N2",
+        "--gpus-per-task=1 -n4", "--gpus-per-task=1 -n5", "--gpus=1 --cpus-per-gpu=5", "--gpus=1 --mem-per-gpu=9000",
+        "--no-requeue --comment=spot=ok", "--no-requeue -n2", "--no-requeue --gres=gpu:1", "--no-requeue -C plain",
+        "--licenses=nosuch", "--begin=now+1hour", "--dependency=singleton", "--array=1-4%2", "-A physics",
+        "--qos=normal", "--deadline=now+2days", "--export=NONE", "--distribution=cyclic -n4",
+    )),
+)  # fmt: skip
+"""Forms of sbatch: the rules, and requests of each kind that fit some, all or none of the clouds."""
+
+
+CLOUDS = {"plain", "gpus", "parts"}
 
 
 class Submitted(Struct, frozen=True, kw_only=True):
@@ -135,7 +158,7 @@ def options_of(site: SubmissionSite, options: tuple[str, ...]) -> dict[str, str]
 
 def check_reading(site: SubmissionSite, made: Submitted) -> None:
     """Slurm accepts the list, and each reader of ours takes the job for one of its clouds."""
-    clouds = set(made.listed) & {"plain", "gpus", "parts"}
+    clouds = set(made.listed) & CLOUDS
     assert not (clouds and made.refused), made
     if made.job is None:
         return
@@ -203,14 +226,22 @@ def test_the_record_of_a_job_says_what_each_of_its_gpus_needs(
     assert not nodes or need(made.job, pool) == nodes
 
 
-def test_price_keeps_to_the_rules_of_the_filter(site: SubmissionSite) -> None:
-    conf, clouds = read(site.conf), ("plain", "gpus", "parts")
+def possible(site: SubmissionSite, job: SlurmJob) -> set[str]:
+    """The clouds that may run the job by the verdicts, which price and explain print."""
+    facts = kept_of(SlurmCli(SlurmSettings(conf=str(site.conf))), time.time())
+    verdicts = why_not.waits_now(config(site), job, Chain(), facts).of_all_pools(job)
+    barred = price.barred_pools(verdicts)
+    return {verdict.cloud for verdict in verdicts if verdict.pool not in barred}
+
+
+def test_price_and_explain_name_the_clouds_that_the_filter_lists(site: SubmissionSite) -> None:
     wrong = []
-    for option in RULES:
-        made = submit(site, (option,))
-        options = options_of(site, (option,))
-        opened = sbatch_rules.open_clouds(config(site), conf, options, "static")
-        by_price = {cloud.name for cloud in opened}
-        if made.job is not None and by_price != set(made.listed) & set(clouds):
-            wrong.append((option, sorted(by_price), made.listed))
+    for form in FORMS:
+        made = submit(site, tuple(form))
+        asked = Submission(options=options_of(site, tuple(form)))
+        by_slurm = set(made.job.partitions if made.job else made.listed) & CLOUDS
+        by_price = possible(site, price.submitted_job(config(site), asked))
+        by_explain = possible(site, made.job) if made.job else by_slurm
+        if not by_slurm == by_price == by_explain:
+            wrong.append((form, by_slurm, by_price, by_explain))
     assert wrong == []

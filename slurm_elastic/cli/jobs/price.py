@@ -139,15 +139,13 @@ def gather(config: Config, script: str, options: Sequence[str], now: float) -> P
             " component with its own options"
         )
     _require_partitions(config, asked)
-    site = why_not.site_of(config)
-    requeue = sbatch_rules.may_requeue(asked.options, site)
-    job = job_of(asked.options, _partitions(config, asked, site), requeue=requeue)
+    job = submitted_job(config, asked)
     # excluded=False saves a query of 22.05: a job that is not submitted excludes no nodes.
     slurm = PromptCli(config.slurm, excluded=False)
     # Our own verdict and limits first: Slurm is asked only about partitions that remain.
     chain = _chain(config, now)
     verdicts = why_not.waits_now(config, job, chain, kept_of(slurm, now)).of_all_pools(job)
-    barred = {verdict.pool: verdict.reason for verdict in verdicts if verdict.predicate in BARS}
+    barred = barred_pools(verdicts)
     limits, too_short = _limits(slurm, job, asked.options)
     ask = PriceAsk(job=job, save=config.checkpoint.expected_duration, limits=limits)
     rows = [
@@ -182,6 +180,18 @@ def gather(config: Config, script: str, options: Sequence[str], now: float) -> P
         clouds=possible_rows(published_rows(config, job, now), barred),
         closed=closed_pools(verdicts, chain),
     )
+
+
+def submitted_job(config: Config, asked: Submission) -> SlurmJob:
+    """The job that Slurm would make of the options, with the partitions that the filter adds."""
+    site = why_not.site_of(config)
+    requeue = sbatch_rules.may_requeue(asked.options, site)
+    return job_of(asked.options, _partitions(config, asked, site), requeue=requeue)
+
+
+def barred_pools(verdicts: Iterable[Verdict]) -> dict[str, str]:
+    """Return the pools that never run the job, each with its reason."""
+    return {verdict.pool: verdict.reason for verdict in verdicts if verdict.predicate in BARS}
 
 
 def possible_rows(

@@ -40,7 +40,7 @@ def requested_job(
         requeue=requeue,
         node_count=nodes,
         cpus=max(tasks * each, nodes, gpus * gpu_cpus),
-        node_cpus=max(each, number("mincpus", 1)),
+        node_cpus=max(each * number("ntasks-per-node", 1), number("mincpus", 1)),
         node_memory=mebibytes(options.get("mem", "")),
         cpu_memory=mebibytes(options.get("mem-per-cpu", "")),
         limit=seconds(options.get("time", "")) or None,

@@ -35,6 +35,11 @@ SPECIALIZED = ("core-spec", "thread-spec")
 ONE_AT_MOST = ("ntasks-per-core", "threads-per-core")
 
 
+_NOT_A_NAME = frozenset("|[]()*!,")
+"""Characters of constraints other than names with ``&`` between them. The filter judges no others.
+"""
+
+
 def stays_unchanged(options: Mapping[str, str], site: SiteConf | None) -> bool:
     """Whether the filter adds no partition of ours to a job with these options."""
     allowed = site.option("AllowSpecResourcesUsage") if site else None
@@ -44,6 +49,7 @@ def stays_unchanged(options: Mapping[str, str], site: SiteConf | None) -> bool:
         or any(sbatch_test_only.count(options.get(name, ""), 1) > 1 for name in ONE_AT_MOST)
         # The only hint that asks for cores of a socket.
         or options.get("hint") == "memory_bound"
+        or not _NOT_A_NAME.isdisjoint(options.get("constraint", ""))
     )
 
 

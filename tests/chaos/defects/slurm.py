@@ -47,7 +47,10 @@ def gpus_of_a_node_are_a_gres_without_a_name(_stage: Any) -> None:
     rewrite(requested_job._node_gres, ("*map(gpu_request, gpus)", "*gpus"))
 
 
-@found_by("tests/e2e/test_request_grammar.py::test_price_keeps_to_the_rules_of_the_filter")
+@found_by(
+    "tests/e2e/test_request_grammar.py::"
+    "test_price_and_explain_name_the_clouds_that_the_filter_lists"
+)
 def price_names_clouds_that_may_lose_the_job(_stage: Any) -> None:
     """The filter gives no spot machine to a job that may not be requeued."""
     rewrite(sbatch_rules.open_clouds, ("_has_nodes_for(config, cloud, job)", "True"))
