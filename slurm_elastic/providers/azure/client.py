@@ -28,7 +28,7 @@ _MAX_DIGITS = 6
 
 class ArmAnswer(Struct, frozen=True, kw_only=True):
     """An answer of the resource manager. ``operation``: the URL that shows the outcome of an
-    operation that goes on after the answer; "" if there is none.
+    operation that continues after the answer; "" without such an operation.
     """
 
     status: int
@@ -115,7 +115,7 @@ class ArmApi:
             request.headers["Authorization"] = f"Bearer {token}"
             return request
 
-        # By ``auth``, because requests would put a login from ~/.netrc in place of a header.
+        # Requests would replace a plain header by a login from ~/.netrc, but not ``auth``.
         return self._http.request(
             method, url, params=query, json=body, headers=dict(headers), auth=authorized,
             allow_redirects=False,

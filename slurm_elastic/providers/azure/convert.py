@@ -19,7 +19,7 @@ Record = Mapping[str, Any]
 
 STOPPED_TAG = PREFIX + "stopped"
 """The tag of a machine that we have deallocated at least once. Lists do not show whether a machine
-is allocated, so each machine with this tag is looked at.
+is allocated, so we read the instance view of each machine with this tag.
 """
 _STATES = {"creating": InstanceState.PENDING, "deleting": InstanceState.STOPPING}
 _FAILED = ("failed", "canceled")
@@ -58,8 +58,8 @@ class VmFields(Struct, frozen=True, kw_only=True):
 
 
 class ViewFields(Struct, frozen=True, kw_only=True):
-    """What the instance view of a VM shows. ``power``: such as "running"; "" if it has no host.
-    ``code`` and ``message``: why its last operation failed.
+    """The fields of a VM's instance view that we read. ``power``: such as "running"; "" if the VM
+    has no host. ``code`` and ``message``: why its last operation failed.
     """
 
     power: str
@@ -107,7 +107,7 @@ def state_of(machine: VmFields, seen: ViewFields | None) -> InstanceState:
         # "Failed" may mean that an update failed, or that the start took longer than Azure waits.
         return InstanceState.RUNNING
     if STOPPED_TAG in machine.tags:
-        # "stopped" is a guest that shut down by itself. It costs as much as one that runs.
+        # "stopped": the guest shut down by itself. It still costs as much as a running machine.
         return _POWER_STATES.get(seen.power, InstanceState.RUNNING)
     return InstanceState.STOPPING
 

@@ -166,7 +166,7 @@ def kind_of_code(code: str, message: str) -> type[ProviderError] | None:
 
 def late_failure(cloud: str, code: str, message: str) -> ProviderError:
     """The error of a machine that Azure accepted and could not start. No cause is transient: the
-    machine will not start any more.
+    machine will never start.
     """
     kind = kind_of_code(code, message)
     text = sentence(message or "the start failed")

@@ -66,7 +66,7 @@ class Machines:
         self._api.call("GET", self._all, COMPUTE)
 
     def seen(self) -> list[SeenVm]:
-        """Our VMs. An error if the list, or the state of one of them, cannot be read now."""
+        """Our VMs. An error if the list or the state of a listed VM cannot be read now."""
         records = list(self._api.listed(self._all, COMPUTE))
         with translated(self._settings.name, "GET", self._all):
             parsed = [convert.vm(record) for record in records]
@@ -141,9 +141,9 @@ class Machines:
 
     def end(self, name: str) -> None:
         """Delete a VM with its card and disk. InstanceNotFound if it is gone. Azure accepts the
-        call and deletes later; meanwhile lists show the VM as "Deleting".
+        call and deletes later; until then lists show the VM as "Deleting".
         """
-        # By force: nothing on the machine is needed any more, and a shutdown takes minutes.
+        # By force: no job needs the machine, and a shutdown takes minutes.
         answer = self._api.call("DELETE", self.path(name), COMPUTE, query={"forceDeletion": "true"})
         if answer.status == _NO_CONTENT:
             raise InstanceNotFound(self._settings.name, "NotFound", f"{name} is gone")
@@ -167,7 +167,7 @@ class Machines:
         if machine is None:
             return False
         if STOPPED_TAG not in machine.tags:
-            # Before the stop: without the tag, nobody would notice that the machine is stopped.
+            # Before the stop: without the tag, lists would show the stopped machine as running.
             tagged = {**machine.tags, STOPPED_TAG: "yes"}
             self._api.call("PATCH", self.path(name), COMPUTE, {"tags": tagged})
         self._act(name, "deallocate")

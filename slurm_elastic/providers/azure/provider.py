@@ -1,8 +1,8 @@
 """The provider for Azure: one resource group of a subscription.
 
 Azure creates one VM per call, by its name. The name says which launch and node the VM is for, and
-``If-None-Match: *`` refuses a second creation. So a lost answer is found by the same call, and no
-waiting for lists is needed. Azure accepts an order before it looks for capacity: a machine that it
+``If-None-Match: *`` refuses a second creation. The same call finds a lost answer, so no launch
+waits for lists. Azure accepts an order before it looks for capacity: a machine that it
 cannot start stays in the state "Failed", with its card and disk, until it is deleted.
 """
 
@@ -207,7 +207,7 @@ class AzureProvider:
         return self._machines.instance(SeenVm(vm))
 
     def _hidden(self, name: str) -> Instance | None:
-        """The machine of that name, which lists may lack; None if there is none of ours."""
+        """The machine of that name, which lists may lack; None if no machine of ours has it."""
         vm = self._machines.get(name)
         if vm is None or not self._machines.ours.has(vm.tags):
             return None
@@ -228,8 +228,8 @@ class AzureProvider:
 
     def _settled(self, spec: LaunchSpec, machines: Sequence[Instance]) -> Sequence[Instance]:
         """The machines of the launch without the machines that Azure cannot start. It waits until
-        all run, one has failed, or ``launch_wait`` is over. A machine that fails later is ended by
-        ``tidy``.
+        all machines run, a machine has failed, or ``launch_wait`` is over. ``tidy`` ends a machine
+        that fails later.
         """
         names = {machine.id for machine in machines}
         give_up_at = time.monotonic() + self._settings.launch_wait
@@ -242,7 +242,7 @@ class AzureProvider:
             return machines
         refusal = self._failure_of(failed[0])
         refused = {vm.vm.name for vm in failed}
-        # One that cannot be ended now is ended by ``tidy``.
+        # ``tidy`` ends a failed machine that cannot be ended now.
         each(sorted(refused), self._end_failed, self._settings.threads)
         return launched(self.name, spec, [m for m in machines if m.id not in refused], refusal)
 
