@@ -97,7 +97,7 @@ class Layout(Struct, frozen=True, kw_only=True):
             "PATH": _PATH,
             "LANG": "C.UTF-8",
             **passed_on,
-            **self._config_paths(),
+            **self.config_paths(),
             MARKER: str(self.dir),
         }
         return isolated_env(base)
@@ -108,12 +108,11 @@ class Layout(Struct, frozen=True, kw_only=True):
         """
         slurm = {k: v for k, v in base.items() if not k.startswith(("SLURM_", "SBATCH_"))}
         return (
-            isolated_env(slurm)
-            | {"PATH": f"{slurm.get('PATH', '')}:{_PATH}"}
-            | self._config_paths()
+            isolated_env(slurm) | {"PATH": f"{slurm.get('PATH', '')}:{_PATH}"} | self.config_paths()
         )
 
-    def _config_paths(self) -> dict[str, str]:
+    def config_paths(self) -> dict[str, str]:
+        """Return the variables by which Slurm's commands and ours find their configuration."""
         return {"SLURM_CONF": str(self.slurm_conf), "SLURM_ELASTIC_CONFIG": str(self.config)}
 
     def save(self, saved: Saved) -> None:

@@ -63,6 +63,21 @@ def test_env_makes_a_shell_that_finds_this_program_and_knows_its_sandbox(
     assert helptext.COMMAND_VARIABLE not in lines
 
 
+def test_env_of_a_shell_that_has_it_already_is_whole(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def exported() -> dict[str, str]:
+        lines = printed(capsys, "env", "--dir", str(tmp_path)).splitlines()
+        pairs = (line.removeprefix("export ").rstrip(";").partition("=") for line in lines)
+        return {name: value for name, _, value in pairs if not name.startswith("unset ")}
+
+    first = exported()
+    for name, value in first.items():
+        monkeypatch.setenv(name, value)
+    assert exported().keys() == first.keys()
+    assert {"PATH", "SLURM_CONF", SANDBOX_OF_SHELL} <= first.keys()
+
+
 def test_a_path_that_has_this_program_is_not_made_longer(tmp_path: Path) -> None:
     path = f"{OURS.parent}:/usr/bin"
     assert sandbox._with_our_program(path) == path

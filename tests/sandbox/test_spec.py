@@ -11,6 +11,7 @@ import tempfile
 from pathlib import Path
 
 import pytest
+from pages import shown
 
 from slurm_elastic.base.errors import SandboxError
 from slurm_elastic.cli.main import main
@@ -197,6 +198,34 @@ def test_a_sandbox_says_how_other_users_submit_and_who_may_use_the_cloud(
     assert "open to the groups nogroup, root, games (sandbox up --group GROUP adds one)" in told
     (sandbox,) = made
     assert default_elastic(sandbox.spec)["allow"]["groups"] == ["nogroup", "root", "games"]
+
+
+def test_a_file_adds_clouds_to_those_of_the_sandbox(tmp_path, monkeypatch):
+    import yaml
+
+    made = []
+    monkeypatch.setattr(Sandbox, "up", lambda self, _report: made.append(self))
+    file = tmp_path / "more.yaml"
+    file.write_text(shown("docs/sandbox.md", "clouds:").text)
+    up = ["sandbox", "up", "--dir", str(tmp_path / "site"), "--elastic", str(file)]
+    assert main(up) == 0
+    (sandbox,) = made
+    whole = tmp_path / "slurm-elastic.yaml"
+    whole.write_text(yaml.safe_dump(elastic(sandbox.spec, PORTS)))
+    config = configfile.load(whole)
+    assert [cloud.name for cloud in config.clouds] == ["onprem", "aws", "west"]
+    assert [pool.name for pool in config.pools] == ["op", "pub", "west"]
+
+
+@pytest.mark.parametrize(
+    "text", ["7", "clouds: [aws]", "clouds: [{name: x}]", "pools: [{nodes: 'x[1-2]'}]"]
+)
+def test_a_file_that_cannot_be_merged_is_refused_in_one_sentence(text, tmp_path, capsys):
+    file = tmp_path / "more.yaml"
+    file.write_text(text)
+    up = ["sandbox", "up", "--dir", str(tmp_path / "site"), "--elastic", str(file)]
+    assert main(up) == 2
+    assert capsys.readouterr().err.startswith(f"slurm-elastic: {file}: ")
 
 
 @pytest.mark.parametrize(

@@ -11,11 +11,13 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from slurm_elastic.base.errors import SandboxError
 from slurm_elastic.base.pages import page
 from slurm_elastic.base.processes.service_remedies import SANDBOX_OF_SHELL
 from slurm_elastic.cli.arguments import count, pause, speed
 from slurm_elastic.cli.helptext import COMMAND_VARIABLE, NAME, command_name, examples
-from slurm_elastic.sandbox.spec import DEFAULT_DIR, SandboxSpec
+from slurm_elastic.config import configfile, document
+from slurm_elastic.sandbox.spec import DEFAULT_DIR, SandboxSpec, default_elastic
 
 if TYPE_CHECKING:
     from slurm_elastic.sandbox.cluster import Sandbox
@@ -115,6 +117,10 @@ def _add_up(inner: Subparsers) -> None:
         "--slurm-conf", action="append", default=[], metavar="LINE",
         help="add this line to the site's slurm.conf; may be given again",
     )  # fmt: skip
+    parser.add_argument(
+        "--elastic", metavar="FILE",
+        help="a file with keys of slurm-elastic.yaml, which change or extend the sandbox's own",
+    )  # fmt: skip
 
 
 def _add_services(inner: Subparsers) -> None:
@@ -200,6 +206,7 @@ def _up(arguments: argparse.Namespace) -> int:
         price_speed=arguments.price_speed,
         groups=(*SandboxSpec().groups, *arguments.group),
         slurm_conf=tuple(arguments.slurm_conf),
+        elastic=_elastic(Path(arguments.elastic)) if arguments.elastic else {},
         **(_virtual(Path(arguments.machines)) if arguments.machines else {}),
     )
     Sandbox(spec).up(lambda step: print(f"  {step} ...", flush=True))
@@ -212,6 +219,23 @@ def _up(arguments: argparse.Namespace) -> int:
     groups = ", ".join(spec.groups)
     print(f"The public cloud is open to the groups {groups} (sandbox up --group GROUP adds one).")
     return 0
+
+
+def _elastic(file: Path) -> dict[str, Any]:
+    """Read keys of slurm-elastic.yaml. SandboxError if a cloud or pool cannot be placed: the whole
+    is checked when the services start.
+    """
+    values = document.read(configfile.text(file), str(file)).value
+    if not isinstance(values, dict):
+        raise SandboxError(f"{file}: expected keys of slurm-elastic.yaml")
+    default = default_elastic(SandboxSpec())
+    for key, needed in (("clouds", "provider"), ("pools", "nodes")):
+        default_names = {item["name"] for item in default[key]}
+        for item in values.get(key) or []:
+            name = item.get("name") if isinstance(item, dict) else None
+            if name is None or (name not in default_names and needed not in item):
+                raise SandboxError(f"{file}: {key}: each needs a name, and a new one {needed}")
+    return values
 
 
 def _virtual(image: Path) -> dict[str, Any]:
@@ -267,7 +291,8 @@ def _one_lines(state: OneView) -> Iterator[str]:
 
 
 def _env(arguments: argparse.Namespace) -> int:
-    current, variables = dict(os.environ), _attached(arguments).env()
+    attached = _attached(arguments)
+    current, variables = dict(os.environ), attached.env()
     variables[SANDBOX_OF_SHELL] = str(arguments.dir.resolve())
     variables["PATH"] = _with_our_program(variables["PATH"])
     # It concerns this process alone: in the shell, the name is enough.
@@ -275,8 +300,10 @@ def _env(arguments: argparse.Namespace) -> int:
     current.pop(COMMAND_VARIABLE, None)
     for name in sorted(current.keys() - variables.keys()):
         print(f"unset {name};")
+    # These also if this shell has them already: the output may be kept in a file for other shells.
+    always = {"PATH", SANDBOX_OF_SHELL, *attached.layout.config_paths()}
     for name, value in sorted(variables.items()):
-        if current.get(name) != value:
+        if name in always or current.get(name) != value:
             print(f"export {name}={shlex.quote(value)};")
     return 0
 
