@@ -8,7 +8,7 @@ a shorter round for the requested nodes.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from functools import partial
 from math import inf
 
@@ -19,6 +19,7 @@ from slurm_elastic.controller.adoption import record_ended_unadopted
 from slurm_elastic.controller.apply import apply
 from slurm_elastic.controller.context import Site
 from slurm_elastic.controller.doubted_lists import keep_doubt, review_lasting_doubt
+from slurm_elastic.controller.ending import find_unfinished
 from slurm_elastic.controller.launching.boots import record_ended_by_others
 from slurm_elastic.controller.launching.launch import assign_addresses
 from slurm_elastic.controller.other_heads import look_for_other_head
@@ -137,11 +138,19 @@ class Round:
             # After a takeover slurmctld may have lost its last allocations and is about to request
             # the same nodes again. A machine that looks unneeded now must live until then.
             patience = replace(patience, grace_s=inf)
-        repairs = due_repairs(view, patience, self._first_seen_at, site.monotonic())
+        repairs = due_repairs(
+            view, patience, self._first_seen_at, site.monotonic(), self._unfinished
+        )
         self._first_seen_at = repairs.found_since
         if repairs.deferred_count:
             log.error("deletions capped cloud=%s waiting=%d", self._cloud, repairs.deferred_count)
         return repairs.ready
+
+    def _unfinished(self, ids: Sequence[str]) -> Collection[str]:
+        """The machines among these that a feature has not finished with."""
+        live = self._site.ledger.machines.live() if ids else ()
+        machines = [m for m in live if m.instance.cloud == self._cloud and m.instance.id in ids]
+        return {machine.instance.id for machine in find_unfinished(self._site, machines)}
 
     def _repair(self, repairs: Sequence[Action], snapshot: ClusterSnapshot) -> ClusterSnapshot:
         """Carry out the repairs. Returns the snapshot after them."""

@@ -276,6 +276,23 @@ def test_a_round_says_how_many_deletions_its_cap_leaves_for_the_next(
     assert "deletions capped cloud=pub waiting=2" in caplog.text
 
 
+def test_machines_that_must_not_end_yet_keep_no_other_repair_waiting(
+    world: World, caplog: pytest.LogCaptureFixture
+) -> None:
+    """As machines with files that are still to be copied, which may stay for an hour."""
+    (machine,) = up(world, "pub1")
+    doubles = [f"pub-double-{number}" for number in range(12)]
+    for number, name in enumerate(doubles):
+        add(world, machine, name, generation=f"g-{number}", address="")
+    kept = {machine.id, *doubles[:10]}
+    world.site.extensions.find_unfinished.append(
+        lambda machines: [m for m in machines if m.instance.id in kept]
+    )
+    world.advance(world.config.timings.orphan_timeout + 600)
+    assert {one.id for one in world.alive()} == kept
+    assert "deletions capped" not in caplog.text
+
+
 def test_a_job_is_not_killed_for_a_double_that_cannot_be_told_apart(world: World) -> None:
     (machine,) = up(world, "pub1")
     world.slurm.set_node("pub1", address="pub1")  # by its name, as the site's DNS has it

@@ -4,14 +4,27 @@ are capped. Pure.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
 from msgspec import Struct
 
-from slurm_elastic.policies.actions import Action, TerminateUnlisted
+from slurm_elastic.policies.actions import (
+    Action,
+    TerminateDouble,
+    TerminateOrphan,
+    TerminateStopped,
+    TerminateUnlisted,
+)
 from slurm_elastic.policies.repair.cloud_view import CloudView, Thresholds
 from slurm_elastic.policies.repair.inventory import cap
 from slurm_elastic.policies.repair.reconcile_rules import repairs
+
+_ENDS = (TerminateOrphan, TerminateUnlisted, TerminateDouble, TerminateStopped)
+"""The capped repairs that a feature may put off, as for files that are still to be copied."""
+
+
+def _none_unfinished(_: Sequence[str]) -> Collection[str]:
+    return ()
 
 
 class DueRepairs(Struct, frozen=True, kw_only=True):
@@ -26,10 +39,15 @@ class DueRepairs(Struct, frozen=True, kw_only=True):
 
 
 def due_repairs(
-    view: CloudView, patience: Thresholds, before: Mapping[tuple[str, str], float], clock: float
+    view: CloudView,
+    patience: Thresholds,
+    before: Mapping[tuple[str, str], float],
+    clock: float,
+    find_unfinished: Callable[[Sequence[str]], Collection[str]] = _none_unfinished,
 ) -> DueRepairs:
     """Return the repairs that stand for long enough, up to the cap. ``before``: ``found_since``
-    of the round before; ``clock``: monotonic s.
+    of the round before; ``clock``: monotonic s; ``find_unfinished``: returns the machines among
+    these that must not end yet.
     """
 
     def grace_of(action: Action) -> float:
@@ -38,6 +56,9 @@ def due_repairs(
         return max(patience.grace_s, patience.unlisted_node_s) if unlisted else patience.grace_s
 
     ready, standing = debounce(repairs(view, patience), before, clock, grace_of)
+    # Before the cap: machines that stay in any case would keep the other repairs waiting.
+    unfinished = find_unfinished([action.machine for action in ready if isinstance(action, _ENDS)])
+    ready = tuple(a for a in ready if not isinstance(a, _ENDS) or a.machine not in unfinished)
     # Machines that already end must not raise the cap.
     serving = sum(not machine.is_ending for machine in view.tracked)
     ready, waiting = limit_disruption(ready, serving)
