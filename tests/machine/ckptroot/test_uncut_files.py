@@ -6,7 +6,9 @@ import contextlib
 import os
 import subprocess
 import sys
-from collections.abc import Callable
+import tempfile
+import traceback
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -21,16 +23,17 @@ USER = 65534
 
 
 @pytest.fixture
-def place(tmp_path: Path) -> Path:
-    for name in ("shared", "own"):
-        (tmp_path / name).write_bytes(b"x" * 100)
-        (tmp_path / name).chmod(0o666)
-    for directory in (tmp_path, *tmp_path.parents):
-        if directory != Path("/tmp") and directory.is_relative_to("/tmp"):
-            directory.chmod(0o755)
+def place() -> Iterator[Path]:
     if not uncut_files.is_possible():
         pytest.skip("system calls cannot be filtered here (seccomp user notification)")
-    return tmp_path
+    # Not tmp_path: each start of pytest closes the directory above it to other users.
+    with tempfile.TemporaryDirectory(prefix="se-uncut-", dir="/tmp") as name:
+        place = Path(name)
+        place.chmod(0o755)
+        for file in ("shared", "own"):
+            (place / file).write_bytes(b"x" * 100)
+            (place / file).chmod(0o666)
+        yield place
 
 
 def cut(place: Path, restored: Callable[[uncut_files.FileKeeper], None]) -> list[int]:
@@ -38,13 +41,17 @@ def cut(place: Path, restored: Callable[[uncut_files.FileKeeper], None]) -> list
     handover = uncut_files.Handover.made()
     pid = os.fork()
     if pid == 0:
-        handover.give()
-        os.setresuid(USER, USER, USER)
-        while not (place / "go").exists():
-            pass
-        for name in ("shared", "own"):
-            os.truncate(place / name, 10)
-        os._exit(0)
+        try:
+            handover.give()
+            os.setresuid(USER, USER, USER)
+            while not (place / "go").exists():
+                pass
+            for name in ("shared", "own"):
+                os.truncate(place / name, 10)
+            os._exit(0)
+        except BaseException:  # noqa: BLE001 - this child must not return to the caller
+            traceback.print_exc()
+            os._exit(1)
     keeper = uncut_files.keep(handover, [str(place / "shared")], user_of(USER, USER))
     restored(keeper)
     (place / "go").touch()

@@ -8,9 +8,10 @@ import pwd
 import shutil
 import subprocess
 import sys
+import tempfile
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -120,11 +121,10 @@ def names(place: Path) -> list[str]:
 
 
 @pytest.fixture
-def ends(tmp_path: Path) -> Ends:
-    for above in tmp_path.parents[:3]:
-        if above.owner() == "root" and above != Path("/"):
-            above.chmod(above.stat().st_mode | 0o011)
-    return Ends(tmp_path)
+def ends() -> Iterator[Ends]:
+    # Not tmp_path: each start of pytest closes the directory above it to other users.
+    with tempfile.TemporaryDirectory(prefix="se-ends-", dir="/tmp") as place:
+        yield Ends(Path(place))
 
 
 def test_files_go_and_come_back(ends: Ends) -> None:

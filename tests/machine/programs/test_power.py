@@ -9,6 +9,7 @@ import resource
 import signal
 import socket
 import subprocess
+import tempfile
 import time
 from pathlib import Path
 
@@ -244,22 +245,24 @@ def test_a_missing_spool(installed: Installed) -> None:
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="becomes another user")
-def test_an_unwritable_spool(installed: Installed, tmp_path: Path) -> None:
-    for path in (installed.state, installed.state / "requests", installed.programs):
-        path.chmod(0o755)
-    for path in (tmp_path, *tmp_path.parents):
-        if path.stat().st_uid == 0 and str(path).startswith("/tmp/"):
+def test_an_unwritable_spool() -> None:
+    # Not tmp_path: each start of pytest closes the directory above it to other users.
+    with tempfile.TemporaryDirectory(prefix="se-power-", dir="/tmp") as name:
+        installed = Installed(Path(name))
+        for path in (
+            Path(name), installed.state, installed.state / "requests", installed.programs
+        ):  # fmt: skip
             path.chmod(0o755)
-    done = subprocess.run(
-        [*SETPRIV, str(installed.programs / "slurm-elastic-resume"), "a"],
-        env={"PATH": "/usr/bin"},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 1
-    assert "Permission denied" in done.stderr
-    assert os.listdir(installed.state / "requests") == []
+        done = subprocess.run(
+            [*SETPRIV, str(installed.programs / "slurm-elastic-resume"), "a"],
+            env={"PATH": "/usr/bin"},
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert done.returncode == 1
+        assert "Permission denied" in done.stderr
+        assert os.listdir(installed.state / "requests") == []
 
 
 def limit_file_size() -> None:
