@@ -337,9 +337,9 @@ class Ledger:
             return db.execute("delete from decisions where at < ?", (before,)).rowcount
 
     def compact(self, now: float) -> None:
-        """Shorten launches that finished a day ago, delete the rows that ``retention`` names, and
-        begin a new journal segment if the current one is too long. A long backlog takes several
-        calls.
+        """Shorten launches that finished a day ago or failed an hour ago, delete the rows that
+        ``retention`` names, and begin a new journal segment if the current one is too long. A long
+        backlog takes several calls.
         """
         # These deletions are not in the journal. The next segment lacks the rows, and a view that
         # is rebuilt before that has them until the next call.

@@ -20,6 +20,8 @@ from slurm_elastic.state.store.view import to_json
 
 SHORTENED_AFTER = 86400.0
 """Seconds after its answer after which a launch is shortened: longer than any boot."""
+FAILED_SHORTENED_AFTER = 3600.0
+"""The same for a launch that made no machines, as its cloud said: none boots from it."""
 LAUNCHES_KEPT = COSTS_KEPT_S
 """Seconds for which a launch is kept after its last machine ended: as long as a budget counts."""
 FAILED_LAUNCHES_KEPT = 2 * 86400.0
@@ -45,7 +47,8 @@ RECORD_TIME = "record time"
 """The row of ``settled`` with the record's time."""
 
 _LONG = f"""
-    select {LAUNCH_COLUMNS} from launches where state != 'intent' and finished < ?
+    select {LAUNCH_COLUMNS} from launches
+    where (state != 'intent' and finished < ? or state = 'failed' and finished < ?)
     and (offer like '[%' or json_array_length(jobs) > {MACHINE_JOBS})
 """
 _MACHINES = f"""
@@ -111,7 +114,8 @@ def shorten(db: sqlite3.Connection, now: float) -> int:
     """Reduce up to LAUNCHES_PER_TRANSACTION finished launches to one offer and their first jobs;
     return how many.
     """
-    rows = map(_launch, db.execute(_LONG, (now - SHORTENED_AFTER,)))
+    before = (now - SHORTENED_AFTER, now - FAILED_SHORTENED_AFTER)
+    rows = map(_launch, db.execute(_LONG, before))
     # Rows that cannot be read stay as they are. If they counted, they would fill every transaction
     # and the rows behind them would never be shortened.
     launches = list(islice((row for row in rows if row is not None), LAUNCHES_PER_TRANSACTION))

@@ -73,7 +73,13 @@ def test_of_a_launch_without_machines_the_dearest_offer_is_kept(ledger: Ledger) 
     """A machine that is found after all is never counted too low."""
     ledger.launches.record_intent(ask("g1"), "r", T0)
     ledger.launches.record_failure("g1", "no capacity", T0 + 1)
-    ledger.compact(T0 + 2 * DAY)
+    whole = ledger.launches.get("g1")
+    ledger.compact(T0 + retention.FAILED_SHORTENED_AFTER + 1)
+    assert ledger.launches.get("g1") == whole
+    ledger.compact(T0 + retention.FAILED_SHORTENED_AFTER + 2)
+    kept = ledger.launches.get("g1")
+    assert kept is not None
+    assert (kept.offers, kept.jobs) == ((OFFERS[-1],), JOBS[:MACHINE_JOBS])
     late = ledger.machines.adopt(machine("g1", T0), "burst", T0 + 2 * DAY)
     assert late is None
     (found,) = ledger.machines.live()
