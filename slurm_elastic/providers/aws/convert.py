@@ -9,6 +9,7 @@ from slurm_elastic.model.cluster import Instance, InstanceState, Market
 from slurm_elastic.providers.aws.settings import AwsCloud
 from slurm_elastic.providers.aws.tags import FleetNodeNames, price_text
 from slurm_elastic.providers.base import tags as machine_tags
+from slurm_elastic.providers.base.machine_tags import reservation_of
 from slurm_elastic.providers.base.tags import price_of
 
 Record = Mapping[str, Any]
@@ -58,8 +59,8 @@ def instances(records: Iterable[Record], settings: AwsCloud) -> Sequence[Instanc
 
 def _instance(record: Record, settings: AwsCloud, names: FleetNodeNames) -> Instance:
     tagged = tags(record)
-    reservation = tagged.get(machine_tags.RESERVATION, "")
     kind, zone = record["InstanceType"], record.get("Placement", {}).get("AvailabilityZone", "")
+    reservation = reservation_of(tagged, kind, settings)
     return Instance(
         id=record["InstanceId"],
         cloud=settings.name,

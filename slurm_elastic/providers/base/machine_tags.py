@@ -56,6 +56,16 @@ def marks_of(
     return bought(spec, [node], cluster, cloud) | {MADE: f"{now:.0f}"}
 
 
+def reservation_of(marks: Mapping[str, str], kind: str, settings: CloudSettings) -> str:
+    """The reservation that a machine of this type uses, "" if none. Tags can be edited in the
+    cloud, and a machine on a reservation may cost nothing in the caps, so only a reservation that
+    the settings have for the type is believed.
+    """
+    name = marks.get(RESERVATION, "")
+    held = settings.held if name else ()
+    return name if any(h.name == name and h.instance_type in ("", kind) for h in held) else ""
+
+
 def machine_of(
     machine_id: str, marks: Mapping[str, str], settings: CloudSettings, state: InstanceState,
     address: str | None, **fields: Any,  # noqa: ANN401
@@ -80,7 +90,7 @@ def machine_of(
         # ``fields``.
         launched=float(made_at) if made_at.isdecimal() else 0.0,
         address=address,
-        reservation=marks.get(RESERVATION, ""),
+        reservation=reservation_of(marks, kind, settings),
     )
     return replace(machine, **fields)
 

@@ -98,6 +98,13 @@ def test_reserved_instances_are_launched_as_on_demand(bed: AwsBed) -> None:
     assert not request.keys() & {"InstanceMarketOptions", "CapacityReservationSpecification"}
     (machine,) = provider.launch(spec)
     assert (machine.market, machine.reservation) == (Market.RESERVED, "year")
+    # A tag of a reservation that has nothing for this type may be anybody's.
+    of_another_type = reservation(
+        name="year", kind=ReservationKind.INSTANCES, id=None, zone=None, type="c5.xlarge"
+    )
+    for held in ((), (of_another_type,)):
+        (adopted,) = bed.open(reservations=held).instances()
+        assert (adopted.market, adopted.reservation) == (Market.ON_DEMAND, "")
 
 
 def test_a_pool_without_the_market_gets_no_such_offer(bed: AwsBed) -> None:
