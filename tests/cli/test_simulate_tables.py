@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
-import pytest
+import io
 
-from slurm_elastic.cli.planning.simulate_tables import comparison_text
+import pytest
+from msgspec import Struct
+from rich.console import Console
+
+from slurm_elastic.cli.planning.simulate_tables import cells, comparison_text, render
+from slurm_elastic.simulate.outcome import Figures
 from slurm_elastic.simulate.studies.certainty import Comparison, Interval
 
 
@@ -41,3 +46,28 @@ def test_a_comparison_in_words(
 def test_what_is_not_sure_is_named() -> None:
     text = comparison_text(comparison((0.1, -0.1, 0.2), (60.0, 30.0, 90.0)))
     assert text.endswith("these 9 weeks); it is not sure which way the cost would change")
+
+
+class Row(Struct, frozen=True):
+    policy: str
+    figures: Figures
+
+
+def row(policy: str, cost: float) -> Row:
+    figures = Figures(
+        jobs=1, unserved=0, too_large=0, cost=cost, on_demand=cost, spot=0.0, mean_wait=1.0,
+        p95_wait=1, slowdown=1.0, utilisation=0.5, makespan=9, lost_hours=0.0, overhead_hours=0.0,
+        interruptions=0, checkpoints=0, api_calls=0, peak=1, pools=(),
+    )  # fmt: skip
+    return Row(policy, figures)
+
+
+def test_savings_compare_with_the_first_policy_that_costs_anything() -> None:
+    rows = [row("none", 0.0), row("slurm", 8.0), row("bursts", 2.0)]
+    head, lines = cells(rows)
+    savings = [line[head.index("saving")] for line in lines]
+    assert savings == ["100.0%", "0.0%", "75.0%"]
+    console = Console(file=io.StringIO(), width=300)
+    render(rows, console)
+    assert "none costs nothing: savings compare with slurm." in console.file.getvalue()  # type: ignore[attr-defined]
+    assert [line[head.index("saving")] for line in cells(rows[:1])[1]] == [""]

@@ -75,6 +75,8 @@ def render(rows: Sequence[PolicyRow], console: Console) -> None:
     """Print the table: one row per policy, or one row per figure if that is too wide."""
     head, lines = cells(rows)
     legend = f"{LEGEND} {RESERVED_LEGEND}" if RESERVED in head else LEGEND
+    if (baseline := _baseline(rows)) is not rows[0]:
+        legend += f" {rows[0].policy} costs nothing: savings compare with {baseline.policy}."
     columns = zip(head, *lines, strict=True)
     if sum(max(map(len, column)) + 2 for column in columns) <= console.width:
         _across(head, lines, console)
@@ -85,8 +87,10 @@ def render(rows: Sequence[PolicyRow], console: Console) -> None:
 
 
 def cells(rows: Sequence[PolicyRow]) -> tuple[list[str], list[list[str]]]:
-    """The headings, and one row of cells for each policy; savings compare with the first policy."""
-    first_figures = rows[0].figures
+    """The headings, and one row of cells for each policy; savings compare with the first policy
+    that costs anything.
+    """
+    first_figures = _baseline(rows).figures
     hidden = [
         name
         for name, is_shown in (
@@ -100,6 +104,11 @@ def cells(rows: Sequence[PolicyRow]) -> tuple[list[str], list[list[str]]]:
         [row.policy, *(show(row.figures, first_figures) for _, show in columns)] for row in rows
     ]
     return ["policy", *(name for name, _ in columns)], lines
+
+
+def _baseline(rows: Sequence[PolicyRow]) -> PolicyRow:
+    # With policy ``none`` a site may have no machines that cost money.
+    return next((row for row in rows if row.figures.cost), rows[0])
 
 
 def _per_used_hour(figures: Figures) -> str:
