@@ -12,8 +12,9 @@ from pathlib import Path
 
 import slurm_elastic
 from slurm_elastic.machine.local import local_processes
-from slurm_elastic.sandbox import control
+from slurm_elastic.sandbox import control, sources
 from slurm_elastic.sandbox.layout import Layout
+from slurm_elastic.sandbox.seen import CloudMachine
 from slurm_elastic.sandbox.spec import cloud_of
 
 _PROGRAM = Path(slurm_elastic.__file__).parent / "machine" / "programs" / "agent.py"
@@ -24,7 +25,7 @@ def prepare(
     machine: local_processes.SlurmdSettings,
     heartbeat_timeout: float,
     check: str,
-    launch: str,
+    seen: CloudMachine,
 ) -> bool:
     """Write the agent's settings, and run its check. Returns True if slurmd may start."""
     settings = Path(machine.directory) / "agent"
@@ -36,7 +37,8 @@ def prepare(
         # All machines share this host, and so its processes.
         "workdir": machine.directory,
         "check": check,
-        "generation": launch,
+        "generation": seen.generation,
+        "metadata": seen.metadata,
     }
     settings.write_text("".join(f"{key}={value}\n" for key, value in values.items()))
     command = [sys.executable, "-I", str(_PROGRAM), str(settings), "check"]
@@ -59,7 +61,7 @@ def shut_down(layout: Layout, name: str) -> None:
     saved = layout.read()
     if name.startswith(control.ONE_PREFIX):
         control.one_control(saved).shut_down([int(name.removeprefix(control.ONE_PREFIX))])
-    elif cloud_of(saved.spec, "aws"):
+    elif not sources.end(layout, name) and cloud_of(saved.spec, "aws"):
         control.control(saved).shut_down([name])
 
 

@@ -80,15 +80,15 @@ class Runner:
             # must find it.
             if machine.id not in started_ids and self._has_booted(machine, now):
                 settings = self._layout.machine(machine.id, machine.node)
-                self._boot_up(settings, machine.generation)
+                self._boot_up(settings, machine)
 
-    def _boot_up(self, machine: SlurmdSettings, launch: str) -> None:
+    def _boot_up(self, machine: SlurmdSettings, seen: CloudMachine) -> None:
         if self._dead_man is None:
             self._machines.start(machine)
             return
         if machine.id in self._refused:
             return
-        if not machine_agent.prepare(self._layout, machine, self._dead_man, self._check, launch):
+        if not machine_agent.prepare(self._layout, machine, self._dead_man, self._check, seen):
             self._refused.add(machine.id)
             return
         self._machines.start(machine)

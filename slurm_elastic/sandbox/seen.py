@@ -10,7 +10,7 @@ ALIVE = frozenset({"pending", "running"})
 
 class CloudMachine(Struct, frozen=True, kw_only=True):
     """A machine in a cloud's list. ``launched`` is Unix time; ``generation`` is the launch's
-    tag.
+    tag. ``metadata``: how its agent reads warnings, "" if it reads none.
     """
 
     id: str
@@ -18,3 +18,4 @@ class CloudMachine(Struct, frozen=True, kw_only=True):
     state: str
     launched: float
     generation: str = ""
+    metadata: str = ""

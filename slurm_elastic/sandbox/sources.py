@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 from slurm_elastic.base.errors import ConfigError
 from slurm_elastic.config import Config, configfile
+from slurm_elastic.config.basics.metadata_service import WarningProtocol
 from slurm_elastic.config.cloud_kinds import table
 from slurm_elastic.config.clouds import CloudSettings
 from slurm_elastic.model.cluster import Instance, InstanceState
@@ -101,4 +102,31 @@ def _seen(cloud: CloudSettings, machine: Instance) -> CloudMachine:
         state="running" if is_on else "off",
         launched=machine.launched,
         generation=machine.generation,
+        metadata=_metadata_of(cloud, machine.id),
     )
+
+
+def _metadata_of(cloud: CloudSettings, machine: str) -> str:
+    """The setting of a machine's agent. All machines share this host, so an emulator has a metadata
+    service for each of them below its own endpoint.
+    """
+    protocol, endpoint = cloud.metadata.protocol, getattr(cloud, "endpoint", None)
+    if protocol is not WarningProtocol.AZURE or not endpoint:
+        return ""
+    return f"{protocol} {endpoint.rstrip('/')}/machines/{machine}/metadata/"
+
+
+def end(layout: Layout, name: str) -> bool:
+    """End a machine that ends itself, by its cloud's provider. False if the id, which has the
+    cloud's prefix, is of another cloud.
+    """
+    if "=" not in name:
+        return False
+    config = configfile.load(layout.config)
+    for cloud in config.clouds:
+        prefix = prefix_of(cloud)
+        if is_asked(cloud.provider) and name.startswith(prefix):
+            provider = open_provider(cloud, config.cluster, config)
+            provider.terminate([name.removeprefix(prefix)])
+            return True
+    return False

@@ -9,6 +9,7 @@ from typing import Any, ClassVar
 import pytest
 
 from slurm_elastic.base.errors import ConfigError
+from slurm_elastic.config.basics.metadata_service import AZURE, MetadataService
 from slurm_elastic.config.clouds import CloudSettings
 from slurm_elastic.model.cluster import Instance, InstanceState, Location, Market
 from slurm_elastic.sandbox import sources
@@ -91,3 +92,34 @@ def test_a_site_without_slurm_elastic_has_the_machines_of_its_emulators(
     layout: Any = SimpleNamespace(config=tmp_path / "slurm-elastic.yaml")
     monkeypatch.setattr(sources, "cloud_of", lambda *_: None)
     assert [*sources.sources(layout, SimpleNamespace(spec=None))] == []  # type: ignore[arg-type]
+
+
+class WarningCloud(MistCloud, frozen=True, kw_only=True, forbid_unknown_fields=True, tag="warns"):
+    """A cloud with Azure's warnings, at an endpoint of this host."""
+
+    endpoint: str = "http://127.0.0.1:5000/"
+
+    @property
+    def metadata(self) -> MetadataService:
+        return AZURE
+
+
+def test_a_machine_ends_itself_and_reads_its_own_warnings(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(KINDS, "warns", WarningCloud)
+    cloud = WarningCloud(name="w", location=Location.PUBLIC)
+    assert sources._metadata_of(cloud, "n1-7f") == (
+        "azure http://127.0.0.1:5000/machines/n1-7f/metadata/"
+    )
+    assert sources._metadata_of(MistCloud(name="m", location=Location.PUBLIC), "n1-7f") == ""
+    ended: list[str] = []
+    config = SimpleNamespace(clouds=[cloud], cluster=None)
+    monkeypatch.setattr(sources.configfile, "load", lambda _: config)
+    provider = SimpleNamespace(terminate=ended.extend)
+    monkeypatch.setattr(sources, "open_provider", lambda *_: provider)
+    layout: Any = SimpleNamespace(config=tmp_path)
+    assert sources.end(layout, "warns=w=n1-7f")
+    assert not sources.end(layout, "warns=other=n1-7f")
+    assert not sources.end(layout, "i-1")
+    assert ended == ["n1-7f"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import socket
 import struct
 import threading
@@ -13,7 +14,15 @@ from typing import Any, ClassVar
 from urllib.parse import parse_qs, urlsplit
 
 from slurm_elastic.base.guards import GuardedBy
-from slurm_elastic.sandbox.azure.world import CREATE, ArmError, Reply, World, action_of, answer
+from slurm_elastic.sandbox.azure.world import (
+    CREATE,
+    ArmError,
+    Reply,
+    World,
+    action_of,
+    answer,
+    metadata_of,
+)
 from slurm_elastic.sandbox.ec2.faults import PAGE, Fault, FaultKind, Faults, FaultTarget, Stage
 
 SUBSCRIPTION = "11111111-2222-3333-4444-555555555555"
@@ -21,6 +30,8 @@ GROUP = "slurm-elastic-machines"
 TENANT, CLIENT = "tenant-1", "client-1"
 SECRET = "sandbox-azure-secret"  # noqa: S105 - opens nothing but the emulator
 TOKEN = "sandbox-azure-token"  # noqa: S105
+_METADATA = re.compile(r"/machines/(?P<name>[^/]+)/metadata/(?P<path>.*)")
+"""A machine's metadata service. All machines of a sandbox share this host."""
 _QUOTA = (
     "Operation could not be completed as it results in exceeding approved Total Regional Cores "
     "quota. Current Limit: 10, Current Usage: 10, Additional Required: 2."
@@ -103,6 +114,9 @@ class _Handler(BaseHTTPRequestHandler):
         if path.endswith(("/oauth2/v2.0/token", "/identity/oauth2/token")):
             self._send_token(body)
             return
+        if found := _METADATA.fullmatch(path):
+            self._send_metadata(found["name"], found["path"])
+            return
         action = action_of(self.command, path)
         with self.owner.lock:
             self.owner.requests.append(f"{self.command} {path}")
@@ -166,6 +180,23 @@ class _Handler(BaseHTTPRequestHandler):
         self._send(
             Reply(status=401, content={"error": "invalid_client", "error_description": text})
         )
+
+    def _send_metadata(self, name: str, path: str) -> None:
+        """Answer for the metadata service of a machine. It refuses requests without its header."""
+        if self.headers.get("Metadata") != "true":
+            error = ArmError(400, "BadRequest", "Required metadata header not specified")
+            self._send(Reply(status=error.status, content=error.body))
+            return
+        try:
+            with self.owner.lock:
+                content = metadata_of(self.owner.world, name, path)
+        except ArmError as error:
+            self._send(Reply(status=error.status, content=error.body))
+            return
+        if isinstance(content, str):
+            self._send_text(200, content.encode(), "text/plain", "")
+        else:
+            self._send(Reply(content=content))
 
     def _send(self, reply: Reply) -> None:
         data = b"" if reply.content is None else json.dumps(reply.content).encode()

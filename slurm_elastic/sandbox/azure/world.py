@@ -10,6 +10,7 @@ import time
 import uuid
 from collections.abc import Mapping
 from datetime import UTC, datetime
+from email.utils import formatdate
 from typing import Any
 
 from msgspec import Struct, field
@@ -74,8 +75,8 @@ class Part(Struct, kw_only=True):
 class World(Struct, kw_only=True):
     """All there is in the subscription. ``capacity``: machines that fit; ``capacity_late``: a lack
     shows only after the order was accepted. ``late``: the failure of VMs of these nodes.
-    ``visible_after``: for so long (s) lists lack a new VM. ``leaves_parts``: the end of a VM leaves
-    its card and disk.
+    ``evictions``: when VMs are taken (Unix time). ``visible_after``: for so long (s) lists lack a
+    new VM. ``leaves_parts``: the end of a VM leaves its card and disk.
     """
 
     subscription: str
@@ -98,6 +99,7 @@ class World(Struct, kw_only=True):
     protected: set[str] = field(default_factory=set)
     restrictions: list[dict[str, Any]] = field(default_factory=list)
     spot_cores: int = 100
+    evictions: dict[str, float] = field(default_factory=dict)
 
 
 class Reply(Struct, kw_only=True):
@@ -149,9 +151,39 @@ def _require_group(world: World, subscription: str, group: str) -> None:
         )
 
 
+def evict(world: World, name: str, notice_s: float = 30.0) -> None:
+    """Announce that a spot VM will be taken, and take it after ``notice_s``."""
+    world.evictions[name.lower()] = time.time() + notice_s
+
+
+def metadata_of(world: World, name: str, path: str) -> Any:  # noqa: ANN401
+    """The answer of the VM's metadata service at a path: JSON, or text."""
+    _advance(world)
+    vm = world.vms.get(name.lower())
+    if vm is None:
+        raise ArmError(404, "NotFound", "There is no such machine.")
+    if path == "instance/compute/name":
+        return vm.name
+    if path != "scheduledevents":
+        raise ArmError(404, "NotFound", f"There is nothing at {path}.")
+    taken_at = world.evictions.get(name.lower())
+    if taken_at is None:
+        return {"DocumentIncarnation": 1, "Events": []}
+    event = {
+        "EventId": f"evict-{vm.name}", "EventStatus": "Scheduled", "EventType": "Preempt",
+        "ResourceType": "VirtualMachine", "Resources": [vm.name],
+        "NotBefore": formatdate(taken_at, usegmt=True),
+    }  # fmt: skip
+    return {"DocumentIncarnation": 2, "Events": [event]}
+
+
 def _advance(world: World) -> None:
     """Bring each VM into its state of now."""
     now = time.time()
+    for name in [name for name, taken_at in world.evictions.items() if taken_at <= now]:
+        del world.evictions[name]
+        if name in world.vms:
+            remove(world, name)
     for vm in world.vms.values():
         if vm.state == "Creating" and vm.due <= now:
             vm.state, vm.power = ("Failed", "") if vm.failure[0] else ("Succeeded", "running")
