@@ -37,6 +37,7 @@ EXTRAS = (
     "azure",
     "dashboard",
     "docker",
+    "gcp",
     "libvirt",
     "metrics",
     "opennebula",

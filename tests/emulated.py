@@ -14,6 +14,7 @@ from typing import Protocol, TypeVar
 from patience import patience
 
 from slurm_elastic.sandbox.ec2.control import Ec2Control
+from slurm_elastic.sandbox.gce.control import GceControl
 from slurm_elastic.sandbox.nebula.control import OneControl
 
 
@@ -35,6 +36,13 @@ def running_ec2(directory: Path, *arguments: str) -> Iterator[Ec2Control]:
 def running_one(directory: Path, *arguments: str) -> Iterator[OneControl]:
     """An OpenNebula front end on a free port, until the end of the block."""
     with _running("opennebula", "one", OneControl, directory, arguments) as control:
+        yield control
+
+
+@contextmanager
+def running_gce(directory: Path, *arguments: str) -> Iterator[GceControl]:
+    """A Compute Engine on a free port, until the end of the block."""
+    with _running("gce.server", "gce", GceControl, directory, arguments) as control:
         yield control
 
 

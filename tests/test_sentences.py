@@ -48,6 +48,7 @@ FOREIGN = {
     "AWS": ("providers/aws/errors.py",),
     "Azure": ("providers/azure/errors.py",),
     "Docker": ("providers/docker/errors.py",),
+    "Google": ("providers/gcp/errors.py",),
     "OpenNebula": ("providers/opennebula/errors.py",),
     "OpenStack": ("providers/openstack/errors.py",),
     "management controllers": ("providers/base/statuses.py",),

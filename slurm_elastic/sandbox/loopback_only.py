@@ -5,6 +5,7 @@ removes the caller's credentials.
 from __future__ import annotations
 
 import ipaddress
+import json
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,7 @@ from slurm_elastic.providers.aws.settings import AwsCloud
 from slurm_elastic.providers.azure.settings import AzureCloud
 from slurm_elastic.providers.docker.settings import DockerCloud
 from slurm_elastic.providers.fake.settings import FakeCloud
+from slurm_elastic.providers.gcp.settings import GcpCloud
 from slurm_elastic.providers.libvirt.settings import LibvirtCloud
 from slurm_elastic.providers.local.settings import LocalCloud
 from slurm_elastic.providers.opennebula.settings import OpenNebulaCloud
@@ -95,6 +97,21 @@ def _require_own_arm(cloud: AzureCloud) -> None:
         )
     require_loopback(cloud.endpoint)
     require_loopback(cloud.login_endpoint)
+
+
+def _require_own_google(cloud: GcpCloud) -> None:
+    if cloud.endpoint is None:
+        raise SandboxError(f"cloud {cloud.name!r} names no endpoint, so Google's own would be used")
+    if cloud.credentials is None:
+        raise SandboxError(f"cloud {cloud.name!r} names no credentials; the sandbox reads no other")
+    require_loopback(cloud.endpoint)
+    try:
+        document = json.loads(Path(cloud.credentials).read_text(encoding="utf-8"))
+        tokens = str(document["token_uri"])
+    except (OSError, ValueError, LookupError, TypeError):
+        raise SandboxError(f"{cloud.credentials} has no token_uri") from None
+    # The key is sent there.
+    require_loopback(tokens)
 
 
 def _require_no_engines(cloud: DockerCloud) -> None:
@@ -176,6 +193,7 @@ _GUARDS: tuple[tuple[type[CloudSettings], Callable[[Any], object]], ...] = (
     (LocalCloud, lambda _: None),
     (AwsCloud, _require_own_ec2),
     (AzureCloud, _require_own_arm),
+    (GcpCloud, _require_own_google),
     (OpenNebulaCloud, lambda cloud: require_loopback(cloud.endpoint)),
     (OpenStackCloud, lambda cloud: require_loopback(_auth_url(cloud))),
     (DockerCloud, _require_no_engines),

@@ -37,7 +37,7 @@ DEFAULT_LOG_LINES = 3000
 MAX_PART_BYTES = 8 << 20  # of a longer file of the archive we keep the end
 _INCLUDE = re.compile(r"^[ \t]*include[ \t=]+([^\s#]+)", re.IGNORECASE | re.MULTILINE)
 PACKAGES = ("msgspec", "PyYAML", "rich", "boto3", "botocore", "openstacksdk", "pyone", "docker",
-            "paramiko", "pyslurm", "prometheus-client")  # fmt: skip
+            "google-auth", "paramiko", "pyslurm", "prometheus-client")  # fmt: skip
 """Python packages whose installed version the archive lists."""
 UNITS = (
     "slurm-elasticd",

@@ -39,7 +39,7 @@ def add(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None
         ),
     )
     render.add_argument(
-        "kind", metavar="KIND", help="a provider: aws, azure, openstack or opennebula"
+        "kind", metavar="KIND", help="a provider: aws, azure, gcp, openstack or opennebula"
     )
     render.add_argument("--cloud", metavar="NAME", help="the cloud, if several are of that kind")
     render.add_argument(

@@ -7,7 +7,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from typing import ClassVar
 
 from msgspec.structs import replace
@@ -52,15 +52,18 @@ class LateFailures:
         listed: Sequence[Instance],
         failed: Mapping[str, ProviderError],
         end: Callable[[str], object],
+        served: Container[str] = frozenset(),
     ) -> Sequence[Instance]:
         """The answer of ``Tidying.tidy``, for a cloud with any create call. ``failed``: the error
-        of each failed machine by id, without machines of a launch under way. A machine that
+        of each failed machine by id, without machines of a launch under way. The failures of those
+        that have ``served`` before say nothing about the next launch. A machine that
         ``end`` has ended is TERMINATED in this answer, and must be missing from later lists. If
         the cloud refuses, the machine is STOPPING and ended by the next call.
         """
         machines = [machine for machine in listed if machine.id in failed]
         for machine in machines:
-            self.note(machine.offer_key, failed[machine.id])
+            if machine.id not in served:
+                self.note(machine.offer_key, failed[machine.id])
         ended = end_failed(self._cloud, machines, end, failed)
         unended = {machine.id for machine in machines} - ended.keys()
         stopping = dict.fromkeys(unended, InstanceState.STOPPING)
