@@ -83,6 +83,21 @@ def test_a_limit_over_the_partitions_is_told_from_one_that_slurm_only_shows(
     assert not exceeds_max_time(one, "unknown", most, is_fixed=is_fixed)
 
 
+@pytest.mark.parametrize(
+    ("reason", "exceeds"),
+    [
+        ("Resources", False), ("Priority", False), ("None", True), ("", True),
+        ("Nodes required for job are DOWN, DRAINED or reserved for jobs", False),
+    ],
+)  # fmt: skip
+def test_a_limit_that_slurm_admits_in_the_only_partition_is_not_over_it(
+    reason: str, *, exceeds: bool
+) -> None:
+    """As by a QOS with the flag PartitionTimeLimit, or after root has raised the limit."""
+    one = job(limit=2 * HOUR, partitions=("aws",), reason=reason)
+    assert exceeds_max_time(one, "aws", {"aws": HOUR}, is_fixed=False) is exceeds
+
+
 @pytest.mark.parametrize(("min_limit", "exceeds"), [(0, True), (HOUR, False), (HOUR + 60, True)])
 def test_a_limit_that_backfill_may_lower_to_the_partitions_is_not_over_it(
     min_limit: int, *, exceeds: bool

@@ -163,7 +163,7 @@ def changed(job: SlurmJob = JOB, **fields: Any) -> SlurmJob:
         ),
         (changed(UNLISTED, account=""), "account", "Slurm knows none for the job"),
         (
-            changed(account="arts", reason="AccountNotAllowed"), "account",
+            changed(account="arts", reason="AccountNotAllowed", partitions=("burst",)), "account",
             "account arts is not in allow.accounts",
         ),
         (changed(UNLISTED, qos="long"), "qos", "QOS long is not in allow.qos"),
@@ -173,7 +173,9 @@ def changed(job: SlurmJob = JOB, **fields: Any) -> SlurmJob:
             "AssocGrpCpuLimit: a limit of its account or user is reached",
         ),
         (
-            changed(account="bio-sub", qos="long", reason="QOSNotAllowed"), "qos",
+            changed(
+                account="bio-sub", qos="long", reason="QOSNotAllowed", partitions=("burst",)
+            ), "qos",
             "QOS long is not in allow.qos",
         ),
         (changed(UNLISTED, batch=False), "interactive", "use sbatch"),
@@ -388,6 +390,23 @@ def test_a_time_limit_is_told_in_hours_and_minutes(limit: int, words: str) -> No
     assert words in verdict(changed(limit=limit)).reason
 
 
+@pytest.mark.parametrize(
+    ("reason", "predicate"),
+    [
+        ("Resources", "slurm"),
+        ("Priority", "slurm"),
+        ("None", "time"),
+        ("PartitionTimeLimit", "time"),
+    ],
+)
+def test_a_limit_that_slurm_admits_in_the_only_partition_is_not_over_it(
+    reason: str, predicate: str
+) -> None:
+    """As by a QOS with the flag PartitionTimeLimit."""
+    job = changed(limit=9000, partitions=("burst",), reason=reason)
+    assert verdict(job).predicate == predicate
+
+
 def test_a_minimum_over_the_partitions_limit_is_told() -> None:
     job = changed(limit=36_000, min_limit=9000, partitions=("long", "burst"))
     assert verdict(job).reason == (
@@ -449,11 +468,14 @@ def test_a_cap_that_is_a_whole_number_of_nodes_allows_them() -> None:
     [
         (changed(UNLISTED, account="Physics"), "filter"),
         (changed(UNLISTED, qos="NORMAL"), "filter"),
-        (changed(account="arts", reason="AccountNotAllowed"), "account"),
+        (changed(account="arts", reason="AccountNotAllowed", partitions=("burst",)), "account"),
+        # The other partition may be the one that refuses it.
+        (changed(account="bio-sub", reason="AccountNotAllowed"), "kept"),
         (changed(account="arts", reason="AssocGrpCpuLimit"), "kept"),
         (changed(account="arts", reason="InvalidAccount"), "kept"),
         (changed(account="arts", reason="BadConstraints", partitions=("burst",)), "kept"),
-        (changed(qos="long", reason="QOSNotAllowed"), "qos"),
+        (changed(qos="long", reason="QOSNotAllowed", partitions=("burst",)), "qos"),
+        (changed(qos="long", reason="QOSNotAllowed"), "kept"),
         (changed(qos="long", reason="QOSMaxJobsPerUserLimit"), "kept"),
     ],
 )

@@ -79,6 +79,11 @@ _BEGIN_TIME = _passes(
 )
 _PRIORITY = _passes("Priority", "jobs with a higher priority come first", counted=True)
 _NODES = _passes("Resources", "it waits for nodes that are busy, or on their way", counted=True)
+_NODES_DOWN = _passes(
+    r"Nodes required for job are DOWN.*",
+    "its nodes are down, drained, or kept for jobs of partitions with a higher priority",
+    counted=True, actor=Actor.OPERATOR, advice="sinfo -R",
+)  # fmt: skip
 _JOBS = _passes(
     "Dependency", "it waits for the jobs that it depends on", waits_for="for other jobs"
 )
@@ -112,11 +117,7 @@ _QUEUE = (
         r"ReqNodeNotAvail, May be reserved.*",
         "nodes that it needs may be reserved for another job", counted=True,
     ),
-    _passes(
-        r"Nodes required for job are DOWN.*",
-        "its nodes are down, drained, or kept for jobs of partitions with a higher priority",
-        counted=True, actor=Actor.OPERATOR, advice="sinfo -R",
-    ),
+    _NODES_DOWN,
     _passes(
         "NodeDown", "a node that it needs is down", actor=Actor.OPERATOR, advice="sinfo -R",
         counted=True,
@@ -344,6 +345,11 @@ class Reason(Struct, frozen=True, kw_only=True):
     def is_for_nodes(self) -> bool:
         """Whether the job comes first and waits for nodes."""
         return self.row is _NODES
+
+    @property
+    def is_within_limits(self) -> bool:
+        """Whether Slurm gives the reason only to a job that is within the partition's limits."""
+        return self.row in (_PRIORITY, _NODES, _NODES_DOWN)
 
     @property
     def is_for_jobs(self) -> bool:

@@ -11,7 +11,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 
 from slurm_elastic.model.slurm import Reservation, SlurmJob
-from slurm_elastic.policies.launch.time_limits import may_be_shown
+from slurm_elastic.policies.launch.time_limits import is_admitted, may_be_shown
 
 _LICENSE = re.compile(r"(?P<name>[^:=]+)(?:[:=](?P<count>\d+))?")
 
@@ -65,7 +65,7 @@ def exceeds_max_time(
     """
     max_time = max_times.get(partition)
     limit = job.least_limit
-    if max_time is None or (limit is not None and limit <= max_time):
+    if max_time is None or (limit is not None and limit <= max_time) or is_admitted(job):
         return False
     return is_fixed or not may_be_shown(job, partition, max_times)
 

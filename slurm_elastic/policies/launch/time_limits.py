@@ -47,6 +47,14 @@ def exceeding(
     )
 
 
+def is_admitted(job: SlurmJob) -> bool:
+    """Whether Slurm admits the pending job's limits in its only partition. It does so in spite of
+    MaxTime for a QOS with the flag PartitionTimeLimit, and for a limit that root has set (22.05,
+    measured). Slurm compares the limits before it lets a job wait for nodes or for its turn.
+    """
+    return job.wait_reason.is_within_limits and len(job.partitions) == 1
+
+
 def may_be_shown(job: SlurmJob, partition: str, max_times: Mapping[str, float | None]) -> bool:
     """Whether the pending job's limit may be MaxTime of another partition than ``partition``.
 

@@ -24,9 +24,9 @@ from slurm_elastic.model.memory import UnhelpedJob
 from slurm_elastic.model.slurm import SlurmJob, SlurmNode
 from slurm_elastic.policies.launch.open_partitions import not_open
 from slurm_elastic.policies.launch.spot_use import SPOT_OK, nodes_for
-from slurm_elastic.policies.launch.time_limits import may_be_shown
+from slurm_elastic.policies.launch.time_limits import is_admitted, may_be_shown
 from slurm_elastic.policies.launch.unhelped_words import unhelped_reason
-from slurm_elastic.policies.launch.waiting import is_counted, is_limit_fixed, sentence
+from slurm_elastic.policies.launch.waiting import is_counted, is_limit_fixed, is_unproven, sentence
 from slurm_elastic.policies.nodes.node_reasons import HOLD_MARK, has_mark, without_mark
 from slurm_elastic.policies.nodes.node_state import is_busy, is_down, is_drained, may_take_jobs
 from slurm_elastic.policies.nodes.out_of_service import DrainTerms, ill
@@ -384,7 +384,9 @@ def _qos(question: _Question) -> str:
 def _not_in(kind: str, value: str, allowed: Collection[str], question: _Question) -> str:
     """Return why ``value`` is not among the names that the cloud admits; "" if it is."""
     # Slurm has admitted a listed job, also by its account's parent, unless it refuses this name.
-    let_in = question.listed and question.job.wait_reason.row.refuses != kind
+    # Of several partitions another one may refuse it.
+    is_refused = question.job.wait_reason.row.refuses == kind and not is_unproven(question.job)
+    let_in = question.listed and not is_refused
     if let_in or not allowed or value.lower() in {name.lower() for name in allowed}:
         return ""
     names = ", ".join(sorted(allowed))
@@ -437,6 +439,8 @@ def _time(question: _Question) -> str:
     job, max_time = question.job, question.case.max_time
     limit = job.least_limit
     if max_time is None or (limit is not None and limit <= max_time):
+        return ""
+    if question.listed and is_admitted(job):
         return ""
     is_fixed = is_limit_fixed(job, question.asker.fixed_arrays)
     if limit is None:
