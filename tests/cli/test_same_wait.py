@@ -297,7 +297,8 @@ def _of_note(job: int, note: str, reason: str) -> Iterator[str]:
     if text and not reason.endswith(text):
         yield f"job {job}: its note is {note!r}, mine says {reason!r}"
     is_ours = any(f"{cloud}: " in reason or f"{cloud} (" in reason for cloud in CLOUDS.values())
-    if not text and is_ours and "can hold it" not in reason and "can never start" not in reason:
+    is_elsewhere = any(words in reason for words in ("can hold it", "no other cloud takes it"))
+    if not text and is_ours and not is_elsewhere and "can never start" not in reason:
         yield f"job {job}: it has no note, mine says {reason!r}"
 
 
