@@ -119,6 +119,17 @@ def test_a_listed_spot_pool_is_excluded_if_other_nodes_can_hold_the_job() -> Non
     assert [row.predicate == "requeue" for row in rows] == [True, False]
 
 
+@pytest.mark.parametrize(("avoided", "is_users"), [((), False), (("st1",), True)])
+def test_nodes_that_the_submit_filter_excludes_are_no_choice_of_the_user(
+    avoided: tuple[str, ...], *, is_users: bool
+) -> None:
+    """The filter excludes the spot nodes of the listed cloud. Another cloud is not listed."""
+    other = replace(CASE, partition="far", pool=replace(POOL, name="far", nodes=("f1",)))
+    job = changed(JOB, requeue=False, excluded=(*POOL.nodes[:2], *avoided))
+    _, row = verdicts(replace(ASKER, job=job, ours=frozenset({"burst", "far"})), [SPARED, other])
+    assert ("names nodes to avoid (-x)" in row.reason) == is_users
+
+
 @pytest.mark.parametrize(
     ("allowed", "partitions", "words"),
     [

@@ -23,7 +23,7 @@ from slurm_elastic.model.gres import gres_count, gres_requests
 from slurm_elastic.model.memory import UnhelpedJob
 from slurm_elastic.model.slurm import SlurmJob, SlurmNode
 from slurm_elastic.policies.launch.open_partitions import not_open
-from slurm_elastic.policies.launch.spot_use import SPOT_OK, nodes_for
+from slurm_elastic.policies.launch.spot_use import SPOT_OK, bears_loss, nodes_for
 from slurm_elastic.policies.launch.time_limits import is_admitted, may_be_shown
 from slurm_elastic.policies.launch.unhelped_words import unhelped_reason
 from slurm_elastic.policies.launch.waiting import is_counted, is_limit_fixed, is_unproven, sentence
@@ -201,12 +201,14 @@ class Verdict(Struct, frozen=True, kw_only=True):
 class _Question(Struct, frozen=True, kw_only=True):
     """One job and one pool. ``together``: how many nodes that fit the job may be up at a time.
     ``allowed``: how many of them the job may use, as it may have to stay off spot machines.
+    ``avoided``: the nodes that its user excludes.
     """
 
     asker: Asker
     case: PoolCase
     together: int = 0
     allowed: int = 0
+    avoided: frozenset[str] = frozenset()
 
     @property
     def job(self) -> SlurmJob:
@@ -225,6 +227,7 @@ def verdicts(asker: Asker, cases: Sequence[PoolCase]) -> tuple[Verdict, ...]:
         replace(case, most=min(case.most, nodes_for(job, case.pool, case.no_requeue_on_spot)))
         for case in cases
     ]
+    avoided = _avoided_by_user(job, cases)
     return tuple(
         _verdict(
             _Question(
@@ -232,10 +235,23 @@ def verdicts(asker: Asker, cases: Sequence[PoolCase]) -> tuple[Verdict, ...]:
                 case=case,
                 together=most_together(job, case, cases),
                 allowed=most_together(job, case, allowed_cases),
+                avoided=avoided,
             )
         )
         for case in cases
     )
+
+
+def _avoided_by_user(job: SlurmJob, cases: Sequence[PoolCase]) -> frozenset[str]:
+    """Return the excluded nodes of the job without those that the submit filter excludes, because
+    the job must stay off spot machines.
+    """
+    avoided = frozenset(job.excluded)
+    for case in cases if avoided else ():
+        may_be_filtered = not bears_loss(job, case.no_requeue_on_spot)
+        if may_be_filtered and case.partition in job.partitions:
+            avoided = avoided.difference(case.pool.spot_nodes)
+    return avoided
 
 
 def most_together(job: SlurmJob, case: PoolCase, cases: Iterable[PoolCase]) -> int:
@@ -365,7 +381,7 @@ def _named(question: _Question) -> str:
     if reason := not_open(names, case.site_partitions, asker.default):
         return f"{reason} may get {case.partition} (allow.partitions of cloud {case.pool.cloud})"
     for kind, value in (
-        ("nodes (-w)", job.required), ("nodes to avoid (-x)", job.excluded),
+        ("nodes (-w)", job.required), ("nodes to avoid (-x)", question.avoided),
         ("a reservation", job.reservation),
     ):  # fmt: skip
         if value:
