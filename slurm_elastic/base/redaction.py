@@ -52,14 +52,15 @@ _SECRET_FORMS = (
     re.compile(r"(?<![\w-])(?=(?P<kept>[\w-]*?)\beyJ)(?P=kept)eyJ[\w-]++\.[\w-]++\.[\w-]*+"),
     re.compile(r"\b(?:gh[pousr]_|xox[abpr]-|glpat-|sk-)[\w-]{10,}+"),
     re.compile(r"\bgAAAAA[\w-]{20,}+={0,2}"),
+    re.compile(r"\b(?:ya29\.|GOCSPX-)[\w.-]{10,}+|\bAIza[\w-]{30,}+|(?<![\w/])1//[\w-]{20,}+"),
     re.compile(r"(?<![\w/+])[A-Za-z0-9/+]{40}(?![\w/+=])"),
     re.compile(r"(?<![\w:])[0-9a-fA-F]{64,}+(?!\w)"),
     re.compile(r"(?<![\w.~-])[\w.-]{3}\dQ~[\w.~-]{31,34}"),
     re.compile(r"(?<![\w/+])[A-Za-z0-9/+]{86}=="),
     re.compile(r"(?i)(?P<kept>[?&]sig=)[^\s&\"'<>]++"),
 )
-"""HTTP credentials; users in URLs; identifiers of AWS; tokens of JWT, of forges and of OpenStack;
-AWS's secret keys, which have forty characters; 32 bytes or more in hex, except digests
+"""HTTP credentials; users in URLs; identifiers of AWS; tokens of JWT, of forges, of OpenStack and
+of Google; AWS's secret keys, which have forty characters; 32 bytes or more in hex, except digests
 (``sha256:...``); Azure's client secrets, keys of storage accounts, and signatures of links.
 """
 

@@ -18,6 +18,8 @@ CASES = {
     "iam-aws-make.json": ("aws", "--cloud", "aws", "--for", "make"),
     "iam-azure.json": ("azure",),
     "iam-azure-watchdog.json": ("azure", "--for", "watchdog"),
+    "iam-gcp.json": ("gcp",),
+    "iam-gcp-watchdog.json": ("gcp", "--for", "watchdog"),
     "iam-openstack-make.json": ("openstack", "--for", "make"),
     "iam-fleet.json": ("aws", "--cloud", "fleet"),
     "iam-openstack.json": ("openstack",),

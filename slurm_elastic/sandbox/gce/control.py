@@ -24,6 +24,7 @@ class SteeredServer(Protocol):
     cloud: GceCloud
     faults: Faults
     calls: Counter[str]
+    tokens: set[str]
     violations: list[str]
     checked: int
 
@@ -99,6 +100,15 @@ def _maintain(server: SteeredServer, _now: float, machine: str, at: float) -> No
     server.cloud.machines[machine].maintenance_at = at
 
 
+def _forget_tokens(server: SteeredServer, _now: float) -> None:
+    server.tokens.clear()
+
+
+def _forget_requests(server: SteeredServer, _now: float) -> None:
+    for operation in server.cloud.operations.values():
+        operation.request = ""
+
+
 def _reset(server: SteeredServer, _now: float, world: GceWorld) -> None:
     server.cloud = GceCloud(world)
     server.faults.clear()
@@ -113,6 +123,8 @@ ORDERS: Mapping[str, Order] = {
     "protect": _protect,
     "silence": _silence,
     "maintain": _maintain,
+    "forget-tokens": _forget_tokens,
+    "forget-requests": _forget_requests,
     "reset": _reset,
 }
 

@@ -100,11 +100,6 @@ class GceServer:
         answer = {"access_token": made, "expires_in": LIFE_S, "token_type": "Bearer"}
         return ControlAnswer(200, json.dumps(answer).encode(), _JSON)
 
-    def forget_tokens(self) -> None:
-        """Let all tokens end before their time."""
-        with self._lock:
-            self.tokens.clear()
-
     def serve(
         self, verb: str, path: str, query: Mapping[str, str], data: bytes, token: str
     ) -> ControlAnswer:
