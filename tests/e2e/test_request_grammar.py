@@ -32,6 +32,7 @@ from slurm_elastic.slurm.client.commands import sbatch_test_only
 from slurm_elastic.slurm.client.commands.sbatch_test_only import Submission
 from slurm_elastic.slurm.client.requested_job import requested_job
 from slurm_elastic.watch.door.questions import Chain
+from slurm_elastic.watch.view.rows import Facts
 
 pytestmark = pytest.mark.e2e
 
@@ -226,22 +227,24 @@ def test_the_record_of_a_job_says_what_each_of_its_gpus_needs(
     assert not nodes or need(made.job, pool) == nodes
 
 
-def possible(site: SubmissionSite, job: SlurmJob) -> set[str]:
+def possible(site: SubmissionSite, job: SlurmJob, facts: Facts) -> set[str]:
     """The clouds that may run the job by the verdicts, which price and explain print."""
-    facts = kept_of(SlurmCli(SlurmSettings(conf=str(site.conf))), time.time())
     verdicts = why_not.waits_now(config(site), job, Chain(), facts).of_all_pools(job)
     barred = price.barred_pools(verdicts)
     return {verdict.cloud for verdict in verdicts if verdict.pool not in barred}
 
 
 def test_price_and_explain_name_the_clouds_that_the_filter_lists(site: SubmissionSite) -> None:
+    facts = kept_of(SlurmCli(SlurmSettings(conf=str(site.conf))), time.time())
+    assert facts.nodes
+    assert facts.max_times, "slurmctld gave no answer, and kept_of bears that"
     wrong = []
     for form in FORMS:
         made = submit(site, tuple(form))
         asked = Submission(options=options_of(site, tuple(form)))
         by_slurm = set(made.job.partitions if made.job else made.listed) & CLOUDS
-        by_price = possible(site, price.submitted_job(config(site), asked))
-        by_explain = possible(site, made.job) if made.job else by_slurm
+        by_price = possible(site, price.submitted_job(config(site), asked), facts)
+        by_explain = possible(site, made.job, facts) if made.job else by_slurm
         if not by_slurm == by_price == by_explain:
             wrong.append((form, by_slurm, by_price, by_explain))
     assert wrong == []
