@@ -20,7 +20,8 @@ from slurm_elastic.policies.nodes.node_state import Phase, is_drained, phase
 from slurm_elastic.policies.repair.cloud_view import Thresholds
 from slurm_elastic.state.ckptstate.facts import Migration
 from slurm_elastic.state.ledger import Ledger
-from tests.chaos.drawn_site import is_sold
+from tests.chaos.drawn_jobs import NUMBERS
+from tests.chaos.drawn_site import is_sold, spot_nodes
 from tests.chaos.fakes import is_up, runs
 from tests.controller.world import T0
 
@@ -87,6 +88,7 @@ class Books:
         self.jobs: set[int] = set()
         self.completed: set[int] = set()
         self.fallen: set[int] = set()
+        self.off_spot: set[int] = set()  # drawn jobs that must not lose their machine
         self.machines: dict[str, Instance] = {}
         self.lost_at = float("-inf")
         self._only_in_memory: dict[str, float | None] = {}  # end by machine, at a kill
@@ -185,6 +187,22 @@ class Books:
         if stage.calm:
             self._look_for_stopped(new, rows)
         self._beside(new, self._decided.get(new.generation), rows, opened)
+
+    def judge_market(self, spec: LaunchSpec) -> None:
+        """No spot machine is bought for nodes that never have one, nor for a job that must not lose
+        it, unless its pool buys nothing else.
+        """
+        # A reloaded configuration may be another one than that of the intent. A lost ledger forgets
+        # for which jobs we have lifted --no-requeue.
+        is_known = self._stage.orders is None and self.lost_at < 0
+        if not is_known or all(offer.market is not Market.SPOT for offer in spec.offers):
+            return
+        pool = self._pool_of(spec.nodes[0])
+        if never := [n for n in spec.nodes if n not in spot_nodes(pool)]:
+            self.wrong("spot", f"a spot machine for {never} of {pool.name}")
+        lost = [job for job in spec.jobs if job - job % NUMBERS in self.off_spot]
+        if lost and len(pool.markets) > 1:
+            self.wrong("spot", f"a spot machine for {spec.nodes} of jobs {lost}")
 
     def turned(self, one: Instance, *, runs: bool, strange: bool) -> None:
         """It was stopped, or started, in its cloud; ``strange``: by somebody else."""

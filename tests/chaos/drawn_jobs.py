@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from slurm_elastic.base.errors import SlurmError
 from slurm_elastic.base.hostlist import expand
 from slurm_elastic.config import PoolSettings
-from tests.chaos.drawn_site import is_sold
+from slurm_elastic.config.clouds import CloudSettings
+from tests.chaos.drawn_site import is_sold, spot_nodes
 
 if TYPE_CHECKING:
     from tests.chaos.stage import Stage
@@ -20,9 +21,10 @@ STRANGE = (
     "train", "a b", "x\nUserId=root(0) JobState=RUNNING", "n[1-3],m", "JobId=1", "\u4efb\u52a1 \u00e9", "$(id);'",
     "y" * 10_000, "%s%n{0}", "|", "",
 )  # fmt: skip
+SPOT_OK = "spot=ok"
 COMMENTS = (
     "", "", "ckpt=none", "ckpt=fake", "ckpt=fake,limit", "ckpt=criu,tcp=close", "ckpt=nothing,x=1",
-    "ckpt=", "data=120G", "ckpt=signal,saved=file:state",
+    "ckpt=", "data=120G", "ckpt=signal,saved=file:state", SPOT_OK, f"ckpt=none;{SPOT_OK}",
 )  # fmt: skip
 USERS = ("alice", "bob", "carol")
 LIMITS = (None, None, 600, 3600, 86400)
@@ -76,10 +78,40 @@ def draw_job(rng: random.Random, stage: Stage, number: int, cloud: str) -> Drawn
     if among and rng.random() < 0.1:
         among = sorted(rng.sample(among, min(count, len(among))))
         fields["required"], count = tuple(among), len(among)
+    if _must_stay_off_spot(stage, fields):
+        fields["excluded"] = (*fields.get("excluded", ()), *_filtered(stage, fields, among, count))
     if count > _room(stage, among, fields):
         return None
+    if _must_stay_off_spot(stage, fields):
+        stage.books.off_spot.add(number)
     _times(rng, stage, number, fields)
     return DrawnJob(among, count, rng.choice(LENGTHS), {**fields, "node_count": count})
+
+
+def _must_stay_off_spot(stage: Stage, fields: Mapping[str, Any]) -> bool:
+    """Whether the job must not lose a machine of any of its clouds."""
+    if fields["requeue"] or SPOT_OK in fields["comment"].replace(";", " ").split():
+        return False
+    accounts = [set(stage.config.who_of(c).no_requeue_on_spot) for c in _clouds_of(stage, fields)]
+    return all(of.isdisjoint(("all", fields["account"])) for of in accounts)
+
+
+def _clouds_of(stage: Stage, fields: Mapping[str, Any]) -> Sequence[CloudSettings]:
+    return [c for c in stage.config.clouds if c.partition_name in fields["partitions"]]
+
+
+def _filtered(
+    stage: Stage, fields: Mapping[str, Any], among: Sequence[str], count: int
+) -> Iterator[str]:
+    """The nodes that the submit filter excludes from a job that must stay off spot machines: of each
+    cloud whose other nodes can hold it.
+    """
+    for cloud in _clouds_of(stage, fields) if "required" not in fields else ():
+        pools = [p for p in stage.config.pools if p.cloud == cloud.name]
+        names = [n for p in pools for n in spot_nodes(p)]
+        others = [n for n in among if stage.nodes[n] == cloud.name and n not in names]
+        if len(others) >= count:
+            yield from names
 
 
 def _size(rng: random.Random, pool: PoolSettings) -> dict[str, Any]:
@@ -189,10 +221,12 @@ def _set_limit(rng: random.Random, stage: Stage, job: int) -> None:
 
 
 def _set_requeue(rng: random.Random, stage: Stage, job: int) -> None:
+    stage.books.off_spot.discard(job - job % NUMBERS)
     stage.slurm.change(job, requeue=rng.random() < 0.5)
 
 
 def _rename(rng: random.Random, stage: Stage, job: int) -> None:
+    stage.books.off_spot.discard(job - job % NUMBERS)
     stage.slurm.change(job, name=rng.choice(STRANGE), comment=rng.choice(COMMENTS))
 
 

@@ -37,6 +37,7 @@ BASE = Path(__file__).parents[1] / "drawn" / "two_clouds.yaml"
 FREE_STEPS = 6
 """Steps of a drawing, at most, that set any key."""
 DRAWN_SHARE = 0.2
+SPOT_USE_SHARE = 0.4
 TRIES = 8
 """Steps after which a key, or a pair of keys, that never came counts as impossible."""
 COUNTED = 1000
@@ -100,6 +101,7 @@ def drawn_config(seed: int, kept: Collection[int] | None = None) -> Config:
 def drawn_document(seed: int, kept: Collection[int] | None = None) -> dict[str, Any]:
     chosen = [s for n, s in enumerate(steps(seed)) if kept is None or n in kept]
     base = _reserved() if random.Random(f"{seed} reserved").random() < 0.3 else _base()
+    base = _with_spot_use(base, random.Random(f"{seed} spot use"))
     return draw_keys(base, chosen, driven_keys(), _may)
 
 
@@ -158,6 +160,19 @@ def _reserved() -> dict[str, Any]:
     held = {"name": "held", "type": "small", "count": 2, "price": 0.8}
     site["clouds"][1]["reservations"] = [{**held, "from": "2026-01-01", "to": "2028-01-01"}]
     site["pools"][1]["markets"] = ["reserved", "spot", "on-demand"]
+    return site
+
+
+def _with_spot_use(site: dict[str, Any], rng: random.Random) -> dict[str, Any]:
+    """The site, often with nodes that never have spot machines, or with accounts whose jobs with
+    --no-requeue may lose one. By steps alone these two keys seldom have a value that matters.
+    """
+    site = copy.deepcopy(site)
+    if rng.random() < SPOT_USE_SHARE:
+        site["pools"][1]["on_demand_nodes"] = rng.choice((1, 1, 2))
+    if rng.random() < SPOT_USE_SHARE:
+        allow = rng.choice((site, site["clouds"][1]))["allow"]
+        allow["no_requeue_on_spot"] = [rng.choice(("all", "biology", "physics"))]
     return site
 
 
@@ -265,6 +280,12 @@ def _is_timely(name: str, value: object) -> bool:
     except ValueError:
         return True
     return SHORTEST.get(name, 0.0) <= seconds and (name in PATIENT or seconds <= LONGEST)
+
+
+def spot_nodes(pool: PoolSettings) -> Sequence[str]:
+    """The nodes that may have spot machines."""
+    names = expand(pool.nodes)
+    return names[: len(names) - pool.on_demand_nodes] if Market.SPOT in pool.markets else ()
 
 
 def is_sold(config: Config, pool: PoolSettings) -> bool:

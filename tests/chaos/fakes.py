@@ -165,6 +165,7 @@ class Cloud(FakeProvider):
 
     def launch(self, spec: LaunchSpec) -> Sequence[Instance]:
         self._io("launch")
+        self.stage.books.judge_market(spec)
         answer = super().launch(spec)
         self._io("launch answered")
         return self._by_its_clock(answer)

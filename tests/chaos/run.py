@@ -245,6 +245,7 @@ WRONGS = {
     "machines that their job cannot use": ("paid for nobody",),
     "spoilt images gone on from": ("spoilt image", "image of another job"),
     "limits passed": ("limit",),
+    "spot machines where none may be bought": ("spot",),
     "orders that did not come true, or refused without need": ("order",),
     "machines of others ended": ("somebody else's",),
     "not accounted for": ("cents", "money"),

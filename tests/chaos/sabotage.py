@@ -13,7 +13,7 @@ from slurm_elastic.base.errors import ProviderError
 from slurm_elastic.ckptman.moves import migration
 from slurm_elastic.cli.services.standby import Head
 from slurm_elastic.controller.context import Site
-from slurm_elastic.controller.launching import budget, provision
+from slurm_elastic.controller.launching import budget, off_spot, provision
 from slurm_elastic.features.orders import directives
 from slurm_elastic.features.power import starting, stopping
 from slurm_elastic.model.causes import Quoted
@@ -233,6 +233,16 @@ def a_new_head_that_does_not_wait(_stage: Any) -> None:
     Head.begins = begins  # type: ignore[method-assign]
 
 
+def spot_on_any_node(_stage: Any) -> None:
+    """The nodes that never have spot machines get some."""
+    off_spot.never_on_spot = lambda _pool, _node: None  # type: ignore[assignment]
+
+
+def spot_for_any_job(_stage: Any) -> None:
+    """Jobs that must not lose their machine get spot machines."""
+    off_spot.bears_loss = lambda _job, _accounts: True  # type: ignore[assignment]
+
+
 OF_TWO_HEADS: dict[str, Callable[[Any], None]] = {
     one.__name__: one
     for one in (
@@ -247,6 +257,6 @@ ALL: dict[str, Callable[[Any], None]] = {
         bought_from_an_unread_cloud, an_old_suspend_ends_a_new_machine, ended_without_an_end,
         orphans_stay, launched_again, stopped_machines_cost_nothing, stopped_machines_stay, more_are_stopped_than_a_pool_keeps,
         started_beyond_the_limits, started_before_it_is_written_down, any_image_is_whole,
-        pauses_unheard, limits_of_operators_unheard,
+        pauses_unheard, limits_of_operators_unheard, spot_on_any_node, spot_for_any_job,
     )
 } | OF_TWO_HEADS | PUT_IN  # fmt: skip

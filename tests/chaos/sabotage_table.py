@@ -15,7 +15,7 @@ DRAWINGS = {
     "any_image_is_whole": 2, "bought_from_an_unread_cloud": 5, "ended_without_an_end": 1,
     "intents_unwritten": 1, "launched_again": 49, "more_are_stopped_than_a_pool_keeps": 4,
     "one_missing_answer_is_an_end": 3, "orders_without_a_fence": 21, "orphans_stay": 22,
-    "spending_unlocked": 4, "started_before_it_is_written_down": 4, "started_beyond_the_limits": 4,
+    "spending_unlocked": 4, "spot_for_any_job": 56, "spot_on_any_node": 43, "started_before_it_is_written_down": 4, "started_beyond_the_limits": 4,
     "stopped_machines_cost_nothing": 4, "stopped_machines_stay": 4, "synced_now_and_then": 5,
 }  # fmt: skip
 """How many runs found the defect, from seed 1 on; with two heads: how many runs of such sites. A

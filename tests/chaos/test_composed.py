@@ -24,6 +24,7 @@ SABOTAGED = {
     "stopped_machines_stay": 1, "more_are_stopped_than_a_pool_keeps": 1,
     "started_beyond_the_limits": 12, "started_before_it_is_written_down": 1,
     "any_image_is_whole": 1, "pauses_unheard": 1, "limits_of_operators_unheard": 1,
+    "spot_on_any_node": 40, "spot_for_any_job": 50,
 }  # fmt: skip
 """Each with the seed from which on it was found soon once."""
 FIRST = ("spending_unlocked", "intents_unwritten", "stopped_machines_stay")
