@@ -21,6 +21,7 @@ from slurm_elastic.config.sections.access import Who
 from slurm_elastic.config.sections.copying import Traffic
 from slurm_elastic.model.causes import Quoted
 from slurm_elastic.model.cluster import Limits, Location, Market
+from slurm_elastic.model.slurm import SlurmJob
 from slurm_elastic.policies.launch.job_data import counted_data
 from slurm_elastic.policies.launch.pool_order import (
     DEFAULT_RUN_S,
@@ -32,6 +33,7 @@ from slurm_elastic.policies.launch.pool_order import (
     partition_order,
 )
 from slurm_elastic.policies.launch.ranking import DEFAULT_KEYS
+from slurm_elastic.policies.launch.reorder import reorders
 from slurm_elastic.providers.fake.settings import FakeCloud
 from slurm_elastic.slurm.hooks.order_file import FILE, MAX_AGE_S, text_of
 from slurm_elastic.slurm.hooks.submit_filter import FILTER, ranked_pools, render, to_lua
@@ -233,6 +235,32 @@ def test_a_job_gets_the_clouds_in_the_order_of_its_cost(
     assert filtered(lua, site) == "static,cheap,dear"
     # Four nodes: one at $0.05 and three at $2 cost more than four at $0.90.
     assert filtered(lua, site, min_nodes=4) == "static,dear,cheap"
+
+
+def test_a_job_that_must_stay_off_spot_machines_is_ordered_by_the_cost_of_others(
+    lua: Callable[[str], str], tmp_path: Path
+) -> None:
+    site = two_clouds(tmp_path)
+    # The clouds have nodes without spot machines, whatever the file says of the other nodes.
+    spot = (PricedRoom(room=9, market=Market.SPOT, price=0.05),)
+    table = (
+        replace(terms("dear"), offers=spot, on_demand=0.9),
+        replace(terms("cheap", (9, 0.3)), on_demand=0.3),
+    )
+    (site.state / FILE).write_text(text_of(table, site.ranking, NOW))
+    assert filtered(lua, site) == "static,dear,cheap"
+    assert filtered(lua, site, requeue=0) == "static,cheap,dear"
+    assert filtered(lua, site, requeue=0, comment="spot=ok") == "static,dear,cheap"
+    job = SlurmJob(
+        id=1, states=frozenset({"PENDING"}), requeue=False, partitions=("static", "dear", "cheap"),
+        node_count=1,
+    )  # fmt: skip
+    pools = {pool.name: pool for pool in domain_pools(site, expand)}
+    orders, nobody = {1: ("dear", "cheap")}, {"dear": (), "cheap": ()}
+    (change,) = reorders([job], orders, table, pools, site.ranking, nobody)
+    assert change.partitions == ("static", "cheap", "dear")
+    anybody = {"dear": ("all",), "cheap": ("all",)}
+    assert reorders([job], orders, table, pools, site.ranking, anybody) == []
 
 
 def test_an_old_or_broken_file_counts_as_absent(lua: Callable[[str], str], tmp_path: Path) -> None:

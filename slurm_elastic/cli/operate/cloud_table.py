@@ -26,7 +26,7 @@ from slurm_elastic.policies.launch.pool_order import (
     keys_of,
     partition_order,
 )
-from slurm_elastic.policies.launch.reorder import shape_of
+from slurm_elastic.policies.launch.reorder import shape_of, terms_for
 from slurm_elastic.watch.door.client import published_terms
 
 TITLE = "Clouds for this job, best first (costs for its time limit, else for a day):"
@@ -82,7 +82,9 @@ def published_rows(config: Config, job: SlurmJob, now: float) -> tuple[RankedClo
     published = published_terms(config, now)
     if published is None:
         return ()
-    return cloud_rows(shape_of(job, pools), published.table, published.ranking)
+    accounts_of = {c.name: config.who_of(c).no_requeue_on_spot for c in config.clouds}
+    table = terms_for(job, published.table, accounts_of)
+    return cloud_rows(shape_of(job, pools), table, published.ranking)
 
 
 def pools_of(config: Config, job: SlurmJob) -> list[Pool]:

@@ -135,7 +135,10 @@ class CloudOrder(Part):
         ours = {terms.partition for terms in table}
         jobs = [job for job in jobs if may_be_ours(job, site_partitions, ours)]
         self._learn(jobs)
-        changes = reorders(jobs, self._orders, table, site.pools, site.config.ranking)
+        accounts_of = {
+            cloud.name: site.config.who_of(cloud).no_requeue_on_spot for cloud in site.config.clouds
+        }
+        changes = reorders(jobs, self._orders, table, site.pools, site.config.ranking, accounts_of)
         by_list: dict[tuple[str, ...], list[Reorder]] = {}
         for change in changes:
             # The site's own job_submit may refuse a change, and would refuse it again.

@@ -14,6 +14,7 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 
 from msgspec import Struct, field
+from msgspec.structs import replace
 
 from slurm_elastic.base.billing import HOUR_S, paid_seconds
 from slurm_elastic.model.causes import AnyCause
@@ -94,6 +95,14 @@ class PoolTerms(Struct, frozen=True, kw_only=True):
     keys: Mapping[str, float] = field(default_factory=dict)
     unavailable: AnyCause | None = None
     traffic: TrafficTerms = FREE_TRAFFIC
+
+    def without_spot(self) -> PoolTerms:
+        """Return the terms for a job that must stay off spot machines."""
+        offers = tuple(offer for offer in self.offers if offer.market is not Market.SPOT)
+        # Spot machines may suffice for the pool, so that no on-demand offer is among its offers.
+        if self.on_demand < math.inf and Market.ON_DEMAND not in [o.market for o in offers]:
+            offers += (PricedRoom(room=0, market=Market.ON_DEMAND, price=self.on_demand),)
+        return replace(self, offers=offers)
 
     def billed_hours(self, seconds: float) -> float:
         """Return the paid hours of a machine that lasts so many seconds: whole leases."""

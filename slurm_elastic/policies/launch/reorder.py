@@ -26,6 +26,7 @@ from slurm_elastic.policies.launch.pool_order import (
     keys_of,
     partition_order,
 )
+from slurm_elastic.policies.launch.spot_use import bears_loss
 from slurm_elastic.policies.launch.verdict import could_run, need
 
 REORDER_THRESHOLD = 0.05
@@ -55,6 +56,18 @@ def shape_of(job: SlurmJob, pools: Sequence[Pool]) -> JobShape:
     )
 
 
+def terms_for(
+    job: SlurmJob, table: Sequence[PoolTerms], accounts_of: Mapping[str, Collection[str]]
+) -> Sequence[PoolTerms]:
+    """Return the terms on which the pools would serve this job, which may have to stay off spot
+    machines. ``accounts_of``: by cloud, ``allow.no_requeue_on_spot``.
+    """
+    return [
+        terms if bears_loss(job, accounts_of.get(terms.cloud, ())) else terms.without_spot()
+        for terms in table
+    ]
+
+
 def may_be_ours(job: SlurmJob, site_partitions: Collection[str], ours: Collection[str]) -> bool:
     """Whether the job's list has the partitions of a list of the submit filter: a partition
     in ``site_partitions``, whose jobs may use clouds, and several of ``ours``.
@@ -72,13 +85,14 @@ def reorders(
     table: Sequence[PoolTerms],
     pools: Mapping[str, Pool],
     ranking: Sequence[str],
+    accounts_of: Mapping[str, Collection[str]],
 ) -> list[Reorder]:
     """Return the changes of this look, for at most ``MAX_REORDERED_JOBS`` jobs.
 
     ``jobs``: pending jobs, the most urgent first. ``in_force``: by job, the order of our partitions
     in its list, which has one partition of the site, too; jobs without an order keep their list.
     ``table``: the terms of all pools in the
-    order of the file.
+    order of the file. ``accounts_of``: see ``terms_for``.
     """
     changes: list[Reorder] = []
     pools_by_partition: dict[str, list[Pool]] = {}
@@ -91,7 +105,8 @@ def reorders(
         if not present or len(own_partitions) != 1 or not {*present} <= {*job.partitions}:
             continue
         job_pools = [pool for name in present for pool in pools_by_partition.get(name, ())]
-        ranked = partition_order(shape_of(job, job_pools), table, ranking)
+        job_table = terms_for(job, table, accounts_of)
+        ranked = partition_order(shape_of(job, job_pools), job_table, ranking)
         cause = _why(present, ranked, ranking)
         if cause is not None:
             order = tuple(row.terms.partition for row in ranked)

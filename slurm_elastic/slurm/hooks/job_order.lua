@@ -202,6 +202,23 @@ local function machines_of(pool, need)
   return count
 end
 
+-- The terms for a job that must stay off spot machines. Spot machines may suffice for the pool, so that no
+-- on-demand offer is among its offers.
+local function without_spot(terms)
+  local offers, has_on_demand = {}, false
+  for _, offer in ipairs(terms.offers) do
+    if offer.market ~= "spot" then
+      offers[#offers + 1] = offer
+      has_on_demand = has_on_demand or offer.market == "on-demand"
+    end
+  end
+  if terms.on_demand < math.huge and not has_on_demand then
+    offers[#offers + 1] =
+      { room = 0, market = "on-demand", price = terms.on_demand, lost = 0, max_run = math.huge }
+  end
+  return setmetatable({ offers = offers }, { __index = terms })
+end
+
 -- The names of partitions in the order of the job's cost; nil without published prices.
 local function ordered(names, part_list, need)
   local published = read_order(ORDER.path, os.time())
@@ -215,6 +232,7 @@ local function ordered(names, part_list, need)
       for _, pool in ipairs(data.name == name and pools_for(data, need) or {}) do
         local terms = published.pools[pool.name]
         if terms and room(pool, need, part_list[name]) > 0 then
+          terms = bears_loss(data, need) and terms or without_spot(terms)
           row.pools[#row.pools + 1] = { terms = terms, machines = machines_of(pool, need) }
         end
       end
