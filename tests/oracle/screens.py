@@ -245,7 +245,8 @@ def _why(said: Answers, job: Any, row: Any, explained: Any, *, judges_stuck: boo
         of.stop and (of.account == job.account or of.user == job.user) for of in said.status.budgets
     )
     # Another cause may keep the job back, too: its row names the cloud and that cause.
-    has_own_cause = row.reason.startswith(tuple(f"{cloud}: " for cloud in clouds))
+    begins = tuple(f"{cloud}{after}" for cloud in clouds for after in (": ", " ("))
+    has_own_cause = row.reason.startswith(begins)
     is_shut = bool(pools) and len(shut) == len(pools) and not is_barred and not has_own_cause
     if judges_stuck and waiting.why and not row.stuck and is_shut:
         # One names the offer before the cause, the other one the cloud.
