@@ -1,7 +1,7 @@
 """Network cards and disks of our machines that have outlived them. They cost as long as they exist.
 
 Each belongs to its machine by ``deleteOption: Delete``, but a failed creation may leave them. Their
-names prove that they are this cluster's (``requests.part_name``).
+names or tags prove that they are this cluster's (``requests.machine_of_part``).
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, ClassVar
 from urllib.parse import quote
 
@@ -40,6 +40,7 @@ class Part(Struct, frozen=True):
     kind: str
     name: str
     is_used: bool
+    tags: Mapping[str, str]
 
 
 class Remains:
@@ -101,7 +102,7 @@ class Remains:
         unused = {
             (part.kind, part.name): machine
             for part in parts
-            if not part.is_used and (machine := machine_of_part(self._uuid, part.name))
+            if not part.is_used and (machine := machine_of_part(self._uuid, part.name, part.tags))
         }
         if not unused:
             return []
@@ -118,7 +119,8 @@ class Remains:
                 if kind == _DISKS and not is_used:
                     # Such as Attached, Reserved, ActiveSAS: somebody uses it.
                     is_used = properties["diskState"] != "Unattached"
-                yield Part(kind, str(record["name"]), is_used)
+                tags = {str(k): str(v) for k, v in (record.get("tags") or {}).items()}
+                yield Part(kind, str(record["name"]), is_used, tags)
 
     def _listed(self, kind: str) -> Iterator[Any]:
         return self._api.listed(self._path(kind), _VERSIONS[kind])

@@ -20,6 +20,7 @@ from slurm_elastic.providers.azure.settings import AzureCloud
 from slurm_elastic.providers.base.joining import own_facts
 from slurm_elastic.providers.base.machine_tags import marks_of
 from slurm_elastic.providers.base.named import machine_name
+from slurm_elastic.providers.base.tags import CLUSTER, GENERATION, NodeNames
 from slurm_elastic.providers.base.user_data import facts_program, multipart, read_user_data
 
 MAX_CUSTOM_DATA = 65535
@@ -58,10 +59,19 @@ def part_name(cluster_uuid: str, machine: str) -> str:
     return f"{machine}_{_short(cluster_uuid)}"
 
 
-def machine_of_part(cluster_uuid: str, name: str) -> str:
-    """The machine of a card or disk with this name; "" if the name is not this cluster's."""
-    machine, _, digits = name.rpartition("_")
-    return machine if machine and digits == _short(cluster_uuid) else ""
+def machine_of_part(cluster_uuid: str, name: str, tags: Mapping[str, str]) -> str:
+    """The machine of a card or disk with this name and these tags; "" if it is not this cluster's.
+
+    Azure may append a word to the name of a card that it makes for a machine, so tags count, too.
+    """
+    if not cluster_uuid:
+        return ""  # else any name with a "_" would be ours
+    machine, mark, rest = name.partition(f"_{_short(cluster_uuid)}")
+    if machine and mark and (not rest or rest.startswith(("-", "_"))):
+        return machine
+    node = NodeNames().node(tags, 0)
+    is_ours = tags.get(CLUSTER) == cluster_uuid and node
+    return machine_name(cluster_uuid, tags.get(GENERATION, ""), node) if is_ours else ""
 
 
 def _short(cluster_uuid: str) -> str:

@@ -57,8 +57,14 @@ def test_card_and_disk_end_with_their_machine(bed: AzureBed) -> None:
     (card,) = properties["networkProfile"]["networkInterfaceConfigurations"]
     assert disk["deleteOption"] == card["properties"]["deleteOption"] == "Delete"
     assert disk["name"] == card["name"]
-    assert requests.machine_of_part(UUID, disk["name"]).startswith("az1-")
-    assert requests.machine_of_part(UUID.replace("7", "8"), disk["name"]) == ""
+    machine = requests.machine_of_part(UUID, disk["name"], {})
+    assert machine.startswith("az1-")
+    assert requests.machine_of_part(UUID.replace("7", "8"), disk["name"], {}) == ""
+    assert requests.machine_of_part("", "theirs__OsDisk", {}) == ""
+    assert requests.machine_of_part(UUID, f"{card['name']}-1f2e3d4c", {}) == machine
+    assert requests.machine_of_part(UUID, "nic-1f2e3d4c", card["tags"]) == machine
+    others = {**card["tags"], "slurm-elastic:cluster": "another"}
+    assert requests.machine_of_part(UUID, "nic-1f2e3d4c", others) == ""
     assert "priority" not in properties
 
 
