@@ -37,8 +37,9 @@ ZONES_NOTE = (
 )
 """A note to print below the tables."""
 PRICES_NOTE = (
-    '"9 in 10 paid" is of these days alone: in tests with halves of traces, 59 % of the starts in '
-    "one half cost what nine in ten had cost in the other."
+    "The costs are means over starts on these days. No range is shown, because the days of one "
+    "trace say too little about others: in tests, a range that had nine in ten costs of one half "
+    "of a trace had 59 % of the other half's."
 )
 """A note to print below the tables with prices."""
 POLICIES: Mapping[str, Callable[[Race], DeadlineChoice]] = {
@@ -52,16 +53,13 @@ POLICIES: Mapping[str, Callable[[Race], DeadlineChoice]] = {
 class DeadlineRow(Struct, frozen=True, kw_only=True):
     """One policy on one trace.
 
-    ``cost``: mean $ for one machine over all starts; nine in ten starts cost ``low`` to ``high``.
-    All three are None without ``--prices``.
+    ``cost``: mean $ for one machine over all starts; None without ``--prices``.
     """
 
     trace: str
     policy: str
     odds: Odds
     cost: float | None
-    low: float | None = None
-    high: float | None = None
 
 
 def add(kinds: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -149,14 +147,13 @@ def _row(args: argparse.Namespace, name: str, trace: Availability, policy: str) 
         return DeadlineRow(trace=name, policy=policy, odds=odds, cost=None)
     spot, on_demand = args.prices
     cost = (odds.paid_spot * spot + odds.paid_on_demand * on_demand) / HOUR_S
-    low, high = (seconds * on_demand / HOUR_S for seconds in (odds.low, odds.high))
-    return DeadlineRow(trace=name, policy=policy, odds=odds, cost=cost, low=low, high=high)
+    return DeadlineRow(trace=name, policy=policy, odds=odds, cost=cost)
 
 
 def _table(trace: str, rows: Sequence[DeadlineRow], work: float) -> Table:
     table = Table(box=box.SIMPLE, title=Path(trace).name, title_justify="left")
     table.add_column("policy", no_wrap=True)
-    for name in ("spot", "machines", "done", "late", "cost", "9 in 10 paid"):
+    for name in ("spot", "machines", "done", "late", "cost"):
         table.add_column(name, justify="right", no_wrap=True)
     for row in rows:
         odds = row.odds
@@ -167,7 +164,6 @@ def _table(trace: str, rows: Sequence[DeadlineRow], work: float) -> Table:
             f"{odds.end / HOUR_S:.1f} h",
             f"{odds.missed}/{odds.starts}",
             "-" if row.cost is None else f"${row.cost:.2f}",
-            "-" if row.low is None else f"{row.low:.2f}-{row.high:.2f}",
         )
     return table
 

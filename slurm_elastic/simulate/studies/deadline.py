@@ -10,8 +10,6 @@ from msgspec import Struct
 from slurm_elastic.policies.checkpoint.deadline import DeadlineChoice, Race, Where
 from slurm_elastic.policies.checkpoint.market_spells import NOTHING, Past
 
-OUTSIDE = 0.05  # the share of the starts below `low`, and above `high`
-
 
 class Finish(Struct, frozen=True, kw_only=True):
     """The end of the job, and its seconds of work on each market. ``restarts``: how often it moved
@@ -27,8 +25,7 @@ class Finish(Struct, frozen=True, kw_only=True):
 
 class Odds(Struct, frozen=True, kw_only=True):
     """Means over many starts on one trace, in seconds: the job's end, its work on spot machines,
-    the paid time on each market; and the machines used. ``missed``: the number of late starts. Nine
-    of ten starts cost between ``low`` and ``high``, in seconds of an on-demand machine.
+    the paid time on each market; and the machines used. ``missed``: the number of late starts.
     """
 
     starts: int
@@ -38,8 +35,6 @@ class Odds(Struct, frozen=True, kw_only=True):
     paid_spot: float
     paid_on_demand: float
     restarts: float
-    low: float
-    high: float
 
 
 def tried(
@@ -79,9 +74,6 @@ def tried(
                 past=pasts[start] if start_count > 0 else NOTHING,
             )
         )
-    paid = sorted(
-        finish.paid[Where.SPOT] * price + finish.paid[Where.ON_DEMAND] for finish in finishes
-    )
     return Odds(
         starts=starts,
         missed=sum(finish.end > deadline for finish in finishes),
@@ -90,8 +82,6 @@ def tried(
         paid_spot=sum(finish.paid[Where.SPOT] for finish in finishes) / starts,
         paid_on_demand=sum(finish.paid[Where.ON_DEMAND] for finish in finishes) / starts,
         restarts=sum(finish.restarts for finish in finishes) / starts,
-        low=paid[round(OUTSIDE * (starts - 1))],
-        high=paid[round((1 - OUTSIDE) * (starts - 1))],
     )
 
 
