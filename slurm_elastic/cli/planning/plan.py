@@ -9,7 +9,6 @@ from typing import Annotated
 
 import msgspec
 from msgspec import Meta, Struct
-from msgspec.structs import replace
 
 from slurm_elastic.base import writing
 from slurm_elastic.base.errors import ConfigError
@@ -25,11 +24,11 @@ from slurm_elastic.cli.planning import (
     plan_own,
     plan_policy,
 )
-from slurm_elastic.cli.planning.plan_tables import render
+from slurm_elastic.cli.planning.plan_tables import render, tell_prospects
 from slurm_elastic.cli.planning.simulate_tables import SCHEDULER, tell_unbought
 from slurm_elastic.config.basics.numbers import Dollars, Seconds
 from slurm_elastic.config.configfile import load_as
-from slurm_elastic.policies.planning.held import Risk, plan_with
+from slurm_elastic.policies.planning.held import Risk
 from slurm_elastic.policies.planning.portfolio import ReservedClass, heaviest_first
 from slurm_elastic.policies.planning.reserve import usage_of_steps
 from slurm_elastic.simulate.engine import simulate
@@ -110,8 +109,8 @@ def run(args: argparse.Namespace) -> int:
     tell_unbought({args.policy: outcome.figures}, console)
     plan = _plan(outcome, index, classes, on_demand, inventory)
     render(plan, scenario.pools[index].name, setting.history.start, console)
-    if plan.held is not None and inventory is not None:
-        plan_held.render(plan.held, inventory[0], classes, console)
+    plan_held.render(plan.held, inventory[0], classes, console)
+    tell_prospects(plan, console)
     console.print(SCHEDULER, markup=False, highlight=False)
     for note in setting.notes_for([args.policy]):
         print(f"note: {note}", file=sys.stderr)
@@ -145,7 +144,7 @@ def _plan(
     pool: int,
     classes: tuple[ReservedClass, ...],
     on_demand: float,
-    inventory: tuple[plan_held.Inventory, Risk] | None,
+    inventory: tuple[plan_held.Inventory, Risk],
 ) -> PurchasePlan:
     usage = usage_of_steps(outcome.paid_steps(pool))
     if len(usage) < WEEKS:
@@ -153,9 +152,6 @@ def _plan(
             f"the history uses machines of the pool for {len(usage)} whole weeks, expected at least"
             f" {WEEKS}: a shorter history says nothing about the coming years"
         )
-    plan = plan_of(usage, classes, on_demand)
-    if inventory is None:
-        return plan
     held, risk = plan_held.counts(inventory[0], classes), inventory[1]
     blocks = plan_held.on_blocks(inventory[0])
-    return replace(plan, held=plan_with(usage, classes, on_demand, held, risk, blocks))
+    return plan_of(usage, classes, on_demand, held, risk, blocks)

@@ -43,32 +43,24 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the options."""
     parser.add_argument(
         "--held", type=Path, metavar="FILE.yaml",
-        help="file with the reserved machines: show what to buy besides them",
+        help="file with the reserved machines: show what to buy besides them (default: the site "
+        "holds none)",
     )  # fmt: skip
     parser.add_argument(
         "--at-most", type=_bound, action="append", default=[], metavar="CLASS=N",
-        help="with --held: hold at most N machines of this class, together with those held now",
+        help="hold at most N machines of this class, together with those held now",
     )  # fmt: skip
     parser.add_argument(
         "--prefer-short", action="store_true",
-        help="with --held: of the classes that pay off, buy the one with the shortest term",
+        help="of the classes that pay off, buy the one with the shortest term",
     )  # fmt: skip
 
 
-def read(
-    args: argparse.Namespace, classes: Sequence[ReservedClass]
-) -> tuple[Inventory, Risk] | None:
-    """Return the inventory and the site's bounds; None without ``--held``. ConfigError for
-    mistakes.
+def read(args: argparse.Namespace, classes: Sequence[ReservedClass]) -> tuple[Inventory, Risk]:
+    """Return the inventory, which is empty without ``--held``, and the site's bounds. ConfigError
+    for mistakes.
     """
-    if args.held is None:
-        if args.at_most or args.prefer_short:
-            raise ConfigError(
-                "--at-most and --prefer-short need --held: a file with 'held: []' says that nothing"
-                " is held"
-            )
-        return None
-    inventory = load_as(args.held, Inventory, "held")
+    inventory = load_as(args.held, Inventory, "held") if args.held else Inventory(held=())
     for number, one in enumerate(inventory.held):
         place = f"{args.held}: held[{number}]"
         if one.name and one.block:
@@ -105,7 +97,7 @@ def render(
         f"{one.machines} x {one.name or f'block {one.block}'} ({brief(one.left)} left)"
         for one in inventory.held
     )
-    console.print(f"held now: {held or 'nothing'}")
+    console.print(f"held now: {held or 'nothing (--held FILE.yaml says what is held)'}")
     buy = machines_text(plan.buy, classes)
     upfront = f", ${plan.upfront:,.0f} upfront" if plan.upfront else ""
     console.print(

@@ -21,9 +21,7 @@ def render(plan: PurchasePlan, pool: str, start: int, console: Console) -> None:
     console.print(_classes(plan))
     console.print(_choices(plan))
     _purchases(plan, start, console)
-    # Without an inventory the rule's own purchases count as held.
-    if plan.held is None:
-        _advice(plan, console)
+    _lessons(plan, console)
 
 
 def _classes(plan: PurchasePlan) -> Table:
@@ -72,8 +70,8 @@ def _purchases(plan: PurchasePlan, start: int, console: Console) -> None:
             console.print(f"  and {len(choice.bought) - MAX_PURCHASES} more purchases")
 
 
-def _advice(plan: PurchasePlan, console: Console) -> None:
-    console.print(f"to buy now: {_machines_text(plan.now, plan.classes) or 'nothing more'}")
+def tell_prospects(plan: PurchasePlan, console: Console) -> None:
+    """Print what the held machines and the purchase save in coming weeks."""
     if plan.outlook:
         outlook = plan.outlook
         console.print(
@@ -82,6 +80,15 @@ def _advice(plan: PurchasePlan, console: Console) -> None:
             " weeks)",
             soft_wrap=True,
         )
+
+
+def _lessons(plan: PurchasePlan, console: Console) -> None:
+    """Print what the purchases week by week would have missed, and their risk."""
+    console.print(
+        "week by week is what this advice would have bought; the best purchases, which are known"
+        f" only in hindsight, would have saved another {plan.missed:.1%} of the on-demand cost",
+        soft_wrap=True,
+    )
     for fall in plan.falls:
         console.print(
             f"  if only {fall.left:.0%} of the machines had been needed: ${fall.cost:,.0f} with"
@@ -89,7 +96,9 @@ def _advice(plan: PurchasePlan, console: Console) -> None:
             soft_wrap=True,
         )
     if plan.breakeven_left:
-        console.print(f"  it does not pay off if {plan.breakeven_left:.0%} or less are needed")
+        console.print(
+            f"  they would not have paid off if {plan.breakeven_left:.0%} or less had been needed"
+        )
 
 
 def _machines_text(bought: Sequence[Bought], classes: Sequence[ReservedClass]) -> str:

@@ -6,13 +6,12 @@ from collections.abc import Sequence
 
 from msgspec import Struct
 
-from slurm_elastic.policies.planning.held import HeldPlan
+from slurm_elastic.policies.planning.held import HeldPlan, Risk, plan_with
 from slurm_elastic.policies.planning.portfolio import (
     Bill,
     Bought,
     ReservedClass,
     Usage,
-    active,
     bill,
     bound,
     breakevens,
@@ -26,6 +25,7 @@ from slurm_elastic.simulate.studies.certainty import SAVING_DEVIATIONS, Interval
 
 DEMAND_SHARES = (0.75, 0.5, 0.25)
 STEPS = 40
+ANY_RISK = Risk()
 
 
 class PurchaseChoice(Struct, frozen=True, kw_only=True):
@@ -51,12 +51,14 @@ class Fall(Struct, frozen=True, kw_only=True):
 
 
 class PurchasePlan(Struct, frozen=True, kw_only=True):
-    """The result of ``plan reserve``. ``now``: the purchases to make at the end of the history.
+    """The result of ``plan reserve``.
 
-    ``breakeven_left``: if less than this share of the demand remains, the purchases cost more than
-    machines on demand (0: never; None: nothing was bought). ``outlook``: the share of the cost on
-    demand that the held reservations save, estimated from the history's weeks (None: none held).
-    ``held``: the answer for a real inventory, if the user has given one.
+    ``missed``: by which share of the cost on demand the purchases of ``trailing`` cost more than
+    the best ones, which are known only in hindsight. ``breakeven_left``: if less than this share of
+    the demand remains, the purchases cost more than machines on demand (0: never; None: nothing was
+    bought). ``held``: what to buy now besides the machines that the site holds. ``outlook``: the
+    share of the cost on demand that these machines and the purchase save, estimated from the
+    history's weeks (None: neither).
     """
 
     weeks: int
@@ -65,16 +67,24 @@ class PurchasePlan(Struct, frozen=True, kw_only=True):
     on_demand: float
     bound: float
     choices: tuple[PurchaseChoice, ...]
-    now: tuple[Bought, ...]
     falls: tuple[Fall, ...]
     breakeven_left: float | None
+    held: HeldPlan
+    missed: float
     outlook: Interval | None = None
-    held: HeldPlan | None = None
 
 
-def plan_of(usage: Usage, classes: tuple[ReservedClass, ...], on_demand: float) -> PurchasePlan:
+def plan_of(
+    usage: Usage,
+    classes: tuple[ReservedClass, ...],
+    on_demand: float,
+    held: Sequence[int] = (),
+    risk: Risk = ANY_RISK,
+    blocks: int = 0,
+) -> PurchasePlan:
     """Return all results of ``plan reserve``. ``classes`` are ordered from the heaviest, which pays
-    off only for the longest use. ``on_demand``: dollars per hour of a machine on demand.
+    off only for the longest use. ``on_demand``: dollars per hour of a machine on demand. ``held``:
+    the site's machines by class (empty: none). ``risk``, ``blocks``: see ``held.plan_with``.
     """
     bare = bill(usage, (), classes, on_demand).cost
     least = bound(usage, classes, on_demand)
@@ -92,10 +102,12 @@ def plan_of(usage: Usage, classes: tuple[ReservedClass, ...], on_demand: float) 
     def until_now(bought: tuple[Bought, ...]) -> tuple[Bought, ...]:
         return tuple(purchase for purchase in bought if purchase.week < len(usage))
 
-    all_bought = trailing(usage, classes, on_demand)
-    past = until_now(all_bought)
+    past = until_now(trailing(usage, classes, on_demand))
     shares = breakevens(classes, on_demand)
-    held = active(len(usage), all_bought, classes)
+    advice = plan_with(usage, classes, on_demand, held or [0] * len(classes), risk, blocks)
+    owned = [have + more for have, more in zip(advice.held, advice.buy, strict=True)]
+    best = choice("best of each rank, all known", by_rank(usage, classes, on_demand)[0])
+    weekly = choice("week by week", past)
     return PurchasePlan(
         weeks=len(usage),
         classes=classes,
@@ -104,17 +116,18 @@ def plan_of(usage: Usage, classes: tuple[ReservedClass, ...], on_demand: float) 
         bound=least,
         choices=(
             choice("on demand only", ()),
-            choice("best of each rank, all known", by_rank(usage, classes, on_demand)[0]),
+            best,
             choice("greedy, all known", offline(usage, classes, on_demand)),
-            choice("week by week", past),
+            weekly,
             choice("week by week by forecast", until_now(online(usage, classes, on_demand))),
         ),
-        now=tuple(purchase for purchase in all_bought if purchase.week == len(usage)),
         falls=tuple(
             _fall(usage, demand_share, past, classes, on_demand) for demand_share in DEMAND_SHARES
         ),
         breakeven_left=_breakeven_left(usage, past, classes, on_demand) if past else None,
-        outlook=outlook(usage, held, classes, on_demand) if any(held) else None,
+        held=advice,
+        missed=max(best.saving - weekly.saving, 0.0),
+        outlook=outlook(usage, owned, classes, on_demand) if any(owned) else None,
     )
 
 
