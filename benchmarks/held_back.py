@@ -7,7 +7,8 @@ up in as many weeks that followed. A run of weeks begins half its length after t
 So it is for policies that were named before. For those that ``plan policy`` chooses, the choice is
 made anew in each run of weeks, among the same policies and Slurm's own, by the rule of the product
 (the cheapest; the nearest to the least cost and wait), and its interval looked up. ``--grid`` has
-it choose among all that ``plan policy`` tries first; a quarter of an hour.
+it choose among all that ``plan policy`` tries first; a quarter of an hour. ``--halves`` measures
+windows that are replayed on their own instead, and computes the widths (``benchmarks/halves.py``).
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from msgspec import Struct
 from msgspec.structs import replace
 
+from benchmarks import halves
 from benchmarks.report import Report, Row, noted, report, spread
 from benchmarks.traces import history
 from slurm_elastic.base.errors import ConfigError
@@ -28,7 +30,16 @@ from slurm_elastic.simulate.histories import swf
 from slurm_elastic.simulate.outcome import Figures
 from slurm_elastic.simulate.scenario import PoolModel, Scenario
 from slurm_elastic.simulate.site import scenario_of
-from slurm_elastic.simulate.studies.certainty import Interval, Pairs, Week, of_weeks, weeks
+from slurm_elastic.simulate.studies.certainty import (
+    Comparison,
+    Interval,
+    Pairs,
+    Week,
+    extra_wait,
+    of_weeks,
+    saving_of,
+    weeks,
+)
 from slurm_elastic.simulate.studies.search import Tried, grid, within
 
 OWN = "slurm"
@@ -76,7 +87,12 @@ def main(arguments: Sequence[str]) -> Report:
     parser.add_argument(
         "--grid", action="store_true", help="also choose among all that plan policy tries first"
     )
+    parser.add_argument(
+        "--halves", action="store_true", help="windows of ten weeks instead, each on its own"
+    )
     options = parser.parse_args(arguments)
+    if options.halves:
+        return report("held_back", list(halves.rows(_halves(options.history or list(SITES)))))
     named: dict[str, list[Told]] = {}
     picked: dict[str, dict[str, list[Told]]] = {}
     for name in options.history or list(SITES):
@@ -99,6 +115,22 @@ def main(arguments: Sequence[str]) -> Report:
     for what, found in picked.items():
         rows += _chosen_rows(what, found)
     return report("held_back", rows)
+
+
+def _halves(names: Sequence[str]) -> dict[str, list[halves.Known]]:
+    """The comparisons of each history that is at hand."""
+    cases: dict[str, list[halves.Known]] = {}
+    for name in names:
+        path = history(name)
+        if path is None:
+            continue
+        jobs = swf.load(path).jobs
+        procs, sites = SITES[name]
+        for own, cloud in sites:
+            for billing in halves.BILLINGS.values():
+                pools = halves.billed(_pools(own, cloud, procs), billing)
+                cases.setdefault(name, []).extend(halves.known(halves.windows(jobs, pools)))
+    return cases
 
 
 def held_back(pairs: Pairs, run: int) -> Iterator[Told]:
@@ -128,12 +160,14 @@ def _firsts(weeks: int, run: int) -> range:
 
 def _looked_up(pairs: Pairs, first: int, run: int) -> Told | None:
     told = of_weeks(pairs[first : first + run])
-    came = of_weeks(pairs[first + run : first + 2 * run])
-    if told is None or came is None:
+    later = pairs[first + run : first + 2 * run]
+    saving, wait = saving_of(later), extra_wait(later)
+    # Without a range nothing is promised.
+    if not isinstance(told, Comparison) or saving is None or wait is None:
         return None
     return (
-        _within(told.saving, came.saving.value, SAME_SHARE),
-        _within(told.wait, came.wait.value, SAME_SECONDS),
+        _within(told.saving, saving, SAME_SHARE),
+        _within(told.wait, wait, SAME_SECONDS),
     )
 
 

@@ -10,7 +10,7 @@ from rich.console import Console
 
 from slurm_elastic.cli.planning.simulate_tables import cells, comparison_text, render
 from slurm_elastic.simulate.outcome import Figures
-from slurm_elastic.simulate.studies.certainty import Comparison, Interval
+from slurm_elastic.simulate.studies.certainty import Comparison, Interval, Unlike
 
 
 def comparison(saving: tuple[float, ...], wait: tuple[float, ...]) -> Comparison:
@@ -71,3 +71,15 @@ def test_savings_compare_with_the_first_policy_that_costs_anything() -> None:
     render(rows, console)
     assert "none costs nothing: savings compare with slurm." in console.file.getvalue()  # type: ignore[attr-defined]
     assert [line[head.index("saving")] for line in cells(rows[:1])[1]] == [""]
+
+
+def test_halves_that_are_unlike_each_other_are_named_in_place_of_a_range() -> None:
+    text = comparison_text(Unlike(savings=(0.5, -0.01), waits=(60.0, 0.0), weeks=20))
+    assert text.startswith(
+        "in the first half of these 20 weeks 50.0 % cheaper, and jobs wait 60 s longer; in the "
+        "second half 1.0 % dearer, and jobs wait 0 s longer. The halves"
+    )
+
+
+def test_a_short_history_has_no_range() -> None:
+    assert comparison_text(None).startswith("the history has fewer than 8 whole weeks with costs")

@@ -31,7 +31,7 @@ from slurm_elastic.simulate.engine import simulate
 from slurm_elastic.simulate.outcome import Figures, RunResult
 from slurm_elastic.simulate.scenario_config import NAME as CONFIGURED
 from slurm_elastic.simulate.setting import Setting
-from slurm_elastic.simulate.studies.certainty import Comparison, compared
+from slurm_elastic.simulate.studies.certainty import Choice, Comparison, Unlike, compared
 
 POLICIES = (
     "none",
@@ -55,7 +55,7 @@ class CheckpointPlanDocument(Struct, frozen=True, kw_only=True):
     """The document of ``--json``.
 
     ``site``: the site's own policy. ``beside``: the cheapest policy compared with it, None if it
-    is the cheapest.
+    is the cheapest. ``unlike``: in its place if the history's halves differ too much.
     """
 
     workload: str
@@ -63,6 +63,7 @@ class CheckpointPlanDocument(Struct, frozen=True, kw_only=True):
     site: str
     cheapest: str
     beside: Comparison | None = None
+    unlike: Unlike | None = None
     version: int = 1
 
 
@@ -92,7 +93,11 @@ def run(args: argparse.Namespace) -> int:
     site_policy = text_of(setting.configured.checkpoints.policy)
     outcomes = _simulated(setting, _policies(args.policies, site_policy))
     best = min(outcomes, key=lambda text: _order(outcomes[text].figures))
-    comparison = compared(outcomes[best], outcomes[site_policy]) if best != site_policy else None
+    comparison = (
+        compared(outcomes[best], outcomes[site_policy], Choice.CHOSEN)
+        if best != site_policy
+        else None
+    )
     rows = [
         CheckpointRow(policy=text, figures=outcome.figures) for text, outcome in outcomes.items()
     ]
@@ -109,7 +114,8 @@ def run(args: argparse.Namespace) -> int:
             tried=tuple(rows),
             site=site_policy,
             cheapest=best,
-            beside=comparison,
+            beside=comparison if isinstance(comparison, Comparison) else None,
+            unlike=comparison if isinstance(comparison, Unlike) else None,
         )
         writing.as_told(
             args.json, msgspec.json.format(msgspec.json.encode(document), indent=1) + b"\n"
@@ -163,7 +169,10 @@ def _table(rows: Sequence[CheckpointRow], best: str, site_policy: str) -> Rows:
 
 
 def _advice(
-    rows: Sequence[CheckpointRow], best: str, site_policy: str, comparison: Comparison | None
+    rows: Sequence[CheckpointRow],
+    best: str,
+    site_policy: str,
+    comparison: Comparison | Unlike | None,
 ) -> str:
     if not any(row.figures.interruptions for row in rows):
         return (
@@ -172,9 +181,7 @@ def _advice(
         )
     if best == site_policy:
         return f"The site's own policy, {site_policy}, is the cheapest of these."
-    sure = (
-        comparison_text(comparison)
-        if comparison
-        else "the history is too short: treat the difference as a guess"
+    return (
+        f"checkpoint: {{policy: '{best}'}} compared with the site's own {site_policy}: "
+        f"{comparison_text(comparison)}."
     )
-    return f"checkpoint: {{policy: '{best}'}} compared with the site's own {site_policy}: {sure}."

@@ -34,20 +34,15 @@ from slurm_elastic.simulate.engine import simulate
 from slurm_elastic.simulate.outcome import Figures, unserved
 from slurm_elastic.simulate.scenario_config import NAME as CONFIGURED
 from slurm_elastic.simulate.setting import Setting
-from slurm_elastic.simulate.studies.certainty import (
-    MIN_COMPARED_WEEKS,
-    Choice,
-    Comparison,
-    compared,
-)
+from slurm_elastic.simulate.studies.certainty import Choice, Comparison, Unlike, compared
 from slurm_elastic.simulate.studies.policy_search import first_policies, search
 from slurm_elastic.simulate.studies.search import NEAR, Tried, apart, front, within
 
 WIDE_COLUMNS = 100  # on narrower terminals the table leaves out its last two columns
 SELECTION_NOTE = (
-    "The policy was chosen on this same history, so expect a little less. The ranges are wider "
-    "for that reason: in tests with other public histories, seven in eight such ranges also held "
-    "for as many following weeks."
+    "The policy was chosen on this same history, and the ranges include that it looks better there "
+    "than it is: on public histories that were not used for the widths of these ranges, nine in "
+    "ten ranges also held for as many following weeks."
 )
 """See ``certainty.WIDTHS``; docs/benchmarks.md has more."""
 COLUMNS: Sequence[tuple[str, Callable[[Figures], str]]] = (
@@ -63,7 +58,7 @@ class PolicyPlan(Struct, frozen=True, kw_only=True):
     """The document of ``--json``.
 
     ``chosen``: None if no policy keeps the limit. ``beside``: the chosen policy compared with the
-    site's configuration, or None.
+    site's configuration, or None. ``unlike``: in its place if the history's halves differ too much.
     """
 
     workload: str
@@ -71,6 +66,7 @@ class PolicyPlan(Struct, frozen=True, kw_only=True):
     front: tuple[str, ...]
     chosen: str | None
     beside: Comparison | None = None
+    unlike: Unlike | None = None
     version: int = 1
 
 
@@ -118,9 +114,7 @@ def run(args: argparse.Namespace) -> int:
     best = front(tried)
     chosen = within(tried, args.max_wait, args.budget)
     configured = next((candidate for candidate in tried if candidate.policy == CONFIGURED), None)
-    is_limited = args.max_wait is not None or args.budget is not None
-    choice = Choice.WITHIN_LIMIT if is_limited else Choice.COMPROMISE
-    comparison = _comparison(setting, chosen, configured, choice)
+    comparison = _comparison(setting, chosen, configured)
     console = Output()
     tell_unbought({candidate.policy: candidate.figures for candidate in tried}, console)
     console.print(_table(apart(best, keep=(chosen, configured)), chosen, configured, console.width))
@@ -137,7 +131,8 @@ def run(args: argparse.Namespace) -> int:
         tried=tuple(tried),
         front=tuple(candidate.policy for candidate in best),
         chosen=chosen.policy if chosen else None,
-        beside=comparison,
+        beside=comparison if isinstance(comparison, Comparison) else None,
+        unlike=comparison if isinstance(comparison, Unlike) else None,
     )
     if args.json:
         writing.as_told(
@@ -163,8 +158,8 @@ def _searched(setting: Setting, policies: str | None, rounds: int) -> list[Tried
 
 
 def _comparison(
-    setting: Setting, chosen: Tried | None, configured: Tried | None, choice: Choice
-) -> Comparison | None:
+    setting: Setting, chosen: Tried | None, configured: Tried | None
+) -> Comparison | Unlike | None:
     """Compare the two policies. Both are simulated again: the search keeps only figures."""
     if chosen is None or configured is None or chosen == configured:
         return None
@@ -172,27 +167,22 @@ def _comparison(
         simulate(setting.jobs, setting.scenario(candidate.policy), setting.history.start)
         for candidate in (chosen, configured)
     )
-    return compared(chosen_outcome, configured_outcome, choice)
+    return compared(chosen_outcome, configured_outcome, Choice.CHOSEN)
 
 
 def _compare(
-    chosen: Tried | None, configured: Tried | None, comparison: Comparison | None
+    chosen: Tried | None, configured: Tried | None, comparison: Comparison | Unlike | None
 ) -> Iterator[str]:
     """Sentences that compare the chosen policy with the site's configuration."""
     if chosen is None or configured is None:
         return
     if chosen == configured:
         yield "The current configuration is the best of these."
-    elif comparison is None:
-        yield (
-            f"{chosen.policy} compared with the current configuration: the history has fewer than "
-            f"{MIN_COMPARED_WEEKS} whole weeks with costs. Treat the difference as a guess."
-        )
-    else:
-        yield (
-            f"{chosen.policy} compared with the current configuration: "
-            f"{comparison_text(comparison)}."
-        )
+        return
+    yield (
+        f"{chosen.policy} compared with the current configuration: {comparison_text(comparison)}."
+    )
+    if isinstance(comparison, Comparison):
         yield SELECTION_NOTE
 
 

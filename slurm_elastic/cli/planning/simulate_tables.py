@@ -11,7 +11,12 @@ from rich.table import Table
 from rich.text import Text
 
 from slurm_elastic.simulate.outcome import Figures
-from slurm_elastic.simulate.studies.certainty import Comparison, Interval
+from slurm_elastic.simulate.studies.certainty import (
+    MIN_COMPARED_WEEKS,
+    Comparison,
+    Interval,
+    Unlike,
+)
 
 
 class PolicyRow(Protocol):
@@ -125,8 +130,15 @@ def duration(seconds: float) -> str:
     return f"{seconds / 86400:.1f} d"
 
 
-def comparison_text(comparison: Comparison) -> str:
-    """A comparison of two policies in words, with its uncertainty."""
+def comparison_text(comparison: Comparison | Unlike | None) -> str:
+    """A comparison of two policies in words, with its uncertainty, or why there is no range."""
+    if comparison is None:
+        return (
+            f"the history has fewer than {MIN_COMPARED_WEEKS} whole weeks with costs. Treat the "
+            "difference as a guess"
+        )
+    if isinstance(comparison, Unlike):
+        return _unlike_text(comparison)
     saving, wait = comparison.saving, comparison.wait
     cost = _ranged(saving, ("cheaper", "dearer"), _percent) or "the same cost"
     waits = _ranged(wait, ("longer", "shorter"), duration) or "as long"
@@ -141,6 +153,19 @@ def comparison_text(comparison: Comparison) -> str:
     return (
         f"{cost}, and jobs wait {waits} (in parentheses: the range to expect in as many coming "
         f"weeks, from the variation between these {comparison.weeks} weeks){doubt}"
+    )
+
+
+def _unlike_text(unlike: Unlike) -> str:
+    first, second = (
+        f"{' '.join(_size(saving, ('cheaper', 'dearer'), _percent))}, and jobs wait "
+        f"{' '.join(_size(wait, ('longer', 'shorter'), duration))}"
+        for saving, wait in zip(unlike.savings, unlike.waits, strict=True)
+    )
+    return (
+        f"in the first half of these {unlike.weeks} weeks {first}; in the second half {second}. "
+        "The halves of the history are too unlike each other for a range. Treat the difference as "
+        "a guess"
     )
 
 

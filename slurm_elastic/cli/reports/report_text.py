@@ -13,7 +13,7 @@ from slurm_elastic.simulate.outcome import Figures, RunResult
 from slurm_elastic.simulate.scenario import PoolModel, Sold
 from slurm_elastic.simulate.setting import Setting
 from slurm_elastic.simulate.studies.breakdown import JobsShare, by_account, by_month
-from slurm_elastic.simulate.studies.certainty import MIN_COMPARED_WEEKS, compared
+from slurm_elastic.simulate.studies.certainty import Choice, compared
 
 MAX_ROWS = 20  # of accounts or offers in a table; the others are counted
 Runs = Sequence[tuple[str, RunResult]]
@@ -47,12 +47,10 @@ def conclusion(runs: Runs, baseline: RunResult | None = None) -> list[str]:
         sentences.append(f"{name} {merit}: {_paid(outcomes[name].figures)}.")
         if name == first_name:
             continue
-        comparison = compared(outcomes[name], first_outcome)
-        sentences.append(
-            f"Compared with {first_name}: {comparison_text(comparison)}." if comparison else
-            f"Compared with {first_name}: the history has fewer than {MIN_COMPARED_WEEKS} "
-            f"whole weeks with costs. Treat the difference as a guess."
-        )  # fmt: skip
+        # With one other policy nothing was chosen: the sentence names what the user gave.
+        choice = Choice.CHOSEN if len(runs) > 2 else Choice.NAMED
+        comparison = compared(outcomes[name], first_outcome, choice)
+        sentences.append(f"Compared with {first_name}: {comparison_text(comparison)}.")
     return sentences
 
 
