@@ -10,6 +10,8 @@ import yaml
 
 from slurm_elastic.cli.main import main
 from slurm_elastic.config.configfile import load
+from slurm_elastic.simulate.engine import simulate
+from slurm_elastic.simulate.studies import together
 
 WORKLOAD = Path(__file__).parent.parent / "data" / "synthetic.swf"
 EXAMPLE = Path(__file__).parents[2] / "etc" / "slurm-elastic.yaml"
@@ -489,3 +491,37 @@ def test_own_needs_machines_that_are_used_twice(capsys: pytest.CaptureFixture[st
     arguments = ["--workload", str(WORKLOAD), "--pool", "compute", "--policy", "individual"]
     assert plan("own", *arguments) == 2
     assert "each machine serves one job" in capsys.readouterr().err
+
+
+def test_an_interrupted_search_prints_its_results_and_continues_with_resume(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    policies = "slurm,on_demand+idle(60),on_demand+idle(3600),ratio(slots=1)+idle(600)"
+    arguments = ["policy", "--workload", str(WORKLOAD), "--policies", policies, "--rounds", "1"]
+    runs = []
+
+    def interrupted(*found: object) -> object:
+        runs.append(found)
+        if len(runs) == 4:
+            raise KeyboardInterrupt
+        return simulate(*found)  # type: ignore[arg-type]
+
+    assert plan(*arguments, "--json", str(tmp_path / "whole.json")) == 0
+    whole = capsys.readouterr().out
+    monkeypatch.setattr(together, "simulate", interrupted)
+    kept, out = tmp_path / "kept", tmp_path / "out.json"
+    assert plan(*arguments, "--resume", str(kept), "--json", str(out)) == 130
+    captured = capsys.readouterr()
+    assert "policies are best trade-offs" in captured.out
+    assert "ratio(slots=1)+idle(600)" not in captured.out
+    assert f"the same command with --resume {kept} continues" in " ".join(captured.err.split())
+    partial = json.loads(out.read_text())
+    assert not partial["is_whole"]
+    assert 0 < len(partial["tried"]) < 5
+    assert plan(*arguments, "--resume", str(kept), "--json", str(out)) == 0
+    # The interrupted run is repeated, and no other one.
+    again = [found[1] for found in runs[4:]]
+    assert again[0] == runs[3][1]
+    assert not [one for one in again if one in [found[1] for found in runs[:3]]]
+    assert capsys.readouterr().out == whole
+    assert out.read_bytes() == (tmp_path / "whole.json").read_bytes()

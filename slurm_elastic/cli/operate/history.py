@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
 
@@ -12,6 +13,7 @@ from rich.progress import Progress
 
 from slurm_elastic.base.errors import ConfigError
 from slurm_elastic.base.pages import page
+from slurm_elastic.base.units import brief
 from slurm_elastic.cli.arguments import count, seconds
 from slurm_elastic.cli.reports import billed
 from slurm_elastic.config import Config
@@ -24,7 +26,8 @@ from slurm_elastic.simulate.histories.workload import Format
 from slurm_elastic.simulate.histories.workload import load as load_workload
 from slurm_elastic.simulate.setting import DEPTH, Options, Setting, setting_of
 
-MIN_JOBS_FOR_BAR = 20_000  # shorter simulations show no progress bar
+MIN_JOBS_FOR_BAR = 20_000  # shorter simulations show no progress
+LINE_EVERY_S = 30.0  # between lines about the progress if stderr is no terminal
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -197,21 +200,51 @@ def load_file(
 
 @contextmanager
 def progress(total: int) -> Iterator[Told | None]:
-    """Show a progress bar on stderr for a long simulation, and say once why it is slow if the
-    compiled part is missing.
+    """Show the progress of a long simulation on stderr: a bar on a terminal, elsewhere a line each
+    ``LINE_EVERY_S``. Say once why it is slow if the compiled part is missing.
 
-    Yields a function that takes the number of jobs done since its last call, or None if there is no
-    bar.
+    Yields a function that takes the number of jobs done since its last call, or None if the
+    simulation is short.
     """
     console = Console(stderr=True)
     if total >= MIN_JOBS_FOR_BAR and core.compiled() is None:
         console.print(core.MISSING, soft_wrap=True)
-    if total < MIN_JOBS_FOR_BAR or not console.is_terminal:
+    if total < MIN_JOBS_FOR_BAR:
         yield None
+        return
+    if not console.is_terminal:
+        yield ProgressLines(total, lambda line: console.print(line, soft_wrap=True)).advance
         return
     with Progress(console=console, transient=True) as bar:
         task = bar.add_task("simulating", total=total)
         yield lambda jobs: bar.advance(task, jobs)
+
+
+class ProgressLines:
+    """Prints a line about a simulation of ``total`` jobs each ``LINE_EVERY_S`` seconds."""
+
+    def __init__(
+        self,
+        total: int,
+        print_line: Callable[[str], object],
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._total, self._print, self._clock = total, print_line, clock
+        self._done, self._begun_at = 0, clock()
+        self._printed_at = self._begun_at
+
+    def advance(self, jobs: int) -> None:
+        """Take the number of jobs done since the last call."""
+        self._done += jobs
+        now = self._clock()
+        if now - self._printed_at < LINE_EVERY_S or not self._done:
+            return
+        self._printed_at = now
+        left_s = (now - self._begun_at) * max(self._total - self._done, 0) / self._done
+        self._print(
+            f"simulated {self._done:,} of about {self._total:,} jobs;"
+            f" about {brief(round(left_s))} left"
+        )
 
 
 @contextmanager

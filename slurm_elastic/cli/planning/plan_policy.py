@@ -35,6 +35,7 @@ from slurm_elastic.simulate.outcome import Figures, unserved
 from slurm_elastic.simulate.scenario_config import NAME as CONFIGURED
 from slurm_elastic.simulate.setting import Setting
 from slurm_elastic.simulate.studies.certainty import Choice, Comparison, Unlike, compared
+from slurm_elastic.simulate.studies.kept import KeptResults
 from slurm_elastic.simulate.studies.policy_search import first_policies, search
 from slurm_elastic.simulate.studies.search import NEAR, Tried, apart, front, within
 
@@ -59,6 +60,7 @@ class PolicyPlan(Struct, frozen=True, kw_only=True):
 
     ``chosen``: None if no policy keeps the limit. ``beside``: the chosen policy compared with the
     site's configuration, or None. ``unlike``: in its place if the history's halves differ too much.
+    ``is_whole``: the search was not interrupted.
     """
 
     workload: str
@@ -67,6 +69,7 @@ class PolicyPlan(Struct, frozen=True, kw_only=True):
     chosen: str | None
     beside: Comparison | None = None
     unlike: Unlike | None = None
+    is_whole: bool = True
     version: int = 1
 
 
@@ -101,6 +104,10 @@ def add(kinds: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
         help="try N times, each time around the best policies so far (default: 2)",
     )  # fmt: skip
     parser.add_argument(
+        "--resume", type=Path, metavar="FILE",
+        help="keep each result in FILE, and simulate nothing again that it has already",
+    )  # fmt: skip
+    parser.add_argument(
         "--plot", type=Path, metavar="OUT.html", help="also write cost against wait as a picture"
     )
     parser.add_argument("--json", type=Path, metavar="OUT", help="also write all figures as JSON")
@@ -108,24 +115,28 @@ def add(kinds: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Search and print the result. Exit 1 if no policy keeps the limit."""
+    """Search and print the result. Exit 1 if no policy keeps the limit, 130 after an interruption,
+    which prints the results so far.
+    """
     setting = history.read(args)
-    tried = _searched(setting, args.policies, args.rounds)
+    tried, is_whole = _searched(setting, args)
     best = front(tried)
     chosen = within(tried, args.max_wait, args.budget)
     configured = next((candidate for candidate in tried if candidate.policy == CONFIGURED), None)
-    comparison = _comparison(setting, chosen, configured)
+    comparison = _comparison(setting, chosen, configured) if is_whole else None
     console = Output()
     tell_unbought({candidate.policy: candidate.figures for candidate in tried}, console)
     console.print(_table(apart(best, keep=(chosen, configured)), chosen, configured, console.width))
     console.print(Text(_how(args, len(tried), len(best)), style="dim"))
-    for sentence in _compare(chosen, configured, comparison):
+    for sentence in _compare(chosen, configured, comparison) if is_whole else ():
         console.print(sentence, markup=False, highlight=False)
     console.print(SCHEDULER, markup=False, highlight=False)
     _advise(chosen, console, lease=args.billing.lease if args.billing else 1)
     notes = setting.notes_for(candidate.policy for candidate in tried)
     for note in (*notes, *(unserved(chosen.policy, chosen.figures) if chosen else ())):
         print(f"note: {note}", file=sys.stderr)
+    if not is_whole:
+        print(f"note: {_interrupted(args.resume)}", file=sys.stderr)
     document = PolicyPlan(
         workload=setting.history.source,
         tried=tuple(tried),
@@ -133,6 +144,7 @@ def run(args: argparse.Namespace) -> int:
         chosen=chosen.policy if chosen else None,
         beside=comparison if isinstance(comparison, Comparison) else None,
         unlike=comparison if isinstance(comparison, Unlike) else None,
+        is_whole=is_whole,
     )
     if args.json:
         writing.as_told(
@@ -144,17 +156,39 @@ def run(args: argparse.Namespace) -> int:
         writing.as_told(
             args.plot, front_page(tried, best, chosen, configured, setting.history.source)
         )
+    if not is_whole:
+        return 130  # 128 + SIGINT, as in a shell
     return 0 if chosen else 1
 
 
-def _searched(setting: Setting, policies: str | None, rounds: int) -> list[Tried]:
-    """All results of ``search``, with a progress bar. ConfigError if there are none."""
-    names, strict = first_policies(policies), bool(policies)
-    with history.progress(len(setting.jobs) * len(names) * rounds) as advance:
-        tried = list(search(setting, names, rounds, strict=strict, advance=advance))
+def _searched(setting: Setting, args: argparse.Namespace) -> tuple[list[Tried], bool]:
+    """All results of ``search``, with the progress, and whether it came to its end. After an
+    interruption they are those so far. ConfigError if there are none.
+    """
+    names, strict = first_policies(args.policies), bool(args.policies)
+    kept = KeptResults(args.resume, setting.jobs, setting.history.start) if args.resume else None
+    tried: list[Tried] = []
+    with history.progress(len(setting.jobs) * len(names) * args.rounds) as advance:
+        results = search(setting, names, args.rounds, strict=strict, advance=advance, kept=kept)
+        try:
+            tried.extend(results)
+        except KeyboardInterrupt:
+            if not tried:
+                raise
+            return tried, False
     if not tried:
         raise ConfigError("no policy makes sense here")
-    return tried
+    return tried, True
+
+
+def _interrupted(resume: Path | None) -> str:
+    """The note after an interruption."""
+    how = (
+        f"the same command with --resume {resume} continues"
+        if resume
+        else "with --resume FILE a search continues where it was interrupted"
+    )
+    return f"the search was interrupted, so better policies may be missing; {how}"
 
 
 def _comparison(

@@ -10,6 +10,7 @@ from slurm_elastic.simulate.engine import Progress
 from slurm_elastic.simulate.scenario import Scenario
 from slurm_elastic.simulate.scenario_config import NAME as CONFIGURED
 from slurm_elastic.simulate.setting import Setting
+from slurm_elastic.simulate.studies.kept import KeptResults
 from slurm_elastic.simulate.studies.search import Tried, front, grid, neighbours
 from slurm_elastic.simulate.studies.together import figures_of
 
@@ -27,9 +28,10 @@ def search(
     strict: bool = False,
     advance: Progress | None = None,
     cores: int | None = None,
+    kept: KeptResults | None = None,
 ) -> Iterator[Tried]:
     """Simulate the policies ``names``, then the neighbours of the best ones, in ``rounds``. Yield
-    each result as soon as it is known. ``cores``: see ``figures_of``.
+    each result as soon as it is known. ``cores``, ``kept``: see ``figures_of``.
 
     A policy that does not fit this site is skipped. ``strict``: it is a ConfigError, except the
     site's own configuration.
@@ -38,7 +40,7 @@ def search(
     for _ in range(rounds):
         scenarios = dict(_fitting(setting, names, strict=strict))
         results = figures_of(
-            setting.jobs, [*scenarios.values()], setting.history.start, advance, cores
+            setting.jobs, [*scenarios.values()], setting.history.start, advance, cores, kept
         )
         for name, figures in zip(scenarios, results, strict=True):
             tried.append(Tried(policy=name, figures=figures))

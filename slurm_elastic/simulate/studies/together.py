@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+import signal
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 
@@ -18,6 +19,7 @@ from slurm_elastic.simulate.engine import Progress, simulate
 from slurm_elastic.simulate.histories.jobs import Jobs
 from slurm_elastic.simulate.outcome import Figures
 from slurm_elastic.simulate.scenario import PoolModel, Scenario
+from slurm_elastic.simulate.studies.kept import KeptResults
 
 MIN_JOBS = 2000
 """With fewer jobs a further process costs more than it saves."""
@@ -29,23 +31,34 @@ def figures_of(
     origin: int,
     advance: Progress | None = None,
     cores: int | None = None,
+    kept: KeptResults | None = None,
 ) -> Iterator[Figures]:
     """Yield the figures of each scenario as soon as they and those before them are known.
     ``origin``: see ``simulate``. ``advance`` gets the number of jobs simulated since its last call.
-    ``cores``: the processes at most; None: one for each core that this process may use. Raises
-    SlurmElasticError as ``simulate``.
+    ``cores``: the processes at most; None: one for each core that this process may use. ``kept``:
+    has figures that need no simulation, and gets the others. Raises SlurmElasticError as
+    ``simulate``.
     """
     different: list[Scenario] = []
     places = [_place_of(plain(scenario), different) for scenario in scenarios]
     if cores is None:
         cores = len(os.sched_getaffinity(0))
-    workers = min(cores, len(different)) if len(jobs) >= MIN_JOBS else 1
+    resumed = [kept.get(scenario) if kept is not None else None for scenario in different]
+    missing = [one for one, has in zip(different, resumed, strict=True) if has is None]
+    workers = min(cores, len(missing)) if len(jobs) >= MIN_JOBS else 1
     run = _serially if workers <= 1 else _in_processes
     known: list[Figures] = []
-    results = run(jobs, different, origin, advance, workers)
+    results = run(jobs, missing, origin, advance, workers)
     for place in places:
         while len(known) <= place:
-            known.append(next(results))
+            figures = resumed[len(known)]
+            if figures is None:
+                figures = next(results)
+                if kept is not None:
+                    kept.put(different[len(known)], figures)
+            elif advance is not None:
+                advance(len(jobs))
+            known.append(figures)
         yield known[place]
 
 
@@ -101,6 +114,8 @@ _work: tuple[Jobs, Sequence[Scenario], int]
 
 def _take(*work: object) -> None:
     global _work
+    # An interruption of the terminal reaches each process. The first one ends the others.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
     _work = work  # type: ignore[assignment]
 
 
