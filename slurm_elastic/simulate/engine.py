@@ -138,7 +138,7 @@ class Engine(RunState):
                 if arrival not in misfits:
                     arrive(arrival, now)
                     self.asked = True
-                arrival += 1
+                arrival, idle_since = arrival + 1, now
                 if arrival % PROGRESS_EVERY == 0 and self.progress:
                     self.progress(PROGRESS_EVERY)
                 soon = submit[arrival] if arrival < count else NEVER

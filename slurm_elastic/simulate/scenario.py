@@ -189,6 +189,10 @@ class Scenario(Struct, frozen=True, kw_only=True):
             sentences.append(f"depth is {self.depth}, expected 1 or more")
         if self.reservations < 1:
             sentences.append(f"reservations is {self.reservations}, expected 1 or more")
+        if not self.reuse and not isinstance(self.growth, Slurm):
+            # The others start machines for no job in particular, so without reuse no job would get
+            # them, and the policy would start more until the simulation gives the queue up.
+            sentences.append("machines that serve one job each need growth slurm")
         at_once = [pool.max_booting for pool in self.pools if pool.max_booting is not None]
         if any(limit < 1 for limit in (*at_once, *(cap.machines for cap in self.boot_caps))):
             sentences.append("no machine could ever boot: max_booting is less than 1")

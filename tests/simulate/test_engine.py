@@ -31,6 +31,7 @@ from slurm_elastic.policies.growth.capacity import (
 )
 from slurm_elastic.policies.growth.release import AtOnce, Delayed, Flagged, Idle, IdleOrder
 from slurm_elastic.policies.money.bounds import Bounds, Window
+from slurm_elastic.simulate import core
 from slurm_elastic.simulate.bills.billing import Curve, Hourly, PerSecond
 from slurm_elastic.simulate.bills.market import SpotMarket
 from slurm_elastic.simulate.boot import BootTimes
@@ -292,6 +293,22 @@ def test_a_machine_of_its_own_for_each_job() -> None:
     found = one(CLOUD, jobs((0, 50, 2), (200, 50, 2)), reuse=False)
     assert list(found.starts) == [100, 300]
     assert found.figures.pools[0].launched == 4
+
+
+def test_machines_for_one_job_each_need_a_growth_that_starts_them_for_a_job() -> None:
+    scenario = Scenario(pools=(CLOUD,), growth=Ratio(), reuse=False)
+    assert scenario.problems() == ["machines that serve one job each need growth slurm"]
+    assert Scenario(pools=(CLOUD,), reuse=False).problems() == []
+
+
+@pytest.mark.parametrize("compiled", ["0", "1"])
+def test_the_last_job_is_served_after_a_pause_of_months(
+    compiled: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(core.SWITCH, compiled)
+    found = one(CLOUD, jobs((0, 50, 1), (100 * DAYS, 50, 1)), growth=OnDemand())
+    assert found.figures.unserved == 0
+    assert found.starts[1] >= 100 * DAYS
 
 
 def test_delayed_release_keeps_an_hourly_machine_until_its_hour_ends() -> None:

@@ -168,6 +168,7 @@ static i64 loop(Core *core, i64 begin, Vector *unserved)
                 core->asked = 1;
             }
             arrival++;
+            idle_since = now;
             if (arrival % PROGRESS_EVERY == 0)
                 ASK(core, "progressed", "i", PROGRESS_EVERY);
             soon = arrival < count ? core->submit.at[arrival] : NEVER;
