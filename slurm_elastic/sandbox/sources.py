@@ -8,6 +8,7 @@ loopback. Machines of the remaining kinds, such as ``local``, run without us.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from urllib.parse import urlsplit
 
 from slurm_elastic.base.errors import ConfigError
 from slurm_elastic.config import Config, configfile
@@ -111,9 +112,10 @@ def _metadata_of(cloud: CloudSettings, machine: str) -> str:
     service for each of them below its own endpoint.
     """
     protocol, endpoint = cloud.metadata.protocol, getattr(cloud, "endpoint", None)
-    if protocol is not WarningProtocol.AZURE or not endpoint:
+    if protocol not in (WarningProtocol.AZURE, WarningProtocol.GCE) or not endpoint:
         return ""
-    return f"{protocol} {endpoint.rstrip('/')}/machines/{machine}/metadata/"
+    path = urlsplit(cloud.metadata.url).path
+    return f"{protocol} {endpoint.rstrip('/')}/machines/{machine}{path}"
 
 
 def end(layout: Layout, name: str) -> bool:

@@ -36,7 +36,8 @@ class GceRefusal(Exception):  # noqa: N818 - an answer of the emulated cloud
 
 class Machine(Struct, kw_only=True):
     """A machine. Times are Unix time; 0: not due. ``record``: the properties that its creator gave
-    to it. ``keeper``: whether it is protected from deletion.
+    to it. ``keeper``: whether it is protected from deletion. ``taken_at``: when Google
+    takes it back.
     """
 
     number: int
@@ -51,6 +52,7 @@ class Machine(Struct, kw_only=True):
     stopped_at: float = 0.0
     keeper: bool = False
     maintenance_at: float = 0.0
+    taken_at: float = 0.0
 
     @property
     def is_alive(self) -> bool:
@@ -86,7 +88,9 @@ class GceCloud:
     def advance(self, now: float) -> None:
         """Carry out what is due."""
         for machine in list(self.machines.values()):
-            if machine.ends_at and now >= machine.ends_at:
+            if (machine.taken_at and now >= machine.taken_at) or (
+                machine.ends_at and now >= machine.ends_at
+            ):
                 del self.machines[machine.name]
             elif machine.stops_at and now >= machine.stops_at:
                 machine.status, machine.stopped_at, machine.stops_at = OFF, now, 0.0
@@ -247,6 +251,22 @@ class GceCloud:
             machine.status, machine.boots_at = "PROVISIONING", now + self.world.pace.boot
         self.advance(now)
         return self._operation(zone, "start", "", now, target=name)
+
+    def preempt(self, name: str, notice_s: float, now: float) -> None:
+        """Tell a spot machine that it is taken, and take it after ``notice_s``."""
+        self.machines[name].taken_at = now + notice_s
+
+    def metadata(self, name: str, path: str) -> str:
+        """Return the answer of a machine's own metadata server. Raises GceRefusal."""
+        machine = self.machines.get(name)
+        values = {} if machine is None else {
+            "instance/name": name,
+            "instance/preempted": "TRUE" if machine.taken_at else "FALSE",
+            "instance/maintenance-event": "NONE",
+        }  # fmt: skip
+        if path not in values:
+            raise GceRefusal(404, "notFound", f"no metadata {path}")
+        return values[path]
 
     def halt(self, names: Iterable[str], now: float) -> None:
         """Let machines go off, as a host error or a shutdown of the guest does."""

@@ -96,6 +96,10 @@ def _silence(server: SteeredServer, _now: float, zones: tuple[str, ...]) -> None
     server.cloud.silent_zones = set(zones)
 
 
+def _preempt(server: SteeredServer, now: float, machine: str, notice: float) -> None:
+    server.cloud.preempt(machine, notice, now)
+
+
 def _maintain(server: SteeredServer, _now: float, machine: str, at: float) -> None:
     server.cloud.machines[machine].maintenance_at = at
 
@@ -123,6 +127,7 @@ ORDERS: Mapping[str, Order] = {
     "protect": _protect,
     "silence": _silence,
     "maintain": _maintain,
+    "preempt": _preempt,
     "forget-tokens": _forget_tokens,
     "forget-requests": _forget_requests,
     "reset": _reset,
@@ -168,6 +173,10 @@ class GceControl(Steering):
     def silence(self, zones: Sequence[str]) -> None:
         """Let lists of exactly these zones say that the zone did not answer."""
         self.order("silence", zones=tuple(zones))
+
+    def preempt(self, name: str, notice: float) -> None:
+        """Tell a machine that Google takes it back, and take it ``notice`` seconds later."""
+        self.order("preempt", machine=name, notice=notice)
 
     def maintain(self, name: str, at: float) -> None:
         """Announce maintenance of a machine's host (Unix time)."""

@@ -10,6 +10,7 @@ from __future__ import annotations
 import argparse
 import json
 import logging
+import re
 import secrets
 import sys
 import threading
@@ -42,6 +43,8 @@ log = logging.getLogger(__name__)
 API = "/compute/v1/"
 TOKENS = "/token"
 LIFE_S = 3600
+_METADATA = re.compile(r"/machines/(?P<name>[^/]+)/computeMetadata/v1/(?P<path>.*)")
+"""A machine's metadata server. All machines of a sandbox share this host."""
 _JSON = "application/json; charset=UTF-8"
 _CODES = {FaultKind.CAPACITY: "ZONE_RESOURCE_POOL_EXHAUSTED", FaultKind.QUOTA: "QUOTA_EXCEEDED"}
 _INTERNAL = GceRefusal(503, "backendError", "Internal error. Please try again.")
@@ -99,6 +102,18 @@ class GceServer:
             self.tokens.add(made)
         answer = {"access_token": made, "expires_in": LIFE_S, "token_type": "Bearer"}
         return ControlAnswer(200, json.dumps(answer).encode(), _JSON)
+
+    def metadata(self, name: str, path: str, flavor: str) -> ControlAnswer:
+        """Answer for the metadata server of a machine. It refuses requests without its header."""
+        try:
+            if flavor != "Google":
+                return refusal(GceRefusal(403, "forbidden", "Missing Metadata-Flavor:Google"))
+            with self._lock:
+                self.cloud.advance(self._clock())
+                text = self.cloud.metadata(name, path)
+        except GceRefusal as error:
+            return refusal(error)
+        return ControlAnswer(200, text.encode(), "application/text")
 
     def serve(
         self, verb: str, path: str, query: Mapping[str, str], data: bytes, token: str
@@ -205,6 +220,10 @@ def handler(server: GceServer) -> type[BaseHTTPRequestHandler]:
                 return server.control(self.command, path[len(PREFIX) :], body)
             if path == TOKENS:
                 return server.token()
+            if found := _METADATA.fullmatch(path):
+                return server.metadata(
+                    found["name"], found["path"], self.headers.get("Metadata-Flavor") or ""
+                )
             if not path.startswith(API):
                 return ControlAnswer(404, b"", "text/plain")
             token = (self.headers.get("Authorization") or "").removeprefix("Bearer ")
