@@ -8,6 +8,7 @@ cannot start stays in the state "Failed", with its card and disk, until it is de
 
 from __future__ import annotations
 
+import logging
 import threading
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
@@ -44,6 +45,8 @@ from slurm_elastic.providers.base.one_by_one import OneByOne
 from slurm_elastic.providers.base.ownership import Ownership, ownership_of
 from slurm_elastic.providers.base.parallel import each, failures, raise_first_error
 from slurm_elastic.providers.base.recipe import recipe
+
+log = logging.getLogger(__name__)
 
 _POLL_EVERY_S = 2.0
 
@@ -242,8 +245,8 @@ class AzureProvider:
             return machines
         refusal = self._failure_of(failed[0])
         refused = {vm.vm.name for vm in failed}
-        # ``tidy`` ends a failed machine that cannot be ended now.
-        each(sorted(refused), self._end_failed, self._settings.threads)
+        for error in failures(each(sorted(refused), self._end_failed, self._settings.threads)):
+            log.warning("%s: a failed machine has not ended, tidy ends it: %s", self.name, error)
         return launched(self.name, spec, [m for m in machines if m.id not in refused], refusal)
 
     def _failed(self, names: set[str]) -> list[SeenVm] | None:

@@ -14,6 +14,7 @@ from typing import Any, ClassVar
 from urllib.parse import parse_qs, urlsplit
 
 from slurm_elastic.base.guards import GuardedBy
+from slurm_elastic.base.processes.lasting import LastingThread
 from slurm_elastic.sandbox.azure.world import (
     CREATE,
     ArmError,
@@ -69,7 +70,7 @@ class EmulatedAzure:
     @contextmanager
     def serving(self) -> Iterator[EmulatedAzure]:
         """Serve until the end of the block."""
-        thread = threading.Thread(target=self._server.serve_forever, daemon=True)
+        thread = LastingThread("azure", self._server.serve_forever)
         thread.start()
         try:
             yield self
