@@ -52,7 +52,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )  # fmt: skip
     parser.add_argument(
         "--prefer-short", action="store_true",
-        help="of the classes that pay off, buy the one with the shortest term",
+        help="buy the class with the shortest term of those that pay off",
     )  # fmt: skip
 
 
