@@ -41,6 +41,7 @@ OTHER_WAYS = {
     "machine/local/": "a socket, a lock, and a log to whose end alone is written",
     "machine/programs/": "run on machines, or in slurmctld's time: the standard library alone",
     "providers/aws/boothook.py": "run on machines: the standard library alone",
+    "providers/gcp/boothook.py": "run on machines: the standard library alone",
     "providers/openstack/boothook.py": "run on machines: the standard library alone",
     "sandbox/": "a rehearsal, in a directory of its user's alone (require_own)",
     "slurm/conf/check.py": "in a temporary directory of its own",
