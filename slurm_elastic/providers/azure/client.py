@@ -24,6 +24,7 @@ _MAX_PAGES = 10_000
 _UNAUTHORIZED = 401
 _THROTTLED = 429
 _MAX_DIGITS = 6
+_PORTS = {"http": 80, "https": 443}
 
 
 class ArmAnswer(Struct, frozen=True, kw_only=True):
@@ -61,7 +62,7 @@ class ArmApi:
     def follow(self, url: str) -> ArmAnswer:
         """GET the URL of an operation or of a list's next page, as the cloud gave it."""
         # Any other host would get our token.
-        if not _is_below(url, self._root):
+        if not is_below(url, self._root):
             text = "the answer leads to another host"
             raise TransientError(self._settings.name, "BadAnswer", text)
         with translated(self._settings.name, "GET", urlsplit(url).path):
@@ -132,13 +133,25 @@ class ArmApi:
         self._rates.rejected(method, float(pause) if is_number else 0.0)
 
 
-def _is_below(url: str, root: str) -> bool:
+def is_below(url: str, root: str) -> bool:
     """Whether a URL is at the host of ``root``."""
+    place = _place(url)
+    return place is not None and place == _place(root)
+
+
+def _place(url: str) -> tuple[str, str, int] | None:
+    """Scheme, host and port of a URL. None for a URL that names none, or a login.
+
+    Azure writes links to further pages and operations with ``:443``, which our endpoint lacks.
+    """
     try:
-        target, home = urlsplit(url), urlsplit(root)
-    except ValueError:
-        return False
-    return (target.scheme, target.netloc) == (home.scheme, home.netloc)
+        parts = urlsplit(url)
+        port = _PORTS[parts.scheme] if parts.port is None else parts.port
+    except (ValueError, KeyError):
+        return None
+    if not parts.hostname or "@" in parts.netloc:
+        return None
+    return parts.scheme, parts.hostname, port
 
 
 def _reason(answer: requests.Response) -> tuple[str, str]:

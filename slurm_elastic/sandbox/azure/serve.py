@@ -67,6 +67,14 @@ class EmulatedAzure:
         self._server = _Server(("127.0.0.1", port), Handler)
         self.url = f"http://127.0.0.1:{self._server.server_address[1]}"
 
+    @property
+    def link_root(self) -> str:
+        """The start of links in answers. Azure writes its port into them, which endpoints in
+        configurations lack, so links spell our port in another way, too.
+        """
+        host, _, port = self.url.rpartition(":")
+        return f"{host}:0{port}"
+
     @contextmanager
     def serving(self) -> Iterator[EmulatedAzure]:
         """Serve until the end of the block."""
@@ -163,7 +171,7 @@ class _Handler(BaseHTTPRequestHandler):
             reply = answer(self.owner.world, self.command, path, query, content, headers)
         if isinstance(reply.content, dict) and "nextLink" in reply.content:
             version = query["api-version"]
-            link = f"{self.owner.url}{path}?api-version={version}&$skiptoken="
+            link = f"{self.owner.link_root}{path}?api-version={version}&$skiptoken="
             reply.content["nextLink"] = link + reply.content["nextLink"]
         return reply
 
@@ -210,7 +218,7 @@ class _Handler(BaseHTTPRequestHandler):
         self.send_header("Connection", "close")
         if operation:
             place = f"/subscriptions/{SUBSCRIPTION}/providers/Microsoft.Compute/locations/here"
-            url = f"{self.owner.url}{place}/operations/{operation}?api-version=2024-07-01"
+            url = f"{self.owner.link_root}{place}/operations/{operation}?api-version=2024-07-01"
             self.send_header("Azure-AsyncOperation", url)
         self.end_headers()
         self.wfile.write(data)

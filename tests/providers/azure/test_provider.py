@@ -28,6 +28,7 @@ from slurm_elastic.model.finding import Finding
 from slurm_elastic.model.machine_options import Disk, MachineOptions
 from slurm_elastic.model.protocols import list_tidily
 from slurm_elastic.providers.azure import remains, requests
+from slurm_elastic.providers.azure.client import is_below
 from slurm_elastic.providers.azure.credentials import Tokens
 from slurm_elastic.providers.azure.errors import Asked, classify, sentence
 from slurm_elastic.providers.azure.pacing import READS, WRITES, ArmRates
@@ -278,6 +279,37 @@ def test_a_link_to_another_host_gets_no_token(
     monkeypatch.setattr(bed.emulator, "url", "http://127.0.0.2:1")
     with pytest.raises(TransientError, match="leads to another host"):
         provider.instances()
+
+
+@pytest.mark.parametrize(
+    ("link", "is_followed"),
+    [
+        ("https://management.azure.com:443/subscriptions/s?$skiptoken=x", True),
+        ("https://Management.Azure.com/subscriptions/s", True),
+        ("https://management.azure.com:444/subscriptions/s", False),
+        ("http://management.azure.com:443/subscriptions/s", False),
+        ("https://management.azure.com@elsewhere.example/subscriptions/s", False),
+        ("https://login@management.azure.com/subscriptions/s", False),
+        ("https://management.azure.com.elsewhere.example/subscriptions/s", False),
+        ("https://management.azure.com:port/subscriptions/s", False),
+        ("https:///subscriptions/s", False),
+        ("/subscriptions/s", False),
+        ("", False),
+    ],
+)
+def test_a_link_is_followed_to_the_same_host_and_port_however_they_are_written(
+    link: str, *, is_followed: bool
+) -> None:
+    for root in ("https://management.azure.com", "https://management.azure.com:443"):
+        assert is_below(link, root) is is_followed
+
+
+def test_a_list_of_pages_is_read_past_links_that_write_the_port(bed: AzureBed) -> None:
+    bed.world.page = 1
+    provider = bed.open()
+    provider.launch(spec_for(bed, provider, 3))
+    assert bed.emulator.link_root != bed.emulator.url
+    assert len(provider.instances()) == 3
 
 
 def test_secrets_of_azure_leave_no_text() -> None:
