@@ -7,14 +7,18 @@ answers it with the first call's operation.
 
 from __future__ import annotations
 
+import threading
+from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
+from typing import ClassVar
 from urllib.parse import quote
 
 from msgspec.structs import replace
 
 from slurm_elastic.base.errors import CapacityError, ProviderError, TransientError
+from slurm_elastic.base.guards import Guarded, GuardedBy
 from slurm_elastic.model.cluster import STANDING, Instance, LaunchSpec
-from slurm_elastic.providers.base.attempts import Attempts, token
+from slurm_elastic.providers.base.attempts import KEPT_CALLS, Attempts, Call, token
 from slurm_elastic.providers.base.named import with_hidden
 from slurm_elastic.providers.gcp import convert, requests
 from slurm_elastic.providers.gcp.client import Project
@@ -29,6 +33,8 @@ Body = Callable[[LaunchSpec, Sequence[str]], Mapping[str, object]]
 
 class BulkLaunch:
     """Carries out launches. Thread-safe."""
+
+    guarded_by: ClassVar[GuardedBy] = {"_lock": Guarded("_sent")}
 
     def __init__(
         self,
@@ -46,6 +52,22 @@ class BulkLaunch:
         self._operations = operations
         self._body = body
         self._attempts = Attempts()
+        self._lock = threading.Lock()
+        self._sent: OrderedDict[Call, None] = OrderedDict()
+
+    def may_have_begun(self, spec: LaunchSpec, number: int = 0) -> bool:
+        """Whether a call of this launch may have made machines: this process has sent the call, or
+        an earlier process may have sent it.
+        """
+        with self._lock:
+            return spec.is_repeated or (spec.generation, number) in self._sent
+
+    def _note_sent(self, call: Call) -> None:
+        with self._lock:
+            self._sent[call] = None
+            self._sent.move_to_end(call)
+            while len(self._sent) > KEPT_CALLS:
+                self._sent.popitem(last=False)
 
     def run(self, spec: LaunchSpec) -> tuple[list[Instance], ProviderError | None]:
         """The machines of the launch that stand, and why there are not more of them."""
@@ -90,8 +112,10 @@ class BulkLaunch:
     ) -> tuple[list[Instance], ProviderError | None]:
         call = (spec.generation, number)
         attempt = self._attempts.number(call)
+        # Asked before the call, which notes itself as sent.
+        may_exist = self.may_have_begun(spec, number)
         try:
-            count, refusal = self._insert(spec, part, token(self._uuid, call, attempt))
+            count, refusal = self._insert(spec, part, call, token(self._uuid, call, attempt))
         except TransientError:
             raise
         except ProviderError as error:
@@ -107,12 +131,11 @@ class BulkLaunch:
             raise refusal
         # An earlier call of this launch may have made machines, with another token or with one
         # that Google has forgotten.
-        may_exist = spec.is_repeated or attempt > 0
         machines = self._seen(part, len(part.nodes)) if may_exist else []
         return machines, None if machines else refusal
 
     def _insert(
-        self, spec: LaunchSpec, part: LaunchSpec, request_id: str
+        self, spec: LaunchSpec, part: LaunchSpec, call: Call, request_id: str
     ) -> tuple[int, ProviderError | None]:
         """Send the call, and wait for its end. Returns how many machines it has made, and the
         reason if these are fewer than nodes. Raises TransientError if the outcome is unknown.
@@ -120,6 +143,8 @@ class BulkLaunch:
         zone = spec.offer.zone
         path = f"zones/{quote(zone)}/instances/bulkInsert"
         body = self._body(spec, part.nodes)
+        # Before the call, because a call without an answer may have made machines, too.
+        self._note_sent(call)
         operation = self._project.call("POST", path, body, {"requestId": request_id})
         bulk = self._operations.ended(zone, operation)
         with translated(self._settings.name):

@@ -114,10 +114,12 @@ class GcpProvider:
         """Make one call for each 1000 nodes, and wait until Google has carried it out."""
         if not spec.nodes:
             return ()
+        # A failure of another launch says nothing about a launch that has begun: Google may still
+        # carry out its first call.
+        is_begun = self._launch.may_have_begun(spec)
+        if not is_begun and (warning := self._failures.take(spec.offer.key)):
+            raise warning
         with self._hold_launch(spec.generation):
-            if warning := self._failures.take(spec.offer.key):
-                machines = self._launch.standing(spec, len(spec.nodes))
-                return launched(self.name, spec, machines, warning)
             machines, refusal = self._launch.run(spec)
         return launched(self.name, spec, machines, refusal)
 

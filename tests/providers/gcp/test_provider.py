@@ -287,6 +287,35 @@ def test_a_repeated_launch_that_is_refused_has_its_earlier_machines(bed: GcpBed)
     assert {m.id for m in bed.open().launch(replace(spec, is_repeated=True))} == first
 
 
+def test_a_late_failure_is_no_answer_to_a_launch_that_has_begun(bed: GcpBed) -> None:
+    """Google may still carry out the first call, so a refusal would launch its nodes twice."""
+    provider = bed.open()
+    spec = spec_for(bed, provider, 4)
+    (failing,) = provider.launch(replace(spec, generation="earlier", nodes=spec.nodes[:1]))
+    begun = replace(spec, nodes=spec.nodes[1:])
+    bed.control.fail(Fault(kind=FaultKind.RESET_BEFORE, action=BULK))
+    with pytest.raises(TransientError):
+        provider.launch(begun)
+    bed.heal()
+    bed.control.halt([failing.id])
+    list_tidily(provider)
+    assert {m.node for m in provider.launch(begun)} == set(begun.nodes)
+    fresh = replace(spec, generation="fresh", nodes=spec.nodes[:1])
+    with pytest.raises(CapacityError, match="WentOff"):
+        provider.launch(fresh)
+
+
+def test_a_refusal_of_a_call_that_was_sent_before_leaves_no_machine_unknown(bed: GcpBed) -> None:
+    provider = bed.open()
+    spec = spec_for(bed, provider, 2)
+    bed.lose_answers()
+    with pytest.raises(TransientError):
+        provider.launch(spec)
+    bed.heal()
+    bed.control.fail(Fault(kind=FaultKind.AUTH, action=BULK))
+    assert {m.id for m in provider.launch(spec)} == bed.alive()
+
+
 # the rest
 
 
