@@ -72,14 +72,19 @@ class BulkLaunch:
     def run(self, spec: LaunchSpec) -> tuple[list[Instance], ProviderError | None]:
         """The machines of the launch that stand, and why there are not more of them."""
         standing: list[Instance] = []
+        refusal: ProviderError | None = None
         for number, nodes in enumerate(requests.chunks(spec.nodes)):
             part = replace(spec, nodes=tuple(nodes))
-            machines, refusal = self._run_part(spec, part, number)
-            standing += machines
-            # Google has no more of them now, so the next call would be refused.
-            if refusal is not None or len(machines) < len(nodes):
-                return standing, refusal
-        return standing, None
+            # Asked before the call, which notes itself as sent.
+            may_exist = self.may_have_begun(spec, number)
+            if refusal is None:
+                machines, refusal = self._run_part(spec, part, number, may_exist=may_exist)
+                standing += machines
+            # After a refusal Google has no more of them now, so the next call would be refused.
+            # But an earlier process may have sent that call, and it may have made machines.
+            elif may_exist:
+                standing += self._seen(part, len(nodes))
+        return standing, refusal
 
     def standing(self, spec: LaunchSpec, expected: int) -> list[Instance]:
         """The machines of the launch that stand. If the list has ``expected`` machines or more, no
@@ -108,12 +113,10 @@ class BulkLaunch:
         return convert.instance(machine, self._settings)
 
     def _run_part(
-        self, spec: LaunchSpec, part: LaunchSpec, number: int
+        self, spec: LaunchSpec, part: LaunchSpec, number: int, *, may_exist: bool
     ) -> tuple[list[Instance], ProviderError | None]:
         call = (spec.generation, number)
         attempt = self._attempts.number(call)
-        # Asked before the call, which notes itself as sent.
-        may_exist = self.may_have_begun(spec, number)
         try:
             count, refusal = self._insert(spec, part, call, token(self._uuid, call, attempt))
         except TransientError:

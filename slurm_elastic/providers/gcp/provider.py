@@ -114,8 +114,8 @@ class GcpProvider:
         """Make one call for each 1000 nodes, and wait until Google has carried it out."""
         if not spec.nodes:
             return ()
-        # A failure of another launch says nothing about a launch that has begun: Google may still
-        # carry out its first call.
+        # If this launch has begun, Google may still carry out its first call. The failure of
+        # another launch is no reason to give it up.
         is_begun = self._launch.may_have_begun(spec)
         if not is_begun and (warning := self._failures.take(spec.offer.key)):
             raise warning

@@ -316,6 +316,24 @@ def test_a_refusal_of_a_call_that_was_sent_before_leaves_no_machine_unknown(bed:
     assert {m.id for m in provider.launch(spec)} == bed.alive()
 
 
+@pytest.mark.parametrize("is_refused", [False, True])
+def test_a_repeated_launch_of_several_calls_has_the_machines_of_each(
+    bed: GcpBed, monkeypatch: pytest.MonkeyPatch, is_refused: bool
+) -> None:
+    """Also if machines of the first call have ended since."""
+    monkeypatch.setattr(requests, "MAX_PER_CALL", 2)
+    provider = bed.open()
+    spec = spec_for(bed, provider, 4)
+    first, second, *later = [machine.id for machine in provider.launch(spec)]
+    ended = {first, second} if is_refused else {first}
+    for machine in ended:
+        bed.control.preempt(machine, 0)
+    if is_refused:
+        bed.control.fail(Fault(kind=FaultKind.AUTH, action=BULK))
+    again = bed.open().launch(replace(spec, is_repeated=True))
+    assert {m.id for m in again} == {first, second, *later} - ended == bed.alive()
+
+
 # the rest
 
 
