@@ -59,10 +59,11 @@ class VmFields(Struct, frozen=True, kw_only=True):
 
 class ViewFields(Struct, frozen=True, kw_only=True):
     """The fields of a VM's instance view that we read. ``power``: such as "running"; "" if the VM
-    has no host. ``code`` and ``message``: why its last operation failed.
+    has no host. ``failed``: whether its last operation failed; ``code`` and ``message``: why.
     """
 
     power: str
+    failed: bool = False
     code: str = ""
     message: str = ""
 
@@ -86,16 +87,17 @@ def vm(record: Record) -> VmFields:
 
 def view(content: Record) -> ViewFields:
     """The instance view. KeyError, TypeError or ValueError if it is none."""
-    power = code = message = ""
+    power = state = code = message = ""
     for status in content["statuses"]:
         text = str(status["code"])
         if text.startswith(_POWER):
             power = text.removeprefix(_POWER).lower()
         elif text.startswith(_PROVISIONING):
             # Such as ProvisioningState/failed/AllocationFailed.
-            code = text.removeprefix(_PROVISIONING).partition("/")[2]
+            state, _, code = text.removeprefix(_PROVISIONING).partition("/")
             message = str(status.get("message") or "")
-    return ViewFields(power=power, code=code, message=message)
+    failed = state.lower() in _FAILED
+    return ViewFields(power=power, failed=failed, code=code, message=message)
 
 
 def state_of(machine: VmFields, seen: ViewFields | None) -> InstanceState:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import logging
+import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
+from typing import ClassVar
 from urllib.parse import quote
 
 from msgspec import Struct
@@ -16,12 +18,13 @@ from slurm_elastic.base.errors import (
     TransientError,
     UnsettledError,
 )
+from slurm_elastic.base.guards import Guarded, GuardedBy
 from slurm_elastic.base.ttl_cache import TtlCache
 from slurm_elastic.model.cluster import EndAnswer, Instance
 from slurm_elastic.providers.azure import convert, requests
 from slurm_elastic.providers.azure.client import COMPUTE, ArmApi
 from slurm_elastic.providers.azure.convert import STOPPED_TAG, ViewFields, VmFields
-from slurm_elastic.providers.azure.errors import late_failure, translated
+from slurm_elastic.providers.azure.errors import kind_of_code, late_failure, translated
 from slurm_elastic.providers.azure.settings import AzureCloud
 from slurm_elastic.providers.base.ours import Ours
 from slurm_elastic.providers.base.ownership import Ownership
@@ -30,6 +33,10 @@ from slurm_elastic.providers.base.parallel import each, failures, raise_first_er
 log = logging.getLogger(__name__)
 
 VIEW_TTL_S = 30.0
+START_COUNTS_S = 1800.0
+"""An accepted start may fail so long after its call. Its failure is then the answer to the next call
+that starts the machine.
+"""
 _NO_CONTENT = 204
 
 
@@ -45,17 +52,35 @@ class SeenVm(Struct, frozen=True):
         return convert.has_failed(self.vm, self.view)
 
 
+class Start(Struct, frozen=True):
+    """A start that Azure has accepted. ``counts_until``: by the clock of ``Machines``."""
+
+    operation: str
+    counts_until: float
+
+
 class Machines:
     """The VMs of the cloud's resource group. Thread-safe. ``ours``: the names that were ever listed
     with our tags, or that we made.
     """
 
-    def __init__(self, settings: AzureCloud, api: ArmApi, owners: Ownership) -> None:
+    guarded_by: ClassVar[GuardedBy] = {"_lock": Guarded("_starts")}
+
+    def __init__(
+        self,
+        settings: AzureCloud,
+        api: ArmApi,
+        owners: Ownership,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
         self.ours = Ours(settings.name, owners)
         self._settings = settings
         self._api = api
         self._all = f"{settings.group_path}/providers/Microsoft.Compute/virtualMachines"
         self._views: TtlCache[str, ViewFields | None] = TtlCache(time.monotonic)
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._starts: dict[str, Start] = {}
 
     def path(self, name: str, action: str = "") -> str:
         """The path of a machine, or of an action on it."""
@@ -72,10 +97,17 @@ class Machines:
             parsed = [convert.vm(record) for record in records]
         own = self.ours.among(parsed, lambda vm: vm.tags, lambda vm: vm.name)
         self.ours.remember(vm.name for vm in own)
+        self._forget_starts({vm.name for vm in own})
         views = each([vm for vm in own if vm.needs_view], self._known_view, self._settings.threads)
         raise_first_error(failures(views))
         by_name = dict(future.result() for future in views)
         return [SeenVm(vm, by_name.get(vm.name)) for vm in own]
+
+    def _forget_starts(self, listed: Container[str]) -> None:
+        """Forget the starts of all machines that are missing from ``listed``."""
+        with self._lock:
+            for name in [name for name in self._starts if name not in listed]:
+                del self._starts[name]
 
     def instance(self, seen: SeenVm) -> Instance:
         """The VM as a machine."""
@@ -174,17 +206,40 @@ class Machines:
         return True
 
     def start(self, name: str) -> None:
-        """Start a deallocated VM. UnsettledError while it is still stopping."""
-        power = self.view(name).power
-        if power in ("deallocating", "stopping"):
+        """Start a deallocated VM. UnsettledError while it is still stopping.
+
+        Azure accepts a start before it looks for capacity. If it has refused an accepted start
+        since, that refusal is raised.
+        """
+        view = self.view(name)
+        if view.power in ("deallocating", "stopping"):
             text = f"{name} is still stopping"
             raise UnsettledError(self._settings.name, "Deallocating", text)
-        if power not in ("running", "starting"):
-            self._act(name, "start")
+        if view.power in ("running", "starting"):
+            return
+        if view.failed and (refusal := self._refusal_of_start(name, view)):
+            raise refusal
+        operation = self._act(name, "start")
+        with self._lock:
+            self._starts[name] = Start(operation, self._clock() + START_COUNTS_S)
 
-    def _act(self, name: str, action: str) -> None:
+    def _refusal_of_start(self, name: str, view: ViewFields) -> ProviderError | None:
+        """Why a start that Azure had accepted failed. None if no start of ours has failed, or if
+        another may succeed at once.
+        """
+        with self._lock:
+            start = self._starts.pop(name, None)
+        # The failure of another operation, or an old one, says nothing about a start of now.
+        if start is None or self._clock() >= start.counts_until:
+            return None
+        cloud = self._settings.name
+        error = view.failure(cloud) if view.code else self.failure_of(name, start.operation)
+        return None if kind_of_code(error.code, error.message) is TransientError else error
+
+    def _act(self, name: str, action: str) -> str:
+        """Carry out an action. Returns the URL of its operation."""
         try:
-            self._api.call("POST", self.path(name, action), COMPUTE)
+            return self._api.call("POST", self.path(name, action), COMPUTE).operation
         finally:
             # Also after an error: the call may have taken effect.
             self._views.forget()

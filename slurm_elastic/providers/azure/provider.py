@@ -75,7 +75,7 @@ class AzureProvider:
         self._parts = requests.parts_of(settings, joining)
         self._api = ArmApi(settings, rates)
         owners = ownership or ownership_of(settings, cluster, None)
-        self._machines = Machines(settings, self._api, owners)
+        self._machines = Machines(settings, self._api, owners, monotonic)
         # No lag: a machine that lists lack is found by its name.
         self._calls = OneByOne(
             settings.name, 0.0, monotonic, had_no_effect, settings.threads, _is_for_all
@@ -173,10 +173,16 @@ class AzureProvider:
         return [*others, *(name for name, result in stopped if not result.result())]
 
     def start(self, instance: str) -> None:
-        """Start a deallocated machine."""
+        """Start a deallocated machine. A refusal is also the answer to the next launch of the same
+        kind, which would find no capacity either.
+        """
         if self._machines.ours.split([instance], self._listed)[1]:
             raise InstanceNotFound(self.name, "NotOurs", f"{instance} is not one of our machines")
-        self._machines.start(instance)
+        try:
+            self._machines.start(instance)
+        except (CapacityError, QuotaError) as error:
+            self._note_refused_start(instance, error)
+            raise
 
     def notices(self) -> Sequence[Notice]:
         """Empty: machines read their scheduled events themselves, and report them."""
@@ -267,6 +273,16 @@ class AzureProvider:
         if vm.view is not None and vm.view.code:
             return vm.view.failure(self.name)
         return self._machines.failure_of(vm.vm.name, operation)
+
+    def _note_refused_start(self, name: str, refusal: ProviderError) -> None:
+        try:
+            vm = self._machines.get(name)
+        except ProviderError as error:
+            # The refusal is raised all the same. Only the next launch does not know of it.
+            log.info("offer not read cloud=%s id=%s error=%s", self.name, name, error)
+            return
+        if vm is not None:
+            self._failures.note(self._machines.instance(SeenVm(vm)).offer_key, refusal)
 
     def _forget_operations(self, names: Collection[str]) -> None:
         # A failure that comes later is read from the instance view.

@@ -75,6 +75,7 @@ class Part(Struct, kw_only=True):
 class World(Struct, kw_only=True):
     """All there is in the subscription. ``capacity``: machines that fit; ``capacity_late``: a lack
     shows only after the order was accepted. ``late``: the failure of VMs of these nodes.
+    ``late_start``: the failure of each start, which shows after the start was accepted.
     ``evictions``: when VMs are taken (Unix time). ``visible_after``: for so long (s) lists lack a
     new VM. ``leaves_parts``: the end of a VM leaves its card and disk.
     """
@@ -91,6 +92,7 @@ class World(Struct, kw_only=True):
     capacity: int = 10**6
     capacity_late: bool = False
     late: dict[str, tuple[str, str]] = field(default_factory=dict)
+    late_start: tuple[str, str] = ("", "")
     boot_s: float = 0.0
     visible_after: float = 0.0
     page: int = 500
@@ -211,7 +213,7 @@ def _vm_answer(
         return Reply(content=shown(world, vm))
     if action is None:
         return Reply(content=shown(world, vm))
-    return _act(vm, action)
+    return _act(world, vm, action)
 
 
 def _vms(world: World, query: Mapping[str, str]) -> Reply:
@@ -279,9 +281,7 @@ def add(
     disk = properties.get("storageProfile", {}).get("osDisk", {}).get("name")
     if disk:
         world.disks[disk] = Part(name=disk, vm=name)
-    operation = str(uuid.uuid4())
-    world.operations[operation] = name.lower()
-    return Reply(status=201, content=shown(world, vm), operation=operation)
+    return Reply(status=201, content=shown(world, vm), operation=_operation_of(world, vm))
 
 
 def _check(world: World, model: str, body: Any) -> None:  # noqa: ANN401
@@ -339,7 +339,7 @@ def remove(world: World, name: str) -> None:
                 del parts[part.name]
 
 
-def _act(vm: Vm, action: str) -> Reply:
+def _act(world: World, vm: Vm, action: str) -> Reply:
     if action.lower() == "instanceview":
         state = vm.state.lower()
         code, message = vm.failure if vm.state == "Failed" else ("", "")
@@ -349,12 +349,27 @@ def _act(vm: Vm, action: str) -> Reply:
             statuses.append({"code": f"PowerState/{vm.power}"})
         return Reply(content={"statuses": statuses})
     if action == "deallocate":
-        vm.power = "deallocated"
+        vm.state, vm.power, vm.failure = "Succeeded", "deallocated", ("", "")
     elif action == "start":
-        vm.power = "running"
+        _start(world, vm)
     else:
         raise ArmError(404, "NotFound", f"There is no action {action}.")
-    return Reply(status=202)
+    return Reply(status=202, operation=_operation_of(world, vm))
+
+
+def _start(world: World, vm: Vm) -> None:
+    vm.failure = world.late_start if vm.power != "running" else ("", "")
+    if vm.failure[0]:
+        vm.state = "Failed"  # its power stays as it was
+    else:
+        vm.state, vm.power = "Succeeded", "running"
+
+
+def _operation_of(world: World, vm: Vm) -> str:
+    """A new operation on the VM. Its outcome is the VM's state."""
+    operation = str(uuid.uuid4())
+    world.operations[operation] = vm.name.lower()
+    return operation
 
 
 def _part_answer(world: World, method: str, kind: str, name: str | None) -> Reply:

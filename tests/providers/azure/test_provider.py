@@ -23,14 +23,16 @@ from slurm_elastic.base.errors import (
 from slurm_elastic.base.redaction import redacted
 from slurm_elastic.config import Cluster
 from slurm_elastic.model.boot_image import ImageChoice
-from slurm_elastic.model.cluster import InstanceState, LaunchSpec, Market
+from slurm_elastic.model.cluster import Instance, InstanceState, LaunchSpec, Market
 from slurm_elastic.model.finding import Finding
 from slurm_elastic.model.machine_options import Disk, MachineOptions
 from slurm_elastic.model.protocols import list_tidily
-from slurm_elastic.providers.azure import remains, requests
+from slurm_elastic.providers.azure import convert, remains, requests
 from slurm_elastic.providers.azure.client import is_below
+from slurm_elastic.providers.azure.convert import ViewFields
 from slurm_elastic.providers.azure.credentials import Tokens
 from slurm_elastic.providers.azure.errors import Asked, classify, sentence
+from slurm_elastic.providers.azure.machines import START_COUNTS_S
 from slurm_elastic.providers.azure.pacing import READS, WRITES, ArmRates
 from slurm_elastic.providers.azure.provider import AzureProvider
 from slurm_elastic.providers.base.bounded_http import BoundedSession
@@ -41,6 +43,20 @@ from slurm_elastic.testing.contract import CLUSTER, UUID, spec_for
 
 VM = Asked("GET", "/subscriptions/s/x/providers/Microsoft.Compute/virtualMachines/n-1")
 PUT = Asked("PUT", VM.path)
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def opened_at(bed: AzureBed, clock: Clock) -> AzureProvider:
+    return AzureProvider(
+        bed.settings(), Cluster(name="site", uuid=UUID), monotonic=clock, poll_every_s=0.05
+    )
 
 
 def ordered(bed: AzureBed, market: Market, **pool: object) -> dict:
@@ -146,6 +162,76 @@ def test_a_lack_of_capacity_that_shows_later_is_a_refusal(bed: AzureBed) -> None
     with pytest.raises(CapacityError, match="AllocationFailed"):
         provider.launch(spec_for(bed, provider, 1, generation="g2"))
     assert len(bed.alive()) == 1
+
+
+NO_ROOM = ("AllocationFailed", "We do not have sufficient capacity.")
+NO_CORES = ("OperationNotAllowed", "exceeding approved Total Regional Cores quota.")
+
+
+def stopped(bed: AzureBed, provider: AzureProvider) -> Instance:
+    offer = next(o for o in provider.offers(bed.pool) if o.market is Market.ON_DEMAND)
+    spec = LaunchSpec(generation="g1", pool=bed.pool, nodes=("az1",), offer=offer)
+    (machine,) = provider.launch(spec)
+    provider.stop([machine.id])
+    return machine
+
+
+@pytest.mark.parametrize(("failure", "kind"), [(NO_ROOM, CapacityError), (NO_CORES, QuotaError)])
+def test_a_start_that_azure_refuses_after_it_accepted_it_is_a_refusal(
+    bed: AzureBed, failure: tuple[str, str], kind: type[ProviderError]
+) -> None:
+    """And the answer to the next launch of that kind, so that the offer cools down."""
+    provider = opened_at(bed, Clock())
+    machine = stopped(bed, provider)
+    bed.world.late_start = failure
+    provider.start(machine.id)
+    assert [m.state for m in provider.tidy()] == [InstanceState.STOPPED]
+    with pytest.raises(kind, match=failure[0]):
+        provider.start(machine.id)
+    offer = next(o for o in provider.offers(bed.pool) if o.key == machine.offer_key)
+    spec = LaunchSpec(generation="g2", pool=bed.pool, nodes=("az2",), offer=offer)
+    with pytest.raises(kind, match=failure[0]):
+        provider.launch(spec)
+
+
+def test_the_cause_of_a_refused_start_is_read_from_its_operation(
+    bed: AzureBed, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    provider = opened_at(bed, Clock())
+    machine = stopped(bed, provider)
+    bed.world.late_start = NO_CORES
+    provider.start(machine.id)
+    monkeypatch.setattr(convert, "view", lambda _: ViewFields(power="deallocated", failed=True))
+    with pytest.raises(QuotaError):
+        provider.start(machine.id)
+
+
+def test_a_failure_that_is_of_no_recent_start_does_not_refuse_a_start(bed: AzureBed) -> None:
+    clock = Clock()
+    provider = opened_at(bed, clock)
+    machine = stopped(bed, provider)
+    bed.world.late_start = NO_ROOM
+    provider.start(machine.id)
+    bed.world.late_start = ("", "")
+    opened_at(bed, clock).start(machine.id)
+    assert [m.state for m in bed.open().instances()] == [InstanceState.RUNNING]
+    provider.stop([machine.id])
+    bed.world.late_start = NO_ROOM
+    provider.start(machine.id)
+    bed.world.late_start = ("", "")
+    clock.now += START_COUNTS_S
+    provider.start(machine.id)
+    assert [m.state for m in bed.open().instances()] == [InstanceState.RUNNING]
+
+
+def test_a_start_that_failed_for_a_passing_reason_is_repeated(bed: AzureBed) -> None:
+    provider = opened_at(bed, Clock())
+    machine = stopped(bed, provider)
+    bed.world.late_start = ("OperationPreempted", "Another operation took its place.")
+    provider.start(machine.id)
+    bed.world.late_start = ("", "")
+    provider.start(machine.id)
+    assert [m.state for m in bed.open().instances()] == [InstanceState.RUNNING]
 
 
 def test_a_failed_machine_whose_guest_runs_is_kept(bed: AzureBed) -> None:
@@ -323,23 +409,9 @@ def test_secrets_of_azure_leave_no_text() -> None:
 # remains
 
 
-class Clock:
-    def __init__(self) -> None:
-        self.now = 0.0
-
-    def __call__(self) -> float:
-        return self.now
-
-
-def swept(bed: AzureBed, clock: Clock) -> AzureProvider:
-    return AzureProvider(
-        bed.settings(), Cluster(name="site", uuid=UUID), monotonic=clock, poll_every_s=0.05
-    )
-
-
 def test_cards_and_disks_of_ended_machines_are_deleted_after_a_while(bed: AzureBed) -> None:
     clock = Clock()
-    provider = swept(bed, clock)
+    provider = opened_at(bed, clock)
     machines = provider.launch(spec_for(bed, provider, 2))
     bed.world.leaves_parts = True
     provider.terminate([machines[0].id])
@@ -358,7 +430,7 @@ def test_cards_and_disks_of_ended_machines_are_deleted_after_a_while(bed: AzureB
 
 def test_nothing_is_deleted_while_a_list_fails(bed: AzureBed) -> None:
     clock = Clock()
-    provider = swept(bed, clock)
+    provider = opened_at(bed, clock)
     (machine,) = provider.launch(spec_for(bed, provider, 1))
     bed.world.leaves_parts = True
     provider.terminate([machine.id])
@@ -375,7 +447,7 @@ def test_nothing_is_deleted_while_a_list_fails(bed: AzureBed) -> None:
 
 def test_what_cannot_be_deleted_is_reported(bed: AzureBed, monkeypatch: pytest.MonkeyPatch) -> None:
     clock = Clock()
-    provider = swept(bed, clock)
+    provider = opened_at(bed, clock)
     (machine,) = provider.launch(spec_for(bed, provider, 1))
     bed.world.leaves_parts = True
     provider.terminate([machine.id])
