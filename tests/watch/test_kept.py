@@ -218,8 +218,10 @@ def test_never_is_said_only_of_jobs_of_which_it_is_proven(site: Config, job: Slu
 @pytest.mark.parametrize(
     ("job", "is_stuck"),
     [
-        (waiting(limit=9000), True),
-        (waiting(limit=9000, min_limit=7260), True),
+        (waiting(limit=9000, reason="PartitionTimeLimit"), True),
+        (waiting(limit=9000, min_limit=7260, reason="PartitionTimeLimit"), True),
+        # Slurm has admitted the limit, such as by a QOS.
+        (waiting(limit=9000, reason="Resources"), False),
         # Slurm's backfill may start it with a shorter limit.
         (waiting(limit=9000, min_limit=1800, reason="PartitionTimeLimit"), False),
         (waiting(limit=9000, min_limit=1800), False),

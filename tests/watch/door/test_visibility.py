@@ -49,6 +49,7 @@ FOR_ALL = {
     "now", "nodes", "jobs", "slurm_error", "ledger_error", "cool_downs", "breakers",
     "health", "heartbeat", "process_found", "pending", "mark", "end_only", "checkpoints_error",
     "head", "reservations", "partition_states", "max_times", "suspend_exclusions",
+    "clock_lead_s",
 }  # fmt: skip
 """What is Slurm's (nodes, jobs, reservations ...) is as slurmctld shows it to that user."""
 
