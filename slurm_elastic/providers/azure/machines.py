@@ -34,8 +34,8 @@ log = logging.getLogger(__name__)
 
 VIEW_TTL_S = 30.0
 START_COUNTS_S = 1800.0
-"""An accepted start may fail so long after its call. Its failure is then the answer to the next call
-that starts the machine.
+"""An accepted start may fail so long after its call. The next call that starts the machine then
+raises its failure.
 """
 _NO_CONTENT = 204
 
