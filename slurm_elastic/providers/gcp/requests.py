@@ -27,8 +27,10 @@ MAX_PER_CALL = 1000
 """Google allows 5000 machines a call, and 1500 with a placement policy."""
 NO_MORE_THAN_S = 120 * 86400.0
 """Google's upper bound of ``maxRunDuration``."""
-GRACE_S = 3600.0
-"""A machine ends itself at its highest age. Google ends it this much later, if it did not."""
+GRACE_S = 30 * 86400.0
+"""A machine over its highest age ends after its jobs. If nobody has ended it so long afterwards,
+Google does, with all jobs that still run on it. So this is longer than most jobs may run.
+"""
 SCOPE = "https://www.googleapis.com/auth/cloud-platform"
 """The service account's rights are the limit, as Google recommends."""
 
@@ -89,11 +91,11 @@ def scheduling(spec: LaunchSpec) -> dict[str, object]:
     if is_spot or spec.pool.gres:
         # Neither spot machines nor machines with GPUs can move to another host.
         words["onHostMaintenance"] = "TERMINATE"
-    if is_spot or age is not None or "provisioningModel" in words:
+    # A smaller value than this sum would end jobs that the highest age permits.
+    if age is not None and age + GRACE_S <= NO_MORE_THAN_S:
+        words["maxRunDuration"] = {"seconds": f"{math.ceil(age + GRACE_S)}"}
+    if "provisioningModel" in words or "maxRunDuration" in words:
         words["instanceTerminationAction"] = "DELETE"
-    if age is not None:
-        seconds = min(math.ceil(age + GRACE_S), NO_MORE_THAN_S)
-        words["maxRunDuration"] = {"seconds": f"{seconds:.0f}"}
     return words
 
 

@@ -105,12 +105,17 @@ def test_a_machine_never_reboots_behind_slurms_back_and_spot_is_deleted(bed: Gcp
     assert body(bed, plain)["scheduling"] == {"automaticRestart": False}
 
 
-def test_google_ends_a_machine_an_hour_after_its_highest_age(bed: GcpBed) -> None:
+@pytest.mark.parametrize(("days", "end"), [(1, 31), (90, 120), (91, None)])
+def test_google_ends_no_machine_before_its_last_jobs_had_a_month(
+    bed: GcpBed, days: float, end: float | None
+) -> None:
+    """At its highest age a machine only takes no more jobs."""
     spec = spec_for(bed, bed.open(), 1)
-    aged = replace(spec, pool=replace(spec.pool, max_age=86400.0))
+    offer = replace(spec.offer, market=Market.ON_DEMAND)
+    aged = replace(spec, offer=offer, pool=replace(spec.pool, max_age=days * 86400.0))
     words = body(bed, aged)["scheduling"]
-    assert words["maxRunDuration"] == {"seconds": "90000"}
-    assert words["instanceTerminationAction"] == "DELETE"
+    assert words.get("maxRunDuration") == (end and {"seconds": str(end * 86400)})
+    assert words.get("instanceTerminationAction") == (end and "DELETE")
 
 
 def test_a_reservation_is_named(bed: GcpBed) -> None:
@@ -133,7 +138,7 @@ def test_the_whole_request_is_one_that_google_describes(bed: GcpBed) -> None:
     disk = Disk(size=40960, type="hyperdisk-balanced", iops=3000, throughput=200, kms_key="k")
     spec = spec_for(bed, bed.open(), 3)
     options = MachineOptions(root_disk=disk, placement_group="close")
-    spec = replace(spec, pool=replace(spec.pool, machine=options, max_age=9e9, stopped=1), least=2)
+    spec = replace(spec, pool=replace(spec.pool, machine=options, max_age=9e5, stopped=1), least=2)
     whole = requests.body(
         bed.settings(
             external_ip=True, network_tags=("slurm",), secure_boot=True, labels={"team": "a"},
