@@ -1,5 +1,5 @@
 """Runs on each machine of Google, from cloud-init, before the site's own user data: finds the
-machine's node.
+machine's node, and keeps a spot machine up while Google takes it back.
 
 Its text is part of the user data, behind a line ``FACTS = {...}`` (base/user_data.py). So it uses
 the standard library alone and runs on any Python 3. The machines of one call share their user data,
@@ -8,8 +8,10 @@ and each has a name of its own, which is its node and a hash of the launch. It w
 that sh can read.
 """
 
+import contextlib
 import os
 import shlex
+import subprocess
 import time
 import urllib.request
 from typing import Dict  # noqa: UP035 - the machine's Python may be an old one
@@ -17,7 +19,12 @@ from typing import Dict  # noqa: UP035 - the machine's Python may be an old one
 FACTS: Dict[str, str] = {}  # noqa: UP006
 NAME = "http://169.254.169.254/computeMetadata/v1/instance/name"
 PLACE = "/run/slurm-elastic"
+SYSTEMD = "/run/systemd"
 TRIES = 30
+COMMANDS = (
+    ("kill", "--signal=HUP", "systemd-logind.service"),
+    ("--no-block", "stop", "acpid.socket", "acpid.path", "acpid.service"),
+)
 
 
 def name() -> str:
@@ -31,6 +38,22 @@ def name() -> str:
         except (OSError, ValueError):
             time.sleep(2)
     raise SystemExit("slurm-elastic: the metadata server does not tell the machine's name")
+
+
+def ignore_power_key() -> None:
+    """Let the power button do nothing. Google presses it when it takes a spot machine, and cuts the
+    power 30 s later. A shutdown would use up this time, in which jobs are saved.
+    """
+    if not os.path.isdir(os.path.join(SYSTEMD, "system")):
+        return
+    place = os.path.join(SYSTEMD, "logind.conf.d")
+    os.makedirs(place, exist_ok=True)
+    with open(os.path.join(place, "slurm-elastic.conf"), "w", encoding="utf-8") as file:
+        file.write("[Login]\nHandlePowerKey=ignore\n")
+    # logind may not run yet, and then it reads the file when it starts. acpid is on few images.
+    for command in COMMANDS:
+        with contextlib.suppress(OSError, subprocess.SubprocessError):
+            subprocess.run(("systemctl", *command), check=False, timeout=10)
 
 
 def main() -> None:
@@ -49,6 +72,8 @@ def main() -> None:
         with os.fdopen(handle, "w", encoding="utf-8") as file:
             file.write(text)
         os.replace(draft, os.path.join(PLACE, file_name))
+    if FACTS.get("market") == "spot":
+        ignore_power_key()
 
 
 if __name__ == "__main__":

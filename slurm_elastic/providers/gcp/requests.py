@@ -139,7 +139,8 @@ def subnetwork_path(settings: GcpCloud) -> str:
 
 
 def _metadata(cluster: Cluster, spec: LaunchSpec, parts: tuple[str, ...]) -> list[dict[str, str]]:
-    document = compose(facts_of(cluster, spec), "", parts, USER_DATA)
+    facts = facts_of(cluster, spec) | {"market": str(spec.offer.market)}
+    document = compose(facts, "", parts, USER_DATA)
     return [
         {"key": "user-data", "value": base64.b64encode(document).decode()},
         # cloud-init decodes it, and decompresses it if it is long.

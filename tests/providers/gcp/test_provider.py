@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import ast
+import base64
 import http.server
 import json
+import re
 import subprocess
 import sys
 import threading
@@ -30,6 +33,7 @@ from slurm_elastic.model.cluster import InstanceState, LaunchSpec, Market
 from slurm_elastic.model.finding import FindingLevel
 from slurm_elastic.model.protocols import list_tidily
 from slurm_elastic.model.reserved import ReservationKind
+from slurm_elastic.providers.base.user_data import program
 from slurm_elastic.providers.gcp import errors, requests
 from slurm_elastic.providers.gcp.errors import Refused
 from slurm_elastic.sandbox.ec2.faults import Fault, FaultKind
@@ -155,7 +159,8 @@ def test_the_whole_request_is_one_that_google_describes(bed: GcpBed) -> None:
     assert whole["minCount"] == "2"
 
 
-def test_a_machine_finds_its_node_by_its_name(tmp_path: Path) -> None:
+def run_boothook(place: Path, **facts: str) -> None:
+    """Run the text that a machine of Google's gets, with a metadata server and a systemd here."""
     asked: list[str] = []
 
     class Metadata(http.server.BaseHTTPRequestHandler):
@@ -167,18 +172,47 @@ def test_a_machine_finds_its_node_by_its_name(tmp_path: Path) -> None:
 
         def log_message(self, *words: object) -> None: ...
 
+    systemctl = place / "systemctl"
+    systemctl.write_text(f'#!/bin/sh\necho "$*" >>{place}/commands\n')
+    systemctl.chmod(0o755)
     with http.server.HTTPServer(("127.0.0.1", 0), Metadata) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
-        text = requests.USER_DATA.program.read_text()
+        text = program(facts, requests.USER_DATA)
         text = text.replace("http://169.254.169.254", f"http://127.0.0.1:{server.server_port}")
-        text = text.replace("/run/slurm-elastic", str(tmp_path / "run"))
-        text = text.replace("FACTS: Dict[str, str] = {}", "FACTS = {'pool': 'a b'}")
-        subprocess.run([sys.executable, "-I", "-c", text], check=True, timeout=60)
+        text = text.replace("/run/", f"{place}/run/")
+        assert "'/run" not in text
+        subprocess.run(
+            [sys.executable, "-I", "-c", text], check=True, timeout=60, env={"PATH": str(place)}
+        )
         server.shutdown()
     assert asked == ["Google"]
-    assert (tmp_path / "run" / "node").read_text() == "gc-big-7\n"
-    assert (tmp_path / "run" / "launch").read_text() == "pool='a b'\nnode=gc-big-7\n"
-    assert (tmp_path / "run" / "launch").stat().st_mode & 0o777 == 0o600
+
+
+def test_a_machine_finds_its_node_by_its_name(tmp_path: Path) -> None:
+    run_boothook(tmp_path, pool="a b")
+    place = tmp_path / "run" / "slurm-elastic"
+    assert (place / "node").read_text() == "gc-big-7\n"
+    assert (place / "launch").read_text() == "pool='a b'\nnode=gc-big-7\n"
+    assert (place / "launch").stat().st_mode & 0o777 == 0o600
+
+
+@pytest.mark.parametrize("market", [Market.SPOT, Market.ON_DEMAND])
+def test_a_preempted_machine_does_not_shut_down_while_its_jobs_are_saved(
+    bed: GcpBed, tmp_path: Path, market: Market
+) -> None:
+    """Google presses the power button 30 s before it cuts the power."""
+    spec = spec_for(bed, bed.open(), 1)
+    spec = replace(spec, offer=replace(spec.offer, market=market))
+    (document, _) = body(bed, spec)["metadata"]["items"]
+    facts = re.search(r"FACTS = (\{.*\})", base64.b64decode(document["value"]).decode())
+    assert facts is not None
+    (tmp_path / "run/systemd/system").mkdir(parents=True)
+    run_boothook(tmp_path, **ast.literal_eval(facts[1]))
+    settings = tmp_path / "run/systemd/logind.conf.d/slurm-elastic.conf"
+    assert settings.exists() is (market is Market.SPOT), "the button stops other machines"
+    if settings.exists():
+        assert settings.read_text() == "[Login]\nHandlePowerKey=ignore\n"
+        assert "kill --signal=HUP systemd-logind" in (tmp_path / "commands").read_text()
 
 
 # refusals
