@@ -52,6 +52,9 @@ _OF_THE_PROJECT = re.compile(r"compute\.(instances|zoneOperations)\.|has not bee
 """A missing right of the whole account. Any other right of a create call is that of an image, a
 subnetwork or a service account, which another pool may not need.
 """
+_OF_A_POOL = re.compile(r"/bulkInsert$|/global/images(/|$)")
+"""The paths of calls that are made for some pools only. A launch reads its image before its call.
+"""
 NOT_THERE = "NotThere"
 """The code of a call about a thing that Google surely does not have."""
 GENERAL = frozenset({"VM_MIN_COUNT_NOT_REACHED"})
@@ -115,7 +118,7 @@ def of_answer(cloud: str, error: Refused) -> ProviderError:
         is_machine = "/instances/" in error.path
         kind, code = (InstanceNotFound if is_machine else ProviderError), NOT_THERE
     if kind is AuthError or (kind is None and error.status in (401, 403)):
-        is_of_thing = error.path.endswith("/bulkInsert") and error.status == 403
+        is_of_thing = _OF_A_POOL.search(error.path) is not None and error.status == 403
         is_of_thing = is_of_thing and not _OF_THE_PROJECT.search(error.message)
         kind = DeniedError if is_of_thing else AuthError
     if kind is None:

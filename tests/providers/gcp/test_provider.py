@@ -245,6 +245,23 @@ def test_a_refusal_is_one_of_ours(
     )
 
 
+@pytest.mark.parametrize(
+    ("path", "message", "expected"),
+    [
+        ("global/images/i", "Required 'compute.images.get' permission", DeniedError),
+        ("global/images/family/f", "Required 'compute.images.getFromFamily'", DeniedError),
+        ("global/images", "Required 'compute.images.list' permission", DeniedError),
+        ("global/images/i", "Compute Engine API has not been used in project 1", AuthError),
+        ("zones/z/instances", "Required 'compute.instances.list' permission", AuthError),
+    ],
+)
+def test_an_image_that_may_not_be_read_stops_its_own_pools_alone(
+    path: str, message: str, expected: type[ProviderError]
+) -> None:
+    refused = Refused("GET", f"projects/p/{path}", 403, "forbidden", message)
+    assert type(errors.of_answer("google", refused)) is expected
+
+
 def test_only_google_itself_says_that_a_machine_is_gone() -> None:
     path = "projects/p/zones/z/instances/gc1-00"
     said = f"The resource '{path}' was not found"
