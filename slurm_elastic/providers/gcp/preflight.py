@@ -25,10 +25,8 @@ _CHECKS = CheckRunner(
     "give the account the rights of `slurm-elastic iam render gcp`",
     "correct it in the cloud's section, or create it in the project",
 )
-_QUOTAS = {"CPUS": frozenset({Market.ON_DEMAND}), "PREEMPTIBLE_CPUS": frozenset({Market.SPOT})}
-"""Quotas of a region in vCPUs, and the markets that use them. Most families have a quota of their
-own besides.
-"""
+_ALL, _SPOT = "CPUS", "PREEMPTIBLE_CPUS"
+"""Quotas of a region in vCPUs. Most families have a quota of their own besides."""
 
 
 class TypeFound(Struct, frozen=True, kw_only=True):
@@ -130,7 +128,7 @@ def _quotas(project: Project, settings: GcpCloud, pools: Sequence[Pool]) -> Iter
             str(q["metric"]): (float(q["limit"]), float(q["usage"])) for q in region["quotas"]
         }
     sizes = {name: float(kind.cpus) for name, kind in settings.types.items()}
-    for metric, markets in _QUOTAS.items():
+    for metric, markets in _markets_of_quotas(quotas).items():
         users = [pool for pool in pools if markets & set(pool.markets)]
         if not users or metric not in quotas:
             continue
@@ -141,3 +139,15 @@ def _quotas(project: Project, settings: GcpCloud, pools: Sequence[Pool]) -> Iter
             f"quota {metric}", limit, "vCPUs", used, bounds,
             "ask Google for a higher quota of the region: IAM & Admin, Quotas",
         )  # fmt: skip
+
+
+def _markets_of_quotas(
+    quotas: Mapping[str, tuple[float, float]],
+) -> Mapping[str, frozenset[Market]]:
+    """The markets whose machines use each quota. A project that never asked for the quota of spot
+    machines has a limit of 0, and its spot machines use the quota of all others.
+    """
+    limit, _ = quotas.get(_SPOT, (0.0, 0.0))
+    if not limit:
+        return {_ALL: frozenset({Market.ON_DEMAND, Market.SPOT})}
+    return {_ALL: frozenset({Market.ON_DEMAND}), _SPOT: frozenset({Market.SPOT})}

@@ -206,7 +206,7 @@ def _machine_type(cloud: GceCloud, call: Call) -> Answer:
 def _region(cloud: GceCloud, call: Call) -> Answer:
     quotas = [
         {"metric": "CPUS", "limit": cloud.world.cpus, "usage": cloud.used_cpus()},
-        {"metric": "PREEMPTIBLE_CPUS", "limit": cloud.world.cpus, "usage": 0.0},
+        {"metric": "PREEMPTIBLE_CPUS", "limit": cloud.world.preemptible_cpus, "usage": 0.0},
     ]
     zones = [_url(cloud, f"zones/{zone}") for zone in cloud.world.zones]
     return {

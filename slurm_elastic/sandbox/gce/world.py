@@ -42,7 +42,8 @@ class GcePace(Struct, kw_only=True):
 
 class GceWorld(Struct, kw_only=True):
     """A project in one region. ``capacity``: how many machines Google has room for. ``cpus``: the
-    quota of the region in vCPUs. ``anonymous``: calls need no token.
+    quota of the region in vCPUs. ``preemptible_cpus``: the quota of spot machines alone, only in
+    the answer for the region. ``anonymous``: calls need no token.
     """
 
     project: str = PROJECT
@@ -53,6 +54,7 @@ class GceWorld(Struct, kw_only=True):
     subnetworks: list[str] = field(default_factory=lambda: ["default"])
     capacity: int = 10**6
     cpus: float = 10**6
+    preemptible_cpus: float = 10**6
     pace: GcePace = field(default_factory=GcePace)
     anonymous: bool = False
 

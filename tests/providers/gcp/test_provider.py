@@ -38,6 +38,7 @@ from slurm_elastic.providers.gcp import errors, requests
 from slurm_elastic.providers.gcp.errors import Refused
 from slurm_elastic.sandbox.ec2.faults import Fault, FaultKind
 from slurm_elastic.sandbox.gce import api, discovery
+from slurm_elastic.sandbox.gce.control import GceControl
 from slurm_elastic.sandbox.gce.world import GcePace
 from slurm_elastic.testing.contract import CLUSTER, spec_for
 
@@ -472,6 +473,16 @@ def test_doctor_looks_at_image_subnetwork_and_quota(bed: GcpBed) -> None:
     wrong = bed.open(image="family/nobody", subnetwork="nowhere").examine([bed.pool])
     levels = {f.subject: f.level for f in wrong}
     assert levels["image"] is levels["subnetwork"] is FindingLevel.WRONG
+
+
+def test_spot_machines_use_the_quota_of_all_if_they_have_none_of_their_own(
+    control: GceControl, tmp_path: Path
+) -> None:
+    bed = GcpBed(control, tmp_path, cpus=1, preemptible_cpus=0)
+    spot = replace(bed.pool, markets=(Market.SPOT,))
+    findings = {f.subject: f.level for f in bed.open().examine([spot])}
+    assert findings["quota CPUS"] is FindingLevel.WRONG
+    assert "quota PREEMPTIBLE_CPUS" not in findings
 
 
 def test_an_unknown_project_is_an_error_and_no_empty_list(bed: GcpBed) -> None:
