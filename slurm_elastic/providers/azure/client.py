@@ -16,8 +16,14 @@ from slurm_elastic.providers.azure.pacing import ArmRates, rates_of
 from slurm_elastic.providers.azure.settings import AzureCloud
 from slurm_elastic.providers.base.bounded_http import BoundedSession
 
-COMPUTE = "2024-07-01"
-"""The version of the interface for machines and sizes (Microsoft.Compute)."""
+COMPUTE = "2026-04-01"
+"""The version of the interface for machines (Microsoft.Compute). Azure refuses properties that the
+version lacks, such as the tags of cards before 2025-04-01. The tests check our bodies by the models
+of exactly this version.
+"""
+SIZES = "2021-07-01"
+"""Sizes, disks and galleries have versions of their own. Azure refuses other versions for them."""
+GALLERIES = "2024-03-03"
 DISKS = "2024-03-02"
 NETWORK = "2024-05-01"
 _MAX_PAGES = 10_000

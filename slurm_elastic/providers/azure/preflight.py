@@ -9,7 +9,7 @@ from typing import Any
 
 from slurm_elastic.model.cluster import Market, Pool
 from slurm_elastic.model.finding import Finding
-from slurm_elastic.providers.azure.client import COMPUTE, NETWORK, ArmApi
+from slurm_elastic.providers.azure.client import COMPUTE, GALLERIES, NETWORK, SIZES, ArmApi
 from slurm_elastic.providers.azure.errors import translated
 from slurm_elastic.providers.azure.settings import AzureCloud
 from slurm_elastic.providers.base.preflight import CheckRunner, demand_bounds, quota
@@ -89,7 +89,8 @@ def _locks(api: ArmApi, settings: AzureCloud) -> Iterator[Finding]:
 def _image(api: ArmApi, settings: AzureCloud) -> Iterator[Finding]:
     subject = f"image {settings.image}"
     if settings.image.startswith("/"):
-        api.call("GET", settings.image, COMPUTE)
+        version = GALLERIES if "/galleries/" in settings.image.lower() else COMPUTE
+        api.call("GET", settings.image, version)
         yield Finding.ok(subject, "there")
         return
     publisher, offer, sku, version = settings.image.split(":")
@@ -115,7 +116,7 @@ def _subnet(api: ArmApi, settings: AzureCloud) -> Iterator[Finding]:
 def _sizes(api: ArmApi, settings: AzureCloud, pools: Sequence[Pool]) -> Iterator[Finding]:
     path = f"/subscriptions/{settings.subscription}/providers/Microsoft.Compute/skus"
     query = {"$filter": f"location eq '{settings.region}'"}
-    records = list(api.listed(path, COMPUTE, query))
+    records = list(api.listed(path, SIZES, query))
     known = {str(r["name"]): r for r in records if r.get("resourceType") == "virtualMachines"}
     for name in settings.types:
         if name not in known:

@@ -1,6 +1,6 @@
 """Checks requests against the models of azure-mgmt-compute, Microsoft's own client, if that package
-is installed. It refuses properties that are unknown or read-only, and words that an enumeration
-lacks.
+is installed. It refuses properties that are unknown or read-only, words that an enumeration lacks,
+and requests for another version of the interface than that of the models.
 """
 
 from __future__ import annotations
@@ -12,15 +12,27 @@ from functools import cache
 from importlib import import_module
 from types import ModuleType, UnionType
 from typing import Any
+from urllib.parse import parse_qs, urlsplit
 
 try:
     MODELS: ModuleType | None = import_module("azure.mgmt.compute.models")
 except ImportError:
     MODELS = None
 
+_OPERATIONS = "azure.mgmt.compute.operations._operations"
 CREATE, UPDATE = "VirtualMachine", "VirtualMachineUpdate"
 _INCOMPLETE = "VirtualMachineSizeTypes"
 """An enumeration that lacks all newer sizes. Microsoft's own page tells to list the sizes."""
+
+
+@cache
+def version() -> str:
+    """The version of the interface that the models describe. Empty without the package."""
+    if MODELS is None:
+        return ""
+    build = import_module(_OPERATIONS).build_virtual_machines_list_request
+    request = build(resource_group_name="group", subscription_id="subscription")
+    return parse_qs(urlsplit(request.url).query)["api-version"][0]
 
 
 def mistakes(model: str, body: Mapping[str, Any]) -> list[str]:

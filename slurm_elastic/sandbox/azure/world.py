@@ -36,6 +36,12 @@ _PART = re.compile(
     r"/(?P<kind>networkinterfaces|disks)(?:/(?P<name>[^/]+))?",
     re.IGNORECASE,
 )
+_SERVICE_VERSIONS = {
+    "/microsoft.compute/skus": ("2021-07-01",),
+    "/microsoft.compute/galleries/": ("2024-03-03", "2025-03-03", "2026-03-03"),
+    "/microsoft.compute/disks": ("2024-03-02", "2025-01-02", "2026-03-02"),
+}
+"""Services of Microsoft.Compute whose versions differ from the versions of machines."""
 _OPERATION = re.compile(r".*/locations/[^/]+/operations/(?P<id>[-0-9a-f]+)")
 
 
@@ -132,6 +138,7 @@ def answer(
     _advance(world)
     if "api-version" not in query:
         raise ArmError(400, "MissingApiVersionParameter", "The api-version parameter is required")
+    _require_version(method, path.lower(), query["api-version"])
     if found := _VM.fullmatch(path):
         _require_group(world, found["sub"], found["group"])
         return _vm_answer(world, method, found["name"], found["action"], query, body, headers)
@@ -141,6 +148,19 @@ def answer(
     if found := _OPERATION.fullmatch(path):
         return _operation(world, found["id"])
     return _read(world, path)
+
+
+def _require_version(method: str, path: str, version: str) -> None:
+    """Refuse a version that the resource does not have. A body needs the version of the models,
+    because they check it.
+    """
+    services = [service for service in _SERVICE_VERSIONS if service in path]
+    versions = [v for service in services for v in _SERVICE_VERSIONS[service]]
+    if not services and _VM.fullmatch(path) and method in ("PUT", "PATCH"):
+        versions = [schema.version() or version]
+    if versions and version not in versions:
+        text = f"No registered resource provider found for API version '{version}' of {path}."
+        raise ArmError(400, "NoRegisteredProviderFound", text)
 
 
 def _require_group(world: World, subscription: str, group: str) -> None:

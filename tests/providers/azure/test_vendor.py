@@ -11,11 +11,14 @@ from azure.core.credentials import AccessToken
 from azure.core.exceptions import HttpResponseError, ResourceNotFoundError
 from azure.core.pipeline.policies import SansIOHTTPPolicy
 from azure.mgmt.compute import ComputeManagementClient
+from azure.mgmt.compute.operations import _operations as operations
 from azure.mgmt.network import NetworkManagementClient
 from providers.azure.bed import AzureBed
 
+from slurm_elastic.base.errors import ProviderError
 from slurm_elastic.model.cluster import LaunchSpec
 from slurm_elastic.providers.azure import requests
+from slurm_elastic.providers.azure.client import COMPUTE, SIZES, ArmApi
 from slurm_elastic.sandbox.azure import schema, serve
 from slurm_elastic.testing.contract import CLUSTER, first_offer, spec_for
 
@@ -114,3 +117,30 @@ def test_requests_are_counted_and_none_was_refused_by_the_models(bed: AzureBed) 
     assert schema.MODELS is not None
     assert bed.world.validated == 41
     assert bed.world.refused_by_schema == []
+
+
+def test_the_version_that_we_send_is_the_version_of_the_models() -> None:
+    assert schema.version() == COMPUTE
+    sizes = operations.build_resource_skus_list_request(subscription_id="s")
+    assert f"api-version={SIZES}" in sizes.url
+
+
+def test_the_emulator_refuses_versions_that_a_resource_lacks(bed: AzureBed) -> None:
+    settings = bed.settings()
+    compute = "/providers/Microsoft.Compute"
+    api = ArmApi(settings)
+    for method, path in (
+        ("PUT", f"{settings.group_path}{compute}/virtualMachines/az1-1"),
+        ("GET", f"/subscriptions/{settings.subscription}{compute}/skus"),
+        ("GET", f"{settings.group_path}{compute}/galleries/g/images/i/versions/1.0.0"),
+        ("GET", f"{settings.group_path}{compute}/disks"),
+    ):
+        with pytest.raises(ProviderError, match="API version '2024-07-01'"):
+            api.call(method, path, "2024-07-01", {})
+
+
+def test_doctor_reads_an_image_of_a_gallery(bed: AzureBed) -> None:
+    gallery = f"{bed.settings().group_path}/providers/Microsoft.Compute/galleries/g"
+    image = f"{gallery}/images/slurm/versions/1.0.0"
+    found = {f.subject: f for f in bed.open(image=image).examine([bed.pool])}
+    assert found[f"image {image}"].observed == "there"
