@@ -48,6 +48,7 @@ from slurm_elastic.base.errors import (
     TransientError,
 )
 from slurm_elastic.base.pages import page
+from slurm_elastic.providers.base import errors
 
 # Checked before the HTTP status, because EC2 answers InsufficientInstanceCapacity with a 500.
 _CAPACITY = (
@@ -281,12 +282,8 @@ def refusal(cloud: str, code: str, text: str, operation: str) -> ProviderError |
 
 
 def of_whole_call(error: ProviderError, least: int) -> ProviderError:
-    """Return the error of a call that had to start at least ``least`` machines or none. EC2 refuses
-    more than one machine also if the account's quota still has room for some.
-    """
-    if least == 1 or not isinstance(error, QuotaError) or error.code in _NOT_OF_SIZE:
-        return error
-    return QuotaError(error.cloud, error.code, error.full_message, of_size=True)
+    """See ``providers.base.errors.of_whole_call``."""
+    return error if error.code in _NOT_OF_SIZE else errors.of_whole_call(error, least)
 
 
 def is_lack_of_resources(message: str) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-from slurm_elastic.base.errors import ProviderError
+from slurm_elastic.base.errors import ProviderError, QuotaError
 
 
 class NoCredentials(Exception):  # noqa: N818 - read as a word
@@ -50,3 +50,12 @@ def causes(error: BaseException) -> Iterator[BaseException]:
         if cause is not None and cause is not error:
             yield from causes(cause)
     yield error
+
+
+def of_whole_call(error: ProviderError, least: int) -> ProviderError:
+    """The error of a call that had to start at least ``least`` machines or none. The cloud refuses
+    more than one machine also if the account's quota still has room for some.
+    """
+    if least == 1 or not isinstance(error, QuotaError):
+        return error
+    return QuotaError(error.cloud, error.code, error.full_message, of_size=True)

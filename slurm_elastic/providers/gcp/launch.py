@@ -19,6 +19,7 @@ from slurm_elastic.base.errors import CapacityError, ProviderError, TransientErr
 from slurm_elastic.base.guards import Guarded, GuardedBy
 from slurm_elastic.model.cluster import STANDING, Instance, LaunchSpec
 from slurm_elastic.providers.base.attempts import KEPT_CALLS, Attempts, Call, token
+from slurm_elastic.providers.base.errors import of_whole_call
 from slurm_elastic.providers.base.named import with_hidden
 from slurm_elastic.providers.gcp import convert, requests
 from slurm_elastic.providers.gcp.client import Project
@@ -132,6 +133,8 @@ class BulkLaunch:
         self._attempts.refused(call)
         if isinstance(refusal, TransientError):
             raise refusal
+        if refusal is not None:
+            refusal = of_whole_call(refusal, requests.least_of(spec, part.nodes))
         # An earlier call of this launch may have made machines, with another token or with one
         # that Google has forgotten.
         machines = self._seen(part, len(part.nodes)) if may_exist else []

@@ -11,7 +11,7 @@ from typing import Any
 
 from msgspec import Struct, field
 
-from slurm_elastic.sandbox.gce.world import GceWorld
+from slurm_elastic.sandbox.gce.world import GceType, GceWorld
 
 NAME = re.compile(r"[a-z]([-a-z0-9]{0,61}[a-z0-9])?")
 LABEL_KEY = re.compile(r"[a-z][a-z0-9_-]{0,62}")
@@ -114,10 +114,11 @@ class GceCloud:
         self._require_valid(zone, names, properties)
         existing = [name for name in names if name in self.machines]
         free = [name for name in names if name not in self.machines]
-        room = 0 if refused else max(self._room(properties), 0)
+        kind = self.world.types[properties["machineType"]]
+        room = 0 if refused else max(min(self._room(), self._quota(kind)), 0)
         # A bulk call does not choose which machines it makes.
         made = set(random.Random(request or names[0]).sample(free, min(room, len(free))))  # noqa: S311
-        code, group = refused or self._lack(properties), str(uuid.uuid4())
+        code, group = refused or self._lack(kind), str(uuid.uuid4())
         failed = {name: code for name in free if name not in made}
         failed |= dict.fromkeys(existing, "RESOURCE_ALREADY_EXISTS")
         bulk = self._operation(zone, "bulkInsert", request, now, group=group)
@@ -147,17 +148,14 @@ class GceCloud:
             raise GceRefusal(400, "invalid", "count differs from perInstanceProperties")
         return names
 
-    def _room(self, properties: Mapping[str, Any]) -> int:
-        kind = self.world.types[properties["machineType"]]
-        return min(
-            self.world.capacity - len(self.alive()),
-            int((self.world.cpus - self.used_cpus()) // kind.cpus),
-        )
+    def _room(self) -> int:
+        return self.world.capacity - len(self.alive())
 
-    def _lack(self, properties: Mapping[str, Any]) -> str:
-        kind = self.world.types[properties["machineType"]]
-        is_quota = self.world.cpus - self.used_cpus() < kind.cpus
-        return "QUOTA_EXCEEDED" if is_quota else _EXHAUSTED
+    def _quota(self, kind: GceType) -> int:
+        return int((self.world.cpus - self.used_cpus()) // kind.cpus)
+
+    def _lack(self, kind: GceType) -> str:
+        return "QUOTA_EXCEEDED" if self._quota(kind) <= self._room() else _EXHAUSTED
 
     def used_cpus(self) -> float:
         """Return the vCPUs of all machines that run."""

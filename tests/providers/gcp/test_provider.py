@@ -313,6 +313,19 @@ def test_fewer_machines_than_of_use_are_rolled_back(bed: GcpBed) -> None:
     assert bed.alive() == set()
 
 
+@pytest.mark.parametrize(("least", "of_size"), [(1, False), (3, True)])
+def test_too_little_quota_for_a_whole_job_leaves_the_market_to_smaller_ones(
+    control: GceControl, tmp_path: Path, least: int, of_size: bool
+) -> None:
+    bed = GcpBed(control, tmp_path, cpus=2 * (least - 1))
+    provider = bed.open()
+    spec = replace(spec_for(bed, provider, 3), least=least)
+    with pytest.raises(QuotaError, match="QUOTA_EXCEEDED") as refused:
+        provider.launch(spec)
+    assert refused.value.of_size is of_size
+    assert bed.alive() == set()
+
+
 def test_a_call_whose_end_is_not_seen_may_have_made_machines(bed: GcpBed) -> None:
     bed.control.pace(GcePace(operation=3600))
     provider = bed.open(launch_wait=0.2)
