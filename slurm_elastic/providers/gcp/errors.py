@@ -57,6 +57,8 @@ _OF_A_POOL = re.compile(r"/bulkInsert$|/global/images(/|$)")
 """
 NOT_THERE = "NotThere"
 """The code of a call about a thing that Google surely does not have."""
+_OF_STOCK = re.compile(r"resources|capacity|stock|availab", re.IGNORECASE)
+"""Words of an UNSUPPORTED_OPERATION that means a lack of machines, not a wrong request."""
 GENERAL = frozenset({"VM_MIN_COUNT_NOT_REACHED"})
 """Codes that only say that other errors have happened."""
 _TOKENS = re.compile(r"ya29\.[\w.-]+|1//[\w-]+|eyJ[\w-]+\.[\w-]+\.[\w-]*|AIza[\w-]{20,}")
@@ -144,6 +146,8 @@ def of_operation(cloud: str, errors: list[Mapping[str, Any]]) -> ProviderError |
         return None
     code, text = str(ordered[0].get("code") or "Unknown"), str(ordered[0].get("message") or "")
     kind = _kind(code) or ProviderError
+    if code == "UNSUPPORTED_OPERATION" and not _OF_STOCK.search(text):
+        kind = ProviderError
     if code == "RESOURCE_NOT_FOUND" and "/instances/" in text:
         # The machine vanished while it was made: Google had no room for it.
         kind = CapacityError

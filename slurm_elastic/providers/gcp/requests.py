@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import base64
 import math
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
@@ -31,6 +32,8 @@ GRACE_S = 30 * 86400.0
 """A machine over its highest age ends after its jobs. If nobody has ended it so long afterwards,
 Google does, with all jobs that still run on it. So this is longer than most jobs may run.
 """
+_IMMOVABLE = re.compile(r"^(a[234]|ct\w+|g[24]|h3|h4d|x4|z3)-|-metal$")
+"""Types that have machines which cannot move. The word for them is right for all types but E2."""
 SCOPE = "https://www.googleapis.com/auth/cloud-platform"
 """The service account's rights are the limit, as Google recommends."""
 
@@ -88,8 +91,8 @@ def scheduling(spec: LaunchSpec) -> dict[str, object]:
         words["provisioningModel"] = "SPOT"
     elif held is not None and held.kind is ReservationKind.BLOCK:
         words["provisioningModel"] = "RESERVATION_BOUND"
-    if is_spot or spec.pool.gres:
-        # Neither spot machines nor machines with GPUs can move to another host.
+    # Google refuses such a machine without this word, because it cannot move to another host.
+    if is_spot or spec.pool.gres or _stays_on_host(spec):
         words["onHostMaintenance"] = "TERMINATE"
     # A smaller value than this sum would end jobs that the highest age permits.
     if age is not None and age + GRACE_S <= NO_MORE_THAN_S:
@@ -97,6 +100,12 @@ def scheduling(spec: LaunchSpec) -> dict[str, object]:
     if "provisioningModel" in words or "maxRunDuration" in words:
         words["instanceTerminationAction"] = "DELETE"
     return words
+
+
+def _stays_on_host(spec: LaunchSpec) -> bool:
+    """Whether a placement policy or its type keeps the machine from moving to another host."""
+    is_placed = spec.pool.machine.placement_group is not None
+    return is_placed or _IMMOVABLE.search(spec.offer.instance_type) is not None
 
 
 def _boot_disk(disk: Disk | None, image: str) -> dict[str, object]:

@@ -183,6 +183,10 @@ class GceCloud:
             or words.get("onHostMaintenance") == "MIGRATE"
         ):
             raise GceRefusal(400, "invalid", "Scheduling must not restart spot instances")
+        stays = properties.get("resourcePolicies") or self.world.types[kind].gpus
+        if stays and words.get("onHostMaintenance") != "TERMINATE":
+            text = "Instances with guest accelerators or a placement do not support live migration."
+            raise GceRefusal(400, "invalid", text)
         for disk in properties.get("disks") or ():
             self.image(str(disk["initializeParams"]["sourceImage"]))
 

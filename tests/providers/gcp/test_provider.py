@@ -31,6 +31,7 @@ from slurm_elastic.config.sections.reservations import Reservation
 from slurm_elastic.model.boot_image import ImageChoice
 from slurm_elastic.model.cluster import InstanceState, LaunchSpec, Market
 from slurm_elastic.model.finding import FindingLevel
+from slurm_elastic.model.machine_options import Disk, MachineOptions
 from slurm_elastic.model.protocols import list_tidily
 from slurm_elastic.model.reserved import ReservationKind
 from slurm_elastic.providers.base.user_data import program
@@ -110,6 +111,34 @@ def test_a_machine_never_reboots_behind_slurms_back_and_spot_is_deleted(bed: Gcp
     assert body(bed, plain)["scheduling"] == {"automaticRestart": False}
 
 
+def test_a_placed_on_demand_machine_is_accepted(bed: GcpBed) -> None:
+    provider = bed.open()
+    spec = spec_for(bed, provider, 1)
+    placed = replace(spec.pool, machine=MachineOptions(placement_group="close"))
+    offer = replace(spec.offer, market=Market.ON_DEMAND)
+    assert provider.launch(replace(spec, offer=offer, pool=placed))
+
+
+@pytest.mark.parametrize(
+    ("name", "stays"),
+    [
+        ("h3-standard-88", True),
+        ("c3-highcpu-192-metal", True),
+        ("a2-highgpu-1g", True),
+        ("n2-standard-16", False),
+        ("e2-standard-2", False),
+        ("c2-standard-60", False),
+    ],
+)
+def test_types_that_cannot_move_end_at_the_maintenance_of_their_host(
+    bed: GcpBed, name: str, stays: bool
+) -> None:
+    spec = spec_for(bed, bed.open(), 1)
+    offer = replace(spec.offer, market=Market.ON_DEMAND, instance_type=name)
+    words = body(bed, replace(spec, offer=offer))["scheduling"]
+    assert ("onHostMaintenance" in words) is stays
+
+
 @pytest.mark.parametrize(("days", "end"), [(1, 31), (90, 120), (91, None)])
 def test_google_ends_no_machine_before_its_last_jobs_had_a_month(
     bed: GcpBed, days: float, end: float | None
@@ -138,8 +167,6 @@ def test_the_whole_request_is_one_that_google_describes(bed: GcpBed) -> None:
     """With every option that a site can set."""
     if discovery.document() is None:
         pytest.skip("google-api-python-client is not here")
-    from slurm_elastic.model.machine_options import Disk, MachineOptions
-
     disk = Disk(size=40960, type="hyperdisk-balanced", iops=3000, throughput=200, kms_key="k")
     spec = spec_for(bed, bed.open(), 3)
     options = MachineOptions(root_disk=disk, placement_group="close")
@@ -292,6 +319,12 @@ def test_an_operations_error_is_one_of_ours(code: str, expected: type[ProviderEr
     assert error is not None
     assert error.code == code
     assert errors.of_operation("google", []) is None
+
+
+def test_an_operation_that_google_does_not_support_is_no_lack_of_machines() -> None:
+    code, texts = "UNSUPPORTED_OPERATION", ("no live migration", "not enough resources available")
+    found = [errors.of_operation("google", [{"code": code, "message": text}]) for text in texts]
+    assert [type(error) for error in found] == [ProviderError, CapacityError]
 
 
 def test_the_reason_of_a_partial_launch_is_that_of_its_machines(
