@@ -31,6 +31,7 @@ OFF = ("TERMINATED", "STOPPED")
 FIELDS = (
     "name,status,zone,creationTimestamp,lastStopTimestamp,machineType,labels,"
     "networkInterfaces(networkIP,accessConfigs(natIP)),"
+    "scheduling(onHostMaintenance),"
     "resourceStatus(upcomingMaintenance(windowStartTime,type,maintenanceStatus))"
 )
 """The fields of a machine that we read. Its metadata is left out: it has the user data."""
@@ -38,7 +39,8 @@ FIELDS = (
 
 class MachineFields(Struct, frozen=True, kw_only=True):
     """The fields of a machine that we read. ``created``, ``stopped_at``: Unix time.
-    ``maintenance``: when Google's maintenance of its host begins; None if none is announced.
+    ``maintenance``: when Google's maintenance of its host begins; None if none is announced, or if
+    the machine moves to another host with its jobs.
     """
 
     name: str
@@ -73,7 +75,8 @@ def machine(record: Record) -> MachineFields:
     cards = list(record.get("networkInterfaces") or ())
     outside = [c.get("natIP") for card in cards for c in card.get("accessConfigs") or ()]
     maintenance = (record.get("resourceStatus") or {}).get("upcomingMaintenance") or {}
-    begins = maintenance.get("windowStartTime")
+    moves = (record.get("scheduling") or {}).get("onHostMaintenance") == "MIGRATE"
+    begins = None if moves else maintenance.get("windowStartTime")
     return MachineFields(
         name=str(record["name"]),
         status=str(record["status"]),

@@ -50,6 +50,10 @@ from slurm_elastic.providers.gcp.settings import GcpCloud
 TYPES_TTL_S = 3600.0
 NOTICES_TTL_S = 60.0
 """One listing of machines is reused for so long."""
+MAINTENANCE_NOTICE_S = 3600.0
+"""Jobs leave a machine so long before the maintenance of its host. Google announces maintenance
+weeks ahead, and often of all its hosts, so a new machine could have the same announcement.
+"""
 EARLY_S = 900.0
 """A machine that went off later has served before."""
 
@@ -237,8 +241,8 @@ class GcpProvider:
             self._stopped.discard(instance)
 
     def notices(self) -> Sequence[Notice]:
-        """Maintenance of hosts that Google announces by its API. Machines report their own
-        preemption (the agent).
+        """Maintenance of hosts that begins soon, according to Google's API. Machines report their
+        own preemption (the agent).
         """
         return self._notices.get("all", self._read_notices, ttl_s=NOTICES_TTL_S)
 
@@ -250,7 +254,7 @@ class GcpProvider:
                 reason=reason,
             )
             for m in self._machines.live()
-            if m.maintenance is not None
+            if m.maintenance is not None and m.maintenance - now < MAINTENANCE_NOTICE_S
         )  # fmt: skip
 
     def console(self, instance: str) -> str:

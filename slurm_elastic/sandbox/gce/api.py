@@ -84,7 +84,8 @@ def machine_record(cloud: GceCloud, machine: Machine) -> Answer:
         "machineType": f"{zone}/machineTypes/{given.get('machineType', 'f1-micro')}",
         "networkInterfaces": [{"networkIP": _address(machine.number), "name": "nic0"}],
     }  # fmt: skip
-    record |= {k: given[k] for k in ("labels", "metadata", "scheduling", "tags") if k in given}
+    record |= {k: given[k] for k in ("labels", "metadata", "tags") if k in given}
+    record["scheduling"] = {"onHostMaintenance": "MIGRATE"} | given.get("scheduling", {})
     if machine.keeper:
         record["deletionProtection"] = True
     if machine.stopped_at:

@@ -462,10 +462,21 @@ def test_lists_do_not_carry_user_data(bed: GcpBed) -> None:
 def test_maintenance_of_a_host_is_a_notice(bed: GcpBed) -> None:
     provider = bed.open()
     (machine,) = provider.launch(spec_for(bed, provider, 1))
-    begins = time.time() + 3600
+    begins = time.time() + 1800
     bed.control.maintain(machine.id, begins)
     (notice,) = provider.notices()
     assert (notice.instance, notice.deadline) == (machine.id, pytest.approx(begins, abs=0.01))
+
+
+@pytest.mark.parametrize(("market", "hours"), [(Market.SPOT, 24), (Market.ON_DEMAND, 0.5)])
+def test_no_job_leaves_for_maintenance_that_is_far_off_or_moves_its_machine(
+    bed: GcpBed, market: Market, hours: float
+) -> None:
+    provider = bed.open()
+    spec = spec_for(bed, provider, 1)
+    (machine,) = provider.launch(replace(spec, offer=replace(spec.offer, market=market)))
+    bed.control.maintain(machine.id, time.time() + hours * 3600)
+    assert provider.notices() == ()
 
 
 def test_a_machine_of_a_pool_that_stops_machines_is_left_off(bed: GcpBed) -> None:
