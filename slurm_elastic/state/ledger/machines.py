@@ -337,14 +337,14 @@ class Machines:
 
     def clock_lead_s(self) -> float:
         """How far (s) this host's clock was ahead of the cloud's when the last machine that has not
-        ended was launched: no cloud launches a machine before we ask for it. Below 0 if it may not
-        have been ahead.
+        ended was launched: no cloud launches a machine before we ask for it. 0 without a machine,
+        below 0 if it may not have been ahead.
         """
         rows = self._store.select(
             "select created - launched as lead from launches join machines using (generation) "
             f"where {PAID} order by created desc limit 1"
         )
-        return rows[0]["lead"] if rows else -math.inf
+        return rows[0]["lead"] if rows else 0.0
 
     def adopt(
         self,

@@ -17,7 +17,7 @@ from slurm_elastic.model.slurm import SlurmJob
 from slurm_elastic.policies.launch.pool_order import PoolTerms
 from slurm_elastic.policies.money.bounds import Spent
 from slurm_elastic.policies.waits.situation import Obstacles
-from slurm_elastic.state.ledger import Decision
+from slurm_elastic.state.ledger import Decision, Ledger
 from slurm_elastic.watch.door.questions import Chain, ChainAsk
 from slurm_elastic.watch.door.records import read_chain, read_facts
 from slurm_elastic.watch.door.visibility import (
@@ -56,6 +56,13 @@ FOR_ALL = {
 
 def test_each_fact_is_shown_to_all_or_by_rights() -> None:
     assert set(Facts.__struct_fields__) == BY_RIGHTS | FOR_ALL, "say in seen_facts who may see it"
+
+
+def test_the_facts_of_a_new_site_reach_users_who_are_not_root(tmp_path: Path) -> None:
+    """JSON has no number for infinity, so the user's command could not read the answer."""
+    Ledger(tmp_path / "ledger.db").close()
+    told = msgspec.json.encode(read_facts(config(tmp_path), NOW))
+    assert msgspec.json.encode(msgspec.json.decode(told, type=Facts)) == told
 
 
 def viewer(uid: int, *hidden: str) -> Viewer:
