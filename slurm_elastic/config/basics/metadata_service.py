@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from enum import StrEnum
+from urllib.parse import quote
 
 from msgspec import Struct
 
@@ -58,8 +59,13 @@ AZURE = MetadataService(
 )
 
 
-def azure_stop_command(action: str = "delete", manager: str = AZURE_MANAGER) -> str:
+def azure_stop_command(
+    action: str = "delete", manager: str = AZURE_MANAGER, identity: str | None = None
+) -> str:
     """The ``CloudSettings.stop_command`` by which a machine of Azure ends itself: ``action`` is
-    delete or deallocate. The machine needs a managed identity that may do this to it.
+    delete or deallocate. ``identity``: the resource id of a managed identity that may do this to
+    the machine. Without it the machine must have exactly one identity.
     """
-    return f"{AGENT} end {action} {manager}"
+    command = f"{AGENT} end {action} {manager}"
+    # Quoted for a URL, which also leaves nothing that a shell would read.
+    return command if identity is None else f"{command} {quote(identity)}"

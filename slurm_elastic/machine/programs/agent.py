@@ -279,7 +279,7 @@ class Metadata:
         """
         raise NotImplementedError
 
-    def end(self, action: str, manager: str, *client: str) -> int:  # noqa: ARG002
+    def end(self, action: str, manager: str, *identity: str) -> int:  # noqa: ARG002
         """End this machine by the cloud's API. Returns the exit code. Only Azure needs it."""
         return 2
 
@@ -393,16 +393,16 @@ class AzureMetadata(Metadata):
         kind, _, event_time = min(warnings, default="").partition(":")
         return self.about(kind, int(event_time), name_path) if kind else ""
 
-    def end(self, action: str, manager: str, *client: str) -> int:
+    def end(self, action: str, manager: str, *identity: str) -> int:
         """Delete or deallocate this machine by its managed identity, because a machine that only
-        shuts down goes on costing. ``manager``: the URL of the resource manager. ``client``: the id
-        of the identity, if the machine has several.
+        shuts down goes on costing. ``manager``: the URL of the resource manager. ``identity``: the
+        quoted resource id of the identity. Policies of a site may give the machine others, too.
         """
         import urllib.request
 
         compute = self.get("instance/compute?api-version=2021-02-01")
         path = "identity/oauth2/token?api-version=2018-02-01&resource=%s/" % manager  # noqa: UP031
-        token = self.get("&client_id=".join((path, *client))).get("access_token")
+        token = self.get("&msi_res_id=".join((path, *identity))).get("access_token")
         if not token or not compute.get("resourceId"):
             say("no managed identity can end this machine, which goes on costing")
             return 1

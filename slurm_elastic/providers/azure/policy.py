@@ -78,6 +78,7 @@ def _notes(settings: AzureCloud, holder: Holder) -> Iterator[str]:
         if settings.machine_identity:
             yield (
                 f"the identity of the machines needs only {_VMS}/delete on the group, to end its "
-                "own machine; whoever is root on a machine can then delete each of them"
+                "own machine; whoever is root on a machine can then delete each of them, and so "
+                "could each job if jobs reached the metadata service (join.metadata_for_jobs)"
             )
     yield "a role bounds no counts: the quota of the subscription does"

@@ -89,7 +89,8 @@ class AzureCloud(CloudSettings, frozen=True, kw_only=True, forbid_unknown_fields
     @property
     def stop_command(self) -> str:
         """A machine that only shuts down goes on costing, so it deletes itself."""
-        return azure_stop_command(manager=self.endpoint.rstrip("/"))
+        manager = self.endpoint.rstrip("/")
+        return azure_stop_command(manager=manager, identity=self.machine_identity)
 
     @property
     def is_of_microsoft(self) -> bool:

@@ -67,11 +67,22 @@ def check(draft: Draft, i: int, cloud: AzureCloud) -> None:
     for n, zone in enumerate(cloud.zones):
         if zone not in _ZONES:
             draft.problems.add((*path, "zones", n), shown(zone), f"one of {', '.join(_ZONES)}")
+    _identity(draft, i, cloud)
     check_nodes(draft, cloud, _NODE, MAX_NAME, _NODE_FORM)
     for n, pool in draft.pools.items():
         if draft.cloud_of(pool) is cloud:
             _pool(draft, n, pool.image is not None and pool.image.id is None, pool.machine)
     check_wait(draft, i, cloud, "launch_wait")
+
+
+def _identity(draft: Draft, i: int, cloud: AzureCloud) -> None:
+    """Report an identity of machines that jobs could use. Azure cannot bound its right to the
+    machine that has it.
+    """
+    if cloud.machine_identity and draft.value(("join", "metadata_for_jobs"), bool):
+        actual = "it together with join.metadata_for_jobs"
+        expected = "one of the two, because each job could end each machine by this identity"
+        draft.problems.add(("clouds", i, "machine_identity"), actual, expected)
 
 
 def _pool(draft: Draft, i: int, has_search: bool, machine: MachineOptions) -> None:

@@ -385,7 +385,7 @@ def test_a_machine_of_azure_ends_its_own_bill(tmp_path: Path, action: str, call:
         service("Metadata", "true") as (url, answers),
         ThreadingHTTPServer(("127.0.0.1", 0), Manager) as server,
     ):
-        thread = threading.Thread(target=server.serve_forever)
+        thread = threading.Thread(target=server.serve_forever, daemon=True)
         thread.start()
         manager = f"http://127.0.0.1:{server.server_port}"
         settings = tmp_path / "agent"
@@ -393,13 +393,13 @@ def test_a_machine_of_azure_ends_its_own_bill(tmp_path: Path, action: str, call:
             f"node=pub1\nheartbeat_timeout=9\nstop_command=x\nmetadata=azure {url}\n"
         )
 
-        def end(*client: str) -> int:
-            return agent.main(["agent.py", str(settings), "end", action, manager, *client])
+        def end(*identity: str) -> int:
+            return agent.main(["agent.py", str(settings), "end", action, manager, *identity])
 
         answers["/instance/compute?api-version=2021-02-01"] = json.dumps({"resourceId": MACHINE})
         assert (end(), calls) == (1, []), "no identity"
-        answers[f"{TOKEN}{manager}/&client_id=7-7"] = '{"access_token": "t0ken"}'
-        assert (end(), end("7-7"), calls) == (1, 0, [call])
+        answers[f"{TOKEN}{manager}/&msi_res_id=/ours%28d%29"] = '{"access_token": "t0ken"}'
+        assert (end(), end("/ours%28d%29"), calls) == (1, 0, [call])
         answers[f"{TOKEN}{manager}/"] = '{"access_token": "without rights"}'
         assert end() == 1, "the agent tries again"
         server.shutdown()

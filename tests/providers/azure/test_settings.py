@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
+import shlex
+import string
+from urllib.parse import unquote
+
 import pytest
 from providers.azure.bed import KEY, SUBNET, AzureBed
 
 from slurm_elastic.base.errors import ConfigError
 from slurm_elastic.config import configfile
 
+IDENTITY = (
+    "/subscriptions/s/resourceGroups/net/providers/Microsoft.ManagedIdentity"
+    "/userAssignedIdentities/machines"
+)
 GOOD = f"""\
 cluster: {{name: site, uuid: 7d1f0c52-4d8e-4f5b-9a3e-0f6c1f5f0a11}}
 allow: {{accounts: [physics]}}
@@ -34,6 +42,27 @@ def test_a_good_file_is_good() -> None:
     assert cloud.known_zones == ("1",)
     assert cloud.stop_command.endswith("end delete https://management.azure.com")
     assert "168.63.129.16" in cloud.metadata.addresses
+
+
+def test_a_machine_ends_itself_by_the_identity_that_may_do_so(bed: AzureBed) -> None:
+    """Policies of a subscription may give each machine a second identity, without the right."""
+    identity = IDENTITY.replace("resourceGroups/net", "resourceGroups/net(é)")
+    command = shlex.split(bed.settings(machine_identity=identity).stop_command)
+    assert command[-4:-1] == ["end", "delete", bed.emulator.url]
+    assert unquote(command[-1]) == identity
+    assert set(command[-1]) <= set(string.ascii_letters + string.digits + "/%.-_")
+
+
+def test_jobs_may_not_use_the_identity_that_ends_machines() -> None:
+    """A job that reaches the metadata service has each right of each identity of its machine."""
+    own = f"    machine_identity: {IDENTITY}\n    types:"
+    with_identity = GOOD.replace("    types:", own)
+    opened = "join: {head: head.example.org, metadata_for_jobs: true}\n"
+    configfile.parse(with_identity, "site.yaml")
+    configfile.parse(opened + GOOD, "site.yaml")
+    with pytest.raises(ConfigError, match="each job could end each machine") as caught:
+        configfile.parse(opened + with_identity, "site.yaml")
+    assert len(caught.value.problems) == 1
 
 
 @pytest.mark.parametrize(
