@@ -9,19 +9,20 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, ClassVar
 from urllib.parse import quote
 
 from msgspec import Struct
 
-from slurm_elastic.base.errors import InstanceNotFound, ProviderError
+from slurm_elastic.base.errors import InstanceNotFound, ProviderError, TransientError
 from slurm_elastic.base.guards import Guarded, GuardedBy
 from slurm_elastic.base.units import counted
 from slurm_elastic.providers.azure.client import COMPUTE, DISKS, NETWORK, ArmApi
 from slurm_elastic.providers.azure.errors import translated
 from slurm_elastic.providers.azure.requests import machine_of_part
 from slurm_elastic.providers.azure.settings import AzureCloud
+from slurm_elastic.providers.base.parallel import each
 
 log = logging.getLogger(__name__)
 
@@ -88,13 +89,40 @@ class Remains:
         with self._lock:
             self._seen_at = {key: self._seen_at.get(key, now) for key in orphans}
             due = [key for key, seen_at in self._seen_at.items() if now - seen_at >= ORPHAN_S]
-        kept = [f"{kind} {name}" for kind, name in due if not self._deleted(kind, name)]
+        kept = self._delete(due)
         text = (
             f"{counted(len(kept), 'part')} of ended machines could not be deleted: "
             f"{', '.join(kept[:3])}"
         )
         with self._lock:
             self._trouble = text if kept else ""
+            # From the end: a sweep that took long must not follow itself at once.
+            self._next_at = self._clock() + SWEEP_EVERY_S
+
+    def _delete(self, due: Sequence[tuple[str, str]]) -> list[str]:
+        """Delete these parts, several at a time. Returns the parts that were not deleted.
+
+        The cloud's other calls wait meanwhile. So no further part is tried after ``api_timeout``,
+        or once a call had no answer. The next sweep tries the rest.
+        """
+        is_over = threading.Event()
+        give_up_at = time.monotonic() + self._settings.api_timeout
+
+        def is_deleted(part: tuple[str, str]) -> bool:
+            if is_over.is_set() or time.monotonic() >= give_up_at:
+                return False
+            try:
+                return self._deleted(*part)
+            except TransientError:
+                is_over.set()
+                return False
+
+        results = each(due, is_deleted, self._settings.threads)
+        return [
+            f"{kind} {name}"
+            for (kind, name), result in zip(due, results, strict=True)
+            if not result.result()
+        ]
 
     def _orphans(self) -> list[tuple[str, str]]:
         """Our cards and disks without a machine."""
@@ -140,6 +168,8 @@ class Remains:
                 "remains not deleted, tried again later cloud=%s %s=%s error=%s",
                 self._settings.name, kind, name, error,
             )  # fmt: skip
+            if isinstance(error, TransientError):
+                raise
             return False
         log.info("deleted, its machine is gone cloud=%s %s=%s", self._settings.name, kind, name)
         return True

@@ -459,6 +459,27 @@ def test_what_cannot_be_deleted_is_reported(bed: AzureBed, monkeypatch: pytest.M
     assert "2 parts of ended machines could not be deleted" in provider.trouble
 
 
+def test_a_sweep_ends_soon_if_deletes_have_no_answer(bed: AzureBed) -> None:
+    """The launches and ends of the cloud wait for it."""
+    clock = Clock()
+    provider = opened_at(bed, clock)
+    machines = provider.launch(spec_for(bed, provider, 20))
+    bed.world.leaves_parts = True
+    provider.terminate([machine.id for machine in machines])
+    provider.tidy()
+    clock.now = 2 * remains.ORPHAN_S
+    bed.emulator.requests.clear()
+    bed.emulator.faults.add(Fault(kind=FaultKind.INTERNAL, action="*_*"))
+    provider.tidy()
+    deletes = [request for request in bed.emulator.requests if request.startswith("DELETE")]
+    assert len(deletes) < 40
+    assert "40 parts of ended machines could not be deleted" in provider.trouble
+    bed.heal()
+    clock.now += remains.SWEEP_EVERY_S
+    provider.tidy()
+    assert bed.world.cards == bed.world.disks == {}
+
+
 # pace
 
 
