@@ -49,7 +49,7 @@ PartitionName=batch Nodes=n1 Default=YES State=UP
         (("--prefix", "/etc/ssl"), "is not empty and not an installation"),
         (("--prefix", "/opt/a b"), "expected letters"),
         (("--prefix",), "--prefix needs a value"),
-        (("--extras", "aws,azure"), "found azure, expected some of: aws"),
+        (("--extras", "aws,oracle"), "found oracle, expected some of: aws"),
         (("--python", "/bin/true"), "no Python 3.11"),
         (("--slurm-bin", "/nowhere"), "there is no scontrol in /nowhere"),
         (("--user", "a/b"), "expected the name of a user"),
