@@ -124,8 +124,10 @@ def has_failed(machine: VmFields, seen: ViewFields | None) -> bool:
     )
 
 
-def instance(machine: VmFields, seen: ViewFields | None, settings: AzureCloud) -> Instance:
+def instance(
+    machine: VmFields, seen: ViewFields | None, address: str | None, settings: AzureCloud
+) -> Instance:
     """The VM as a machine. Its tags have the type, zone and market as which it was bought."""
     launched = {} if machine.created is None else {"launched": machine.created}
     state = state_of(machine, seen)
-    return machine_of(machine.name, machine.tags, settings, state, None, **launched)
+    return machine_of(machine.name, machine.tags, settings, state, address, **launched)

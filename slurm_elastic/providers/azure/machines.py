@@ -22,6 +22,7 @@ from slurm_elastic.base.guards import Guarded, GuardedBy
 from slurm_elastic.base.ttl_cache import TtlCache
 from slurm_elastic.model.cluster import EndAnswer, Instance
 from slurm_elastic.providers.azure import convert, requests
+from slurm_elastic.providers.azure.addresses import Addresses
 from slurm_elastic.providers.azure.client import COMPUTE, ArmApi
 from slurm_elastic.providers.azure.convert import STOPPED_TAG, ViewFields, VmFields
 from slurm_elastic.providers.azure.errors import kind_of_code, late_failure, translated
@@ -41,10 +42,13 @@ _NO_CONTENT = 204
 
 
 class SeenVm(Struct, frozen=True):
-    """A VM with its instance view, if its state needs one."""
+    """A VM with its instance view, if its state needs one. ``address``: its private address; None
+    if it is not known yet.
+    """
 
     vm: VmFields
     view: ViewFields | None = None
+    address: str | None = None
 
     @property
     def failed(self) -> bool:
@@ -77,6 +81,7 @@ class Machines:
         self._settings = settings
         self._api = api
         self._all = f"{settings.group_path}/providers/Microsoft.Compute/virtualMachines"
+        self._addresses = Addresses(settings, api)
         self._views: TtlCache[str, ViewFields | None] = TtlCache(time.monotonic)
         self._clock = clock
         self._lock = threading.Lock()
@@ -101,7 +106,8 @@ class Machines:
         views = each([vm for vm in own if vm.needs_view], self._known_view, self._settings.threads)
         raise_first_error(failures(views))
         by_name = dict(future.result() for future in views)
-        return [SeenVm(vm, by_name.get(vm.name)) for vm in own]
+        addresses = self._addresses.of([vm.name for vm in own])
+        return [SeenVm(vm, by_name.get(vm.name), addresses.get(vm.name)) for vm in own]
 
     def _forget_starts(self, listed: Container[str]) -> None:
         """Forget the starts of all machines that are missing from ``listed``."""
@@ -111,7 +117,7 @@ class Machines:
 
     def instance(self, seen: SeenVm) -> Instance:
         """The VM as a machine."""
-        return convert.instance(seen.vm, seen.view, self._settings)
+        return convert.instance(seen.vm, seen.view, seen.address, self._settings)
 
     def _known_view(self, vm: VmFields) -> tuple[str, ViewFields | None]:
         return vm.name, self._views.get(vm.name, lambda: self._view(vm.name), ttl_s=VIEW_TTL_S)

@@ -32,7 +32,7 @@ def version() -> str:
         return ""
     build = import_module(_OPERATIONS).build_virtual_machines_list_request
     request = build(resource_group_name="group", subscription_id="subscription")
-    return parse_qs(urlsplit(request.url).query)["api-version"][0]
+    return str(parse_qs(urlsplit(request.url).query)["api-version"][0])
 
 
 def mistakes(model: str, body: Mapping[str, Any]) -> list[str]:

@@ -25,6 +25,7 @@ FAMILY = "standardDSv5Family"
 MAX_CUSTOM_DATA = 65535
 MAX_TAGS, MAX_TAG = 50, 256
 CREATE, LIST, DELETE = "create", "list", "delete"
+_VM_KIND = "Microsoft.Compute/virtualMachines"
 _NAME = re.compile(r"[A-Za-z0-9][-A-Za-z0-9_.]{0,63}")
 _VM = re.compile(
     r"/subscriptions/(?P<sub>[^/]+)/resourcegroups/(?P<group>[^/]+)/providers/microsoft\.compute"
@@ -71,11 +72,14 @@ class Vm(Struct, kw_only=True):
 
 
 class Part(Struct, kw_only=True):
-    """A network card or disk. ``vm``: the machine that has it; "" for none."""
+    """A network card or disk. ``vm``: the machine that has it; "" for none. ``address``: the
+    private address of a card.
+    """
 
     name: str
     vm: str
     tags: dict[str, str] = field(default_factory=dict)
+    address: str = ""
 
 
 class World(Struct, kw_only=True):
@@ -259,9 +263,18 @@ def shown(world: World, vm: Vm) -> dict[str, Any]:
         "vmId": str(uuid.uuid5(uuid.NAMESPACE_URL, vm.name)),
         "timeCreated": datetime.fromtimestamp(vm.created, UTC).isoformat(),
     }
-    path = f"/subscriptions/{world.subscription}/resourceGroups/{world.group.upper()}/providers/"
-    kind = "Microsoft.Compute/virtualMachines"
-    return record | {"name": vm.name, "id": f"{path}{kind}/{vm.name}", "type": kind}
+    return record | {"name": vm.name, "id": _vm_id(world, vm.name), "type": _VM_KIND}
+
+
+def _vm_id(world: World, name: str) -> str:
+    """The id of a VM. Azure often writes the group in upper case."""
+    group = f"/subscriptions/{world.subscription}/resourceGroups/{world.group.upper()}"
+    return f"{group}/providers/{_VM_KIND}/{name}"
+
+
+def _address(number: int) -> str:
+    """The private address of the card of the n-th machine."""
+    return f"10.0.{number // 250}.{number % 250 + 4}"
 
 
 def _create(world: World, name: str, body: Any, headers: Mapping[str, str]) -> Reply:  # noqa: ANN401
@@ -297,7 +310,9 @@ def add(
     world.made += 1
     properties = body["properties"]
     for card in properties.get("networkProfile", {}).get("networkInterfaceConfigurations", ()):
-        world.cards[card["name"]] = Part(name=card["name"], vm=name, tags=card.get("tags") or {})
+        world.cards[card["name"]] = Part(
+            name=card["name"], vm=name, tags=card.get("tags") or {}, address=_address(world.made)
+        )
     disk = properties.get("storageProfile", {}).get("osDisk", {}).get("name")
     if disk:
         world.disks[disk] = Part(name=disk, vm=name)
@@ -396,7 +411,7 @@ def _part_answer(world: World, method: str, kind: str, name: str | None) -> Repl
     is_card = kind == "networkinterfaces"
     parts = world.cards if is_card else world.disks
     if name is None:
-        shown_parts = [_card(p) if is_card else _disk(p) for p in parts.values()]
+        shown_parts = [_card(world, p) if is_card else _disk(p) for p in parts.values()]
         return Reply(content={"value": shown_parts})
     part = parts.get(name)
     if part is None:
@@ -407,13 +422,20 @@ def _part_answer(world: World, method: str, kind: str, name: str | None) -> Repl
             raise ArmError(400 if is_card else 409, code, f"{name} is in use by {part.vm}.")
         del parts[name]
         return Reply(status=202)
-    return Reply(content=_card(part) if is_card else _disk(part))
+    return Reply(content=_card(world, part) if is_card else _disk(part))
 
 
-def _card(part: Part) -> dict[str, Any]:
-    properties: dict[str, Any] = {"provisioningState": "Succeeded"}
+def _card(world: World, part: Part) -> dict[str, Any]:
+    at_subnet = {
+        "primary": True, "privateIPAddress": part.address, "privateIPAllocationMethod": "Dynamic",
+        "privateIPAddressVersion": "IPv4",
+    }  # fmt: skip
+    properties: dict[str, Any] = {
+        "provisioningState": "Succeeded", "primary": True,
+        "ipConfigurations": [{"name": "primary", "properties": at_subnet}],
+    }  # fmt: skip
     if part.vm:
-        properties["virtualMachine"] = {"id": f"/x/{part.vm}"}
+        properties["virtualMachine"] = {"id": _vm_id(world, part.vm)}
     return {"name": part.name, "tags": part.tags, "properties": properties}
 
 

@@ -28,7 +28,8 @@ from slurm_elastic.model.finding import Finding
 from slurm_elastic.model.machine_options import Disk, MachineOptions
 from slurm_elastic.model.protocols import list_tidily
 from slurm_elastic.providers.azure import convert, remains, requests
-from slurm_elastic.providers.azure.client import is_below
+from slurm_elastic.providers.azure.addresses import READ_EVERY_S, Addresses, address_of
+from slurm_elastic.providers.azure.client import ArmApi, is_below
 from slurm_elastic.providers.azure.convert import ViewFields
 from slurm_elastic.providers.azure.credentials import Tokens
 from slurm_elastic.providers.azure.errors import Asked, classify, sentence
@@ -542,3 +543,58 @@ def test_doctor_reports_sizes_quotas_and_machines_of_others(bed: AzureBed) -> No
     found = {f.subject: f for f in bed.open(subnet="/missing").examine([bed.pool])}
     assert found[f"size {SIZE}"].observed == "NotAvailableForSubscription"
     assert "ResourceNotFound" in found["subnet"].observed
+
+
+# addresses
+
+
+def test_a_machine_has_the_address_of_its_card(bed: AzureBed) -> None:
+    provider = bed.open()
+    provider.launch(spec_for(bed, provider, 2))
+    machines = provider.tidy()
+    cards = {part.vm: part.address for part in bed.world.cards.values()}
+    assert {m.id: m.address for m in machines} == cards
+    assert len(set(cards.values())) == 2
+    assert {m.public_address for m in machines} == {None}
+    bed.emulator.requests.clear()
+    assert {m.address for m in provider.instances()} == set(cards.values())
+    assert not [r for r in bed.emulator.requests if "networkInterfaces" in r], "they do not change"
+
+
+def test_without_the_right_to_read_cards_machines_are_listed_without_address(bed: AzureBed) -> None:
+    provider = bed.open()
+    provider.launch(spec_for(bed, provider, 1))
+    bed.emulator.faults.add(Fault(kind=FaultKind.AUTH, action="networkInterfaces"))
+    (machine,) = bed.open().instances()
+    assert (machine.state, machine.address) == (InstanceState.RUNNING, None)
+    (known,) = provider.instances()
+    assert known.address == "10.0.0.5", "an address that is known stays"
+
+
+def test_an_address_is_asked_for_again_until_the_card_has_it(bed: AzureBed) -> None:
+    provider = bed.open()
+    (machine,) = provider.launch(spec_for(bed, provider, 1))
+    (card,) = bed.world.cards.values()
+    card.address, address = "", card.address
+    clock = Clock()
+    of = Addresses(bed.settings(), ArmApi(bed.settings()), clock).of
+    assert of([machine.id]) == {}
+    card.address = address
+    assert of([machine.id]) == {}, "not in each round"
+    clock.now += READ_EVERY_S
+    assert of([machine.id]) == {machine.id: address}
+    assert of([]) == {}
+
+
+@pytest.mark.parametrize(
+    "properties",
+    [{}, {"ipConfigurations": None}, {"ipConfigurations": ["x"]}, {"ipConfigurations": [{}]}],
+)
+def test_a_strange_card_has_no_address(properties: dict[str, object]) -> None:
+    assert address_of(properties) == ""
+
+
+def test_the_primary_configuration_of_a_card_counts() -> None:
+    second, first = ({"properties": {"privateIPAddress": f"10.0.0.{n}", "primary": n == 1}}
+                     for n in (2, 1))  # fmt: skip
+    assert address_of({"ipConfigurations": [second, first]}) == "10.0.0.1"

@@ -104,6 +104,7 @@ def test_cards_disks_sizes_and_quotas(bed: AzureBed, compute: Any) -> None:
     network = client(NetworkManagementClient, bed)
     (card,) = network.network_interfaces.list(serve.GROUP)
     assert card.tags["slurm-elastic:cluster"] == CLUSTER.uuid
+    assert card.ip_configurations[0].private_ip_address == "10.0.0.5"
     network.network_interfaces.begin_delete(serve.GROUP, card.name).result()
     assert list(network.network_interfaces.list(serve.GROUP)) == []
     assert {row.name.value for row in compute.usage.list("westeurope")} >= {"cores"}
