@@ -8,9 +8,9 @@ from typing import Any
 
 from msgspec import Struct
 
-from slurm_elastic.base.errors import ProviderError
+from slurm_elastic.base.errors import CapacityError, ProviderError, QuotaError
 from slurm_elastic.model.cluster import Instance, InstanceState
-from slurm_elastic.providers.azure.errors import late_failure
+from slurm_elastic.providers.azure.errors import kind_of_code, late_failure
 from slurm_elastic.providers.azure.settings import AzureCloud
 from slurm_elastic.providers.base.machine_tags import machine_of
 from slurm_elastic.providers.base.tags import GENERATION, PREFIX
@@ -28,6 +28,7 @@ _POWER_STATES = {
     "deallocating": InstanceState.STOPPING,
     "starting": InstanceState.PENDING,
 }
+_OFF = ("stopped", "deallocating", "deallocated")
 _PROVISIONING, _POWER = "ProvisioningState/", "PowerState/"
 
 
@@ -111,17 +112,20 @@ def state_of(machine: VmFields, seen: ViewFields | None) -> InstanceState:
     if STOPPED_TAG in machine.tags:
         # "stopped": the guest shut down by itself. It still costs as much as a running machine.
         return _POWER_STATES.get(seen.power, InstanceState.RUNNING)
-    return InstanceState.STOPPING
+    return InstanceState.STOPPING if has_failed(machine, seen) else InstanceState.RUNNING
 
 
 def has_failed(machine: VmFields, seen: ViewFields | None) -> bool:
-    """Whether the machine never came up, and never will."""
-    return (
-        machine.failed
-        and STOPPED_TAG not in machine.tags
-        and seen is not None
-        and seen.power != "running"
-    )
+    """Whether the machine never came up, and never will. "Failed" alone does not say so: a failed
+    extension leaves it on a machine that runs. The view may lack the power state of such a machine
+    now and then (https://learn.microsoft.com/azure/virtual-machines/states-billing). So without the
+    state only a code counts with which Azure refuses a start.
+    """
+    if not machine.failed or STOPPED_TAG in machine.tags or seen is None:
+        return False
+    if seen.power in _OFF:
+        return True
+    return seen.power == "" and kind_of_code(seen.code, seen.message) in (CapacityError, QuotaError)
 
 
 def instance(

@@ -598,3 +598,28 @@ def test_the_primary_configuration_of_a_card_counts() -> None:
     second, first = ({"properties": {"privateIPAddress": f"10.0.0.{n}", "primary": n == 1}}
                      for n in (2, 1))  # fmt: skip
     assert address_of({"ipConfigurations": [second, first]}) == "10.0.0.1"
+
+
+@pytest.mark.parametrize(
+    ("power", "code", "is_failed"),
+    [
+        ("running", "AllocationFailed", False),
+        ("", "AllocationFailed", True),
+        ("", "QuotaExceeded", True),
+        ("deallocated", "", True),
+        ("stopped", "VMExtensionProvisioningError", True),
+        # The guest runs, and this one view lacks its power state.
+        ("", "VMExtensionProvisioningError", False),
+        ("", "", False),
+        ("unknown", "VMExtensionProvisioningError", False),
+        ("starting", "", False),
+    ],
+)
+def test_a_view_without_the_power_state_ends_no_machine(
+    power: str, code: str, *, is_failed: bool
+) -> None:
+    machine = convert.VmFields(name="az1-1", provisioning="failed", created=1.0, tags={})
+    seen = ViewFields(power=power, failed=True, code=code)
+    assert convert.has_failed(machine, seen) == is_failed
+    state = InstanceState.STOPPING if is_failed else InstanceState.RUNNING
+    assert convert.state_of(machine, seen) is state
