@@ -24,8 +24,9 @@ from slurm_elastic.config.clouds import InstanceType
 from slurm_elastic.config.sections.timings import Timings
 from slurm_elastic.model.cluster import LaunchSpec, Location, Market, Pool
 from slurm_elastic.providers.aws.provider import AwsProvider
-from slurm_elastic.providers.aws.rate_limit import LAUNCHES, TERMINATIONS, Rate, RateLimits
+from slurm_elastic.providers.aws.rate_limit import LAUNCHES, TERMINATIONS, RateLimits
 from slurm_elastic.providers.aws.settings import AwsCloud
+from slurm_elastic.providers.base.token_bucket import Rate
 from slurm_elastic.sandbox.ec2.control import Ec2Control
 from slurm_elastic.sandbox.loopback_only import isolated_env
 

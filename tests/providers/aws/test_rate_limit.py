@@ -18,8 +18,9 @@ from slurm_elastic.config.clouds import InstanceType
 from slurm_elastic.model.cluster import Location
 from slurm_elastic.policies.launch.next_launch import WORTH_A_CALL
 from slurm_elastic.providers.aws.provider import AwsProvider
-from slurm_elastic.providers.aws.rate_limit import LAUNCHES, Bucket, Busy, Rate, RateLimits, pace_of
+from slurm_elastic.providers.aws.rate_limit import LAUNCHES, Busy, RateLimits, pace_of
 from slurm_elastic.providers.aws.settings import AwsCloud
+from slurm_elastic.providers.base.token_bucket import Bucket, Rate
 from slurm_elastic.sandbox.ec2.api import Ec2Call
 from slurm_elastic.sandbox.ec2.buckets import Buckets
 from slurm_elastic.sandbox.ec2.control import Ec2Control
