@@ -9,6 +9,7 @@ cannot start stays in the state "Failed", with its card and disk, until it is de
 from __future__ import annotations
 
 import logging
+import math
 import threading
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
@@ -49,6 +50,10 @@ from slurm_elastic.providers.base.recipe import recipe
 log = logging.getLogger(__name__)
 
 _POLL_EVERY_S = 2.0
+_UNSEEN_S = 60.0
+"""For so long the resource manager may not find a machine that it has just accepted, because its
+regions copy their records from each other.
+"""
 
 
 class AzureProvider:
@@ -57,7 +62,7 @@ class AzureProvider:
     Each request ends after the cloud's ``api_timeout``. A launch needs one for each machine.
     """
 
-    guarded_by: ClassVar[GuardedBy] = {"_lock": Guarded("_launching", "_operations")}
+    guarded_by: ClassVar[GuardedBy] = {"_lock": Guarded("_launching", "_operations", "_ordered_at")}
 
     def __init__(
         self,
@@ -82,10 +87,11 @@ class AzureProvider:
         )
         self._failures = LateFailures(settings.name, monotonic)
         self._remains = Remains(settings, self._api, cluster.uuid or "", monotonic)
-        self._poll_every_s = poll_every_s
+        self._poll_every_s, self._monotonic = poll_every_s, monotonic
         self._lock = threading.Lock()
         self._launching: set[str] = set()
         self._operations: dict[str, str] = {}
+        self._ordered_at: dict[str, float] = {}
 
     @property
     def trouble(self) -> str:
@@ -140,6 +146,7 @@ class AzureProvider:
         own, unlisted = self._machines.ours.split(ids, self._listed)
         answers = self._machines.look_up(unlisted)
         own += [name for name, answer in answers.items() if answer is None]
+        self._forget_orders(own)
         others = {name: answer for name, answer in answers.items() if answer is not None}
         return {**self._calls.terminate(own, self._machines.end), **others}
 
@@ -211,13 +218,21 @@ class AzureProvider:
                 raise
             # An earlier call of this launch made it, and lists lack it.
             return self._found(name, error)
+        now = self._monotonic()
         with self._lock:
             self._operations[name] = operation
+            fresh = {n: at for n, at in self._ordered_at.items() if now - at < _UNSEEN_S}
+            self._ordered_at = {**fresh, name: now}
         return self._machines.instance(SeenVm(vm))
 
     def _hidden(self, name: str) -> Instance | None:
         """The machine of that name, which lists may lack; None if no machine of ours has it."""
         vm = self._machines.get(name)
+        with self._lock:
+            ordered_at = self._ordered_at.get(name, -math.inf)
+        if vm is None and self._monotonic() - ordered_at < _UNSEEN_S:
+            # As proof that there is none, it would let other machines be bought beside this one.
+            raise TransientError(self.name, "NotYetFound", f"{name} was ordered moments ago")
         if vm is None or not self._machines.ours.has(vm.tags):
             return None
         self._machines.ours.remember([name])
@@ -290,7 +305,13 @@ class AzureProvider:
             for name in names:
                 self._operations.pop(name, None)
 
+    def _forget_orders(self, names: Collection[str]) -> None:
+        with self._lock:
+            for name in names:
+                self._ordered_at.pop(name, None)
+
     def _end_failed(self, name: str) -> None:
+        self._forget_orders([name])
         self._calls.terminate([name], self._machines.end)
 
     @contextmanager

@@ -623,3 +623,22 @@ def test_a_view_without_the_power_state_ends_no_machine(
     assert convert.has_failed(machine, seen) == is_failed
     state = InstanceState.STOPPING if is_failed else InstanceState.RUNNING
     assert convert.state_of(machine, seen) is state
+
+
+def test_a_machine_that_was_just_ordered_is_no_missing_machine(
+    bed: AzureBed, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Azure may answer 404 by name, too, for some seconds after it has accepted an order."""
+    clock = Clock()
+    cloud = opened_at(bed, clock)
+    spec = spec_for(bed, cloud, 1)
+    bed.hide_fresh(3600.0)
+    (machine,) = cloud.launch(spec)
+    monkeypatch.setattr(cloud._machines, "get", lambda _name: None)
+    with pytest.raises(TransientError, match="NotYetFound"):
+        cloud.launch(replace(spec, is_repeated=True))
+    clock.now += 61
+    assert cloud._hidden(machine.id) is None
+    clock.now -= 61
+    cloud.terminate([machine.id])
+    assert cloud._hidden(machine.id) is None, "we have ended it"
