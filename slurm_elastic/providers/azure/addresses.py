@@ -45,7 +45,7 @@ class Addresses:
         listed = frozenset(names)
         with self._lock:
             self._by_name = {n: a for n, a in self._by_name.items() if n in listed}
-            if len(self._by_name) == len(names) or now < self._next_at:
+            if len(self._by_name) >= len(names) or now < self._next_at:
                 return dict(self._by_name)
             self._next_at = now + READ_EVERY_S
         try:
