@@ -12,8 +12,7 @@ import logging
 import math
 import threading
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import ClassVar
 
 from msgspec import to_builtins
@@ -46,6 +45,7 @@ from slurm_elastic.providers.base.one_by_one import OneByOne
 from slurm_elastic.providers.base.ownership import Ownership, ownership_of
 from slurm_elastic.providers.base.parallel import each, failures, raise_first_error
 from slurm_elastic.providers.base.recipe import recipe
+from slurm_elastic.providers.base.under_way import LaunchesUnderWay
 
 log = logging.getLogger(__name__)
 
@@ -62,7 +62,7 @@ class AzureProvider:
     Each request ends after the cloud's ``api_timeout``. A launch needs one for each machine.
     """
 
-    guarded_by: ClassVar[GuardedBy] = {"_lock": Guarded("_launching", "_operations", "_ordered_at")}
+    guarded_by: ClassVar[GuardedBy] = {"_lock": Guarded("_operations", "_ordered_at")}
 
     def __init__(
         self,
@@ -85,11 +85,11 @@ class AzureProvider:
         self._calls = OneByOne(
             settings.name, 0.0, monotonic, had_no_effect, settings.threads, _is_for_all
         )
-        self._failures = LateFailures(settings.name, monotonic)
+        self._failures = LateFailures(settings.name, monotonic, settings.threads)
         self._remains = Remains(settings, self._api, cluster.uuid or "", monotonic)
         self._poll_every_s, self._monotonic = poll_every_s, monotonic
         self._lock = threading.Lock()
-        self._launching: set[str] = set()
+        self._launches = LaunchesUnderWay()
         self._operations: dict[str, str] = {}
         self._ordered_at: dict[str, float] = {}
 
@@ -114,7 +114,7 @@ class AzureProvider:
             )
         elif warning := self._failures.take(spec.offer.key):
             raise warning
-        with self._hold_launch(spec.generation):
+        with self._launches.hold(spec.generation):
             machines = self._calls.launch(spec, listed, self._make)
             return self._settled(spec, machines)
 
@@ -127,8 +127,7 @@ class AzureProvider:
         protocols.Tidying.
         """
         seen = self._machines.seen()
-        with self._lock:
-            launching = frozenset(self._launching)
+        launching = self._launches.now()
         failed = {
             vm.vm.name: self._failure_of(vm)
             for vm in seen
@@ -313,19 +312,6 @@ class AzureProvider:
     def _end_failed(self, name: str) -> None:
         self._forget_orders([name])
         self._calls.terminate([name], self._machines.end)
-
-    @contextmanager
-    def _hold_launch(self, generation: str) -> Iterator[None]:
-        """Mark a launch as running. ``tidy`` must not end its failed machines, because the launch
-        does.
-        """
-        with self._lock:
-            self._launching.add(generation)
-        try:
-            yield
-        finally:
-            with self._lock:
-                self._launching.discard(generation)
 
 
 def _is_for_all(refusal: ProviderError) -> bool:

@@ -15,6 +15,7 @@ from msgspec.structs import replace
 from slurm_elastic.base.errors import ProviderError
 from slurm_elastic.base.guards import Guarded, GuardedBy
 from slurm_elastic.model.cluster import Instance, InstanceState
+from slurm_elastic.providers.base.parallel import each
 
 log = logging.getLogger(__name__)
 
@@ -24,13 +25,15 @@ FAILURE_COUNTS_S = 300.0
 
 class LateFailures:
     """The late failures of one cloud by a key, such as an offer's key or a machine type.
-    Thread-safe.
+    Thread-safe. ``threads``: how many failed machines are ended at a time.
     """
 
     guarded_by: ClassVar[GuardedBy] = {"_lock": Guarded("_errors")}
 
-    def __init__(self, cloud: str, clock: Callable[[], float] = time.monotonic) -> None:
-        self._cloud, self._clock = cloud, clock
+    def __init__(
+        self, cloud: str, clock: Callable[[], float] = time.monotonic, threads: int = 1
+    ) -> None:
+        self._cloud, self._clock, self._threads = cloud, clock, threads
         self._lock = threading.Lock()
         self._errors: dict[str, tuple[float, ProviderError]] = {}
 
@@ -64,7 +67,7 @@ class LateFailures:
         for machine in machines:
             if machine.id not in served:
                 self.note(machine.offer_key, failed[machine.id])
-        ended = end_failed(self._cloud, machines, end, failed)
+        ended = end_failed(self._cloud, machines, end, failed, self._threads)
         unended = {machine.id for machine in machines} - ended.keys()
         stopping = dict.fromkeys(unended, InstanceState.STOPPING)
         states = dict.fromkeys(ended, InstanceState.TERMINATED) | stopping
@@ -76,12 +79,13 @@ def end_failed(
     machines: Sequence[Instance],
     end: Callable[[str], object],
     reasons: Mapping[str, object],
+    threads: int = 1,
 ) -> dict[str, Instance]:
-    """End failed machines, each by a call of its own. Returns the ended ones by id; a refusal is
-    logged, and keeps no other machine.
+    """End failed machines, each by a call of its own, at most ``threads`` at a time. Returns the
+    ended machines by id; a refusal is logged, and keeps no other machine.
     """
-    ended: dict[str, Instance] = {}
-    for machine in machines:
+
+    def is_ended(machine: Instance) -> bool:
         log.warning(
             "machine failed after its launch; ending it cloud=%s id=%s node=%s reason=%s",
             cloud, machine.id, machine.node, reasons.get(machine.id, "unknown"),
@@ -90,6 +94,9 @@ def end_failed(
             end(machine.id)
         except ProviderError as error:
             log.warning("machine not ended, tried again later cloud=%s error=%s", cloud, error)
-        else:
-            ended[machine.id] = machine
-    return ended
+            return False
+        return True
+
+    # The cloud's other calls wait meanwhile, and hundreds of spot machines may fail at once.
+    results = each(machines, is_ended, threads)
+    return {m.id: m for m, result in zip(machines, results, strict=True) if result.result()}

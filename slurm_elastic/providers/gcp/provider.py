@@ -37,6 +37,7 @@ from slurm_elastic.providers.base.offers import ROOM_UNKNOWN, offers_with
 from slurm_elastic.providers.base.ownership import Ownership, ownership_of
 from slurm_elastic.providers.base.parallel import each
 from slurm_elastic.providers.base.recipe import recipe
+from slurm_elastic.providers.base.under_way import LaunchesUnderWay
 from slurm_elastic.providers.base.user_data import read_parts
 from slurm_elastic.providers.gcp import convert, preflight, requests
 from slurm_elastic.providers.gcp.client import Project
@@ -64,7 +65,7 @@ class GcpProvider:
     Each request ends after the cloud's ``api_timeout``. A launch needs several requests.
     """
 
-    guarded_by: ClassVar[GuardedBy] = {"_lock": Guarded("_launching", "_stopped", "_failed")}
+    guarded_by: ClassVar[GuardedBy] = {"_lock": Guarded("_stopped", "_failed")}
 
     def __init__(
         self,
@@ -89,11 +90,11 @@ class GcpProvider:
         self._launch = BulkLaunch(
             settings, uuid, self._project, self._machines, self._operations, self._body
         )
-        self._failures = LateFailures(settings.name, monotonic)
+        self._failures = LateFailures(settings.name, monotonic, settings.threads)
         self._types = TtlCache[tuple[str, str], bool](monotonic)
         self._notices = TtlCache[str, Sequence[Notice]](monotonic)
         self._lock = threading.Lock()
-        self._launching: set[str] = set()
+        self._launches = LaunchesUnderWay()
         self._stopped: set[str] = set()
         self._failed: set[str] = set()
 
@@ -123,7 +124,7 @@ class GcpProvider:
         is_begun = self._launch.may_have_begun(spec)
         if not is_begun and (warning := self._failures.take(spec.offer.key)):
             raise warning
-        with self._hold_launch(spec.generation):
+        with self._launches.hold(spec.generation), self._fresh_images():
             machines, refusal = self._launch.run(spec)
         return launched(self.name, spec, machines, refusal)
 
@@ -134,20 +135,13 @@ class GcpProvider:
         )
 
     @contextmanager
-    def _hold_launch(self, generation: str) -> Iterator[None]:
-        """Mark a launch as running, whose machines ``tidy`` must leave alone. After an error the
-        names of its images are looked up again.
-        """
-        with self._lock:
-            self._launching.add(generation)
+    def _fresh_images(self) -> Iterator[None]:
+        """Look the names of images up again after an error in the block."""
         try:
             yield
         except ProviderError:
             self._images.forget()
             raise
-        finally:
-            with self._lock:
-                self._launching.discard(generation)
 
     def instances(self) -> Sequence[Instance]:
         """The region's machines with our labels."""
@@ -174,8 +168,7 @@ class GcpProvider:
         Their disks cost money. See protocols.Tidying.
         """
         machines = self._machines.live()
-        with self._lock:
-            launching = frozenset(self._launching)
+        launching = self._launches.now()
         lost = [m for m in machines if self._is_lost(m) and m.generation not in launching]
         failed = {m.name: self._failure(m) for m in lost}
         served = frozenset(m.name for m in lost if m.stopped_at - m.created > EARLY_S)

@@ -8,18 +8,14 @@ for servers that carry its generation, including ended ones (``launch``).
 from __future__ import annotations
 
 import logging
-import threading
 import time
-from collections.abc import Callable, Collection, Container, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Collection, Container, Mapping, Sequence
 from functools import cache
-from typing import ClassVar
 
 from msgspec import to_builtins
 from msgspec.structs import replace
 
 from slurm_elastic.base.errors import InstanceNotFound, ProviderError
-from slurm_elastic.base.guards import Guarded, GuardedBy
 from slurm_elastic.config import Cluster
 from slurm_elastic.config.clouds import LISTING_LAG
 from slurm_elastic.model.cluster import EndAnswer, Instance, LaunchSpec, Notice, Offer, Pool
@@ -32,6 +28,7 @@ from slurm_elastic.providers.base.offers import Room, offers_with
 from slurm_elastic.providers.base.ownership import Ownership, ownership_of
 from slurm_elastic.providers.base.recipe import recipe
 from slurm_elastic.providers.base.unconfirmed import UnconfirmedOrders
+from slurm_elastic.providers.base.under_way import LaunchesUnderWay
 from slurm_elastic.providers.base.user_data import read_parts
 from slurm_elastic.providers.openstack import convert, preflight, requests
 from slurm_elastic.providers.openstack.capacity import room
@@ -53,8 +50,6 @@ class OpenStackProvider:
     Each request ends after the cloud's ``api_timeout``. A launch may need several requests.
     """
 
-    guarded_by: ClassVar[GuardedBy] = {"_lock": Guarded("_launching")}
-
     def __init__(
         self,
         settings: OpenStackCloud,
@@ -69,7 +64,6 @@ class OpenStackProvider:
         self._cluster = cluster
         self._clock = clock
         self._parts = read_parts(settings.user_data, settings.name, joining, requests.USER_DATA)
-        self._lock = threading.Lock()
         self._project = Project(settings)
         self._call = self._project.call
         owners = ownership or ownership_of(settings, cluster, None)
@@ -79,7 +73,7 @@ class OpenStackProvider:
         self._unconfirmed = UnconfirmedOrders(
             settings.name, settings.listing_lag or LISTING_LAG, monotonic
         )
-        self._launching: set[str] = set()
+        self._launches = LaunchesUnderWay()
         self._failures = LateFailures(settings.name, clock)
 
     def offers(self, pool: Pool) -> Sequence[Offer]:
@@ -108,7 +102,7 @@ class OpenStackProvider:
             self._settings.schedule_timeout,
             self._unconfirmed,
         )
-        with self._hold_launch(spec.generation):
+        with self._launches.hold(spec.generation):
             launch.run(self._clock())
         machines = [convert.instance(s, self._settings) for s in launch.standing.values()]
         return launched(self.name, spec, machines, launch.refusal)
@@ -120,8 +114,7 @@ class OpenStackProvider:
     def tidy(self) -> Sequence[Instance]:
         """End servers whose start failed. See protocols.Tidying."""
         servers = self._servers.live()
-        with self._lock:
-            launching = frozenset(self._launching)
+        launching = self._launches.now()
         failed = [s for s in servers if s.failed and s.generation not in launching]
         ended = self._end_failed(failed) if failed else frozenset()
         return tuple(
@@ -239,19 +232,6 @@ class OpenStackProvider:
             # again.
             self._catalog.forget()
             raise
-
-    @contextmanager
-    def _hold_launch(self, generation: str) -> Iterator[None]:
-        """Mark a launch as running. ``tidy`` must not end its failed machines, because the launch
-        does.
-        """
-        with self._lock:
-            self._launching.add(generation)
-        try:
-            yield
-        finally:
-            with self._lock:
-                self._launching.discard(generation)
 
     def _end_failed(self, failed: Sequence[ServerFields]) -> Container[str]:
         """End these servers and remember the failure of their types. Returns the ids that were

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+
 from slurm_elastic.base.errors import CapacityError, TransientError
 from slurm_elastic.model.cluster import Instance, InstanceState, Market
 from slurm_elastic.providers.base.late import FAILURE_COUNTS_S, LateFailures
@@ -44,6 +46,15 @@ def test_a_failed_machine_is_ended_and_its_end_reported_once() -> None:
     again = failures.tidied(listed[1:], failed, cloud.end)
     assert states(again) == {"b": InstanceState.TERMINATED, "c": InstanceState.RUNNING}
     assert cloud.ended == ["i-a", "i-b"]
+
+
+def test_failed_machines_are_ended_several_at_a_time() -> None:
+    """One after the other, hundreds of ends would keep the cloud's other calls waiting."""
+    both = threading.Barrier(2)
+    failures = LateFailures("mist", threads=2)
+    listed = [machine("a"), machine("b")]
+    tidied = failures.tidied(listed, {"i-a": FULL, "i-b": FULL}, lambda _: both.wait(60))
+    assert set(states(tidied).values()) == {InstanceState.TERMINATED}
 
 
 def test_the_failure_is_the_answer_to_the_next_launch_of_that_offer_once() -> None:
