@@ -147,7 +147,7 @@ class Round:
         return repairs.ready
 
     def _unfinished(self, ids: Sequence[str]) -> Collection[str]:
-        """The machines among these that a feature has not finished with."""
+        """Return the given machines with which a feature has not finished."""
         live = self._site.ledger.machines.live() if ids else ()
         machines = [m for m in live if m.instance.cloud == self._cloud and m.instance.id in ids]
         return {machine.instance.id for machine in find_unfinished(self._site, machines)}

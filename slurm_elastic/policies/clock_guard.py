@@ -56,8 +56,8 @@ class ClockAhead(Struct, frozen=True, kw_only=True):
 def wrong_clock(
     times: Iterable[float], now: float, lead_s: float
 ) -> ClockSetBack | ClockAhead | None:
-    """What is wrong with the clock: it was set back since the last of ``times``, or it was ahead of
-    a cloud's by ``lead_s`` at the last launch. None if neither is known.
+    """Return the fault of the clock: it was set back since the last of ``times``, or it was ahead
+    of a cloud's clock by ``lead_s`` at the last launch. None if no fault is known.
     """
     ahead = ClockAhead(by_s=lead_s) if lead_s > AHEAD else None
     return set_back(times, now) or ahead

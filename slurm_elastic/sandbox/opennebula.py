@@ -22,8 +22,6 @@ from typing import ClassVar
 from xml.parsers.expat import ExpatError
 from xml.sax.saxutils import escape
 
-import msgspec
-
 from slurm_elastic.base.errors import SandboxError, SlurmElasticError
 from slurm_elastic.base.guards import Guarded, GuardedBy
 from slurm_elastic.sandbox.ec2.faults import PAGE, Fault, FaultKind, Faults, FaultTarget, Stage
@@ -36,6 +34,7 @@ from slurm_elastic.sandbox.steering import (
     PREFIX,
     ControlAnswer,
     answer_order,
+    read_world,
     serve_until_ended,
 )
 
@@ -243,20 +242,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     # Remove the file of an earlier run, which would show us as ready too early.
     (args.dir / "one" / "ready").unlink(missing_ok=True)
     try:
-        serve(args.dir, args.port, _world(args.world))
+        serve(args.dir, args.port, read_world(args.world, OneWorld, default_world))
     except SlurmElasticError as error:
         sys.stderr.write(f"{error}\n")
         return 2
     return 0
-
-
-def _world(path: Path | None) -> OneWorld:
-    if path is None:
-        return default_world()
-    try:
-        return msgspec.json.decode(path.read_bytes(), type=OneWorld)
-    except (OSError, msgspec.DecodeError) as error:
-        raise SandboxError(f"{path}: {error}") from None
 
 
 if __name__ == "__main__":

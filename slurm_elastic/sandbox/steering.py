@@ -16,7 +16,7 @@ from functools import cache
 from http.server import HTTPServer
 from inspect import signature
 from pathlib import Path
-from typing import Any, ClassVar, get_type_hints
+from typing import Any, ClassVar, TypeVar, get_type_hints
 from urllib.parse import urlsplit
 
 import msgspec
@@ -29,6 +29,8 @@ from slurm_elastic.sandbox.ec2.faults import Fault
 from slurm_elastic.sandbox.loopback_only import require_loopback
 
 log = logging.getLogger(__name__)
+
+World = TypeVar("World")
 
 PREFIX = "/_sandbox/"
 HOST = "127.0.0.1"
@@ -116,6 +118,18 @@ def serve_until_ended(server: HTTPServer, place: Path, stop: Callable[[], None])
     finally:
         stop()
         server.server_close()
+
+
+def read_world(path: Path | None, kind: type[World], default: Callable[[], World]) -> World:
+    """Return the world of an emulated cloud from a JSON file, or ``default()`` without a file.
+    SandboxError if the file is no such world.
+    """
+    if path is None:
+        return default()
+    try:
+        return msgspec.json.decode(path.read_bytes(), type=kind)
+    except (OSError, msgspec.DecodeError) as error:
+        raise SandboxError(f"{path}: {error}") from None
 
 
 class Steering:

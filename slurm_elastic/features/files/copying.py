@@ -135,8 +135,9 @@ class Copies:
         last copy brings them in vain. After a restart the next copy finds them again.
         """
         self._restored_outputs: dict[tuple[int, int, str], frozenset[str]] = {}
-        """By run and node, the outputs that begin where those of the saved run do. If the run goes
-        on otherwise than the saved run had, its output is appended once.
+        """By run and node, the outputs of a restored run, which begin where the outputs of the
+        saved run begin. If the run then writes another text than the saved run wrote, its text is
+        appended once.
         """
 
     def attempt(self, request: CopyRequest, cancelled: threading.Event) -> str | None:

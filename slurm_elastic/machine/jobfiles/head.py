@@ -211,15 +211,15 @@ def _send_out(
             continue
         there = present.get(path)
         try:
-            if stat.S_ISREG(status.st_mode):
-                sent = _send_file(tree, path, there, channel)
-                count, size = count + (sent >= 0), size + max(sent, 0)
-            elif stat.S_ISLNK(status.st_mode):
-                _send_link(tree, path, there, channel)
-            elif not _send_directory(tree, path, status.st_mode, there, channel):
-                kept.append(path)  # the machine has no directory there, so nothing can be below
+            if stat.S_ISDIR(status.st_mode):
+                if not _send_directory(tree, path, status.st_mode, there, channel):
+                    kept.append(path)  # the machine has no directory there, so nothing can be below
+                continue
+            sent = _send_file_or_link(tree, path, status.st_mode, there, channel)
         except (FileNotFoundError, PermissionError, NotADirectoryError) as error:
             tree.note(path, error)
+            continue
+        count, size = count + (sent >= 0), size + max(sent, 0)
     channel.send(t="end")
     return {"files": count, "bytes": size, "notes": channel.receive()["notes"]}
 
@@ -232,6 +232,16 @@ def _send_directory(
         return False
     channel.send(t="d", p=path, mode=mode)
     return True
+
+
+def _send_file_or_link(
+    tree: Tree, path: str, mode: int, present: Message | None, channel: Channel
+) -> int:
+    """As ``_send_file``; -1 for a link."""
+    if stat.S_ISREG(mode):
+        return _send_file(tree, path, present, channel)
+    _send_link(tree, path, present, channel)
+    return -1
 
 
 def _send_link(tree: Tree, path: str, present: Message | None, channel: Channel) -> None:
@@ -452,8 +462,9 @@ def _write_output(
     """Write a run's output into its file from its ``base`` on, so that the output of earlier runs
     stays.
 
-    Return where the output begins. That is later than ``base`` if another text is there: another
-    job's, or what the saved run wrote after its save, before a restored run went on otherwise.
+    Return where the output begins. It begins after ``base`` if another text is there: the text of
+    another job, or the text that the saved run wrote after its save, if the restored run wrote
+    another one.
     ``begin``: how much of the output the machine has left out, because the file has it already.
     """
     path, base = str(output["path"]), int(output["base"])

@@ -348,7 +348,7 @@ class Reason(Struct, frozen=True, kw_only=True):
 
     @property
     def is_within_limits(self) -> bool:
-        """Whether Slurm gives the reason only to a job that is within the partition's limits."""
+        """Whether Slurm gives the reason only to jobs within the partition's limits."""
         return self.row in (_PRIORITY, _NODES, _NODES_DOWN)
 
     @property

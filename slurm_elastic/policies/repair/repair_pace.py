@@ -20,7 +20,7 @@ from slurm_elastic.policies.repair.inventory import cap
 from slurm_elastic.policies.repair.reconcile_rules import repairs
 
 _ENDS = (TerminateOrphan, TerminateUnlisted, TerminateDouble, TerminateStopped)
-"""The capped repairs that a feature may put off, as for files that are still to be copied."""
+"""The capped repairs that a feature may put off, for example until a job's files are copied."""
 
 
 def _none_unfinished(_: Sequence[str]) -> Collection[str]:

@@ -140,7 +140,7 @@ def read_login(path: str) -> Mapping[str, str]:
     if "client_id" not in content:
         raise NoCredentials(f"{path} has no client_id")
     proofs = {"client_secret", "federated_token_file"} & content.keys()
-    # Without a tenant the id is a managed identity's, which needs no proof.
+    # A managed identity has no tenant, and needs no proof.
     if ("tenant" in content) != bool(proofs) or len(proofs) > 1:
         raise NoCredentials(
             f"{path} has {', '.join(sorted(content))}; expected client_id alone, or tenant, "
@@ -153,7 +153,7 @@ def _private_text(path: str) -> str:
     try:
         flaw = trust.flaw(path, trust.ours(), private=True)
         with open(path, encoding="utf-8") as file:
-            # Bounded, because somebody may name a device or a huge file.
+            # Bounded: the path may be the path of a device or of a huge file.
             text = file.read(_MAX_FILE_CHARS)
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else "it is not text"

@@ -103,8 +103,8 @@ _shared = _SharedRates()
 
 
 def rates_of(settings: AzureCloud) -> ArmRates | None:
-    """The buckets of the cloud's subscription. None for an endpoint that is not Azure's own: its
-    rates are unknown.
+    """The buckets of the cloud's subscription. None for a foreign endpoint, because its rates
+    are unknown.
     """
     if not settings.is_of_microsoft:
         return None

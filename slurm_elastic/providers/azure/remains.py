@@ -1,7 +1,7 @@
-"""Network cards and disks of our machines that have outlived them. They cost as long as they exist.
+"""Network cards and disks that have outlived our machines. They cost as long as they exist.
 
-Each belongs to its machine by ``deleteOption: Delete``, but a failed creation may leave them. Their
-names or tags prove that they are this cluster's (``requests.machine_of_part``).
+Each part belongs to its machine by ``deleteOption: Delete``, but a failed creation may leave it.
+Its name or tags prove that it is this cluster's (``requests.machine_of_part``).
 """
 
 from __future__ import annotations
@@ -82,8 +82,8 @@ class Remains:
         try:
             orphans = self._orphans()
         except ProviderError as error:
-            # Nothing is deleted unless all three lists are complete. The times stay, because they
-            # count only lists that have shown the part without a machine.
+            # Nothing is deleted unless all three lists are complete. The times stay, because only
+            # lists count that have shown the part without a machine.
             log.warning("cards and disks not read cloud=%s error=%s", self._settings.name, error)
             return
         with self._lock:

@@ -87,8 +87,8 @@ class ComputeApi:
 
 
 def credentials_of(settings: GcpCloud, request: Request) -> google.auth.credentials.Credentials:
-    """The account's credentials: a key file, or those that google-auth finds. NoCredentials if they
-    cannot be used.
+    """The account's credentials: from a key file, or as google-auth finds them. NoCredentials if
+    they cannot be used.
     """
     if settings.credentials is None:
         return google.auth.default(scopes=SCOPES, request=request)[0]

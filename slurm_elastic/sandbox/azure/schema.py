@@ -6,7 +6,7 @@ and requests for another version of the interface than that of the models.
 from __future__ import annotations
 
 import typing
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from enum import Enum
 from functools import cache
 from importlib import import_module
@@ -63,15 +63,18 @@ def _of_type(annotation: Any, value: object, path: str) -> Iterator[str]:  # noq
     if origin in (typing.Union, UnionType):
         yield from _of_union(arguments, value, path)
     elif origin is list and isinstance(value, list):
-        for n, inner in enumerate(value):
-            yield from _of_type(arguments[0], inner, f"{path}/{n}")
+        yield from _of_items(arguments[0], enumerate(value), path)
     elif origin is dict and isinstance(value, Mapping):
-        for key, inner in value.items():
-            yield from _of_type(arguments[1], inner, f"{path}/{key}")
+        yield from _of_items(arguments[1], value.items(), path)
     elif _is_model(annotation):
         yield from _mistakes(annotation, value, path)
     elif not _fits(annotation, value):
         yield f"{path}: {value!r} is not {getattr(annotation, '__name__', annotation)}"
+
+
+def _of_items(annotation: Any, items: Iterable[tuple[object, object]], path: str) -> Iterator[str]:  # noqa: ANN401
+    for key, inner in items:
+        yield from _of_type(annotation, inner, f"{path}/{key}")
 
 
 def _of_union(members: Sequence[Any], value: object, path: str) -> Iterator[str]:

@@ -22,8 +22,6 @@ from pathlib import Path
 from typing import Any, ClassVar
 from urllib.parse import parse_qsl, unquote, urlsplit
 
-import msgspec
-
 from slurm_elastic.base.errors import SandboxError, SlurmElasticError
 from slurm_elastic.base.guards import Guarded, GuardedBy
 from slurm_elastic.sandbox.ec2.faults import PAGE, Fault, FaultKind, Faults, FaultTarget, Stage
@@ -35,6 +33,7 @@ from slurm_elastic.sandbox.steering import (
     PREFIX,
     ControlAnswer,
     answer_order,
+    read_world,
     serve_until_ended,
 )
 
@@ -263,21 +262,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     # Remove the file of an earlier run, which would show us as ready too early.
     (args.dir / "gce" / "ready").unlink(missing_ok=True)
     try:
-        server = GceServer(_world(args.world))
+        server = GceServer(read_world(args.world, GceWorld, sandbox_world))
         serve_until_ended(http_server(server, args.port), args.dir / "gce", server.stop)
     except SlurmElasticError as error:
         sys.stderr.write(f"{error}\n")
         return 2
     return 0
-
-
-def _world(path: Path | None) -> GceWorld:
-    if path is None:
-        return sandbox_world()
-    try:
-        return msgspec.json.decode(path.read_bytes(), type=GceWorld)
-    except (OSError, msgspec.DecodeError) as error:
-        raise SandboxError(f"{path}: {error}") from None
 
 
 if __name__ == "__main__":
