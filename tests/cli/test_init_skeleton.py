@@ -20,7 +20,7 @@ from tests.cli.test_init import Host, _no_slurmctld, conf_check, host
 
 pytestmark = unless("slurmctld")
 __all__ = ["_no_slurmctld", "conf_check", "host"]
-KINDS = ("aws", "azure", "docker", "libvirt", "opennebula", "openstack", "redfish")
+KINDS = ("aws", "azure", "docker", "gcp", "libvirt", "opennebula", "openstack", "redfish")
 VALUES = {
     "region": "eu-central-1", "image": "ami-0123456789abcdef0", "image_bucket": "bucket",
     "network": "slurm", "networks": "net", "cloud": "hpc", "endpoint": "http://front-end:2633/RPC2",
@@ -31,6 +31,10 @@ AZURE_VALUES = {
     "region": "westeurope", "image": "debian:debian-12:12-gen2:latest",
     "subnet": "/subscriptions/s/resourceGroups/g/providers/Microsoft.Network/virtualNetworks/v/subnets/n",
     "ssh_public_key": "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIBnf6dmvPAJGGEPMrsyQcEHNwzp4XYxwCYp5nJwyCG1l",
+}  # fmt: skip
+GCP_VALUES = {
+    "project": "my-project", "region": "us-central1", "zones": "us-central1-a",
+    "image": "family/slurm-node", "subnetwork": "hpc",
 }  # fmt: skip
 """By key, what somebody fetches with the commands of the to-dos."""
 
@@ -51,8 +55,10 @@ def steps(text: str) -> list[str]:
 
 def filled(path: Path) -> None:
     """The skeleton with all values, as a person completes it."""
-    lines, values = [], VALUES | (AZURE_VALUES if "provider: azure" in path.read_text() else {})
-    for line in path.read_text().splitlines():
+    text, lines = path.read_text(), []
+    azure = AZURE_VALUES if "provider: azure" in text else {}
+    values = VALUES | azure | (GCP_VALUES if "provider: gcp" in text else {})
+    for line in text.splitlines():
         key = re.findall(r"(\w+): \[?TODO", line)
         lines.append(
             re.sub(r"(?<=[ \[])TODO(?=[ \]}])", values[key[0]], line, count=1) if key else line
