@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from slurm_elastic.base.hostlist import expand
-from slurm_elastic.config import PoolSettings
+from slurm_elastic.config import Config, PoolSettings
 from slurm_elastic.model.cluster import OFF, Instance, LaunchSpec, Location, Market
 from slurm_elastic.model.memory import PART, Launch, Machine
 from slurm_elastic.model.slurm import SlurmJob, SlurmNode
@@ -94,6 +94,7 @@ class Books:
         self._only_in_memory: dict[str, float | None] = {}  # end by machine, at a kill
         self._given_up: set[str] = set()  # generations
         self._decided: dict[str, Then] = {}  # by generation; of a start, by machine
+        self.decided_by: dict[str, Config] = {}  # by generation: the file of its purchase
         self._strange: set[str] = set()  # somebody else has started these
         self._images: dict[tuple[int, int], int] = {}  # by job and attempt
         self._submitted: dict[int, float] = {}  # s of the run
@@ -396,6 +397,7 @@ class Books:
 
         def intend(spec: LaunchSpec, request: str, now: float, *terms: Any) -> None:
             real(spec, request, now, *terms)
+            self.decided_by.setdefault(spec.generation, self._stage.config)
             if spec.generation in self._decided:
                 return
             if (cloud := spec.pool.cloud) not in self._learnt():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import sqlite3
 import sys
 import time
 from collections.abc import Iterator
@@ -16,6 +17,7 @@ from slurm_elastic.cli.main import GROUPS, main
 from slurm_elastic.cli.orders import departure_orders
 from slurm_elastic.config.configfile import INSTALLED_COPY
 from slurm_elastic.state.ledger import Ledger
+from slurm_elastic.state.ledger.decisions import Decisions
 from slurm_elastic.watch.door.client import facts_of
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="root may")
@@ -186,6 +188,23 @@ def test_the_reason_why_an_order_ends_is_recorded(
     last = ledger.decisions.about("pool:rack")[-1]
     assert last.kind == "directive-ended"
     assert str(last.reason).endswith(": disk; ended by root: new disk")
+
+
+def test_orders_stay_if_their_end_cannot_be_recorded(
+    file: str, ledger: Ledger, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A refused ``resume`` has ended nothing, and the same command is accepted later."""
+    assert main(["pause", "rack", "--config", file]) == 0
+    ordered = ledger.directives.all()
+
+    def record(*_: object) -> None:
+        raise sqlite3.OperationalError("disk I/O error")
+
+    with monkeypatch.context() as full:
+        full.setattr(Decisions, "record", record)
+        assert main(["resume", "rack", "--config", file]) != 0
+    assert ledger.directives.all() == ordered
+    assert main(["resume", "rack", "--config", file]) == 0
 
 
 @pytest.mark.parametrize(

@@ -37,15 +37,18 @@ def terms_of(config: Config, node: str, instance_type: str) -> Terms:
 
 
 class Meter:
-    """Notes the terms of each machine as it is bought."""
+    """Notes the terms of each machine: those of the file by which its purchase was decided, also if
+    the cloud is asked again after another file is in force.
+    """
 
     def __init__(self, stage: Stage) -> None:
         self._stage = stage
         self._terms: dict[str, Terms] = {}
         self._bought: dict[str, float] = {}
 
-    def buys(self, id_: str, node: str, instance_type: str) -> None:
-        self._terms[id_] = terms_of(self._stage.config, node, instance_type)
+    def buys(self, id_: str, generation: str, node: str, instance_type: str) -> None:
+        config = self._stage.books.decided_by.get(generation, self._stage.config)
+        self._terms[id_] = terms_of(config, node, instance_type)
         self._bought[id_] = self._stage.sched.now
 
     def wrongs(self, machines: Sequence[Any], healed: float) -> Iterator[str]:

@@ -66,7 +66,7 @@ class Oracle:
             if words := overspent(stage, offer.cloud):
                 stage.books.wrong("limit", f"a machine for {node} is bought, and {words}")
             id_ = real(spec, offer, node, *rest)
-            self._meter.buys(id_, node, offer.instance_type)
+            self._meter.buys(id_, spec.generation, node, offer.instance_type)
             return id_
 
         return start

@@ -41,16 +41,20 @@ def gone(
     if dry:
         return lines
     cause = CountedAsGone(uid=uid)
-    for machine in machines:
-        ledger.machines.record_end(machine.instance.cloud, [machine.instance.id], cause, now)
-    for row in launches:
-        ledger.launches.record_failure(row.generation, str(cause), now)
     nodes = [m.instance.node for m in machines] + [n for row in launches for n in row.nodes]
     nodes_changed = tuple(dict.fromkeys(n for n in nodes if n))
     record = Quoted(text=f"{cause}: {'; '.join(lines)}")
-    ledger.decisions.record(
-        Decision(at=now, correlation="clear", kind="cleared", subjects=nodes_changed, cause=record)
-    )
+    # Together, because a refusal must mean that nothing changed.
+    with ledger.together():
+        for machine in machines:
+            ledger.machines.record_end(machine.instance.cloud, [machine.instance.id], cause, now)
+        for row in launches:
+            ledger.launches.record_failure(row.generation, str(cause), now)
+        ledger.decisions.record(
+            Decision(
+                at=now, correlation="clear", kind="cleared", subjects=nodes_changed, cause=record
+            )
+        )
     return lines
 
 

@@ -212,11 +212,13 @@ def _end(config: Config, ledger: Ledger, ask: EndAsk, giver: str, now: float) ->
     _check_text("reason", ask.reason)
     by = given_by(giver, None, " ".join(ask.reason.split()))
     lines = []
-    for directive in ledger.directives.all():
-        if directive.number in ask.numbers and ledger.directives.end(directive.number):
-            line = f"order ended: {describe(directive, now)}"
-            _record(config, ledger, "directive-ended", directive, f"{line}; ended{by}", now)
-            lines.append(line)
+    # Together, because a refusal must mean that all orders stay: the person repeats the command.
+    with ledger.together():
+        for directive in ledger.directives.all():
+            if directive.number in ask.numbers and ledger.directives.end(directive.number):
+                line = f"order ended: {describe(directive, now)}"
+                _record(config, ledger, "directive-ended", directive, f"{line}; ended{by}", now)
+                lines.append(line)
     return tuple(lines)
 
 
