@@ -321,12 +321,13 @@ def test_a_launch_knows_which_machines_a_policy_started_for_one_job(
     assert known() == [{}]
 
 
+@pytest.mark.parametrize("growth", ["on_demand", "ratio", "semi_elastic", "group_bursts"])
 def test_machines_whose_turns_outlast_suspend_time_wait_for_the_last_one(
-    make: Callable[..., World], monkeypatch: pytest.MonkeyPatch
+    make: Callable[..., World], monkeypatch: pytest.MonkeyPatch, growth: str
 ) -> None:
-    """Otherwise Slurm ends the first ones before the last one is up."""
+    """Otherwise Slurm ends the first ones before the last one is up, and growth buys them again."""
     monkeypatch.setattr("tests.controller.world.BOOT", 400.0)
-    world = make(growth="on_demand", max_booting=1)
+    world = make(growth=growth, max_booting=1)
     assert world.site.config.suspend_time(world.site.clouds["pub"]) < 800.0
     world.advance(20)
     submit(world, 1, count=3, limit=600)
