@@ -140,7 +140,7 @@ class RunResult:
         hours.
         """
         machines = self.pools[pool]
-        begin = min(self.jobs.submit, default=0)
+        begin = self.jobs.begin
         steps: dict[int, int] = {}
         for batch, end, count, _ in machines.leases.rows():
             start = machines.batch_start[batch]
@@ -154,7 +154,7 @@ class RunResult:
     def paid_steps(self, pool: int = 0) -> dict[int, int]:
         """Return the change of the number of paid machines, by second of the run."""
         machines = self.pools[pool]
-        begin = min(self.jobs.submit, default=0)
+        begin = self.jobs.begin
         steps: dict[int, int] = {}
         for batch, end, count, reclaimed in machines.leases.rows():
             start = machines.batch_start[batch] - begin
@@ -191,7 +191,7 @@ def with_reserved_bill(outcome: RunResult, unused: Sequence[UnusedReservation]) 
 def conservation(jobs: Jobs, pools: Sequence[PoolMachines], runs: Runs, unserved: int) -> list[str]:
     """Return a sentence for each sum of jobs, work or machine time that does not add up."""
     problems = []
-    ended = len([end for end in runs.ended if end >= 0])
+    ended = len(jobs) - runs.ended.count(-1)
     if ended + unserved != len(jobs) or runs.now:
         problems.append(f"{len(jobs)} jobs arrived, {ended} ended, {unserved} could not be served")
     spent = runs.held + runs.useful + runs.lost + runs.overhead
@@ -255,7 +255,7 @@ def _figures(
 ) -> Figures:
     waits = _sorted_waits(jobs, runs)
     up = sum(machines.up_area for machines in pools)
-    start = min(jobs.submit, default=0)
+    start = jobs.begin
     steps = [machines.leases.steps() for machines in pools]
     pool_figures = tuple(
         _pool_figures(index, machines, runs, peak(steps[index]))

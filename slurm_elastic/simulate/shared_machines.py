@@ -20,6 +20,7 @@ from slurm_elastic.simulate.scenario import PoolModel
 
 Share = tuple[int, int, int]  # cores, MiB and GPUs
 ANYBODY = -2  # in a history, -1 is a user whom it does not name
+_MOST_SHAPES = 16
 
 _JOB_MASK = (1 << 32) - 1
 
@@ -186,9 +187,19 @@ def _minus(share: Share, other: Share) -> Share:
 
 def machines_needed(jobs: Jobs, pool: PoolModel) -> array[int]:
     """Return how many machines of a pool each job needs. If no number suffices, the result is
-    larger than the pool.
+    larger than the pool. It must not be changed: all runs with these jobs share it.
     """
     never = pool.machines + 1
+    shape = pool.procs, pool.memory, pool.gpus, never
+    needs = jobs.machines_needed.get(shape)
+    if needs is None or len(needs) != len(jobs):
+        if len(jobs.machines_needed) >= _MOST_SHAPES:
+            jobs.machines_needed.clear()
+        needs = jobs.machines_needed[shape] = _machines_needed(jobs, pool, never)
+    return needs
+
+
+def _machines_needed(jobs: Jobs, pool: PoolModel, never: int) -> array[int]:
     core = compiled()
     if core is not None:
         needs = array("q", bytes(8 * len(jobs)))

@@ -54,7 +54,8 @@ def _bound(name: str) -> int:
 
 class Jobs:
     """Jobs in the order of submission. Jobs of the same second keep the order of the history.
-    ``data``: by number, the data that jobs move, of the few that say so.
+    ``data``: by number, the data that jobs move, of the few that say so. ``machines_needed``: by
+    the size of machines, how many of them each job needs (``shared_machines`` fills it).
     """
 
     def __init__(self, jobs: Iterable[Job] = ()) -> None:
@@ -70,6 +71,7 @@ class Jobs:
         self.gpus = array("q")
         self.nodes = array("q")
         self.data: dict[int, JobData] = {}
+        self.machines_needed: dict[tuple[int, ...], array[int]] = {}
         for job in jobs:
             self.append(job)
         self.sort()
@@ -90,6 +92,11 @@ class Jobs:
             self.gpus,
             self.nodes,
         )
+
+    @property
+    def begin(self) -> int:
+        """Return when the first job was submitted (0: there is none)."""
+        return self.submit[0] if self.submit else 0
 
     def __len__(self) -> int:
         return len(self.submit)

@@ -43,8 +43,10 @@ def too_large(needs: Sequence[Sequence[int]], pools: Sequence[PoolMachines]) -> 
     pairs = [(need, pool.pool.machines) for need, pool in zip(needs, pools, strict=True)]
     if any(max(need, default=0) <= machines for need, machines in pairs):
         return frozenset()
-    jobs = range(len(needs[0]))
-    return frozenset(job for job in jobs if all(need[job] > machines for need, machines in pairs))
+    jobs: Iterable[int] = range(len(needs[0]))
+    for need, machines in pairs:
+        jobs = [job for job in jobs if need[job] > machines]
+    return frozenset(jobs)
 
 
 class Queue:
