@@ -291,7 +291,7 @@ class Engine(RunState):
         if self.guard is None or not self.guard.look(number, waiting, now) or not waiting:
             return
         # When they count again, they count as new.
-        self.grower.covered -= self.guard.unhelped_jobs
+        self.grower.covered.difference_update(self.guard.unhelped_jobs)
         self._look_again(now)
         period = self.grower.period or 1
         self._plan_look(-(-now // period) * period)

@@ -10,7 +10,7 @@ a cool-down begins or ends, or the usage under a limit changes.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from math import ceil, floor
 
 from msgspec.structs import replace
@@ -38,6 +38,7 @@ from slurm_elastic.policies.launch.ranking import Scope, rank, serving, shortfal
 from slurm_elastic.policies.launch.reservations import SLACK_S, levelled
 from slurm_elastic.simulate.bills.market import NEVER, PLENTY
 from slurm_elastic.simulate.machines import PoolMachines, Sales
+from slurm_elastic.simulate.remembered import Answers, answers_of, remember
 from slurm_elastic.simulate.scenario import Scenario
 
 MAX_NODES_AHEAD = 1 << 12  # nodes for which a decision is made ahead
@@ -88,11 +89,37 @@ class Purchases:
         ]
         self._price_ratio = _price_ratio(pools)
         self._decisions = [StoredDecision() for _ in pools]
-        # The rooms by pool and count, which stay right until a second, or a change of the state.
-        self._rooms: dict[tuple[int, int], PurchaseRoom | None] = {}
-        self._rooms_until = -1
-        self._rooms_state: tuple[int, list[tuple[int, ...]]] = -1, []
+        # The rooms by pool, count and machines, right until a second or a change of cool-downs.
+        self._rooms: Answers = {}
+        self._rooms_until, self._rooms_version = -1, -1
+        self._timeless = self._answers_for_ever()
         self._names = tuple(str(number) for number in range(MAX_NODES_AHEAD))
+
+    def _answers_for_ever(self) -> Answers | None:
+        """Return the answers for these machines; None if answers depend on time, too."""
+        sold = [sold for machines in self.pools for sold in machines.sold]
+        if self.held or any(self._ending) or any(offer.market is not None for offer in sold):
+            return None
+        pools = [
+            (row, machines.pool.limited, boot_s, [sold.offer for sold in machines.sold])
+            for row, machines, boot_s in zip(self._pools, self.pools, self._boot_s, strict=True)
+        ]
+        return answers_of((self.limits, self.cloud_limits, self.keys, pools))
+
+    def answers(self, now: int) -> Answers:
+        """Return the answers that hold now. Their keys have the machines of all offers
+        (``live_machines``).
+        """
+        if self._timeless is not None and not self.cool_downs:
+            return self._timeless
+        if now >= self._rooms_until or self.version != self._rooms_version:
+            self._rooms_until, self._rooms_version = self.next_change(now), self.version
+            self._rooms.clear()
+        return self._rooms
+
+    def live_machines(self) -> Hashable:
+        """Return how many machines of each offer are up or boot."""
+        return tuple([tuple(machines.live_of) for machines in self.pools])
 
     def buy(self, pool: int, count: int, now: int, *, whole: bool, needs_s: float = 0.0) -> Sales:
         """Buy up to ``count`` machines; with ``whole``, all or none. Returns (offer, machines) of
@@ -153,15 +180,20 @@ class Purchases:
             return None
         if self.held:  # as a reservation comes to its end, its machines no longer suit
             return self._read_room(pool, count, now)
-        # Growth asks at each look, and between most of them nothing has changed.
-        state = self.version, [tuple(machines.live_of) for machines in self.pools]
-        if now >= self._rooms_until or state != self._rooms_state:
-            self._rooms_until, self._rooms_state = self.next_change(now), state
-            self._rooms.clear()
-        key = pool, count
-        if key not in self._rooms:
-            self._rooms[key] = self._read_room(pool, count, now)
-        return self._rooms[key]
+        # Growth asks at each look, and most states come again.
+        answers, key = self.answers(now), ("room", pool, count, self.live_machines())
+        if key not in answers:
+            remember(answers, key, self._read_room(pool, count, now))
+        room: PurchaseRoom | None = answers[key]
+        return room
+
+    def rooms_hold_until(self, now: int) -> int:
+        """Return until which second ``room`` answers the same, if no machine starts or ends and no
+        cool-down begins.
+        """
+        if self.held:  # as a reservation comes to its end, its machines no longer suit
+            return now + 1
+        return NEVER if self.answers(now) is self._timeless else self.next_change(now)
 
     def _read_room(self, pool: int, count: int, now: int) -> PurchaseRoom | None:
         scope = self._scope(now, pool, ())
@@ -254,7 +286,24 @@ class Purchases:
         self._decisions = list(decisions)
 
     def decide(self, pool: int, count: int, now: int, *, whole: bool, needs_s: float) -> Sales:
-        """Buy as ``buy`` does, by a new decision."""
+        """Buy as ``buy`` does, by a new decision, or by the decision of an equal state."""
+        if self._timeless is None or self.cool_downs:
+            return self._decide(pool, count, now, whole=whole, needs_s=needs_s)
+        key = "sales", pool, count, whole, self.live_machines()
+        standing = self._decisions[pool]
+        answer = self._timeless.get(key)
+        if answer is not None:
+            self._drop_decisions()
+            standing.offer, standing.left, standing.until, standing.stock = answer[0]
+            return list(answer[1])
+        standing.offer, standing.until, standing.stock = 0, -1, 0
+        sales = self._decide(pool, count, now, whole=whole, needs_s=needs_s)
+        if sum([machines for _, machines in sales]) == count and not self.cool_downs:
+            stored = standing.offer, standing.left, standing.until, standing.stock
+            remember(self._timeless, key, (stored, tuple(sales)))
+        return sales
+
+    def _decide(self, pool: int, count: int, now: int, *, whole: bool, needs_s: float) -> Sales:
         machines, names = self.pools[pool], self._nodes(count)
         request = NodeRequest(id="", pool=self._pools[pool], nodes=names, needs_s=needs_s)
         gangs = (Gang(nodes=names, job=0),) if whole else tuple(Gang(nodes=(n,)) for n in names)

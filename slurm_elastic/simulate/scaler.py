@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from itertools import chain
+from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
@@ -28,13 +29,18 @@ from slurm_elastic.policies.growth.scaling import excess, shortfall
 from slurm_elastic.policies.growth.stays import stays
 from slurm_elastic.policies.growth.waste import ENDING_S, with_waste
 from slurm_elastic.policies.money.bounds import UNBOUNDED, Bounds, Spent, stopped
+from slurm_elastic.simulate.bills.market import NEVER
 from slurm_elastic.simulate.bills.spending import Purses
 from slurm_elastic.simulate.histories.jobs import Jobs
 from slurm_elastic.simulate.lasting import LastingPools
 from slurm_elastic.simulate.machines import PoolMachines
 from slurm_elastic.simulate.purchases import Purchases
 from slurm_elastic.simulate.queues.cloud_order import JobOrders, Pools
+from slurm_elastic.simulate.remembered import remember
 from slurm_elastic.simulate.scenario import Scenario
+
+if TYPE_CHECKING:
+    from slurm_elastic.simulate.core.growing import JobFlags
 
 DAY_S = 86400
 WINDOW_LOOK_S = 60
@@ -104,8 +110,8 @@ class Grower:
         self.watches = bool(self.growing) and any(
             isinstance(machines.pool.release, Flagged) for _, machines in self.growing
         )
-        self.covered: set[int] = set()
-        self.begun: set[int] = set()
+        self.covered: set[int] | JobFlags = set()
+        self.begun: set[int] | JobFlags = set()
         self.purchases: Purchases | None = None
         self.boot_s = self.growing[0][1].boot_seconds(1) if self.growing else 0
         self.given = Counter[int]()
@@ -183,7 +189,7 @@ class Grower:
             self._cover(queue, demand, shares, fresh, possible, chosen.counted)
             if self.begun:
                 lost = {job for job, share in zip(queue, shares, strict=True) if share is None}
-                self.covered -= lost & self.begun
+                self.covered.difference_update([job for job in lost if job in self.begun])
                 self.begun.difference_update(queue)
             in_turns = [
                 p for p in chosen.places if (share := shares[p]) is not None and share.later
@@ -254,6 +260,27 @@ class Grower:
             CommonBound(bound.left, {int(pool): cost for pool, cost in bound.costs.items()})
             for bound in shared_rooms(by_pool)
         ]
+
+    def purchase_rooms(
+        self, totals: Sequence[int], now: int
+    ) -> tuple[list[int], list[tuple[float, list[float]]], int]:
+        """Return by growing pool how many of these ``totals`` of machines may be bought, the bounds
+        that pools share with their costs by pool, and until which second the answer holds if no
+        machine starts or ends.
+        """
+        purchases, pools = self.purchases, tuple([index for index, _ in self.growing])
+        if purchases is None:
+            return list(totals), [], NEVER
+        answers = {} if purchases.held else purchases.answers(now)
+        key = "rooms", pools, tuple(totals), purchases.live_machines()
+        answer = answers.get(key)
+        if answer is None:
+            rooms = [Room(pool, 0, total) for pool, total in zip(pools, totals, strict=True)]
+            bounds = self._within_purchases(rooms, purchases, now)
+            rows = [(bound.left, [bound.costs.get(p, 0.0) for p in pools]) for bound in bounds]
+            answer = [room.total for room in rooms], rows
+            remember(answers, key, answer)
+        return *answer, purchases.rooms_hold_until(now)
 
     def _cover(
         self,

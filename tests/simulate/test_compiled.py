@@ -17,6 +17,7 @@ from needs import not_installed
 from benchmarks.traces import VARIABLE
 from benchmarks.traces import history as trace
 from slurm_elastic.base.errors import SlurmElasticError
+from slurm_elastic.model.cluster import Limits
 from slurm_elastic.policies.checkpoint.checkpoint import Hour
 from slurm_elastic.policies.growth import allotting
 from slurm_elastic.policies.growth.capacity import (
@@ -32,15 +33,17 @@ from slurm_elastic.policies.growth.capacity import (
 )
 from slurm_elastic.policies.growth.release import AtOnce, Delayed, Flagged, Idle, IdleOrder
 from slurm_elastic.policies.money.bounds import Bounds
-from slurm_elastic.simulate import core, engine
+from slurm_elastic.simulate import core, engine, remembered, scaler
 from slurm_elastic.simulate.bills.billing import Curve, Hourly
 from slurm_elastic.simulate.bills.market import SpotMarket
 from slurm_elastic.simulate.boot import BootTimes
 from slurm_elastic.simulate.checkpointed_run import Checkpoints
+from slurm_elastic.simulate.core.growing import COMPILED
 from slurm_elastic.simulate.core.modelled import unmodelled
 from slurm_elastic.simulate.engine import Engine, simulate
 from slurm_elastic.simulate.histories import swf
 from slurm_elastic.simulate.histories.jobs import Job, Jobs
+from slurm_elastic.simulate.purchases import Purchases
 from slurm_elastic.simulate.queues import easy
 from slurm_elastic.simulate.scaler import Grower
 from slurm_elastic.simulate.scenario import PoolModel, Scenario
@@ -163,9 +166,20 @@ class Fewer(OwnGrowth, frozen=True, tag="fewer"):
         return max(demand.idle - 2, 0)
 
 
+class Foreign(SemiElastic, frozen=True, tag="foreign"):
+    """A policy of another package that changes one of ours: only Python knows what it does."""
+
+    def grow(self, demand):
+        return super().grow(demand) if demand.queue and demand.queue[0].nodes > 1 else None
+
+
 GROWTHS = (
     Slurm(), OnDemand(), Bursts(waste=60), GroupBursts(), Ratio(), Ratio(period=None),
-    SemiElastic(wait_limit=60), SemiElastic(wait_limit=0, size="sum"), SteadyStream(waste=60), Fewer(),
+    SemiElastic(wait_limit=60), SemiElastic(wait_limit=0, size="sum"),
+    Bursts(waste=30, per_machine=1.5, period=None), GroupBursts(group=3, period=None),
+    OnDemand(period=None), Ratio(slots=2, period=10), SemiElastic(wait_limit=30, size="first"),
+    SemiElastic(wait_limit=0, short=90, period=15), Foreign(wait_limit=10),
+    SteadyStream(waste=60), SteadyStream(waste=20, more_over=2.5, fewer_under=0.5), Fewer(),
 )  # fmt: skip
 BOUNDS = (
     Bounds(), Bounds(), Bounds(), Bounds(machines=3), Bounds(booting=1), Bounds(per_day=0.02),
@@ -232,6 +246,34 @@ def unlike(jobs: Jobs, scenario: Scenario) -> list[object]:
 @given(sites())
 def test_random_sites_have_equal_books(case: tuple[Jobs, Scenario]) -> None:
     assert not unlike(*case)
+
+
+@needs_compiled
+@settings(max_examples=EXAMPLES // 3, deadline=None, suppress_health_check=list(HealthCheck))
+@given(sites())
+def test_purchases_decided_before_are_the_same_again(case: tuple[Jobs, Scenario]) -> None:
+    assert_decided_again(*case)
+
+
+@needs_compiled
+def test_purchases_of_busy_sites_decided_before_are_the_same_again() -> None:
+    for seed in range(SEED, SEED + EXAMPLES // 5):
+        assert_decided_again(*busy_site(seed))
+
+
+def assert_decided_again(jobs: Jobs, scenario: Scenario) -> None:
+    """Also if another run with another release asked first."""
+    pools = [replace(pool, spot=None) for pool in scenario.pools]
+    scenario = replace(scenario, pools=tuple(pools))
+    other = replace(scenario, pools=tuple(replace(pool, release=Idle(300)) for pool in pools))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Grower, "patience", 5_000)
+        patch.setattr(remembered, "_sites", [])
+        outcome(jobs, other)
+        again = outcome(jobs, scenario)
+        patch.setattr(Purchases, "_answers_for_ever", lambda _: None)
+        patch.setattr(Purchases, "answers", lambda *_: {})
+        assert again == outcome(jobs, scenario)
 
 
 @settings(max_examples=EXAMPLES // 3, deadline=None, suppress_health_check=list(HealthCheck))
@@ -318,6 +360,93 @@ def test_a_rule_changed_in_one_engine_alone_is_found(monkeypatch: pytest.MonkeyP
         CLOUD, spot=SpotMarket(Curve.flat(0.2), available=[(0, 30), (160, 0), (900, 30)])
     )
     assert unlike(jobs, replace(SITE, pools=(SITE.pools[0], falls)))
+
+
+BURSTS = (Bursts(waste=200), Bursts(waste=45, per_machine=1.3, period=None), GroupBursts(period=60))
+WATCHED = (SteadyStream(waste=60), SteadyStream(waste=20, more_over=2.5, fewer_under=0.5))
+
+
+def busy_site(seed: int) -> tuple[Jobs, Scenario]:
+    """A site with room for many machines, and more work than the drawn sites have: one of our own
+    policies starts machines for jobs that wait together.
+    """
+    draw = random.Random(seed)
+    jobs = Jobs(
+        Job(
+            number, draw.randint(0, 12_000), draw.randint(1, 900), draw.choice((60, 900, 3000)),
+            draw.choice((1, 4, 4, 9, draw.randint(1, 160))), memory=draw.choice((0, 0, 3000)),
+        )
+        for number in range(draw.choice((30, 150)))
+    )  # fmt: skip
+    growth = draw.choice((*BURSTS, *WATCHED, *[one for one in GROWTHS if type(one) in COMPILED]))
+    pools = [SITE.pools[0]]
+    for number in range(draw.choice((1, 2, 3))):
+        release = Flagged() if isinstance(growth, SteadyStream) else Idle(draw.choice((30, 600)))
+        pool = replace(
+            CLOUD, name=f"cloud{number}", release=release, machines=draw.choice((3, 12, 40)),
+            procs=draw.choice((1, 4, 12)), memory=draw.choice((0, 2000)),
+            spot=draw.choice((CLOUD.spot, None, None)), price=draw.choice((0.5, 1.0)),
+            max_booting=draw.choice((None, None, 1, 3)), shared=draw.random() < 0.5,
+        )  # fmt: skip
+        pools.append(pool)
+    if draw.random() < 0.3:
+        del pools[0]
+    limits = draw.choice((Limits(), Limits(), Limits(nodes=9), Limits(dollars_per_hour=7.7)))
+    bounds = draw.choice((Bounds(), Bounds(), Bounds(machines=14), Bounds(booting=2)))
+    return jobs, Scenario(
+        pools=tuple(pools), growth=growth, limits=limits, bounds=bounds,
+        guarded=draw.random() < 0.5, depth=draw.choice((None, 3, 500)), seed=seed,
+    )  # fmt: skip
+
+
+@needs_compiled
+def test_busy_sites_have_equal_books() -> None:
+    for seed in range(SEED, SEED + EXAMPLES // 2):
+        assert not unlike(*busy_site(seed)), f"seed {seed}"
+
+
+def one_more(rule):
+    """The policy's ``grow`` with a machine more."""
+
+    def grow(policy, demand):
+        growth = rule(policy, demand)
+        return growth and growth._replace(machines=growth.machines + 1)
+
+    return grow
+
+
+CHANGED = {
+    **{f"{kind.__name__}.grow": (kind, "grow", one_more(kind.grow)) for kind in COMPILED[1:]},
+    "machines for a job": (allotting, "_started", lambda _: None),
+    "jobs that count once": (Grower, "_cover", lambda *_: None),
+    "jobs that never fit": (scaler, "find_fitting", lambda fresh, *_: list(fresh)),
+    "machines without work": (scaler, "useful_machines", lambda *of: of[-1]),
+    "the surplus": (SteadyStream, "surplus", lambda *_: 0),
+    "a site where nothing runs": (Grower, "_is_stuck", lambda *_: False),
+}
+
+
+@needs_compiled
+@pytest.mark.parametrize("rule", CHANGED)
+def test_a_growth_rule_changed_in_python_alone_is_found(
+    monkeypatch: pytest.MonkeyPatch, rule: str
+) -> None:
+    """The compiled part knows our growth policies, so each of their rules is there twice."""
+    monkeypatch.setattr(*CHANGED[rule])
+    assert any(unlike(*busy_site(seed)) for seed in range(SEED, SEED + 2 * EXAMPLES))
+
+
+@needs_compiled
+@pytest.mark.parametrize(
+    "growth", [policy() for policy in COMPILED], ids=lambda of: type(of).__name__
+)
+def test_our_own_policies_are_not_asked(monkeypatch: pytest.MonkeyPatch, growth: Ratio) -> None:
+    asked = []
+    monkeypatch.setattr(type(growth), "grow", lambda *_: asked.append(1))
+    release = Flagged() if isinstance(growth, SteadyStream) else Idle(600)
+    site = replace(SITE, growth=growth, guarded=False, pools=(replace(CLOUD, release=release),))
+    simulate(Jobs([Job(n, 400 * n, 300, 400, 5) for n in range(20)]), site)
+    assert not asked
 
 
 @needs_compiled

@@ -152,14 +152,24 @@ class SteadyStream(Policy, frozen=True, tag="steady_stream"):
         if demand.up == 0:
             return Growth(1, "one machine is always kept")
         # One boot at a time: the machine that boots may be enough for the work that waits.
-        limit = self.more_over * _seconds(self.waste)
+        limit = self.most_work
         if demand.booting or demand.seconds <= limit:
             return _for_head(demand)
         return Growth(1, f"{brief(demand.seconds)} of work wait, over {brief(limit)}")
 
+    @property
+    def most_work(self) -> float:
+        """The seconds of waiting work beyond which one more machine starts."""
+        return self.more_over * _seconds(self.waste)
+
+    @property
+    def least_work(self) -> float:
+        """The seconds of waiting work below which machines are flagged."""
+        return self.fewer_under * _seconds(self.waste)
+
     def surplus(self, demand: Demand) -> int:
         """Flag all machines but one (or as many as the head needs) if too little work waits."""
-        if demand.seconds >= self.fewer_under * _seconds(self.waste):
+        if demand.seconds >= self.least_work:
             return 0
         # The paper's jobs are serial, so it does not say how many machines a parallel head needs.
         kept = demand.queue[0].nodes if demand.queue else 1
@@ -180,16 +190,16 @@ class Bursts(Policy, frozen=True, tag="bursts"):
         # Only new jobs count. The paper does not say so, but if its twenty jobs counted again, they
         # would not have got the six machines that it reports.
         seconds = sum(job.limit for job in demand.fresh)
-        reason = f"{brief(seconds)} of new work, {brief(self._share)} a machine"
+        reason = f"{brief(seconds)} of new work, {brief(self.work_per_machine)} a machine"
         return _for_fresh(self.machines_for(demand.fresh), demand, reason)
 
     def machines_for(self, jobs: Sequence[Waiting]) -> int:
         """Return how many machines the work of these jobs is worth."""
         seconds = sum(job.limit for job in jobs)
-        return max(int(seconds // self._share), 1) if seconds else 0
+        return max(int(seconds // self.work_per_machine), 1) if seconds else 0
 
     @property
-    def _share(self) -> float:
+    def work_per_machine(self) -> float:
         """The seconds of work that justify a machine."""
         return self.per_machine * _seconds(self.waste)
 

@@ -149,7 +149,20 @@ class Core:
     shadow: int
     head: int
     waiting_count: int
+    policy: int
+    group: int
+    slots: int
+    wait_limit: int
+    size: int
+    short_s: int
+    most_machines: int
+    most_booting: int
+    begun_count: int
+    work_per_machine: float
+    most_work: float
+    least_work: float
 
+    def grow_by(self, covered: bytearray, begun: bytearray, /) -> None: ...
     def connect(self, pools: Sequence[Pool], columns: list[array[int]], /) -> None: ...
     def run(self, site: object, begin: int, /) -> tuple[int, list[int]]: ...
     def close(self) -> None: ...

@@ -2,7 +2,7 @@
 #ifndef SLURM_ELASTIC_ENGINE_H
 #define SLURM_ELASTIC_ENGINE_H
 
-#include "queue.h"
+#include "grow.h"
 
 #define PROGRESS_EVERY 1000
 #define LOOK_S 30 /* cloud_order.LOOK_S */
@@ -51,17 +51,24 @@ static void ask_growth(Core *core, i64 now)
 {
     int can_grow = 0;
     for (i64 index = 0; index < core->pools_count && !can_grow; index++) {
-        Pool *pool = core->pools[index];
-        i64 room = pool_room(pool);
-        if (pool->max_booting >= 0) {
-            i64 turns = pool->max_booting > pool->booting ? pool->max_booting - pool->booting : 0;
-            room = room < turns ? room : turns;
-        }
-        can_grow = pool->machines > pool->standing && room;
+        const Pool *pool = core->pools[index];
+        can_grow = pool->machines > pool->standing && room_now(pool);
     }
     if (!core->unhelped && (!can_grow || (!core->waiting_count && !core->ordered && !core->starts_unasked)))
         return;
-    ASK(core, "launch", "L", now);
+    /* Only the guard knows which jobs count while it knows any that no machine helped. */
+    if (core->policy && !core->unhelped)
+        grow_unasked(core, now);
+    else
+        ASK(core, "launch", "L", now);
+}
+
+static void flag_surplus(Core *core, i64 now)
+{
+    if (core->policy && !core->unhelped)
+        flag_unasked(core, now);
+    else
+        ASK(core, "flag", "L", now);
 }
 
 static void grow(Core *core, i64 now)
@@ -122,7 +129,7 @@ static void handle_look(Core *core, i128 event, i64 now)
     if (!core->direct) {
         ask_growth(core, now);
         if (core->watches)
-            ASK(core, "flag", "L", now);
+            flag_surplus(core, now);
     }
     if (core->waiting_count && !core->free_of_bounds)
         look_later(core, now);
@@ -192,17 +199,6 @@ static i64 loop(Core *core, i64 begin, Vector *unserved)
 
 /* --- what Python sees --------------------------------------------------------------------------------------- */
 
-static PyObject *list_of(const i64 *values, i64 count)
-{
-    PyObject *list = PyList_New((Py_ssize_t)count);
-    for (i64 index = 0; list && index < count; index++) {
-        PyObject *number = PyLong_FromLongLong(values[index]);
-        if (!number || PyList_SetItem(list, (Py_ssize_t)index, number) < 0)
-            Py_CLEAR(list);
-    }
-    return list;
-}
-
 /* connect(pools, columns): set the pools, and the columns of the jobs in this order. */
 static PyObject *core_connect(PyObject *self, PyObject *args)
 {
@@ -236,6 +232,30 @@ static PyObject *core_connect(PyObject *self, PyObject *args)
     core->head = -NEVER;
     core->looks = core->opens = -1;
     core->last_ready = -NEVER;
+    Py_RETURN_NONE;
+}
+
+/* grow_by(covered, begun): let the policy in `policy` start machines. Both are a byte for each job. */
+static PyObject *core_grow_by(PyObject *self, PyObject *args)
+{
+    Core *core = (Core *)self;
+    PyObject *covered, *begun;
+    if (!PyArg_ParseTuple(args, "OO", &covered, &begun))
+        return NULL;
+    if (PyObject_GetBuffer(covered, &core->covered_view, PyBUF_WRITABLE) < 0)
+        return NULL;
+    core->covered = core->covered_view.buf;
+    if (PyObject_GetBuffer(begun, &core->begun_view, PyBUF_WRITABLE) < 0)
+        return NULL;
+    core->begun = core->begun_view.buf;
+    if (core->covered_view.len < core->count || core->begun_view.len < core->count) {
+        PyErr_SetString(PyExc_ValueError, "columns have different lengths");
+        return NULL;
+    }
+    for (i64 index = 0; index < core->pools_count; index++)
+        if (core->pools[index]->machines > core->pools[index]->standing)
+            vector_push(&core->growing, index);
+    core->dealing = dealing_new(core->growing.count);
     Py_RETURN_NONE;
 }
 
@@ -365,7 +385,14 @@ static void core_free(Core *core)
                          &core->user, &core->first, &core->ended, &core->where, &core->order_of, &core->is_misfit};
     for (size_t index = 0; index < sizeof columns / sizeof *columns; index++)
         column_close(columns[index]);
-    void *made[] = {core->pools, core->orders.at, core->order_begins.at, core->events.at, core->due_looks.at,
+    if (core->covered)
+        PyBuffer_Release(&core->covered_view);
+    if (core->begun)
+        PyBuffer_Release(&core->begun_view);
+    core->covered = core->begun = NULL;
+    dealing_free(core->dealing);
+    core->dealing = NULL;
+    void *made[] = {core->growing.at, core->pools, core->orders.at, core->order_begins.at, core->events.at, core->due_looks.at,
                     core->runs, core->run_of, core->waiting, core->readies.at, core->sales.at};
     for (size_t index = 0; index < sizeof made / sizeof *made; index++)
         PyMem_Free(made[index]);
@@ -374,7 +401,7 @@ static void core_free(Core *core)
     core->run_of = NULL;
     core->waiting = NULL;
     core->pools_count = core->waiting_count = core->waiting_first = core->waiting_room = 0;
-    core->orders = core->order_begins = core->due_looks = (Vector){NULL, 0, 0};
+    core->orders = core->order_begins = core->due_looks = core->growing = (Vector){NULL, 0, 0};
     core->events = core->readies = (Keys){NULL, 0, 0};
     core->sales = (Pieces){NULL, 0, 0};
     core->failed = 1; /* nothing can be run with it any more */
@@ -396,6 +423,7 @@ static void core_dealloc(PyObject *self)
 }
 
 #define CORE_FIELD(name) {#name, T_LONGLONG, offsetof(Core, name), 0, NULL}
+#define CORE_FLOAT(name) {#name, T_DOUBLE, offsetof(Core, name), 0, NULL}
 
 static PyMemberDef core_members[] = {
     CORE_FIELD(direct), CORE_FIELD(depth), CORE_FIELD(reuse), CORE_FIELD(period), CORE_FIELD(watches),
@@ -403,12 +431,15 @@ static PyMemberDef core_members[] = {
     CORE_FIELD(unlimited), CORE_FIELD(guarded), CORE_FIELD(unhelped), CORE_FIELD(ordered), CORE_FIELD(starts_unasked), CORE_FIELD(now),
     CORE_FIELD(postponed), CORE_FIELD(last_ready), CORE_FIELD(running), CORE_FIELD(held), CORE_FIELD(useful),
     CORE_FIELD(lost), CORE_FIELD(interruptions), CORE_FIELD(full), CORE_FIELD(stale), CORE_FIELD(shadow),
-    CORE_FIELD(head), CORE_FIELD(waiting_count),
+    CORE_FIELD(head), CORE_FIELD(waiting_count), CORE_FIELD(policy), CORE_FIELD(group), CORE_FIELD(slots),
+    CORE_FIELD(wait_limit), CORE_FIELD(size), CORE_FIELD(short_s), CORE_FIELD(most_machines), CORE_FIELD(most_booting),
+    CORE_FIELD(begun_count), CORE_FLOAT(work_per_machine), CORE_FLOAT(most_work), CORE_FLOAT(least_work),
     {NULL, 0, 0, 0, NULL},
 };
 
 static PyMethodDef core_methods[] = {
     {"connect", core_connect, METH_VARARGS, "Set the pools, and the columns of the jobs."},
+    {"grow_by", core_grow_by, METH_VARARGS, "Let one of our own policies start machines."},
     {"run", core_run, METH_VARARGS, "Simulate all jobs."},
     {"close", core_close, METH_NOARGS, "Free everything but the sums."},
     {"waiting", core_waiting, METH_NOARGS, "Return the waiting jobs."},

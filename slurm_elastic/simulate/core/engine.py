@@ -16,6 +16,7 @@ from slurm_elastic.policies.growth.capacity import OwnGrowth, SteadyStream
 from slurm_elastic.simulate.bills.market import NEVER
 from slurm_elastic.simulate.boot_slots import waves
 from slurm_elastic.simulate.core import _core
+from slurm_elastic.simulate.core.growing import grow_unasked
 from slurm_elastic.simulate.core.pools import CompiledPool
 from slurm_elastic.simulate.engine import Engine, Progress
 from slurm_elastic.simulate.histories.jobs import Jobs
@@ -46,6 +47,7 @@ class CompiledEngine(Engine):
         self.runs.now = cast("dict[int, SimulatedRun]", _Running(self.core))
         self._set_rules()
         self._connect()
+        self._begun = grow_unasked(self.core, self.grower, self.count)
         if self.orders is not None:
             lanes = _Lanes(self.core, self._orders_of_jobs)
             self.orders.lanes = cast("list[tuple[Lane, ...]]", lanes)
@@ -188,6 +190,21 @@ class CompiledEngine(Engine):
     def launch(self, now: int) -> None:
         """Ask the growth policy, and start the machines that it wants."""
         self._launch(now)
+        if self._begun is not None:
+            self.core.begun_count += self._begun.added
+            self._begun.added = 0
+
+    def watch_started(self, now: int) -> None:
+        """Let the guard watch the machines that C started for all waiting jobs."""
+        self.queue.watch_started(self.queue.waiting, now)
+
+    def purchase_rooms(
+        self, totals: list[int], now: int
+    ) -> tuple[list[int], list[tuple[float, list[float]]], int]:
+        """Return by growing pool how many of these machines may be bought, the bounds that pools
+        share with their costs by pool, and until which second that holds without purchases.
+        """
+        return self.grower.purchase_rooms(totals, now)
 
     def flag(self, now: int) -> None:
         """Flag surplus machines."""

@@ -56,6 +56,13 @@ typedef struct {
     i64 has_seat;
     Seat seat;
     Pieces sales;
+    /* Growth by our own policies, which need not be asked (grow.h). `covered`, `begun`: by job, as in Grower. */
+    i64 policy, group, slots, wait_limit, size, short_s, most_machines, most_booting, begun_count;
+    double work_per_machine, most_work, least_work;
+    Py_buffer covered_view, begun_view;
+    unsigned char *covered, *begun;
+    Vector growing; /* the pools that can grow */
+    struct Dealing *dealing;
     int failed;
 } Core;
 
@@ -64,6 +71,17 @@ static inline Run *run_at(Core *core, i64 job) { return &core->runs[core->run_of
 static void push(Core *core, i64 when, int kind, i64 payload)
 {
     heap_push(&core->events, ((((i128)when << 3) | kind) << 32) | payload);
+}
+
+static PyObject *list_of(const i64 *values, i64 count)
+{
+    PyObject *list = PyList_New((Py_ssize_t)count);
+    for (i64 index = 0; list && index < count; index++) {
+        PyObject *number = PyLong_FromLongLong(values[index]);
+        if (!number || PyList_SetItem(list, (Py_ssize_t)index, number) < 0)
+            Py_CLEAR(list);
+    }
+    return list;
 }
 
 /* --- questions to Python ------------------------------------------------------------------------------------ */
@@ -124,6 +142,9 @@ static void read_sales(Core *core, PyObject *list)
     Py_DECREF(list);
 }
 
+/* What may be bought changes with cool-downs, which purchases and losses of machines begin and end. */
+static void forget_rooms(Core *core);
+
 static void buy(Core *core, Pool *pool, i64 count, i64 now, int whole, i64 needs_s)
 {
     Decision *decision = pool->decision;
@@ -133,6 +154,7 @@ static void buy(Core *core, Pool *pool, i64 count, i64 now, int whole, i64 needs
         core->sales.count = 0;
         pieces_push(&core->sales, decision->offer, count);
     } else if (!core->failed) {
+        forget_rooms(core);
         read_sales(core, PyObject_CallMethod(core->site, "decide", "LLLiL", pool->number, count, now, whole, needs_s));
     }
     if (!core->unlimited)
@@ -758,6 +780,7 @@ static void take_spot_machines(Core *core, i64 payload, i64 now)
     Pool *pool = core->pools[payload % POOLS];
     i64 offer = payload / POOLS;
     /* -1: out of date, because the loss was planned for another time after this event. */
+    forget_rooms(core);
     i64 surplus = ASK(core, "surplus", "LLL", pool->number, offer, now);
     if (surplus < 0 || core->failed)
         return;
