@@ -18,6 +18,7 @@ from slurm_elastic.cli.operate.status import with_kept
 from slurm_elastic.cli.orders import clear, page_actions
 from slurm_elastic.config import Config
 from slurm_elastic.model.cluster import Limits
+from slurm_elastic.state.store.trouble import MAY_COUNT_TEXT
 from slurm_elastic.watch.door import orders, records
 from slurm_elastic.watch.door.questions import Order
 from slurm_elastic.watch.door.rights import Person
@@ -83,6 +84,8 @@ class OrderWeather:
             # The command's ``main`` says all three in one line.
             stage.struck[f"orders: {name} refused"] += 1
             stage.note_alike(f"refused: {shlex.join(words)}: {error}")
+            if MAY_COUNT_TEXT in str(error):
+                self._may_have_ended(words)
             if not str(error).strip():
                 stage.books.wrong("order", f"{shlex.join(words)} is refused without a reason")
             return False
@@ -90,6 +93,12 @@ class OrderWeather:
         stage.note_alike(f"accepted: {shlex.join(words)}: {lines}")
         self.printed |= {m.group(1): None for line in lines if (m := PRINTED.fullmatch(line))}
         return True
+
+    def _may_have_ended(self, words: Sequence[str]) -> None:
+        """The answer has said that these words may count, so what they end is promised no more."""
+        if tuple(words) == ("resume", "--all"):
+            self.printed.clear()
+        self.printed.pop(shlex.join(words), None)
 
     def _lines(self, words: Sequence[str]) -> Sequence[str]:
         stage, now = self._stage, self._stage.now()

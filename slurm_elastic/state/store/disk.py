@@ -33,6 +33,7 @@ from slurm_elastic.state.store.trouble import (
     LostFileError,
     TroubleKind,
     kind_of,
+    note_may_count,
     set_aside,
 )
 from slurm_elastic.state.store.view import Filler, Schema, transaction
@@ -303,7 +304,12 @@ class Disk:
 
     def _cut(self) -> None:
         with JournalError.of_system():
-            self.journal.cut(self.position.segment, self.position.offset)
+            try:
+                self.journal.cut(self.position.segment, self.position.offset)
+            except OSError as error:
+                if self.journal.uncut is not None:
+                    note_may_count(error)
+                raise
 
     # a new segment
 

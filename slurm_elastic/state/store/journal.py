@@ -33,7 +33,7 @@ from msgspec import Struct
 from slurm_elastic.base import ownfile, writing
 from slurm_elastic.base.guards import GuardedBy
 from slurm_elastic.state import statedir
-from slurm_elastic.state.store.trouble import LostFileError, locked_error
+from slurm_elastic.state.store.trouble import LostFileError, locked_error, note_may_count
 
 log = logging.getLogger(__name__)
 
@@ -283,7 +283,9 @@ class Journal:
         return size > position.offset or self.path(position.segment + 1).exists()
 
     def append(self, end: Position, batches: Sequence[Sequence[Fact]], now: float) -> Position:
-        """Append a line per batch at ``end`` and sync them. After an error, cut them off again."""
+        """Append a line per batch at ``end`` and sync them. After an error, cut them off again.
+        If that fails, too, the error says that the lines may count all the same.
+        """
         lines = [
             line_of(JournalLine(n=number, at=now, epoch=self.epoch, facts=tuple(facts)))
             for number, facts in enumerate(batches, end.number + 1)
@@ -299,6 +301,8 @@ class Journal:
             error.filename = error.filename or os.path.realpath(self.path(end.segment))
             with contextlib.suppress(OSError):
                 self.cut(end.segment, end.offset)
+            if self.uncut is not None:
+                note_may_count(error)
             raise
         return Position(end.segment, end.offset + len(content), end.number + len(lines))
 

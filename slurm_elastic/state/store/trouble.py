@@ -19,6 +19,8 @@ from slurm_elastic.base import writing
 
 DISK_FULL_TEXT = "is full"
 """The words for a disk without room."""
+MAY_COUNT_TEXT = "the failed write may count all the same"
+"""The words for lines that the disk neither kept for certain nor let us remove."""
 RESERVE_BYTES = 2**20
 """Free bytes that the disk must have for a file to count as usable. Without this reserve the first
 failing write would be the warning, which is too late.
@@ -48,6 +50,13 @@ class Trouble(Struct, frozen=True, kw_only=True):
 
 class LostFileError(OSError):
     """The file at the path is not the opened one."""
+
+
+def note_may_count(error: OSError) -> None:
+    """Have the error say that the lines of the failed write may count all the same. A command ends
+    after it, so it cannot cut them off later, and the next writer applies whole lines.
+    """
+    error.strerror = f"{error.strerror}; {MAY_COUNT_TEXT}"
 
 
 def locked_error(path: Path) -> OSError:

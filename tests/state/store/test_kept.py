@@ -35,6 +35,7 @@ from slurm_elastic.state.ledger.schema import LEDGER
 from slurm_elastic.state.store import backup, disk, view
 from slurm_elastic.state.store.journal import Begin, Fact, Journal, JournalLine, line_of
 from slurm_elastic.state.store.shared_journal import journal_of
+from slurm_elastic.state.store.trouble import MAY_COUNT_TEXT
 
 
 @pytest.fixture
@@ -1270,6 +1271,18 @@ def test_a_line_that_failed_and_could_not_be_cut_off_does_not_count(
         assert ledger.requeues.lifted() == (((2, 0), (3, 0)) if taken else ())
         assert ledger.usage.counters() == {"calls": 2}
     assert backup.verify((path, LEDGER)).sound
+
+
+def test_a_refusal_says_that_a_line_which_could_not_be_cut_off_may_count(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A command ends after it, and the next writer applies the line."""
+    with closing(Ledger(path)) as command, monkeypatch.context() as patched:
+        cannot_write_any_more(patched)
+        with pytest.raises(sqlite3.Error, match=MAY_COUNT_TEXT):
+            command.requeues.lift(2, 0, T0)
+    with closing(Ledger(path)) as next_writer:
+        assert next_writer.requeues.lifted() == ((2, 0),)
 
 
 def test_one_that_goes_on_after_a_line_that_failed_cuts_it_off_first(
