@@ -282,8 +282,8 @@ class NoticeEnds:
         """The missing machines of which the ledger has recorded an end or a stop since their
         notice.
         """
-        # A notice has an offer if the ledger knew its machine.
-        missing = [r for r in notices if r.offer and r.key in self._missing_since]
+        # Also of notices without an offer: the ledger may have got their machine later.
+        missing = [recorded for recorded in notices if recorded.key in self._missing_since]
         if not missing:
             return frozenset()
         # The id proves the end. A clock that was set back may show it before the notice.

@@ -232,6 +232,22 @@ def test_a_notice_ends_with_its_machine_though_the_clock_was_set_back(world: Ckp
     world.until(lambda: world.state.notices() == ())
 
 
+def test_a_notice_that_came_before_its_machine_was_on_record_ends_with_it(
+    world: CkptWorld,
+) -> None:
+    """The ledger was lost or could not be read at that moment, so the notice has no offer. The
+    screens must not warn of the node's next machine.
+    """
+    node = world.runs(7).nodes[0]
+    world.saver.broken = CheckpointError("cannot")
+    world.interrupt(node, 300)
+    world.advance(20)
+    (recorded,) = world.state.notices()
+    world.state.update_notice(msgspec.structs.replace(recorded, offer=""))
+    world.take(node)
+    world.until(lambda: world.state.notices() == ())
+
+
 def test_a_warning_that_was_wrong_does_not_let_go_a_node_that_another_keeps(
     world: CkptWorld,
 ) -> None:
