@@ -650,7 +650,8 @@ class Books:
         book = [Spell(r.launched - T0, (r.ended or r.launched) - T0, r.price) for r in parts]
         self.dollars["billed"] += sum(s.price * (s.end - s.begin) for s in bill) / 3600
         self.dollars["charged"] += sum(s.price * (s.end - s.begin) for s in book) / 3600
-        slack = one.price / 3600 * (0.01 + wrong_by * (len(bill) + len(book)))
+        second = max(one.price, self._disk_of(one)) / 3600
+        slack = second * (0.01 + wrong_by * (len(bill) + len(book)))
         known = min((s.begin for s in book), default=ended)
         until = max((s.end for s in book), default=ended)
         left = 0.0
@@ -667,7 +668,7 @@ class Books:
             self._unaccounted(one, left, f"it cost {bill}, the ledger has {book}")
         over = sum(dollars for _, _, dollars in _lacking(book, bill))
         late = max(healed - turns[0].at, 0.0) + NOTICED * len(turns)
-        if over > slack + late * one.price / 3600:
+        if over > slack + late * second:
             self._unaccounted(one, over, f"it cost {bill}, the ledger has as much as {book}")
 
     def _settle_one(

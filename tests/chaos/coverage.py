@@ -11,7 +11,9 @@ from msgspec import Struct
 
 from slurm_elastic.config import Config
 
-OF_THE_RUN = frozenset(("Config.cluster", "Config.state_dir", "HaSettings.directory"))
+OF_THE_RUN = frozenset(
+    ("Cluster.uuid", "Config.cluster", "Config.state_dir", "HaSettings.directory")
+)
 """Keys that each site has, or that the run itself sets."""
 
 

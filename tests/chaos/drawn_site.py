@@ -315,6 +315,7 @@ def calm(config: Config, timings: Timings) -> Config:
     return replace(
         config, clouds=clouds, pools=pools, limits=Limits(), allow=Who(accounts=("physics",)),
         policies=SitePolicies(poll_interval=10.0), timings=timings,
+        checkpoint=replace(config.checkpoint, poll_interval=10.0),
     )  # fmt: skip
 
 

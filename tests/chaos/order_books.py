@@ -38,7 +38,8 @@ class Bound(NamedTuple):
 
 
 class OrderBooks:
-    """Orders with an end of their own are not judged, as a wrong clock may end them at any time.
+    """Orders with an end of their own are not judged, as a wrong clock may end them at any time; they
+    may move jobs (``_timed``).
     ``forgave``: orders were lost with a ledger, or may have been given without an answer.
     """
 
@@ -46,6 +47,7 @@ class OrderBooks:
         self._stage = stage
         self._promises: dict[Key, Promise] = {}
         self._bounds: dict[tuple[str, str], list[Bound]] = {}
+        self._timed: list[Departure] = []
         self._reloaded = float("-inf")
         self.forgave = False
 
@@ -74,6 +76,8 @@ class OrderBooks:
 
     def accept(self, ask: Order, now: float) -> None:
         """It was carried out."""
+        if isinstance(ask, DirectAsk) and isinstance(ask.word, Departure):
+            self._timed += [ask.word] if ask.seconds is not None else []
         if isinstance(ask, EndAsk) or ask.seconds is not None:
             return
         word, at = ask.word, self._stage.sched.now
@@ -133,9 +137,9 @@ class OrderBooks:
 
     def moves_jobs(self, node: str) -> bool:
         """Whether jobs of that node may be moved by an order."""
+        words = (*(promise.word for promise in self._promises.values()), *self._timed)
         return any(
-            isinstance(p.word, Departure) and p.word.aggressive and node in p.word.nodes
-            for p in self._promises.values()
+            isinstance(word, Departure) and word.aggressive and node in word.nodes for word in words
         )
 
     def outstanding(self) -> str:

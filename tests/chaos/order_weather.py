@@ -247,6 +247,9 @@ class OrderWeather:
         """Whether nothing is ordered any more. Each printed command of an order in force must be
         accepted now that nothing is wrong.
         """
+        pair = self._stage.pair
+        if pair is not None and not pair.books.acts(self._stage.acting("elasticd")):
+            return False  # the head that is to act has not begun yet, and the other one is refused
         for command in list(self.printed):
             self.printed.pop(command, None)
             if not self.answered(shlex.split(command)) and not self.books.forgave:

@@ -16,7 +16,8 @@ from slurm_elastic.watch.view.rows import AttentionLevel
 if TYPE_CHECKING:
     from tests.chaos.stage import Stage
 
-HOUR = 3600.0
+HOUR = 3600.0 + 180.0
+"""After an hour the services forget machines that no record knows, and they look for them seldom."""
 FILES, BYTES = 64, 8 << 20
 """The most that a site of six nodes may keep in its state directory after a day's work."""
 HELD = "slurm-elastic:hold:"

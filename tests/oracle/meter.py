@@ -61,7 +61,9 @@ class Meter:
             if id_ not in self._terms or machine.is_off:
                 continue
             fitting = [self._terms[id_]]
-            if self._bought[id_] > healed - UNDER_WAY:
+            turns = self._stage.accounts[one.cloud].turns.get(id_, ())  # a start has its own terms
+            last_begin = max((turn.at for turn in turns), default=self._bought[id_])
+            if last_begin > healed - UNDER_WAY:
                 fitting.append(terms_of(self._stage.config, one.node, one.instance_type))
             found = Terms(machine.terms.billing_increment_s, machine.terms.on_demand_price)
             if found not in fitting:
