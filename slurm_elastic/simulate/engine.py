@@ -303,7 +303,7 @@ class Engine(RunState):
             pool_machines.up == pool_machines.pool.standing for pool_machines in self.pools
         ):
             last_ends = [max(pool_machines.leases.end, default=0) for pool_machines in self.pools]
-            end = max(*self.runs.ended, self.jobs.submit[-1], *last_ends)
+            end = max(max(self.runs.ended), self.jobs.submit[-1], *last_ends)
         for machines in self.pools:
             machines.close(end)
         unserved = self.unserved + self.queue.waiting

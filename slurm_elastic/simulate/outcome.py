@@ -14,7 +14,7 @@ from msgspec.structs import replace
 
 from slurm_elastic.base.errors import SlurmElasticError
 from slurm_elastic.policies.launch.job_data import NO_DATA
-from slurm_elastic.simulate.bills.leases import peak
+from slurm_elastic.simulate.bills.leases import most_at_a_time
 from slurm_elastic.simulate.core import compiled
 from slurm_elastic.simulate.histories.jobs import Jobs
 from slurm_elastic.simulate.machines import PoolMachines
@@ -229,17 +229,12 @@ def _work(jobs: Jobs, pools: Sequence[PoolMachines], runs: Runs) -> int:
 
 
 def _pool_problems(machines: PoolMachines) -> list[str]:
-    name, problems = machines.pool.name, []
+    name, problems, leased = machines.pool.name, [], machines.leases.machine_seconds()
     if machines.launched != machines.released or machines.up:
         problems.append(
             f"{name}: {machines.launched} machines started, {machines.released} ended,"
             f" {machines.up} are left"
         )
-    starts, leased = machines.batch_start, 0
-    for batch, end, count, _ in machines.leases.rows():
-        start = starts[batch]
-        if start < end:  # else the cloud took it before paying began
-            leased += count * (end - start)
     if leased != machines.up_area:
         problems.append(f"{name}: leases last {leased} s, machines were up {machines.up_area} s")
     # After a reclaim the last hour may be refunded. It was used but is not paid.
@@ -256,9 +251,8 @@ def _figures(
     waits = _sorted_waits(jobs, runs)
     up = sum(machines.up_area for machines in pools)
     start = jobs.begin
-    steps = [machines.leases.steps() for machines in pools]
     pool_figures = tuple(
-        _pool_figures(index, machines, runs, peak(steps[index]))
+        _pool_figures(index, machines, runs, most_at_a_time([machines.leases]))
         for index, machines in enumerate(pools)
     )
     traffic = sum((dollars for _, dollars in _traffic(jobs, pools, runs.ended, runs.where)), 0.0)
@@ -280,7 +274,7 @@ def _figures(
         interruptions=runs.interruptions,
         checkpoints=runs.checkpoints,
         api_calls=sum(machines.launches + machines.releases for machines in pools),
-        peak=pool_figures[0].peak if len(pools) == 1 else peak(*steps),
+        peak=pool_figures[0].peak if len(pools) == 1 else most_at_a_time([m.leases for m in pools]),
         pools=pool_figures,
         energy=sum(figures.energy for figures in pool_figures),
     )

@@ -43,6 +43,7 @@ from slurm_elastic.simulate.scenario import Scenario
 
 MAX_NODES_AHEAD = 1 << 12  # nodes for which a decision is made ahead
 _NONE_LEFT = Quoted(text="the simulated cloud has none left")
+_NAMES = tuple(map(str, range(MAX_NODES_AHEAD)))
 _NO_CAPACITY = "InsufficientInstanceCapacity"
 
 Later = Callable[[int], None]  # called with the second at which `review` is to be called
@@ -93,7 +94,7 @@ class Purchases:
         self._rooms: Answers = {}
         self._rooms_until, self._rooms_version = -1, -1
         self._timeless = self._answers_for_ever()
-        self._names = tuple(str(number) for number in range(MAX_NODES_AHEAD))
+        self._names = _NAMES
 
     def _answers_for_ever(self) -> Answers | None:
         """Return the answers for these machines; None if answers depend on time, too."""

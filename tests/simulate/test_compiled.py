@@ -34,6 +34,7 @@ from slurm_elastic.policies.growth.capacity import (
 from slurm_elastic.policies.growth.release import AtOnce, Delayed, Flagged, Idle, IdleOrder
 from slurm_elastic.policies.money.bounds import Bounds
 from slurm_elastic.simulate import core, engine, remembered, scaler
+from slurm_elastic.simulate.bills import leases
 from slurm_elastic.simulate.bills.billing import Curve, Hourly
 from slurm_elastic.simulate.bills.market import SpotMarket
 from slurm_elastic.simulate.boot import BootTimes
@@ -421,6 +422,8 @@ CHANGED = {
     "jobs that count once": (Grower, "_cover", lambda *_: None),
     "jobs that never fit": (scaler, "find_fitting", lambda fresh, *_: list(fresh)),
     "machines without work": (scaler, "useful_machines", lambda *of: of[-1]),
+    "paid seconds": (Hourly, "billed", lambda _, start, end, **__: end - start),
+    "most machines at a time": (leases, "peak", lambda *_: 0),
     "the surplus": (SteadyStream, "surplus", lambda *_: 0),
     "a site where nothing runs": (Grower, "_is_stuck", lambda *_: False),
 }
@@ -428,10 +431,10 @@ CHANGED = {
 
 @needs_compiled
 @pytest.mark.parametrize("rule", CHANGED)
-def test_a_growth_rule_changed_in_python_alone_is_found(
+def test_each_rule_of_both_engines_changed_in_python_alone_is_found(
     monkeypatch: pytest.MonkeyPatch, rule: str
 ) -> None:
-    """The compiled part knows our growth policies, so each of their rules is there twice."""
+    """The compiled part knows our growth policies and bills, so their rules are there twice."""
     monkeypatch.setattr(*CHANGED[rule])
     assert any(unlike(*busy_site(seed)) for seed in range(SEED, SEED + 2 * EXAMPLES))
 

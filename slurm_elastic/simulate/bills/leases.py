@@ -5,9 +5,12 @@ from __future__ import annotations
 from array import array
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import accumulate
+from types import ModuleType
+from typing import cast
 
-from slurm_elastic.base.billing import billed_dollars
-from slurm_elastic.simulate.bills.billing import dollars
+from slurm_elastic.base.billing import MINIMUM_S, billed_dollars
+from slurm_elastic.simulate.bills.billing import Hourly, PerSecond, dollars
+from slurm_elastic.simulate.core import compiled
 from slurm_elastic.simulate.scenario import PoolModel, Sold
 
 
@@ -19,8 +22,9 @@ class Leases:
     """
 
     def __init__(self, pool: PoolModel, starts: Sequence[int], offers: Sequence[int]) -> None:
-        self._sold, self._billed = pool.sold, pool.billing.billed
+        self._sold, self._billing, self._billed = pool.sold, pool.billing, pool.billing.billed
         self._starts, self._offers = starts, offers
+        self._column = array("q")
         self.batch = array("q")
         self.end = array("q")
         self.count = array("q")
@@ -32,6 +36,25 @@ class Leases:
     def rows(self) -> Iterator[tuple[int, int, int, int]]:
         """Return (batch, end, machines, reclaimed) of each lease."""
         return zip(self.batch, self.end, self.count, self.reclaimed, strict=True)
+
+    def columns(self) -> tuple[array[int], array[int], array[int], array[int]]:
+        """Return the columns (batch, end, machines), and the start of each batch."""
+        return self.batch, self.end, self.count, self._start_column()
+
+    def _start_column(self) -> array[int]:
+        # Batches are only added, and none is once the books are closed.
+        if len(self._column) != len(self._starts):
+            self._column = array("q", self._starts)
+        return self._column
+
+    def machine_seconds(self) -> int:
+        """Return the machine-seconds of all leases."""
+        core = compiled()
+        if core is not None:
+            return int(core.leased(*self.columns()))
+        starts = self._starts
+        # A machine that the cloud took before paying began was not up.
+        return sum([n * max(end - starts[batch], 0) for batch, end, n, _ in self.rows()])
 
     def steps(self) -> dict[int, int]:
         """Return the change of the number of machines (paid and standing), by second."""
@@ -45,9 +68,30 @@ class Leases:
 
     def settle(self) -> None:
         """Make the bill for all leases. Call it when all have ended."""
+        prices = [_flat(sold) for sold in self._sold]
+        core = compiled()
+        if core is not None and all(price is not None for price in prices):
+            self._settle_in(core, array("d", cast("list[float]", prices)))
+        else:
+            self._settle(prices)
+
+    def _settle_in(self, core: ModuleType, prices: array[float]) -> None:
+        billing = self._billing
+        refund = isinstance(billing, Hourly) and billing.refund
+        minimum = billing.minimum if isinstance(billing, PerSecond) else int(MINIMUM_S)
+        self.billed, on_demand, spot = core.settle(
+            self.batch, self.end, self.count, self.reclaimed, self._start_column(),
+            array("q", self._offers), prices, array("q", map(int, self._on_spot())),
+            billing.lease, minimum, refund,
+        )  # fmt: skip
+        self.dollars |= {"on-demand": on_demand, "spot": spot}
+
+    def _on_spot(self) -> list[bool]:
+        return [sold.market is not None for sold in self._sold]
+
+    def _settle(self, prices: Sequence[float | None]) -> None:
         total, paid, starts, offers = 0, [0.0, 0.0], self._starts, self._offers
-        billed, prices = self._billed, [_flat(sold) for sold in self._sold]
-        on_spot = [sold.market is not None for sold in self._sold]
+        billed, on_spot = self._billed, self._on_spot()
         for batch, end, count, reclaimed in self.rows():
             start, offer = starts[batch], offers[batch]
             if start > end:
@@ -102,6 +146,14 @@ def _flat(sold: Sold) -> float | None:
         return sold.offer.price
     prices = sold.market.curve.prices
     return prices[0] if len(prices) == 1 else None
+
+
+def most_at_a_time(pools: Sequence[Leases]) -> int:
+    """Return the most machines at a time over all pools."""
+    core = compiled()
+    if core is None:
+        return peak(*[leases.steps() for leases in pools])
+    return int(core.peak([leases.columns() for leases in pools]))
 
 
 def peak(*pools: Mapping[int, int]) -> int:

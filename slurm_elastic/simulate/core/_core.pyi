@@ -21,6 +21,7 @@ def allot(
     may_start: Sequence[bool] | None = None,
     /,
 ) -> list[Any]: ...
+def leased(batch: array[int], end: array[int], count: array[int], starts: array[int], /) -> int: ...
 def longest_queue(submit: array[int], starts: array[int], /) -> int: ...
 def machines_needed(
     procs: array[int],
@@ -37,9 +38,24 @@ def machines_needed(
 def overfull(
     sizes: array[int], starts: array[int], ends: array[int], machines: int, /
 ) -> tuple[int, int] | None: ...
+def peak(leases: list[tuple[array[int], array[int], array[int], array[int]]], /) -> int: ...
 def replayed(
     sizes: array[int], starts: array[int], run: array[int], ended: array[int], /
 ) -> tuple[int, int]: ...
+def settle(
+    batch: array[int],
+    end: array[int],
+    count: array[int],
+    reclaimed: array[int],
+    starts: array[int],
+    offers: array[int],
+    prices: array[float],
+    on_spot: array[int],
+    increment: int,
+    minimum: int,
+    refund: bool,
+    /,
+) -> tuple[int, float, float]: ...
 def slowdown(submit: array[int], ended: array[int], run: array[int], least: int, /) -> float: ...
 def waits(
     submit: array[int], first: array[int], ended: array[int], waits: array[int], /

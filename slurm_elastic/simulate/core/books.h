@@ -97,6 +97,102 @@ static void sort_numbers(i64 *numbers, i64 count)
     PyMem_Free(rows);
 }
 
+/* peak(leases): the most machines at a time. `leases`: by pool, the columns (batch, end, machines, start by batch). */
+static PyObject *peak(PyObject *module, PyObject *pools)
+{
+    Change *changes = NULL;
+    i64 count = 0, up = 0, most = 0;
+    (void)module;
+    for (Py_ssize_t pool = 0; pool < PyList_Size(pools); pool++) {
+        PyObject *given[4];
+        Column columns[MAX_COLUMNS], starts = {0};
+        if (!PyArg_ParseTuple(PyList_GetItem(pools, pool), "OOOO", &given[0], &given[1], &given[2], &given[3]))
+            break;
+        if (columns_open(columns, given, 3, 0) && column_open(&starts, given[3], 0) == 0) {
+            changes = resized(changes, (size_t)(count + 2 * columns[0].count) * sizeof(Change));
+            for (i64 row = 0; row < columns[0].count; row++) {
+                i64 start = starts.at[columns[0].at[row]], end = columns[1].at[row], size = columns[2].at[row];
+                if (start > end) /* reclaimed during its boot, and never paid */
+                    continue;
+                changes[count++] = (Change){start, size};
+                changes[count++] = (Change){end, -size};
+            }
+        }
+        columns_close(columns);
+        column_close(&starts);
+    }
+    if (count && !PyErr_Occurred())
+        sort_by_time(changes, count);
+    for (i64 row = 0; row < count; row++) {
+        up += changes[row].size;
+        /* The changes of a second are one. */
+        if ((row + 1 == count || changes[row + 1].when != changes[row].when) && up > most)
+            most = up;
+    }
+    PyMem_Free(changes);
+    return PyErr_Occurred() ? NULL : PyLong_FromLongLong(most);
+}
+
+/* leased(batch, end, machines, start by batch): the machine-seconds of all leases. */
+static PyObject *leased(PyObject *module, PyObject *args)
+{
+    PyObject *given[3], *of_batches;
+    i64 total = 0;
+    (void)module;
+    if (!PyArg_ParseTuple(args, "OOOO", &given[0], &given[1], &given[2], &of_batches))
+        return NULL;
+    Column columns[MAX_COLUMNS], starts = {0};
+    int is_open = columns_open(columns, given, 3, 0) && column_open(&starts, of_batches, 0) == 0;
+    for (i64 row = 0; is_open && row < columns[0].count; row++) {
+        i64 seconds = columns[1].at[row] - starts.at[columns[0].at[row]];
+        total += seconds > 0 ? columns[2].at[row] * seconds : 0;
+    }
+    columns_close(columns);
+    column_close(&starts);
+    return is_open ? PyLong_FromLongLong(total) : NULL;
+}
+
+/* settle(batch, end, machines, reclaimed, start and offer by batch, price by offer, is on spot by offer, increment,
+ * minimum, whether a reclaimed machine's last increment is free): the bill for leases at constant prices. Returns paid
+ * seconds, and dollars on demand and on the spot market. `reclaimed`: bytes. The rule is paid_seconds of base/billing.py. */
+static PyObject *settle(PyObject *module, PyObject *args)
+{
+    PyObject *given[3], *of_batches[2], *of_offers[2], *reclaimed;
+    i64 increment, minimum, total = 0;
+    int refund;
+    double paid[2] = {0.0, 0.0};
+    (void)module;
+    if (!PyArg_ParseTuple(args, "OOOOOOOOLLp", &given[0], &given[1], &given[2], &reclaimed, &of_batches[0],
+                          &of_batches[1], &of_offers[0], &of_offers[1], &increment, &minimum, &refund))
+        return NULL;
+    Column leases[MAX_COLUMNS], batches[MAX_COLUMNS] = {{{0}}}, offers[MAX_COLUMNS] = {{{0}}};
+    Py_buffer taken = {0};
+    int is_open = columns_open(leases, given, 3, 0) && columns_open(batches, of_batches, 2, 0) &&
+                  columns_open(offers, of_offers, 2, 0) && PyObject_GetBuffer(reclaimed, &taken, PyBUF_SIMPLE) == 0;
+    for (i64 row = 0; is_open && row < leases[0].count; row++) {
+        i64 batch = leases[0].at[row], count = leases[2].at[row], offer = batches[1].at[batch];
+        i64 seconds = leases[1].at[row] - batches[0].at[batch];
+        double price;
+        if (seconds < 0) /* reclaimed during its boot, if paying begins at the end of the boot */
+            continue;
+        if (refund && ((const char *)taken.buf)[row])
+            seconds = seconds / increment * increment;
+        else if (increment <= 1)
+            seconds = seconds > minimum ? seconds : minimum;
+        else
+            seconds = seconds ? parts(seconds, increment) * increment : increment;
+        memcpy(&price, &offers[0].at[offer], sizeof price);
+        total += count * seconds;
+        paid[offers[1].at[offer] != 0] += (double)count * ((double)seconds / 3600.0 * price);
+    }
+    if (taken.obj)
+        PyBuffer_Release(&taken);
+    columns_close(leases);
+    columns_close(batches);
+    columns_close(offers);
+    return is_open ? Py_BuildValue("(Ldd)", total, paid[0], paid[1]) : NULL;
+}
+
 /* waits(submit, first, ended, waits): sort the waits of the jobs that ended to the begin of a column. Returns how many
  * there are. */
 static PyObject *waits(PyObject *module, PyObject *args)

@@ -7,10 +7,13 @@
 static PyMethodDef methods[] = {
     {"allot", allot, METH_VARARGS, "Return the share of each job, as allotting.allot does."},
     {"easy_starts", easy_starts, METH_VARARGS, "Fill the starts of jobs on a fixed number of nodes."},
+    {"leased", leased, METH_VARARGS, "Return the machine-seconds of leases."},
     {"longest_queue", longest_queue, METH_VARARGS, "Return the most waiting jobs at an arrival."},
     {"machines_needed", machines_needed, METH_VARARGS, "Fill how many machines each job needs."},
     {"overfull", overfull, METH_VARARGS, "Return where more machines are used than exist."},
+    {"peak", peak, METH_O, "Return the most machines at a time."},
     {"replayed", replayed, METH_VARARGS, "Fill the ends of jobs."},
+    {"settle", settle, METH_VARARGS, "Return the bill for leases at constant prices."},
     {"slowdown", slowdown, METH_VARARGS, "Return the mean slowdown."},
     {"waits", waits, METH_VARARGS, "Sort the waits of the jobs that ended."},
     {"work", work, METH_VARARGS, "Return the machine-seconds of the jobs that ended."},

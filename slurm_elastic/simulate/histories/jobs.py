@@ -110,8 +110,19 @@ class Jobs:
 
     def append(self, job: Job) -> None:
         """Add a job at the end. Call ``sort`` after the last job."""
-        for column, value in zip(self.columns, job, strict=True):
-            column.append(value)
+        # Written out, because a history may have a million jobs.
+        number, submit, run, limit, procs, user, partition, account, memory, gpus, nodes = job
+        self.number.append(number)
+        self.submit.append(submit)
+        self.run.append(run)
+        self.limit.append(limit)
+        self.procs.append(procs)
+        self.user.append(user)
+        self.partition.append(partition)
+        self.account.append(account)
+        self.memory.append(memory)
+        self.gpus.append(gpus)
+        self.nodes.append(nodes)
 
     def sort(self) -> None:
         """Sort by submission. Jobs of the same second keep their order."""

@@ -215,7 +215,7 @@ def _values(fields: list[str], number: int, history: History) -> list[int] | Non
         complain(number, "of unusual length, used", f"{len(fields)} fields, expected {FIELDS}")
         fields = fields[:FIELDS]
     try:
-        return [int(word) for word in fields]
+        return list(map(int, fields))
     except ValueError:
         try:
             # Some histories have seconds with a fraction.
