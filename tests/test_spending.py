@@ -164,7 +164,7 @@ def test_costs_and_budgets_bill_a_pool_by_its_own_unit(tmp_path: Path) -> None:
     config = configfile.load(path)
     ledger = Ledger(tmp_path / "state" / "ledger.db")
     for number, pool in ((1, "burst"), (2, "other"), (3, "burst")):
-        terms = purchase_terms(config, "aws", pool, "small")
+        terms = purchase_terms(config, "aws", pool, "small", Market.ON_DEMAND)
         ledger.machines.adopt(machine(number, 3.6, T), pool, T, terms=terms)
     ledger.machines.record_end("aws", ["i-1", "i-2"], Quoted(text="over"), T + 600)
     now = T + 4000
@@ -189,7 +189,7 @@ def test_a_change_of_the_configuration_changes_no_bill_of_the_past(tmp_path: Pat
     ledger = Ledger(tmp_path / "state" / "ledger.db")
     for number, reserved in enumerate(("year", "", "")):
         one = replace(machine(number, 0.46, T), market=Market.ON_DEMAND, reservation=reserved)
-        terms = purchase_terms(before, "aws", "burst", "small")
+        terms = purchase_terms(before, "aws", "burst", "small", Market.ON_DEMAND)
         ledger.machines.adopt(one, "burst", T, 0.46, terms=terms)
     ledger.machines.record_end("aws", ["i-0", "i-1"], Quoted(text="over"), T + 600)
     now = T + 86400

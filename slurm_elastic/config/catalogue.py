@@ -19,9 +19,10 @@ from msgspec.structs import replace
 
 from slurm_elastic.config import Config, PoolSettings
 from slurm_elastic.config.clouds import CloudSettings, InstanceType, typed
+from slurm_elastic.config.machine_prices import paid_price
 from slurm_elastic.config.policy_choice import with_choice
 from slurm_elastic.config.sections.requirements import KnownType, Requirements, Shape, lacks
-from slurm_elastic.model.cluster import Location
+from slurm_elastic.model.cluster import Location, Market
 
 CATALOGUE_TTL_S = 86400.0  # seconds after which we ask a cloud again
 OLDEST = 30 * 86400.0
@@ -81,7 +82,9 @@ def kept(path: Path) -> Catalogue | None:
 def filled(config: Config, catalogues: Mapping[str, Catalogue], now: float) -> Config:
     """The configuration with these catalogues' types, and with the types that meet requirements."""
     known_types = {c.name: known_of(c, catalogues.get(c.name), now) for c in config.clouds}
-    pools = tuple(_resolved(pool, known_types[pool.cloud]) for pool in config.pools)
+    pools = tuple(
+        _resolved(config.cloud(pool.cloud), pool, known_types[pool.cloud]) for pool in config.pools
+    )
     clouds = tuple(_with_types(c, known_types[c.name], pools) for c in config.clouds)
     return replace(config, clouds=clouds, pools=pools)
 
@@ -101,7 +104,9 @@ def from_state(config: Config, now: float) -> Config:
     )
 
 
-def matching(pool: PoolSettings, known_types: Mapping[str, KnownType]) -> tuple[str, ...]:
+def matching(
+    cloud: CloudSettings, pool: PoolSettings, known_types: Mapping[str, KnownType]
+) -> tuple[str, ...]:
     """The types that meet a pool's requirements: the cheapest, at most ``max_types`` of them."""
     requirements = pool.instance_types
     if not isinstance(requirements, Requirements):
@@ -112,7 +117,13 @@ def matching(pool: PoolSettings, known_types: Mapping[str, KnownType]) -> tuple[
         for machine_type in known_types.values()
         if not lacks(machine_type, requirements, node)
     ]
-    fitting.sort(key=lambda machine_type: (machine_type.price or 0.0, machine_type.name))
+
+    def price_and_name(known: KnownType) -> tuple[float, str]:
+        published = known.price or 0.0
+        paid = paid_price(cloud, pool.machine, known.name, Market.ON_DEMAND, published)
+        return paid, known.name
+
+    fitting.sort(key=price_and_name)
     return tuple(machine_type.name for machine_type in fitting[: requirements.max_types])
 
 
@@ -135,8 +146,10 @@ def known_of(cloud: CloudSettings, catalogue: Catalogue | None, now: float) -> d
     return known_types
 
 
-def _resolved(pool: PoolSettings, known_types: Mapping[str, KnownType]) -> PoolSettings:
-    names = matching(pool, known_types)
+def _resolved(
+    cloud: CloudSettings, pool: PoolSettings, known_types: Mapping[str, KnownType]
+) -> PoolSettings:
+    names = matching(cloud, pool, known_types)
     return pool if names == pool.instance_types else replace(pool, instance_types=names)
 
 

@@ -23,6 +23,7 @@ from slurm_elastic.config.ranking_kinds import checked_key
 from slurm_elastic.config.sections.other_clusters import OtherCluster
 from slurm_elastic.config.validation.validate import FITS
 from slurm_elastic.config.validation.validate_checkpoint import CHECKPOINT_FITS
+from slurm_elastic.config.validation.validate_discounts import check_discounts
 from slurm_elastic.config.validation.validate_join import check_images, check_join
 from slurm_elastic.config.validation.validate_machine import check_machine_keys, check_replacement
 from slurm_elastic.config.validation.validate_mounts import check_mounts
@@ -72,6 +73,7 @@ def check(draft: Draft) -> None:
         check_mounts,
         check_stopped,
         check_reservations,
+        check_discounts,
         check_images,
         check_machine_keys,
         check_replacement,

@@ -21,6 +21,7 @@ from slurm_elastic.config.basics.numbers import (
 )
 from slurm_elastic.config.sections.access import Who
 from slurm_elastic.config.sections.copying import Data, Traffic
+from slurm_elastic.config.sections.discounts import Discount
 from slurm_elastic.config.sections.policies import CloudPolicies
 from slurm_elastic.config.sections.requirements import KnownType
 from slurm_elastic.config.sections.reservations import Reservation
@@ -62,6 +63,8 @@ class CloudSettings(
     traffic: Traffic = field(default_factory=Traffic)
     reservations: tuple[Reservation, ...] = ()
     """Change it when the site buys or ends reserved capacity in this cloud."""
+    discounts: tuple[Discount, ...] = ()
+    """Change it when a contract changes the site's prices, or a licence costs $/h a machine."""
     suspend_time: SuspendSeconds | None = None
     """Change it when an idle machine of this cloud costs more or less than one elsewhere."""
     resume_timeout: SlurmSeconds | None = None

@@ -14,6 +14,7 @@ from msgspec.structs import replace
 from slurm_elastic.config import Config, PoolSettings
 from slurm_elastic.config.clouds import CloudSettings, InstanceType
 from slurm_elastic.config.growth_kinds import growth_of
+from slurm_elastic.config.machine_prices import extra_price, on_demand_price, paid_share
 from slurm_elastic.config.policy_choice import candidates, with_policy
 from slurm_elastic.config.release_kinds import release_of
 from slurm_elastic.config.sections.policies import (
@@ -23,7 +24,8 @@ from slurm_elastic.config.sections.policies import (
     PoolPolicies,
     SitePolicies,
 )
-from slurm_elastic.model.cluster import Location, Pool
+from slurm_elastic.model.cluster import Location, Market, Offer, Pool
+from slurm_elastic.model.machine_options import NO_OPTIONS
 from slurm_elastic.model.memory import UNKNOWN_TERMS, PurchaseTerms
 from slurm_elastic.model.reserved import Held
 from slurm_elastic.policies.growth.capacity import Slurm, SteadyStream
@@ -135,19 +137,20 @@ def longest_increment(config: Config) -> int:
     return max((1, *(lease_of(config, cloud) for cloud in config.clouds), *of_pools))
 
 
-def purchase_terms(config: Config, cloud: str, pool: str, instance_type: str) -> PurchaseTerms:
+def purchase_terms(
+    config: Config, cloud: str, pool: str, instance_type: str, market: Market
+) -> PurchaseTerms:
     """The terms on which the pool buys a machine of that type in the cloud now."""
     settings = next((c for c in config.clouds if c.name == cloud), None)
     of_pool = next((p for p in config.pools if p.name == pool), None)
     if settings is None:
         return UNKNOWN_TERMS
     unit = None if of_pool is None else of_pool.policies.billing_increment
-    disk_price = 0.0 if of_pool is None else of_pool.machine.disk_price
-    shape = settings.shapes.get(instance_type)
+    machine = NO_OPTIONS if of_pool is None else of_pool.machine
     return PurchaseTerms(
         billing_increment_s=lease_of(config, settings) if unit is None else round(unit),
-        disk_price=disk_price,
-        on_demand_price=None if shape is None else shape.price + disk_price,
+        disk_price=extra_price(settings, machine, instance_type, market),
+        on_demand_price=on_demand_price(settings, machine, instance_type),
     )
 
 
@@ -206,9 +209,21 @@ def types_of(cloud: CloudSettings, pool: Pool) -> dict[str, InstanceType]:
 
 def bid_of(cloud: CloudSettings, pool: Pool, instance_type: str) -> float | None:
     """The bid ($/h) for a spot machine of that type (``Pool.bid``)."""
-    shape = cloud.shapes.get(instance_type)
-    on_demand_price = None if shape is None else shape.price + pool.machine.disk_price
-    return pool.bid(instance_type, on_demand_price)
+    return pool.bid(
+        Offer(
+            cloud=cloud.name,
+            location=cloud.location,
+            instance_type=instance_type,
+            zone="",
+            market=Market.SPOT,
+            price=0.0,
+            cpus=pool.cpus,
+            memory=pool.real_memory,
+            on_demand_price=on_demand_price(cloud, pool.machine, instance_type),
+            disk_price=extra_price(cloud, pool.machine, instance_type, Market.SPOT),
+            paid_share=paid_share(cloud, instance_type, Market.SPOT),
+        )
+    )
 
 
 def on_demand_prices(cloud: CloudSettings, pool: Pool) -> dict[str, float]:
@@ -217,8 +232,9 @@ def on_demand_prices(cloud: CloudSettings, pool: Pool) -> dict[str, float]:
     """
     if cloud.flat_price is not None:
         return {"": cloud.flat_price}
-    disks = pool.machine.disk_price
-    return {name: kind.price + disks for name, kind in types_of(cloud, pool).items()}
+    types = types_of(cloud, pool)
+    prices = ((name, on_demand_price(cloud, pool.machine, name)) for name in types)
+    return {name: price for name, price in prices if price is not None}
 
 
 def cheapest(cloud: CloudSettings, pool: Pool) -> float:

@@ -9,6 +9,7 @@ import sqlite3
 from collections.abc import Mapping, Sequence
 
 from slurm_elastic.base.errors import SlurmElasticError
+from slurm_elastic.config.machine_prices import on_demand_price
 from slurm_elastic.controller.context import Site
 from slurm_elastic.controller.snapshot import CORRELATION
 from slurm_elastic.model.causes import AnyCause
@@ -103,12 +104,8 @@ def _configured_price(site: Site, instance: Instance, pool: Pool | None) -> floa
     """The configured price of the machine's type and disks ($/h); 0 if the configuration lacks the
     type.
     """
-    settings = site.clouds[instance.cloud]
-    if settings.flat_price is not None:
-        return settings.flat_price
-    shape = settings.shapes.get(instance.instance_type)
-    disks = pool.machine.disk_price if pool else 0.0
-    return shape.price + disks if shape else 0.0
+    machine = pool.machine if pool else None
+    return on_demand_price(site.clouds[instance.cloud], machine, instance.instance_type) or 0.0
 
 
 def _explain_return(before: Machine, instance: Instance) -> AnyCause:

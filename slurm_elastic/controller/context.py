@@ -198,14 +198,14 @@ class Site:
 
     def terms_of(self, pool: str) -> Callable[[Instance], PurchaseTerms]:
         """Return the function that says on which terms a machine of the pool is bought now."""
-        return lambda i: purchase_terms(self.config, i.cloud, pool, i.instance_type)
+        return lambda i: purchase_terms(self.config, i.cloud, pool, i.instance_type, i.market)
 
     def terms_by_type(self, spec: LaunchSpec) -> dict[str, PurchaseTerms]:
         """Return the terms on which this launch buys a machine now, by instance type."""
         types = {offer.instance_type for offer in spec.offers}
+        cloud, market, pool = spec.offer.cloud, spec.offer.market, spec.pool.name
         return {
-            name: purchase_terms(self.config, spec.offer.cloud, spec.pool.name, name)
-            for name in sorted(types)
+            name: purchase_terms(self.config, cloud, pool, name, market) for name in sorted(types)
         }
 
     def first_unread_cloud(self, cloud: str, read: Collection[str]) -> str:

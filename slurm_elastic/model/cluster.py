@@ -104,21 +104,22 @@ class Pool(Struct, frozen=True, kw_only=True):
             return None
         return self.max_price.of_type(instance_type, on_demand_price)
 
-    def bid(self, instance_type: str, on_demand_price: float | None) -> float | None:
-        """The bid ($/h, without disks, like the spot prices that clouds publish) for a spot machine
-        of that type. None if the pool has no highest price: then the cloud's own rule decides.
+    def bid(self, offer: Offer) -> float | None:
+        """The bid ($/h, as clouds publish spot prices) for a spot machine of that offer. None if
+        the pool has no highest price: then the cloud's own rule decides.
 
         Providers send it, checkpoint policies compare prices with it, and the simulator loses
-        machines by it. ``on_demand_price``: as for ``highest_price``.
+        machines by it.
         """
-        highest = self.highest_price(Market.SPOT, instance_type, on_demand_price)
+        on_demand_price = offer.on_demand_price
+        highest = self.highest_price(Market.SPOT, offer.instance_type, on_demand_price)
         if highest is None:
             return None
         # Spot never costs more than on-demand, so a higher bid means the same to the cloud. A
         # threshold half way to a higher bid would mean nothing.
         if on_demand_price is not None:
             highest = min(highest, on_demand_price)
-        return highest - self.machine.disk_price
+        return offer.published(highest)
 
 
 def offer_key_of(
@@ -141,8 +142,10 @@ class Offer(Struct, frozen=True, kw_only=True, dict=True):
     ``reference_price``: the highest price ($/h) that the cloud itself publishes for this type, to
     check a configured price. ``reference``: which price that is (catalogue, spot in a zone).
     ``held``: the reservation that covers the machine; ``price`` is then the true price of an hour
-    on it. ``disk_price``: the part of all these prices that is for the disks ($/h), which no
-    reservation covers.
+    on it. ``disk_price``: the part of all these prices that is for the disks and fees ($/h), which
+    no reservation covers. ``paid_share``: the part of the cloud's published price that the site
+    pays. ``highest_spot``: what the site pays if the published spot price rises to the published
+    on-demand price; None without discounts.
     """
 
     cloud: str
@@ -162,6 +165,8 @@ class Offer(Struct, frozen=True, kw_only=True, dict=True):
     reference: str = ""
     held: Held | None = None
     disk_price: float = 0.0
+    paid_share: float = 1.0
+    highest_spot: float | None = None
 
     @cached_property
     def key(self) -> str:
@@ -174,7 +179,8 @@ class Offer(Struct, frozen=True, kw_only=True, dict=True):
         """The highest price ($/h) that the machine could reach. A spot price never rises over the
         on-demand price, so this is the maximum of the known prices.
         """
-        return max(self.price, self.on_demand_price or 0.0, self.reference_price or 0.0)
+        possible = self.on_demand_price, self.reference_price, self.highest_spot
+        return max(self.price, *(price or 0.0 for price in possible))
 
     @property
     def marginal_price(self) -> float:
@@ -189,6 +195,14 @@ class Offer(Struct, frozen=True, kw_only=True, dict=True):
         counts there from its begin to its end, whether machines use it or not.
         """
         return self.worst_price if self.held is None else self.marginal_price
+
+    def paid(self, published: float) -> float:
+        """The price ($/h) to the site while the cloud publishes that price for the offer's type."""
+        return published * self.paid_share + self.disk_price
+
+    def published(self, paid: float) -> float:
+        """The price ($/h) that the cloud publishes for its type if the site pays ``paid``."""
+        return (paid - self.disk_price) / self.paid_share
 
     @property
     def covered_price(self) -> float:

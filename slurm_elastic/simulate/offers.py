@@ -12,9 +12,9 @@ from msgspec import Struct
 from slurm_elastic.base.units import money
 from slurm_elastic.config.clouds import CloudSettings, InstanceType
 from slurm_elastic.config.pool_rules import cheapest, types_of
-from slurm_elastic.model.cluster import Location, Market, Pool
+from slurm_elastic.model.cluster import Location, Market, Offer, Pool
 from slurm_elastic.model.reserved import Held
-from slurm_elastic.providers.base.offers import typed_offer, with_disks
+from slurm_elastic.providers.base.offers import paid_offer, typed_offer
 from slurm_elastic.providers.base.prices.trace import PriceTrace, Series
 from slurm_elastic.simulate.availability import (
     HistorySpan,
@@ -70,7 +70,7 @@ def offers_of(cloud: CloudSettings, pool: Pool, facts: SpotFacts) -> tuple[Sold,
     for market in fixed or ([] if sold else [Market.ON_DEMAND]):
         for name, kind in kinds.items():
             offers = (typed_offer(place, name, kind, zone, market) for zone in zones)
-            sold += [Sold(offer=with_disks(offer, pool)) for offer in offers]
+            sold += [Sold(offer=paid_offer(offer, cloud, pool)) for offer in offers]
     return tuple(sold)
 
 
@@ -145,39 +145,39 @@ def _spot_offers(
     if series is None or Market.SPOT not in pool.markets:
         return
     kind = _types(cloud, pool)[name]
+    published = typed_offer((cloud.name, cloud.location), name, kind, zone, Market.SPOT)
+    offer = paid_offer(published, cloud, pool)
     supplies = supplies_of(pool.name, zone, facts.availability)
     prices = _repeat(series, facts.span)
-    disks = pool.machine.disk_price
     market = SpotMarket(
-        # Traces have the prices that clouds publish, without disks. Machines are paid with them.
-        Curve(prices.times, [price + disks for price in prices.prices]) if disks else prices,
-        bid=_bid(pool, facts, name, kind, series),
+        # Traces have the prices that clouds publish.
+        Curve(prices.times, [offer.paid(price) for price in prices.prices]),
+        bid=_bid(pool, facts, offer, kind, series),
         available=available(supplies, facts.span),
         notice=facts.notice,
         rebalance=facts.rebalance,
     )
-    offer = typed_offer((cloud.name, cloud.location), name, kind, zone, Market.SPOT)
     yield Sold(
-        offer=with_disks(offer, pool),
+        offer=offer,
         market=market,
         stock=" ".join(supply.name for supply in supplies),
     )
 
 
 def _bid(
-    pool: Pool, facts: SpotFacts, name: str, kind: InstanceType, series: Series
+    pool: Pool, facts: SpotFacts, offer: Offer, kind: InstanceType, series: Series
 ) -> float | None:
-    """The price above which machines of that type are lost, disks included: the same bid that
+    """The price above which machines of that offer are lost, as the site pays it: the same bid that
     providers send and ckptman compares prices with. The on-demand price replaces it in prices from
     before BIDS_UNTIL.
     """
     if facts.bid is not None:
         return facts.bid
-    disks = pool.machine.disk_price
-    bid = pool.bid(name, kind.price + disks)
+    bid = pool.bid(offer)
     if bid is None and series.times[-1] >= BIDS_UNTIL:
         return None
-    return (kind.price if bid is None else bid) + disks
+    published = kind.price if bid is None else bid
+    return offer.paid(published)
 
 
 def _repeat(series: Series, span: HistorySpan) -> Curve:

@@ -63,7 +63,7 @@ def test_the_modules_that_it_names_are_there() -> None:
     table = page[begin : page.index("A provider may keep", begin)]
     names = set(re.findall(r"`([a-z_/]+)(?:\.[a-z_]+)?`", table.replace(".py`", "`")))
     there = {path.stem for path in Path(base.__file__).parent.rglob("*.py")}
-    attributes = {"with_disks", "reserved_offers", "compose", "facts_of", "own_facts", "threads"}
+    attributes = {"paid_offer", "reserved_offers", "compose", "facts_of", "own_facts", "threads"}
     assert {name.rpartition("/")[2] for name in names - attributes} <= there
 
 

@@ -382,12 +382,13 @@ def test_the_bid_is_the_highest_price_of_a_type_without_its_disks(
     max_price: float | MaxPrice | None, bid: float | None
 ) -> None:
     pool = request(max_price=max_price, machine=MachineOptions(disk_price=0.01)).pool
-    found = pool.bid("m5.large", 0.10)
+    found = pool.bid(replace(SPOT, on_demand_price=0.10, disk_price=0.01))
     assert found == (None if bid is None else pytest.approx(bid))
 
 
 def test_a_part_of_an_unknown_price_is_no_bid() -> None:
-    assert request(max_price=MaxPrice(of_on_demand=0.5)).pool.bid("m5.large", None) is None
+    pool = request(max_price=MaxPrice(of_on_demand=0.5)).pool
+    assert pool.bid(replace(SPOT, on_demand_price=None)) is None
 
 
 # at the very bounds, and in words

@@ -26,7 +26,8 @@ from slurm_elastic.policies.launch.exclusions import after_refusal, cool_down_af
 from slurm_elastic.policies.launch.ranking import Scope, rank, serving, used_by
 from slurm_elastic.policies.launch.reservations import SLACK_S, levelled, split_by_need
 from slurm_elastic.policies.money.accounting import usage
-from slurm_elastic.providers.base.offers import with_disks
+from slurm_elastic.providers.aws.settings import AwsCloud
+from slurm_elastic.providers.base.offers import paid_offer
 from tests.policies.strategies import NOW, request
 
 HOUR = 3600.0
@@ -46,6 +47,7 @@ PLAIN = Offer(
     market=Market.ON_DEMAND, price=0.10, cpus=2, memory=8000, on_demand_price=0.10,
 )  # fmt: skip
 SPOT = replace(PLAIN, market=Market.SPOT, price=0.04)
+CLOUD = AwsCloud(name="aws", location=Location.PUBLIC, region="r", image="ami-1", types={})
 MARKETS = {"markets": (Market.RESERVED, Market.SPOT, Market.ON_DEMAND)}
 
 
@@ -93,7 +95,7 @@ def test_the_true_price_is_the_share_of_the_whole_and_the_marginal_price_is_noth
 def test_disks_are_in_the_price_the_caps_and_the_usage_of_a_reserved_machine() -> None:
     pool = replace(request(**MARKETS).pool, machine=MachineOptions(disk_price=0.05))
     for held, price, marginal in ((RESERVED, 0.16, 0.05), (PLAN, 0.12, 0.05)):
-        reserved = with_disks(offer(held), pool)
+        reserved = paid_offer(offer(held), CLOUD, pool)
         assert reserved.price == pytest.approx(price)
         assert reserved.marginal_price == reserved.capped_price == pytest.approx(marginal)
         used = used_by(Usage(), pool, reserved, 2)

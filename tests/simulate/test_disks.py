@@ -9,7 +9,7 @@ import pytest
 from ledger_cases import instance
 from msgspec.structs import replace
 
-from slurm_elastic.cli.reports.month_jobs import without_disks
+from slurm_elastic.cli.reports.month_jobs import at_published_prices
 from slurm_elastic.config import Config, configfile
 from slurm_elastic.model.memory import Machine, PurchaseTerms
 from slurm_elastic.simulate import Options, simulate
@@ -88,7 +88,7 @@ def test_a_highest_price_is_compared_with_the_price_including_disks(
     assert (total["interruptions"] > 0) is (lost > 0)
 
 
-def test_prices_that_the_site_paid_lose_the_disks_of_their_purchase() -> None:
+def test_prices_that_the_site_paid_lose_the_disks_of_their_purchase(tmp_path: Path) -> None:
     bought = [
         Machine(
             instance=replace(instance(f"i-{disks}", "n1", "g"), price=0.5), pool="p",
@@ -96,5 +96,5 @@ def test_prices_that_the_site_paid_lose_the_disks_of_their_purchase() -> None:
         )
         for disks in (DISKS, 0.0)
     ]  # fmt: skip
-    prices = [row.price for row in without_disks(bought)]
+    prices = [row.price for row in at_published_prices(bought, with_disks(tmp_path, "spot"))]
     assert prices == [pytest.approx(0.5 - DISKS), 0.5]

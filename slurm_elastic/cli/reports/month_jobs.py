@@ -19,6 +19,7 @@ from slurm_elastic.base.processes.bounded_process import run_within
 from slurm_elastic.base.units import counted, does
 from slurm_elastic.cli.operate import history as history_files
 from slurm_elastic.config import Config, domain_pools
+from slurm_elastic.config.machine_prices import paid_share
 from slurm_elastic.features.growth.policy_chooser import own_nodes
 from slurm_elastic.model.cluster import Instance, Market
 from slurm_elastic.model.memory import Machine
@@ -106,7 +107,7 @@ def _replay(
         except SlurmError:
             notes.append("Slurm does not answer, so the site's own nodes are unknown")
     machines = _machines(config, month)
-    paid = _paid_prices(machines, history, month) if machines else None
+    paid = _paid_prices(config, machines, history, month) if machines else None
     setting = setting_of(history, config, Options(static=static, paid=paid))
     setting = with_boots(setting, measured_boots(machines))
     on_demand = _spot_pools_on_demand(config, setting.configured.pools)
@@ -148,23 +149,29 @@ def measured_boots(machines: Sequence[Machine]) -> dict[str, BootTimes]:
     }
 
 
-def _paid_prices(machines: Iterable[Machine], history: History, month: Month) -> PriceTrace | None:
-    """The spot prices at the launches of these machines, without disks; None if there are none."""
+def _paid_prices(
+    config: Config, machines: Iterable[Machine], history: History, month: Month
+) -> PriceTrace | None:
+    """The published spot prices at the launches of these machines; None if there are none."""
     jobs = history.jobs
     last_s = max(submit + run for submit, run in zip(jobs.submit, jobs.run, strict=True))
     begin = min(month.begin, history.start) if history.start else month.begin
     # A second more, because the simulator asks for the price at the end of the last job.
     end = max(month.end, history.start + last_s + 1)
-    return paid_prices(without_disks(machines), begin, end)
+    return paid_prices(at_published_prices(machines, config), begin, end)
 
 
-def without_disks(machines: Iterable[Machine]) -> Iterator[Instance]:
-    """Yield the machines' instances with the prices of their types. The ledger's prices contain
-    the disks, which the simulator adds again.
+def at_published_prices(machines: Iterable[Machine], config: Config) -> Iterator[Instance]:
+    """Yield the machines' instances with the prices that the clouds published. The ledger has the
+    prices that the site paid, which the simulator calculates again.
     """
+    clouds = {cloud.name: cloud for cloud in config.clouds}
     for machine in machines:
-        price = machine.instance.price - machine.terms.disk_price
-        yield replace(machine.instance, price=price)
+        instance, price = machine.instance, machine.instance.price - machine.terms.disk_price
+        if instance.cloud in clouds:
+            cloud = clouds[instance.cloud]
+            price /= paid_share(cloud, instance.instance_type, instance.market)
+        yield replace(instance, price=price)
 
 
 def _spot_pools_on_demand(config: Config, models: Iterable[PoolModel]) -> tuple[str, ...]:

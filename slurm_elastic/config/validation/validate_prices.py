@@ -8,6 +8,7 @@ from slurm_elastic.config import PoolSettings
 from slurm_elastic.config.clouds import CloudSettings
 from slurm_elastic.config.decode import describe
 from slurm_elastic.config.document import KeyPath, shown
+from slurm_elastic.config.machine_prices import on_demand_price
 from slurm_elastic.config.partial import Draft
 from slurm_elastic.config.sections.requirements import Requirements
 from slurm_elastic.model.cluster import Limits, Location, Market
@@ -118,10 +119,9 @@ def _cheapest(pool: PoolSettings, cloud: CloudSettings) -> tuple[float, str] | N
     """The full price ($/h) and name of the pool's cheapest machine. None if unknown."""
     if cloud.flat_price is not None:
         return cloud.flat_price, "machine"
-    names, types = pool.type_names or tuple(cloud.shapes), cloud.shapes
-    disks = pool.machine.disk_price
-    prices = [(types[name].price + disks, name) for name in names if name in types]
-    return min(prices, default=None)
+    names = pool.type_names or tuple(cloud.shapes)
+    prices = ((on_demand_price(cloud, pool.machine, name), name) for name in names)
+    return min(((price, name) for price, name in prices if price is not None), default=None)
 
 
 def markets_used(pool: PoolSettings, cloud: CloudSettings) -> frozenset[Market]:

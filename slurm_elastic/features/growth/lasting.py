@@ -12,7 +12,7 @@ from slurm_elastic.model.causes.misfits import ReservationEnds
 from slurm_elastic.model.cluster import Market, NodeRequest, Offer, Pool
 from slurm_elastic.policies.growth.scaling import holds_back
 from slurm_elastic.policies.launch.lasting import early_end
-from slurm_elastic.providers.base.offers import reserved_offers, typed_offer, with_disks
+from slurm_elastic.providers.base.offers import paid_offer, reserved_offers, typed_offer
 
 
 class LastingMachines:
@@ -101,4 +101,5 @@ def _offers(settings: CloudSettings, pool: Pool) -> Iterator[Offer]:
     for name in pool.instance_types or types:
         for market in pool.markets:
             if market is not Market.RESERVED and name in types:
-                yield with_disks(typed_offer(place, name, types[name], zones[0], market), pool)
+                published = typed_offer(place, name, types[name], zones[0], market)
+                yield paid_offer(published, settings, pool)

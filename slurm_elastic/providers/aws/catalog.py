@@ -20,7 +20,7 @@ from slurm_elastic.providers.aws.client import AwsApi
 from slurm_elastic.providers.aws.efa import EfaTypes
 from slurm_elastic.providers.aws.images import AwsImages
 from slurm_elastic.providers.aws.settings import AwsCloud
-from slurm_elastic.providers.base.offers import reserved_offers, typed_offer, with_disks
+from slurm_elastic.providers.base.offers import paid_offer, reserved_offers, typed_offer
 
 log = logging.getLogger(__name__)
 
@@ -119,7 +119,7 @@ class AwsOffers:
             reference_price=reference_price,
             reference=f"spot in {reference_zone}" if reference_zone else "",
         )
-        return with_disks(offer, pool)
+        return paid_offer(offer, self._settings, pool)
 
     def _has_region_prices(self, zone: str) -> bool:
         """Whether the zone has the region's on-demand prices. Local and Wavelength Zones do not;

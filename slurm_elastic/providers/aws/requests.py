@@ -150,11 +150,12 @@ def spot_bound(pool: Pool, offer: Offer) -> str | None:
     """The MaxPrice of a spot offer. None if EC2 should use the on-demand price."""
     if offer.market is not Market.SPOT:
         return None
-    bid, on_demand = pool.bid(offer.instance_type, offer.on_demand_price), offer.on_demand_price
+    bid = pool.bid(offer)
     if bid is None or bid <= _MIN_SPOT_BOUND:
         return None
     # EC2 itself never charges more than the on-demand price, so a bound above it is left out.
-    is_lower = on_demand is None or bid < on_demand - pool.machine.disk_price
+    highest = offer.on_demand_price if offer.highest_spot is None else offer.highest_spot
+    is_lower = highest is None or bid < offer.published(highest)
     return f"{bid:.6f}" if is_lower else None
 
 

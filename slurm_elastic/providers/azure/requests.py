@@ -147,7 +147,7 @@ def _market(spec: LaunchSpec) -> dict[str, object]:
     offer = spec.offer
     if offer.market is not Market.SPOT:
         return {}
-    bid = spec.pool.bid(offer.instance_type, offer.on_demand_price)
+    bid = spec.pool.bid(offer)
     # -1: up to the price on demand.
     price = -1 if bid is None else round(bid, 5)
     return {

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Container, Sequence
+from functools import partial
 
 from msgspec.structs import replace
 
 from slurm_elastic.config.clouds import CloudSettings, InstanceType
+from slurm_elastic.config.machine_prices import extra_price, paid_price, paid_share
 from slurm_elastic.model.cluster import Location, Market, Offer, Pool
 
 Room = tuple[int | None, str]
@@ -23,8 +25,8 @@ def typed_offer(
     market: Market,
     room: Room = ROOM_UNKNOWN,
 ) -> Offer:
-    """An offer of the type ``name`` at the configured price of the market ($/h). ``place``: the
-    cloud's name and location.
+    """An offer of the type ``name`` at the published price of the market ($/h). ``place``: the
+    cloud's name and location. ``paid_offer`` replaces them by the prices that the site pays.
     """
     free, reason = room
     price = kind.price_on(market)
@@ -45,20 +47,31 @@ def typed_offer(
     )
 
 
-def with_disks(offer: Offer, pool: Pool) -> Offer:
-    """Return the offer with the price of the pool's disks, which the prices of its type lack."""
-    disks = pool.machine.disk_price
-    if not disks:
+def paid_offer(offer: Offer, settings: CloudSettings, pool: Pool) -> Offer:
+    """Return the offer, which has published prices, at the prices that the site pays: less its
+    discounts, with its fees and the pool's disks.
+    """
+    if not (settings.discounts or pool.machine.disk_price):
         return offer
-    on_demand_price, reference_price = offer.on_demand_price, offer.reference_price
-    return replace(
+    name, market = offer.instance_type, offer.market
+    # The price of a reservation is its contract's.
+    share = 1.0 if offer.held is not None else paid_share(settings, name, market)
+    extra = extra_price(settings, pool.machine, name, market)
+    at_on_demand = partial(paid_price, settings, pool.machine, name, Market.ON_DEMAND)
+    published, reference = offer.on_demand_price, offer.reference_price
+    paid = replace(
         offer,
-        price=offer.price + disks,
-        on_demand_price=None if on_demand_price is None else on_demand_price + disks,
-        # The ranking compares it with the price.
-        reference_price=None if reference_price is None else reference_price + disks,
-        disk_price=disks,
+        price=offer.price * share + extra,
+        on_demand_price=None if published is None else at_on_demand(published),
+        # The ranking compares it with the on-demand price.
+        reference_price=None if reference is None else at_on_demand(reference),
+        disk_price=extra,
+        paid_share=share,
     )
+    # A discount on demand alone leaves a spot price that may rise over the on-demand price.
+    if market is Market.SPOT and published is not None and settings.discounts:
+        return replace(paid, highest_spot=paid.paid(published))
+    return paid
 
 
 def reserved_offers(settings: CloudSettings, pool: Pool, zones: Sequence[str]) -> Sequence[Offer]:
@@ -71,7 +84,9 @@ def reserved_offers(settings: CloudSettings, pool: Pool, zones: Sequence[str]) -
     offers = (
         replace(
             typed_offer(place, name, types[name], zone, Market.RESERVED),
-            price=held.machine_price(types[name].price, name),
+            price=held.machine_price(
+                types[name].price * paid_share(settings, name, Market.ON_DEMAND), name
+            ),
             held=held,
         )
         for held in settings.held
@@ -81,14 +96,14 @@ def reserved_offers(settings: CloudSettings, pool: Pool, zones: Sequence[str]) -
         if held.covers_type(name, zone)
     )
     # A cloud bills disks beside a reservation, and takes nothing off their price.
-    return tuple(with_disks(offer, pool) for offer in offers)
+    return tuple(paid_offer(offer, settings, pool) for offer in offers)
 
 
 def offers_with(
     settings: CloudSettings, pool: Pool, room: Callable[[str], Room | None]
 ) -> Sequence[Offer]:
     """One offer for each type of the pool, in each zone, on each market that pool and cloud both
-    have and for which the type has a price, with the price of the pool's disks. ``room`` is called
+    have and for which the type has a price, at the prices that the site pays. ``room`` is called
     once for each type; None says that the cloud does not have the type.
     """
     zones = [z for z in settings.known_zones if not pool.zones or z in pool.zones]
@@ -99,7 +114,7 @@ def offers_with(
     types, place = settings.shapes, (settings.name, settings.location)
     names = [n for n in pool.instance_types or types if n in types] if places else []
     typed_offers = (
-        with_disks(typed_offer(place, name, types[name], zone, market, free), pool)
+        paid_offer(typed_offer(place, name, types[name], zone, market, free), settings, pool)
         for name in names
         if (free := room(name)) is not None
         for zone, market in places

@@ -41,7 +41,7 @@ from slurm_elastic.model.cluster import (
     Pool,
 )
 from slurm_elastic.providers.base.launched import launched
-from slurm_elastic.providers.base.offers import reserved_offers, typed_offer, with_disks
+from slurm_elastic.providers.base.offers import paid_offer, reserved_offers, typed_offer
 from slurm_elastic.providers.base.recipe import recipe
 from slurm_elastic.providers.fake.settings import FakeCloud
 
@@ -232,7 +232,11 @@ class FakeProvider:
             is_public = self._settings.location is Location.PUBLIC
             markets = [m for m in pool.markets if m is not Market.RESERVED or not is_public]
             sold = (
-                with_disks(self._offer(name, self._settings.types[name], zone, market), pool)
+                paid_offer(
+                    self._offer(name, self._settings.types[name], zone, market),
+                    self._settings,
+                    pool,
+                )
                 for name in types
                 if name in self._settings.types
                 for zone in zones

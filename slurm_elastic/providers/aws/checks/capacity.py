@@ -15,8 +15,10 @@ from typing import Any
 from msgspec import Struct
 
 from slurm_elastic.base.errors import ProviderError
+from slurm_elastic.config.machine_prices import paid_price
 from slurm_elastic.model.cluster import Limits, Market, Pool
 from slurm_elastic.model.finding import Finding
+from slurm_elastic.model.machine_options import NO_OPTIONS
 from slurm_elastic.providers.aws.client import other_service
 from slurm_elastic.providers.aws.settings import AwsCloud
 from slurm_elastic.providers.base.preflight import affordable, max_machines, sum_of_largest
@@ -117,7 +119,11 @@ def _demand(
     types = {t for _, names in by_pool.values() for t in names}
     sizes = [(max(shapes[t].cpus for t in names), n) for n, names in by_pool.values()]
     # Limits count the worst price, which is the on-demand price.
-    paid = affordable(limits.dollars_per_hour, ((shapes[t].cpus, shapes[t].price) for t in types))
+    priced = (
+        (shapes[t].cpus, paid_price(settings, NO_OPTIONS, t, Market.ON_DEMAND, shapes[t].price))
+        for t in types
+    )
+    paid = affordable(limits.dollars_per_hour, priced)
     return QuotaDemand(
         family=family,
         market=market,

@@ -1,0 +1,94 @@
+"""Discounts and fees of a cloud from the offer to the bill: ranking, caps, budgets and ``cost``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from msgspec.structs import replace
+
+from slurm_elastic.config import Config
+from slurm_elastic.config.clouds import InstanceType
+from slurm_elastic.config.sections.discounts import Discount
+from slurm_elastic.config.sections.policies import Budget, SitePolicies
+from slurm_elastic.controller.launching.budget import read_spending
+from slurm_elastic.features.money.books import read_books, report
+from slurm_elastic.features.money.cost_keys import By
+from slurm_elastic.model.cluster import Limits, Market
+from tests.controller.world import World, make_config
+
+TYPES = {
+    "small": InstanceType(cpus=2, memory=4096, price=0.10),
+    "other": InstanceType(cpus=2, memory=4096, price=0.12),
+}
+OTHER_IS_CHEAPER = (Discount(types=("oth*",), discount=0.5), Discount(fee=0.01))
+"""$0.07 for the type other, $0.11 for the type small."""
+HOUR = 3600.0
+
+
+def config_with(directory: Path, *discounts: Discount, cap: float = 9.0) -> Config:
+    plain = make_config(directory)
+    onp, pub = plain.clouds
+    limits = Limits(dollars_per_hour=cap)
+    pub = replace(pub, types=TYPES, limits=limits, discounts=discounts)
+    burst = replace(plain.pools[1], markets=(Market.ON_DEMAND,))
+    policies = SitePolicies(budget=Budget(per_day=0.119))
+    return replace(plain, clouds=(onp, pub), pools=(plain.pools[0], burst), policies=policies)
+
+
+def bought(directory: Path, *discounts: Discount, cap: float = 9.0) -> World:
+    config = config_with(directory, *discounts, cap=cap)
+    world = World(directory, clouds=config.clouds, pools=config.pools, policies=config.policies)
+    for number, node in enumerate(("pub1", "pub2"), 1):
+        world.slurm.submit(number, (node,))
+    world.advance(60)
+    return world
+
+
+def prices(world: World) -> list[tuple[str, float]]:
+    return [(m.instance_type, round(m.price, 6)) for m in world.alive("pub")]
+
+
+def test_a_discount_changes_which_type_is_bought_and_a_fee_is_added(tmp_path: Path) -> None:
+    world = bought(tmp_path, *OTHER_IS_CHEAPER)
+    assert prices(world) == [("other", 0.07), ("other", 0.07)]
+    assert world.site.usage().dollars_per_hour["cloud:pub"] == pytest.approx(0.14)
+    world.close()
+
+
+def test_without_discounts_the_published_prices_decide(tmp_path: Path) -> None:
+    world = bought(tmp_path)
+    assert prices(world) == [("small", 0.10), ("small", 0.10)]
+    world.close()
+
+
+@pytest.mark.parametrize(("cap", "machines"), [(0.14, 2), (0.13, 1)])
+def test_the_cap_counts_the_prices_that_are_paid(tmp_path: Path, cap: float, machines: int) -> None:
+    world = bought(tmp_path, *OTHER_IS_CHEAPER, cap=cap)
+    assert len(world.alive("pub")) == machines
+    world.close()
+
+
+@pytest.mark.parametrize("discounts", [(), OTHER_IS_CHEAPER])
+def test_the_budget_and_the_bill_count_the_prices_that_are_paid(
+    tmp_path: Path, discounts: tuple[Discount, ...]
+) -> None:
+    """Two machines for 36 minutes: $0.12 at the published price, $0.084 with the discount."""
+    world = bought(tmp_path, *discounts)
+    launched = min(machine.launched for machine in world.alive("pub"))
+    now = launched + 0.6 * HOUR
+    spent = read_spending(world.config, world.ledger, now)
+    costs = report(read_books(world.config, world.ledger, launched - HOUR, now, now), By.CLOUD)
+    world.close()
+    assert {line.key: line.micro for line in costs.lines} == {
+        "pub": pytest.approx(84_000 if discounts else 120_000, rel=0.01)
+    }
+    assert spent[""].month == pytest.approx(costs.micro / 1e6)
+
+
+def test_the_terms_of_a_purchase_keep_the_fee_and_the_price_on_demand(tmp_path: Path) -> None:
+    world = bought(tmp_path, *OTHER_IS_CHEAPER)
+    terms = [machine.terms for machine in world.ledger.machines.live()]
+    world.close()
+    assert [row.disk_price for row in terms] == [pytest.approx(0.01)] * 2
+    assert [row.on_demand_price for row in terms] == [pytest.approx(0.07)] * 2
