@@ -236,6 +236,7 @@ class Purchases:
         return terms_of(
             request, partition, offers, scope, now, self.keys, boot_s=float(boot_s),
             lease_s=self.pools[pool].pool.billing.lease,
+            minimum_s=float(self.pools[pool].pool.billing.minimum),
             traffic=self.pools[pool].pool.traffic,
         )  # fmt: skip
 

@@ -20,7 +20,7 @@ from slurm_elastic.policies.launch.job_data import JobData
 from slurm_elastic.policies.launch.pool_order import TrafficTerms
 from slurm_elastic.policies.money.bounds import Bounds
 from slurm_elastic.simulate import series
-from slurm_elastic.simulate.bills.billing import Curve
+from slurm_elastic.simulate.bills.billing import Billing, Curve, Hourly, PerSecond
 from slurm_elastic.simulate.bills.market import SpotMarket
 from slurm_elastic.simulate.boot import BootTimes
 from slurm_elastic.simulate.engine import Engine, simulate
@@ -125,6 +125,32 @@ def test_terms_that_are_kept_under_a_limit_are_those_that_are_read_anew(
         patch.setattr(Purchases, "slack", lambda *_: -1)
         anew = simulate(SYNTHETIC, scenario)
     assert (kept.starts, kept.figures.cost) == (anew.starts, anew.figures.cost)
+
+
+@pytest.mark.parametrize("billing", [PerSecond(minimum=3600), Hourly()])
+def test_short_jobs_avoid_a_cheap_cloud_that_bills_them_an_hour(billing: Billing) -> None:
+    pools = (cloud("cheap", 0.9, billing=billing), cloud("exact", 1.0))
+    history = jobs((0, 500, 1), (10, 7000, 1))
+    assert launched(simulate(history, Scenario(pools=pools))) == [1, 1]
+
+
+@pytest.mark.parametrize(
+    ("exact", "cheap"),
+    [
+        (cloud("exact"), cloud("cheap", 0.9, billing=PerSecond(minimum=3600))),
+        (cloud("exact"), cloud("cheap", 0.95, billing=PerSecond(minimum=600))),
+        (
+            cloud("exact", boot=BootTimes(((1, 60),))),
+            cloud("cheap", 0.9, boot=BootTimes(((1, 900),))),
+        ),
+    ],
+)
+def test_two_clouds_cost_hardly_more_than_the_better_one(
+    exact: PoolModel, cheap: PoolModel
+) -> None:
+    both = costs((exact, cheap), Scenario(pools=(exact, cheap)))
+    alone = [costs((pool,), Scenario(pools=(pool,)))[0] for pool in (exact, cheap)]
+    assert max(both) <= 1.05 * min(alone)
 
 
 def test_the_sites_own_nodes_come_first_and_on_premises_before_public() -> None:

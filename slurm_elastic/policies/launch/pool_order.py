@@ -16,7 +16,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from slurm_elastic.base.billing import HOUR_S, paid_seconds
+from slurm_elastic.base.billing import HOUR_S, MINIMUM_S, paid_seconds
 from slurm_elastic.model.causes import AnyCause
 from slurm_elastic.model.causes.misfits import Misfit
 from slurm_elastic.model.causes.refusals import NoOffers
@@ -80,7 +80,8 @@ class PoolTerms(Struct, frozen=True, kw_only=True):
 
     ``offers``: best first. ``on_demand``: the lowest on-demand price ($/h) of a public offer that
     can serve the pool, infinite if there is none. ``boot_s``: seconds of a boot, which are paid.
-    ``lease_s``: how many seconds are billed at a time.
+    ``lease_s``: how many seconds are billed at a time. ``minimum_s``: the least number of billed
+    seconds of a machine that is billed by the second.
     ``keys``: the numbers of the ranking keys that do not depend on the job. ``unavailable``: why
     the cloud cannot sell now. ``traffic``: of jobs that say how much data they move.
     """
@@ -92,6 +93,7 @@ class PoolTerms(Struct, frozen=True, kw_only=True):
     on_demand: float = math.inf
     boot_s: float = 0.0
     lease_s: float = 1.0
+    minimum_s: float = MINIMUM_S
     keys: Mapping[str, float] = field(default_factory=dict)
     unavailable: AnyCause | None = None
     traffic: TrafficTerms = FREE_TRAFFIC
@@ -106,7 +108,7 @@ class PoolTerms(Struct, frozen=True, kw_only=True):
 
     def billed_hours(self, seconds: float) -> float:
         """Return the paid hours of a machine that lasts so many seconds: whole leases."""
-        return paid_seconds(seconds, self.lease_s) / HOUR_S
+        return paid_seconds(seconds, self.lease_s, self.minimum_s) / HOUR_S
 
 
 class JobShape(Struct, frozen=True, kw_only=True):
@@ -153,6 +155,7 @@ def terms_of(
     *,
     boot_s: float,
     lease_s: float = 1.0,
+    minimum_s: float = MINIMUM_S,
     has_idle: bool = False,
     unavailable: AnyCause | None = None,
     traffic: TrafficTerms = FREE_TRAFFIC,
@@ -187,6 +190,7 @@ def terms_of(
         on_demand=min(map(_on_demand, (row.offer for row in placement.ranked)), default=math.inf),
         boot_s=boot_s,
         lease_s=lease_s,
+        minimum_s=minimum_s,
         keys=_own_numbers(request, first, ranking),
         unavailable=unavailable,
         traffic=traffic,

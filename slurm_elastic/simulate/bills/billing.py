@@ -57,6 +57,11 @@ class Hourly(Policy, frozen=True, tag="hourly"):
         """Seconds that are paid at a time."""
         return self.seconds
 
+    @property
+    def minimum(self) -> int:
+        """The least number of paid seconds."""
+        return self.seconds
+
     def billed(self, start: int, end: int, *, reclaimed: bool = False) -> int:
         """Return the paid seconds of a lease."""
         if self.refund and reclaimed:
