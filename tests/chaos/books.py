@@ -700,8 +700,10 @@ class Books:
 
     def _was_denied(self, one: Instance, row: Row) -> bool:
         """By as many lists as it takes to believe that it is gone: one after its end was
-        decided.
+        decided. Or the cloud has said that it ended it, and never showed it again.
         """
+        if one.id in self._stage.clouds[one.cloud].promised_ends:
+            return True
         enough = 1 if row.suspending is not None else self._misses
         return self._stage.accounts[one.cloud].denied[one.id] >= enough
 

@@ -132,7 +132,8 @@ class Cloud(FakeProvider):
     is that as of the list before; ``listed`` counts those that had one since a ledger was lost; ``lies`` are the lists to come that lack some, each with the share
     that it lacks. ``lag``: lists have machines stopped, or running, as they were so many seconds ago.
     ``unanswered`` stops and starts to come take effect without an answer. ``unkept`` stops and ends
-    to come are accepted, and nothing is done. ``repeats`` lists to come have a page twice; ``lacked``
+    to come are accepted, and nothing is done; ``promised_ends`` are the machines of such ends that no
+    list has shown since. ``repeats`` lists to come have a page twice; ``lacked``
     are machines that so many lists to come lack. The cloud's clock is ``ahead`` (s). ``is_strict``: a
     call about several machines ends none if one of them is gone.
     """
@@ -152,6 +153,7 @@ class Cloud(FakeProvider):
         self._by_others = False
         self.unanswered = 0
         self.unkept: Counter[str] = Counter()
+        self.promised_ends: set[str] = set()
         self.repeats = 0
         self.lacked: Counter[str] = Counter()
         self.ahead = 0.0
@@ -192,6 +194,7 @@ class Cloud(FakeProvider):
             raise InstanceNotFound(self.name, "InvalidInstanceID.NotFound", ", ".join(ids))
         if self._breaks_its_word("terminate"):
             answers: Mapping[str, EndAnswer] = {i: self._answer_to_end(i) for i in ids}
+            self.promised_ends.update(ids)
         else:
             answers = super().terminate(ids)
         self._io("terminate answered")
@@ -279,6 +282,7 @@ class Cloud(FakeProvider):
         answer = self._by_its_clock(self._paged(answer))
         there = {i.id for i in answer}
         if self.stage.sched.current.owner.startswith("elasticd"):
+            self.promised_ends -= there
             self.listed.update(there)
             mine = [i for i in self.account.alive() if self._owns(i)]
             self.before = self.omitted
