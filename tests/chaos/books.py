@@ -24,6 +24,7 @@ from tests.chaos.drawn_jobs import NUMBERS
 from tests.chaos.drawn_site import is_sold, spot_nodes
 from tests.chaos.fakes import is_up, runs
 from tests.controller.world import T0
+from tests.oracle.prices import dearest_price
 
 if TYPE_CHECKING:
     from tests.chaos.stage import Stage
@@ -380,9 +381,10 @@ class Books:
         """
         if one.reservation:
             return 0.0
-        shape = self._stage.config.cloud(one.cloud).shapes[one.instance_type]
+        cloud = self._stage.config.cloud(one.cloud)
         is_bounded = self._pool_of(one.node).max_price is not None
-        return one.price if is_bounded else max(one.price, shape.price)
+        dearest = dearest_price(cloud, one.instance_type, one.market)
+        return one.price if is_bounded else max(one.price, dearest)
 
     def _disk_of(self, one: Instance) -> float:
         """$/h of that machine while it is stopped."""

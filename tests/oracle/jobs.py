@@ -9,8 +9,10 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from slurm_elastic.base.hostlist import expand
+from slurm_elastic.model.cluster import Market
 from tests.chaos.drawn_site import is_sold
 from tests.controller.world import BOOT
+from tests.oracle.prices import dearest_price
 
 if TYPE_CHECKING:
     from tests.chaos.stage import Stage
@@ -19,6 +21,9 @@ LOOKS = 240.0
 """Seconds for all rounds between a job and its machine in a calm run: slurmctld's, those of the
 daemon's threads and of the policies, each half a minute at most, and the refusal of an offer.
 """
+
+
+SOLD = (Market.ON_DEMAND, Market.SPOT)
 
 
 class Starts:
@@ -77,7 +82,7 @@ class Starts:
         if not missing:
             return True
         cloud = stage.config.cloud(stage.nodes[missing[0]])
-        dearest = max(shape.price for shape in cloud.types.values())
+        dearest = max(dearest_price(cloud, name, market) for name in cloud.types for market in SOLD)
         machines = stage.alive()
         mine = [machine for machine in machines if machine.cloud == cloud.name]
         for limits, counted in ((stage.config.limits, machines), (cloud.limits, mine)):
