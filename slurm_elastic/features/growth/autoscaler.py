@@ -445,8 +445,7 @@ def _nodes_with_machine(pool: Pool, view: Observation) -> list[str]:
     return [n for n in pool.nodes if n in view.nodes and phase(view.nodes[n]) not in off]
 
 
-def _held_for_another_cause(held: Mapping[str, object], cause: object) -> list[str]:
-    # object, not AnyCause: mypy compares two unions of hundreds of classes for a minute.
+def _held_for_another_cause(held: Mapping[str, AnyCause], cause: AnyCause) -> list[str]:
     return [node for node, held_cause in held.items() if held_cause != cause]
 
 

@@ -89,7 +89,7 @@ def with_short_quotes(cause: AnyCause) -> AnyCause:
     if isinstance(cause, Quoted):
         return Quoted(text=one_line(cause.text, MAX_CAUSE_LENGTH))
     fields = {name: getattr(cause, name) for name in cause.__struct_fields__}
-    inner = {n: with_short_quotes(f) for n, f in fields.items() if isinstance(f, Cause)}  # type: ignore[arg-type]
+    inner = {n: with_short_quotes(f) for n, f in fields.items() if isinstance(f, Cause)}
     return msgspec.structs.replace(cause, **inner) if inner else cause
 
 
