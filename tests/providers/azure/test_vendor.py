@@ -10,9 +10,6 @@ from azure.core import MatchConditions
 from azure.core.credentials import AccessToken
 from azure.core.exceptions import HttpResponseError, ResourceNotFoundError
 from azure.core.pipeline.policies import SansIOHTTPPolicy
-from azure.mgmt.compute import ComputeManagementClient
-from azure.mgmt.compute.operations import _operations as operations
-from azure.mgmt.network import NetworkManagementClient
 from providers.azure.bed import AzureBed
 
 from slurm_elastic.base.errors import ProviderError
@@ -44,6 +41,10 @@ def client(kind: type, bed: AzureBed) -> Any:
 
 @pytest.fixture
 def compute(bed: AzureBed) -> Any:
+    from azure.mgmt.compute import (
+        ComputeManagementClient,
+    )  # slow, and each process collects this file
+
     return client(ComputeManagementClient, bed)
 
 
@@ -97,6 +98,8 @@ def test_a_failed_operation_has_its_code(bed: AzureBed, compute: Any) -> None:
 
 
 def test_cards_disks_sizes_and_quotas(bed: AzureBed, compute: Any) -> None:
+    from azure.mgmt.network import NetworkManagementClient
+
     provider = bed.open()
     (machine,) = provider.launch(spec_for(bed, provider, 1))
     bed.world.leaves_parts = True
@@ -121,6 +124,8 @@ def test_requests_are_counted_and_none_was_refused_by_the_models(bed: AzureBed) 
 
 
 def test_the_version_that_we_send_is_the_version_of_the_models() -> None:
+    from azure.mgmt.compute.operations import _operations as operations
+
     assert schema.version() == COMPUTE
     sizes = operations.build_resource_skus_list_request(subscription_id="s")
     assert f"api-version={SIZES}" in sizes.url

@@ -10,12 +10,18 @@ from providers.gcp.bed import ZONES, world
 
 from slurm_elastic.sandbox.gce.world import PROJECT, REGION
 
-compute = pytest.importorskip("google.cloud.compute_v1", reason="google-cloud-compute is not here")
-from google.api_core import exceptions  # noqa: E402 - of the same package
-from google.auth.credentials import AnonymousCredentials  # noqa: E402
-
 ZONE = ZONES[0]
 PLACE = {"project": PROJECT, "zone": ZONE}
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _googles_client() -> None:
+    """Imported by the first test: it takes a second, and each process collects this file."""
+    global compute, exceptions, AnonymousCredentials
+    missing = "google-cloud-compute is not here"
+    compute = pytest.importorskip("google.cloud.compute_v1", reason=missing)
+    from google.api_core import exceptions
+    from google.auth.credentials import AnonymousCredentials
 
 
 @pytest.fixture

@@ -6,7 +6,6 @@ import time
 from collections.abc import Callable, Iterable
 from typing import Any
 
-import openstack
 from patience import patience, pause
 
 from .settings import PASSWORD, REGION, USER, Place
@@ -41,6 +40,8 @@ class Admin:
         return self._connect(entry)
 
     def _connect(self, entry: str) -> Any:
+        import openstack  # each process of the tests imports this file, and few of them a cloud's SDK
+
         config = openstack.config.OpenStackConfig(
             config_files=[self._clouds_file], secure_files=[], load_envvars=False
         )
@@ -90,9 +91,11 @@ class Admin:
 
     def host_is_up(self) -> bool:
         """Whether nova's one host reports."""
+        from openstack.exceptions import SDKException
+
         try:
             found = list(self.cloud.compute.services(binary="nova-compute"))
-        except openstack.exceptions.SDKException:
+        except SDKException:
             return False
         return any(s.state == "up" for s in found)
 
@@ -219,6 +222,8 @@ class Admin:
         return self.project
 
     def _compute(self, method: str, path: str, body: object) -> Any:
+        from openstack.exceptions import raise_from_response
+
         answer = self.cloud.compute.request(path, method, json=body, microversion="2.69")
-        openstack.exceptions.raise_from_response(answer)
+        raise_from_response(answer)
         return answer.json()
