@@ -3,6 +3,7 @@
 #define SLURM_ELASTIC_ENGINE_H
 
 #include "grow.h"
+#include <limits.h>
 
 #define PROGRESS_EVERY 1000
 #define LOOK_S 30 /* cloud_order.LOOK_S */
@@ -224,6 +225,13 @@ static PyObject *core_connect(PyObject *self, PyObject *args)
     core->pools = resized(NULL, (size_t)core->pools_count * sizeof(Pool *));
     for (i64 index = 0; index < core->pools_count; index++)
         core->pools[index] = (Pool *)Py_NewRef(PyList_GetItem(pools, (Py_ssize_t)index));
+    core->least = resized(NULL, (size_t)core->count * sizeof(int));
+    for (i64 job = 0; job < core->count; job++) {
+        i64 least = INT_MAX; /* a larger need fits into no pool in any case */
+        for (i64 pool = 0; pool < core->pools_count; pool++)
+            least = core->pools[pool]->needs.at[job] < least ? core->pools[pool]->needs.at[job] : least;
+        core->least[job] = (int)least;
+    }
     core->run_of = resized(NULL, (size_t)core->count * sizeof(int));
     for (i64 job = 0; job < core->count; job++)
         core->run_of[job] = -1;
@@ -392,12 +400,13 @@ static void core_free(Core *core)
     core->covered = core->begun = NULL;
     dealing_free(core->dealing);
     core->dealing = NULL;
-    void *made[] = {core->growing.at, core->pools, core->orders.at, core->order_begins.at, core->events.at, core->due_looks.at,
+    void *made[] = {core->least, core->growing.at, core->pools, core->orders.at, core->order_begins.at, core->events.at, core->due_looks.at,
                     core->runs, core->run_of, core->waiting, core->readies.at, core->sales.at};
     for (size_t index = 0; index < sizeof made / sizeof *made; index++)
         PyMem_Free(made[index]);
     core->pools = NULL;
     core->runs = NULL;
+    core->least = NULL;
     core->run_of = NULL;
     core->waiting = NULL;
     core->pools_count = core->waiting_count = core->waiting_first = core->waiting_room = 0;

@@ -203,20 +203,38 @@ static void reserve(Core *core, i64 job, i64 now)
     core->head = core->reserved ? core->shadow : -NEVER;
 }
 
+/* The most machines that a job may need to be worth a try: more do not idle in any pool, and a job of several machines
+ * shares none. Machines that start for a job have no such bound. */
+static i64 worth_a_try(Core *core)
+{
+    i64 most = 0;
+    if (core->direct || !core->reuse)
+        return NEVER;
+    for (i64 index = 0; index < core->pools_count; index++) {
+        const Pool *pool = core->pools[index];
+        most = pool->idle > most ? pool->idle : most;
+        most = pool->hosts_count && !most ? 1 : most;
+    }
+    return most;
+}
+
 /* Start the jobs that do not delay the first job. */
 static void backfill(Core *core, i64 now)
 {
     i64 end = core->waiting_count, kept = 1, position = 1;
-    i64 max_waiting = core->depth > 0 ? core->depth : end;
+    i64 max_waiting = core->depth > 0 ? core->depth : end, most = worth_a_try(core);
     for (; position < core->waiting_count; position++) {
         if (kept >= max_waiting) {
             end = position;
             break;
         }
         i64 job = waiting_at(core)[position];
-        if (!place(core, job, now)) {
+        if (core->least[job] > most || !place(core, job, now)) {
             waiting_at(core)[kept++] = job;
-        } else if (!any_free(core)) {
+            continue;
+        }
+        most = worth_a_try(core);
+        if (!any_free(core)) {
             end = position + 1;
             break;
         }

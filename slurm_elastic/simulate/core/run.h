@@ -32,6 +32,7 @@ typedef struct {
     PyObject *site; /* the Python side of the run */
     i64 count, pools_count;
     Pool **pools;
+    int *least; /* by job, the fewest machines that it needs in any pool */
     Column submit, work, limit, procs, memory, gpus, user, first, ended, where, order_of, is_misfit;
     /* by order, the numbers of its pools; -1 ends it */
     Vector orders, order_begins;
