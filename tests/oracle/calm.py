@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Container, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -12,6 +12,7 @@ from slurm_elastic.cli.operate.status import gather
 from slurm_elastic.state.state_files import declared
 from slurm_elastic.watch.view import status_view
 from slurm_elastic.watch.view.rows import AttentionLevel
+from tests.chaos.drawn_site import is_sold
 
 if TYPE_CHECKING:
     from tests.chaos.stage import Stage
@@ -49,7 +50,9 @@ def wrongs(stage: Stage, now: float, errors: Counter[str]) -> Iterator[str]:
         out = node.states & ({"DOWN"} if is_held else {"DRAIN", "DOWN"})
         if "POWERED_DOWN" not in node.states or out:
             yield f"node {name} is {sorted(node.states)}: {node.reason}"
-    yield from _rows(status_view(stage.config, gather(stage.config, stage.slurm, now)))
+    # The nodes of a pool for which its cloud has no type stay held, with this reason.
+    unsold = {pool.name for pool in stage.config.pools if not is_sold(stage.config, pool)}
+    yield from _rows(status_view(stage.config, gather(stage.config, stage.slurm, now)), unsold)
     for job, comment in stage.slurm.admin_comments().items():
         if "[slurm-elastic" in comment:
             yield f"job {job} has {comment}"
@@ -59,10 +62,11 @@ def wrongs(stage: Stage, now: float, errors: Counter[str]) -> Iterator[str]:
             yield f"{count} lines at ERROR: {line}"
 
 
-def _rows(view: Any) -> Iterator[str]:
+def _rows(view: Any, unsold: Container[str]) -> Iterator[str]:
     for name, words in LEFT.items():
         for row in getattr(view, name):
-            if getattr(row, "kind", "") != "policy":
+            is_right = getattr(row, "kind", "") == "policy" or getattr(row, "pool", "") in unsold
+            if not is_right:
                 yield f"a {words} is left: {row}"
     yield from (f"a machine is paid for nobody: {row}" for row in view.instances)
     yield from (f"a pool is paused: {breaker}" for breaker in view.breakers if breaker.left)
