@@ -97,7 +97,9 @@ def test_a_refused_requeue_stops_a_run_once_until_the_last_moment(
         assert "ckpt-stayed" in world.told(7)
         assert "ckpt-again" not in world.told(7)
         assert current_move(world).note == StoppedInVain()
-    world.until(lambda: world.job(7).restarts == 1, 17_000)
+    world.advance(15_000, step=15.0)
+    assert (world.job(7).restarts, saves(world)) == (0, 1)
+    world.until(lambda: world.job(7).restarts == 1, 2_000)
     assert saves(world) == 2
     assert lost_s(world) <= 30
 
