@@ -35,7 +35,8 @@ NOT_REACHED = {
     Key("Network", "enrol"): "needs a cloud without consoles",
     Key("Ssh", "munge_key"): "stands instead of slurm_keys",
     **{
-        Key(of, "reservations"): PAID
+        Key(of, key): PAID
+        for key in ("reservations", "discounts")
         for of in ("DockerCloud", "LibvirtCloud", "LocalCloud", "OpenNebulaCloud", "OpenStackCloud",
                    "RedfishCloud")
     },
