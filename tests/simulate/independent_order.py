@@ -9,7 +9,7 @@ Rules that the documentation leaves open, as they are taken here:
   of their own that costs nothing more;
 - a job's cost in a cloud is that of the first of its pools that can hold the job, or of the first
   that can sell, if the first one cannot: machines x price x (one boot, if paid, and the limit, in whole
-  leases), the
+  leases, a minimum at least), the
   machines from the offers as they would be bought, those that no limit leaves room for at the price
   of the last offer. On-premises before public, those that sell (or have an idle machine) before
   others, reserved before spot before on demand before spot that costs no less than on demand
@@ -29,7 +29,7 @@ from dataclasses import dataclass
 from slurm_elastic.model.cluster import Market
 from slurm_elastic.policies.launch.ranking import DEFAULT_KEYS
 from slurm_elastic.simulate.scenario import Clock
-from tests.simulate.independent_site import HOUR, Site, boot_seconds
+from tests.simulate.independent_site import HOUR, Site, boot_seconds, paid_seconds
 
 LOOK, MOST, LESS = 30, 100, 0.05
 SPOT_NOT_CHEAPER = 2.5
@@ -203,6 +203,4 @@ class Orders:
         """For which each of the job's machines is paid."""
         model = self.site.pools[pool]
         boot = boot_seconds(model.boot, 1) if model.clock is Clock.REQUEST else 0
-        seconds, lease = boot + self.limit[job], model.billing.lease
-        paid = max(-(-seconds // lease) * lease, 60 if lease == 1 else lease)
-        return paid / HOUR
+        return paid_seconds(model, boot + self.limit[job], taken=False) / HOUR
