@@ -88,7 +88,7 @@ class Catalog:
         name = self._settings.image if choice is None or choice.id is None else choice.id
         if is_uuid(name):
             return name
-        image_id: str = self._cached("image", lambda: self._read_image(name))
+        image_id: str = self._cached(f"image named {name}", lambda: self._read_image(name))
         return image_id
 
     def networks(self) -> str | Sequence[str]:
