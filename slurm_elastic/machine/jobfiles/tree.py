@@ -28,6 +28,7 @@ _MAX_UNREAD = 50
 _SYNC_EVERY_BYTES = 64 << 20
 _SAMPLE_BYTES = 64 << 10
 _LOCK_WAIT_S = 5.0
+_DRAFT_TRIES = 10
 _READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC
 _NAMED = os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC
 _NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -185,21 +186,29 @@ class Tree:
         """Write the file beside its path, and yield the name for ``place_draft``. The draft goes
         away if the context does not place it.
         """
-        draft = self._temporary(path)
+        self._enter(path)
         if self._directory not in self._cleared:
             # A copy that was killed has left its own, and this may be the next try.
             self._cleared.add(self._directory)
             _remove_dead_drafts(self._here)
-        descriptor = os.open(draft, _NEW, 0o600, dir_fd=self._here)
+        draft, descriptor = self._new_draft(path)
         try:
-            with contextlib.suppress(OSError):  # this file system has no locks
-                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
             self._write_draft(descriptor, message, blocks, sync=sync)
             yield draft
         finally:
             with contextlib.suppress(OSError):  # it has its path
                 os.unlink(draft, dir_fd=self._here)
             os.close(descriptor)
+
+    def _new_draft(self, path: str) -> tuple[str, int]:
+        """Create a draft and lock it. Return its name and descriptor."""
+        for _ in range(_DRAFT_TRIES):
+            draft = self._temporary(path)
+            descriptor = os.open(draft, _NEW, 0o600, dir_fd=self._here)
+            if _is_locked(self._here, draft, descriptor):
+                return draft, descriptor
+            os.close(descriptor)
+        raise OSError(errno.EBUSY, "other copies remove each unfinished file", path)
 
     def _write_draft(
         self, descriptor: int, message: Message, blocks: Iterator[bytes], *, sync: bool
@@ -252,6 +261,21 @@ class Tree:
             os.close(self._here)
             self._directory, self._here = directory, opened
         return name
+
+
+def _is_locked(directory: int, draft: str, descriptor: int) -> bool:
+    """Lock a new draft. False if another copy of the user took it for a dead draft before."""
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:  # it is removed now
+        return False
+    except OSError:  # this file system has no locks, so nobody removes drafts
+        return True
+    try:
+        os.lstat(draft, dir_fd=directory)
+    except FileNotFoundError:
+        return False
+    return True
 
 
 def _remove_dead_drafts(directory: int) -> None:

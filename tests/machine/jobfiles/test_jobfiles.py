@@ -805,6 +805,42 @@ def test_a_long_name_gets_another_name_that_fits(pair: Pair) -> None:
     assert (pair.head / ("x" * 249 + ".job-7")).read_text() == "of the job"
 
 
+@pytest.mark.parametrize("when", ["it is removed now", "it was removed"])
+def test_a_copy_whose_new_draft_another_copy_takes_for_dead_begins_another(
+    when: str, pair: Pair
+) -> None:
+    """A copy that begins in the directory between the creation of a draft and its lock."""
+    real, taken = fcntl.flock, list[str]()
+
+    def flock(descriptor: int, operation: int) -> None:
+        path = os.readlink(f"/proc/self/fd/{descriptor}")
+        if not taken:
+            taken.append(path)
+            os.unlink(path)
+            if when == "it is removed now":
+                raise BlockingIOError
+        real(descriptor, operation)
+
+    tree = Tree(str(pair.head), [])
+    pair.monkeypatch.setattr(fcntl, "flock", flock)
+    message = {"s": 4, "m": 10**18, "mode": 0o600}
+    tree.write("log", message, iter([b"text"]), sync=False)
+    assert taken
+    assert names(pair.head) == ["log"]
+    assert (pair.head / "log").read_bytes() == b"text"
+
+
+def test_a_copy_ends_if_other_copies_take_each_of_its_drafts(pair: Pair) -> None:
+    def flock(_descriptor: int, _operation: int) -> None:
+        raise BlockingIOError
+
+    tree = Tree(str(pair.head), [])
+    pair.monkeypatch.setattr(fcntl, "flock", flock)
+    message = {"s": 4, "m": 10**18, "mode": 0o600}
+    with pytest.raises(OSError, match="other copies remove each unfinished file"):
+        tree.write("log", message, iter([b"text"]), sync=False)
+
+
 def test_two_nodes_bring_one_name_at_the_same_moment(pair: Pair) -> None:
     """Neither file is lost: the second one gets another name."""
     ready = threading.Barrier(2)
