@@ -118,10 +118,9 @@ def matching(
         if not lacks(machine_type, requirements, node)
     ]
 
-    def price_and_name(known: KnownType) -> tuple[float, str]:
-        published = known.price or 0.0
-        paid = paid_price(cloud, pool.machine, known.name, Market.ON_DEMAND, published)
-        return paid, known.name
+    def price_and_name(machine_type: KnownType) -> tuple[float, str]:
+        published, name = machine_type.price or 0.0, machine_type.name
+        return paid_price(cloud, pool.machine, name, Market.ON_DEMAND, published), name
 
     fitting.sort(key=price_and_name)
     return tuple(machine_type.name for machine_type in fitting[: requirements.max_types])

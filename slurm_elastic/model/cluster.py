@@ -115,8 +115,9 @@ class Pool(Struct, frozen=True, kw_only=True):
         highest = self.highest_price(Market.SPOT, offer.instance_type, on_demand_price)
         if highest is None:
             return None
-        # Spot never costs more than on-demand, so a higher bid means the same to the cloud. A
-        # threshold half way to a higher bid would mean nothing.
+        # The cloud never charges more for spot than its on-demand price, so a higher bid means the
+        # same to it, and a threshold half way to that bid would mean nothing. If only on-demand
+        # machines have a discount, a spot machine above their price is no bargain.
         if on_demand_price is not None:
             highest = min(highest, on_demand_price)
         return offer.published(highest)

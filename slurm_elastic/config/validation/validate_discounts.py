@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from fnmatch import filter as fitting
+from fnmatch import filter as names_like
 
 from slurm_elastic.config.clouds import CloudSettings
 from slurm_elastic.config.decode import describe, nearest
@@ -41,7 +41,7 @@ def _entry(draft: Draft, path: KeyPath, cloud: CloudSettings, entry: Discount) -
     if cloud.catalogued or not cloud.shapes:
         return
     for k, name in enumerate(entry.types):
-        if not fitting(cloud.shapes, name):
+        if not names_like(cloud.shapes, name):
             expected = f"a type of cloud {cloud.name} or a pattern: one of"
             expected += f" {', '.join(cloud.shapes)}"
             hint = nearest(name, cloud.shapes)

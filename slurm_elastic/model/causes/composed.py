@@ -480,4 +480,4 @@ else:
         | MoveStep
         | Composed
     )
-"""All causes. A test fails if the union lacks one of the classes."""
+"""All causes. A test fails if the union lacks a class."""

@@ -97,6 +97,6 @@ def end_failed(
             return False
         return True
 
-    # The cloud's other calls wait meanwhile, and hundreds of spot machines may fail at once.
+    # The cloud's other calls wait for this, and hundreds of spot machines may fail at once.
     results = each(machines, is_ended, threads)
     return {m.id: m for m, result in zip(machines, results, strict=True) if result.result()}

@@ -1,5 +1,5 @@
-"""The launches that a provider carries out now. ``tidy`` must end none of their failed machines,
-because the launch itself does.
+"""The launches that a provider carries out now. Each ends its own failed machines, so ``tidy`` must
+leave them.
 """
 
 from __future__ import annotations

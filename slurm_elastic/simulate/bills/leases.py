@@ -42,7 +42,7 @@ class Leases:
         return self.batch, self.end, self.count, self._start_column()
 
     def _start_column(self) -> array[int]:
-        # Batches are only added, and none is once the books are closed.
+        # Batches are only added, and only while the books are open.
         if len(self._column) != len(self._starts):
             self._column = array("q", self._starts)
         return self._column

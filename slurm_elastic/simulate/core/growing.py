@@ -28,8 +28,8 @@ _SIZES = (Size.FIRST, Size.SUM, Size.BEST)
 
 
 class JobFlags:
-    """A set of jobs that C reads and writes, too: ``flags`` has a byte for each job. ``added``: how
-    many jobs Python has added, less those that it has removed.
+    """A set of jobs that C reads and writes, too: ``flags`` has a byte for each job. ``added``: the
+    number of jobs that Python has added, minus the number that it has removed.
     """
 
     def __init__(self, jobs: int) -> None:
