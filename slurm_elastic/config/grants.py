@@ -11,7 +11,8 @@ from msgspec import Struct
 
 from slurm_elastic.config import Cluster, Config, domain_pools
 from slurm_elastic.config.clouds import CloudSettings
-from slurm_elastic.config.sections.joining import CONSOLE
+from slurm_elastic.config.sections.joining import CONSOLE, Enrol
+from slurm_elastic.config.tunnel import clouds_with_tunnel, enrols
 from slurm_elastic.model.cluster import Pool
 
 
@@ -45,9 +46,20 @@ def use_of(
     config: Config, cloud: CloudSettings, expand: Callable[[str], Sequence[str]]
 ) -> GrantUse:
     """How a configuration uses one of its clouds."""
-    ssh = config.join.ssh
     return GrantUse(
         cluster=config.cluster,
         pools=tuple(p for p in domain_pools(config, expand) if p.cloud == cloud.name),
-        console=config.join.head is not None and ssh is not None and ssh.host_key == CONSOLE,
+        console=_reads_host_keys(config) or _reads_tunnel_keys(config, cloud),
     )
+
+
+def _reads_host_keys(config: Config) -> bool:
+    ssh = config.join.ssh
+    return config.join.head is not None and ssh is not None and ssh.host_key == CONSOLE
+
+
+def _reads_tunnel_keys(config: Config, cloud: CloudSettings) -> bool:
+    network = config.join.network
+    if network is None or cloud.name not in clouds_with_tunnel(config):
+        return False
+    return enrols(network, cloud) is Enrol.CONSOLE

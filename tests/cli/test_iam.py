@@ -45,6 +45,56 @@ def test_golden(name: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert told.err.startswith("# ")
 
 
+ENROLS = """
+cluster: {name: c, uuid: 5a3d1c52-5a1e-4d0c-8f0e-3c1b6f9d2e47}
+clouds:
+  - name: google
+    provider: gcp
+    location: public
+    project: my-project
+    region: us-central1
+    zones: [us-central1-a]
+    image: img
+    types: {n2-standard-2: {cpus: 2, memory: 4000, price: 0.1}}
+  - name: stack
+    provider: openstack
+    location: on-premises
+    cloud: check
+    image: check
+    types: {check: {cpus: 1, memory: 768}}
+pools:
+  - {name: gc, cloud: google, nodes: "gc[1-4]", instance_types: [n2-standard-2], cpus: 2, memory: 2000}
+  - {name: os, cloud: stack, nodes: "os[1-4]", instance_types: [check], cpus: 1, memory: 500}
+join:
+  head: 10.99.0.1
+  network: {endpoint: "vpn.example.org:51820"%s}
+"""
+CONSOLES = {"gcp": "getSerialPortOutput", "openstack": "/servers/*/action"}
+
+
+@pytest.mark.parametrize("kind", CONSOLES)
+@pytest.mark.parametrize(
+    ("more", "reads"), [("", True), (", enrol: console", True), (", enrol: once", False)]
+)
+def test_a_tunnel_whose_machines_enrol_by_console_needs_the_right_to_read_it(
+    kind: str, more: str, *, reads: bool, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:  # fmt: skip
+    """Else no machine enrols: each is paid until its boot counts as failed."""
+    config = tmp_path / "site.yaml"
+    config.write_text(ENROLS % more)
+    assert render(kind, config=config) == 0
+    assert (CONSOLES[kind] in capsys.readouterr().out) == reads
+
+
+def test_a_tunnel_of_another_cloud_gives_no_right_to_read_consoles(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    config = tmp_path / "site.yaml"
+    config.write_text(ENROLS % ", clouds: [stack]")
+    assert render("gcp", config=config) == 0
+    assert CONSOLES["gcp"] not in capsys.readouterr().out
+
+
 def test_what_no_policy_holds_is_said_beside_it(capsys: pytest.CaptureFixture[str]) -> None:
     render("aws", "--cloud", "aws")
     said = capsys.readouterr().err
