@@ -575,6 +575,29 @@ def test_where_the_claims_are_is_said_by_the_settings_or_the_state_directory(
         claims_of(settings, None, None)
 
 
+@pytest.mark.parametrize("named", [True, False], ids=["named", "no longer named"])
+def test_claims_on_a_disk_that_is_not_mounted_are_unknown_not_gone(
+    named: bool, tmp_path: Path
+) -> None:
+    """Else hosts that run jobs would be lost, and a new file would hide their claims for ever."""
+    site, disk = SimpleNamespace(state=tmp_path / "state"), tmp_path / "disk"
+    site.state.mkdir()
+    disk.mkdir()
+    file = disk / "claims" / "rack.db"
+    claims_of(settings(), str(file), site).take("h1", Claim(marks={}))  # type: ignore[arg-type]
+    disk.rename(tmp_path / "unmounted")
+    disk.mkdir()
+    claims = claims_of(settings(), str(file) if named else None, site)  # type: ignore[arg-type]
+    with pytest.raises(TransientError, match="was there and is away: is its disk mounted"):
+        claims.all()
+    with pytest.raises(TransientError, match="was there and is away: is its disk mounted"):
+        claims.take("h2", Claim(marks={}))
+    assert not list(disk.iterdir())
+    disk.rmdir()
+    (tmp_path / "unmounted").rename(disk)
+    assert claims.all().keys() == {"h1"}
+
+
 def test_claims_that_were_there_before_the_settings_named_a_file_stay(tmp_path: Path) -> None:
     site = SimpleNamespace(state=tmp_path)
     claims_of(settings(), None, site).take("h1", Claim(marks={}))  # type: ignore[arg-type]

@@ -50,6 +50,7 @@ class Claims:
     def all(self) -> Mapping[str, Claim]:
         """All claims by thing."""
         if not self._file.exists():
+            self._refuse_if_away()
             return {}
         with self._opened() as db:
             rows = db.execute("select thing, claim from claims").fetchall()
@@ -98,10 +99,26 @@ class Claims:
         fresh.symlink_to(target)
         fresh.replace(link)
 
+    def _refuse_if_away(self) -> None:
+        """TransientError if the file was there before: its disk may not be mounted. Its claims hold
+        all the same, and a new file would give their hosts away.
+        """
+        for link in (self._file, self._found_at):
+            if link is None or not link.is_symlink() or link.exists():
+                continue
+            if link == self._file or link.readlink() == self._file.absolute():
+                text = (
+                    f"{link.readlink()} was there and is away: is its disk mounted? If it is lost, "
+                    f"switch its hosts off and remove {link}"
+                )
+                raise TransientError(self._cloud, "NoClaims", text)
+
     @contextmanager
     def _opened(self) -> Iterator[sqlite3.Connection]:
         """One transaction, on disk at its end."""
         try:
+            if not self._file.exists():
+                self._refuse_if_away()
             self._file.parent.mkdir(mode=0o700, exist_ok=True)
             with closing(sqlite3.connect(self._file, timeout=self._timeout)) as db:
                 # A host is switched on right after this commit. If a power cut lost the row, this
