@@ -7,6 +7,7 @@ import os
 import stat
 from collections.abc import Callable, Iterator, Sequence, Set
 from itertools import chain
+from typing import NamedTuple
 
 from .locks import Locks
 from .marks import is_in, marked
@@ -31,6 +32,7 @@ _LOST_NAMED = 20
 NOT_WANTED = -1
 _LOCK_WAIT_S = 20.0
 """Shorter than wire.SILENCE_S: the machine waits meanwhile."""
+_BLOCK_BYTES = 1 << 20
 _MIN_DEPTH = 2
 """Names in the path of a directory that is copied: not /tmp or /home."""
 Plan = Sequence[tuple[str, os.stat_result]]
@@ -478,37 +480,65 @@ def _write_output(
         with locks.held(status, _LOCK_WAIT_S, wait) as is_held:
             if not is_held:
                 raise BlockingIOError(errno.EWOULDBLOCK, "another copy writes it", path)
-            begins_at = _write_locked(descriptor, base, begin, blocks, may_append=may_append)
-        if begins_at is None:
-            # It would come in vain with each copy until the job's end, and traffic costs money.
-            order.setdefault("late", []).append(path)
-            return base
-        return begins_at
+            place = _find_place(descriptor, base, begin, blocks, may_append=may_append)
+            if place is None:
+                # It would come in vain with each copy until the job's end, and traffic costs money.
+                order.setdefault("late", []).append(path)
+                return base
+            # Before the text: if this copy breaks off, the next copy continues what it has written.
+            order.setdefault("bases", {})[path] = place.base
+            _write_at(descriptor, place.missing_at, place.blocks)
+        return place.base
     finally:
         os.close(descriptor)
 
 
-def _write_locked(
+class _Place(NamedTuple):
+    """An output begins at ``base``, and its file lacks ``blocks`` from ``missing_at`` on."""
+
+    base: int
+    missing_at: int
+    blocks: Iterator[bytes]
+
+
+def _find_place(
     descriptor: int, base: int, begin: int, blocks: Iterator[bytes], *, may_append: bool
-) -> int | None:
+) -> _Place | None:
     """As ``_write_output``; None if the output must wait for the last copy."""
     size = os.fstat(descriptor).st_size
     if begin:
-        if size == base + begin:
-            _write_at(descriptor, size, blocks)
-        return base  # if the file has changed since the last copy, the next copy brings all
+        # If the file has changed since the last copy, the next copy brings all.
+        return _Place(base, size, blocks if size == base + begin else iter(()))
     base = min(base, size)
-    block = next(blocks, b"")
-    present = os.pread(descriptor, len(block), base)
-    if not block.startswith(present):
-        if not may_append and present[:1] == block[:1]:
-            # The file has a part of our output, and then the output of another job, because both
-            # jobs write it. Our whole output comes with the last copy. If it came with each
-            # copy, it would fill the disk.
-            return None
-        base = size
-    _write_at(descriptor, base, chain([block], blocks))
-    return base
+    # All of our part is compared. If only its beginning were, our output would be written over the
+    # output of a job on another machine, and that machine may have removed it already.
+    differs_at, block = _first_difference(descriptor, base, blocks)
+    present = os.pread(descriptor, len(block), differs_at)
+    if block.startswith(present):
+        return _Place(base, differs_at + len(present), chain([block[len(present) :]], blocks))
+    if not may_append and (differs_at > base or present[:1] == block[:1]):
+        # The file has a part of our output, and then the output of another job, because both
+        # jobs write it. Our whole output comes with the last copy. If it came with each
+        # copy, it would fill the disk.
+        return None
+    return _Place(size, size, chain(_blocks_of(descriptor, base, differs_at), [block], blocks))
+
+
+def _first_difference(descriptor: int, base: int, blocks: Iterator[bytes]) -> tuple[int, bytes]:
+    """The first block that the file does not have, with its place; b"" if the file has all."""
+    place = base
+    for block in blocks:
+        if os.pread(descriptor, len(block), place) != block:
+            return place, block
+        place += len(block)
+    return place, b""
+
+
+def _blocks_of(descriptor: int, begin: int, end: int) -> Iterator[bytes]:
+    """The content of a file from ``begin`` to ``end``."""
+    while block := os.pread(descriptor, min(_BLOCK_BYTES, end - begin), begin):
+        yield block
+        begin += len(block)
 
 
 def _write_at(descriptor: int, place: int, blocks: Iterator[bytes]) -> None:

@@ -133,6 +133,15 @@ def a_copy_waits_for_whoever_locks_an_output(_stage: Any) -> None:
 
 
 @found_by(
+    "tests/machine/jobfiles/test_jobfiles.py::"
+    "test_no_output_is_written_over_the_output_of_another_job"
+)
+def an_output_whose_beginning_fits_is_written_whole(_stage: Any) -> None:
+    """It is written over the output of another job, which stands behind the beginning."""
+    rewrite(head._find_place, ("if block.startswith(present):", "if differs_at > base:"))
+
+
+@found_by(
     "tests/checkpointers/test_launcher_status.py::"
     "test_a_directory_that_cannot_be_read_is_no_verdict_about_its_jobs"
 )

@@ -591,7 +591,8 @@ def test_the_last_copy_is_whole(pair: Pair) -> None:
     pair.do("outputs")
     assert pair.begins == [4_000_000], "a sample does not see a change in the middle"
     pair.do("back")
-    assert pair.output.read_bytes() == b"a" * 3_000_000 + b"b" + b"a" * 1_000_000
+    whole = b"a" * 3_000_000 + b"b" + b"a" * 1_000_000
+    assert pair.output.read_bytes() == b"a" * 4_000_001 + whole, "nothing on the head is lost"
 
 
 def test_a_file_that_grew_on_the_head_meanwhile_is_left(pair: Pair) -> None:
@@ -634,6 +635,41 @@ def test_an_output_that_a_job_elsewhere_writes_comes_once_more_at_the_end(pair: 
     pair.late = False
     pair.do("back")
     assert pair.output.read_text() == "step 1 of task 1\nstep 1 of task 2\n"
+
+
+def blocks_of(text: bytes) -> Iterator[bytes]:
+    return (text[at : at + (1 << 20)] for at in range(0, len(text), 1 << 20))
+
+
+@pytest.mark.parametrize("is_last", [False, True])
+def test_no_output_is_written_over_the_output_of_another_job(pair: Pair, is_last: bool) -> None:
+    """However long the part is that stands before it. The other job's machine has forgotten it."""
+    ours, theirs = b"our line\n" * 300_000, b"their line\n"
+    pair.output.write_bytes(ours[:2_000_000] + theirs)
+    order = pair.order("back" if is_last else "outputs", JOB)
+    base = head._write_output(
+        order, order["outputs"][0], 0, blocks_of(ours), locks=pair.locks, wait=lambda: None
+    )
+    assert pair.output.read_bytes() == ours[:2_000_000] + theirs + ours * is_last
+    assert base == (2_000_000 + len(theirs)) * is_last
+    assert order.get("late") == (None if is_last else [str(pair.output)])
+
+
+def test_an_output_whose_copy_broke_off_is_continued(pair: Pair) -> None:
+    """If it began anew behind the part that had come, each try would fill more of the disk."""
+    ours, theirs = b"our line\n" * 300_000, b"their line\n"
+    pair.output.write_bytes(theirs)
+
+    def broken() -> Iterator[bytes]:
+        yield ours[: 1 << 20]
+        raise CopyError("the connection has ended")
+
+    order = pair.order("back", JOB)
+    for blocks in (broken(), blocks_of(ours)):
+        output = {**order["outputs"][0], "base": order.get("bases", {}).get(str(pair.output), 0)}
+        with suppress(CopyError):
+            head._write_output(order, output, 0, blocks, locks=pair.locks, wait=lambda: None)
+    assert pair.output.read_bytes() == theirs + ours
 
 
 def test_an_output_is_written_by_one_copy_at_a_time(
