@@ -177,8 +177,7 @@ class Daemon:
     def _take_up_journal_once(self) -> None:
         """Check once whose journal this is, before anything is decided by it."""
         if not self._has_taken_up_journal:
-            take_up_journal(self._site)
-            self._has_taken_up_journal = True
+            self._has_taken_up_journal = take_up_journal(self._site)
 
     def _tasks_now(self) -> Sequence[SiteTask]:
         """The tasks that may run: while another head works, only tasks that look and notify."""

@@ -40,25 +40,30 @@ def trouble_of_head(ledger: Ledger) -> ServiceTrouble | None:
     )
 
 
-def take_up_journal(site: Site) -> None:
+def take_up_journal(site: Site) -> bool:
     """Record whose journal this is, at the start of the service. If another host has written it,
-    record that finding.
+    record that finding. Return False if the journal cannot be read yet: the caller must try again.
     """
     ledger, origin = site.ledger, site.ledger.journal_origin()
     owner = ledger.owner.get()
+    if owner is None and ledger.end_only:
+        # The rows in memory have no owner. Recorded there, this head would replace the owner in
+        # the journal when the disk is back, and a clone would never notice the original.
+        return False
     if owner is None or (origin and owner.origin and owner.origin != origin):
         # The journal is new, or a person has just restored it for this head.
         continue_here(ledger, site.host, origin, site.now())
-        return
+        return True
     if site.host is not None and not owner.host.may_be(site.host):
         cause = JournalOfOtherHost(host=owner.host.name, here=site.host.name)
         _note(site, cause, ())
-        return
+        return True
     # Both hosts of a pair of heads write the journal, and the epoch is the fence.
     host = owner.host.seen_again(site.host) if site.host is not None else Host()
     current = replace(owner, host=host, origin=origin or owner.origin)
     if current != owner:
         ledger.owner.record(current)
+    return True
 
 
 def look_for_other_head(site: Site, cloud: str, listed: Sequence[Instance]) -> None:

@@ -5,10 +5,12 @@ machine until a person has said which of them continues.
 from __future__ import annotations
 
 import contextlib
+import errno
 import shutil
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import NoReturn
 
 import pytest
 from msgspec.structs import replace as replaced
@@ -26,8 +28,10 @@ from slurm_elastic.model.journal_owner import MAX_CARDS, Host, JournalOwner
 from slurm_elastic.policies.repair.other_heads import launched_by_others
 from slurm_elastic.state.heartbeat import OTHER_HEAD_MEANS, read_mark
 from slurm_elastic.state.host import read_host
+from slurm_elastic.state.ledger import Ledger
 from slurm_elastic.state.ledger.schema import LEDGER
 from slurm_elastic.state.store import backup
+from slurm_elastic.state.store.endurance import Refuge
 from slurm_elastic.testing.in_memory import Inline, Silent
 from tests.controller.world import World
 
@@ -252,6 +256,38 @@ def test_a_journal_on_another_host_waits_for_a_person(head: World, other: Host) 
     continue_here(head.ledger, other, head.ledger.journal_origin(), head.now, "root")
     head.advance(120)
     assert "RUNNING" in state_of(head, 1)
+
+
+def no_disk(*_: object) -> NoReturn:
+    raise OSError(errno.EIO, "Input/output error")
+
+
+cannot_be_read = {"_opened": no_disk, "_readable": lambda *_: None}
+
+
+class EnduringWorld(World):
+    """As the daemon has its ledger."""
+
+    def make_ledger(self) -> Ledger:
+        return Ledger.enduring(self.dir / "ledger.db", lambda: self.now, lambda: self.now)
+
+
+def test_a_journal_that_cannot_be_read_at_the_start_is_checked_once_it_can(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with contextlib.closing(EnduringWorld(tmp_path)) as head:
+        moved_to(head, HERE)
+        with monkeypatch.context() as away:
+            for read in ("_opened", "_readable"):
+                away.setattr(Refuge, read, cannot_be_read[read])
+            moved_to(head, replaced(HERE, name="there", machine="m2"))
+            assert head.ledger.end_only
+            assert not is_found(head)
+        head.advance(60)
+        assert not head.ledger.end_only
+        finding = head.ledger.owner.other_head()
+        assert finding is not None
+        assert finding.cause == JournalOfOtherHost(host="here", here="there")
 
 
 @pytest.mark.parametrize(
