@@ -339,9 +339,22 @@ def test_a_node_without_spot_stays_held_while_only_spot_has_room() -> None:
         offers={"burst": (spot,)}, scopes={"burst": Scope()},
     )  # fmt: skip
     assert list(holds(held)) == [
-        Release(node=first, hold=CAPACITY, cause=OfferAvailable(offer=spot.key)),
         Hold(node=last, pool="burst", cause=hold().cause),
+        Release(node=first, hold=CAPACITY, cause=OfferAvailable(offer=spot.key)),
     ]
+
+
+def test_nodes_with_and_without_spot_share_the_room_for_on_demand_machines() -> None:
+    mixed = replace(AWS, markets=tuple(Market), on_demand_nodes=1)
+    terms = replace(TERMS, pools={"burst": mixed}, pool_of=dict.fromkeys(AWS.nodes, mixed))
+    first, *_, last = AWS.nodes
+    one = replace(offer(market=Market.ON_DEMAND), free=1)
+    held = snapshot(
+        exclusions=(hold(first), hold(last)), terms=terms,
+        offers={"burst": (one,)}, scopes={"burst": Scope()},
+    )  # fmt: skip
+    released = [action.node for action in holds(held) if isinstance(action, Release)]
+    assert released == [last]
 
 
 @pytest.mark.parametrize(

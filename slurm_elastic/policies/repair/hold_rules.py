@@ -43,9 +43,14 @@ def holds(snapshot: ClusterSnapshot) -> Iterable[Action]:
     """
     for name, pool_exclusions in due_holds(snapshot).items():
         pool = snapshot.terms.pools[name]
-        # Room for spot machines is of no use to nodes that never have one.
-        for no_spot, rows in _by_market(pool, pool_exclusions).items():
-            yield from _pool_holds(snapshot, pool, rows, no_spot)
+        # Room for spot machines is of no use to nodes that never have one. So these nodes come
+        # first, and what they take of the room for on-demand machines is taken from the others.
+        parts = _by_market(pool, pool_exclusions)
+        taken = 0
+        for no_spot in sorted(parts, key=lambda reason: reason is None):
+            actions = tuple(_pool_holds(snapshot, pool, parts[no_spot], no_spot, taken))
+            taken += sum(_is_purchase(action) for action in actions)
+            yield from actions
     hold_kinds = (POLICY, CAPACITY, OPERATOR)
     held_nodes = {
         exclusion.scope for exclusion in snapshot.exclusions if exclusion.kind in hold_kinds
@@ -83,10 +88,12 @@ def _pool_holds(
     pool: Pool,
     exclusions: Sequence[Exclusion],
     no_spot: NodeOnDemand | None,
+    taken: int,
 ) -> Iterable[Action]:
     """Release as many nodes as the offers have room for, and prolong the holds of the others. A
     hold that is not due yet is only prolonged: its node may be the cause of a failed boot.
-    ``no_spot``: why these nodes never have spot machines.
+    ``no_spot``: why these nodes never have spot machines. ``taken``: how many machines of the room
+    are promised to other nodes of the pool.
     """
     nodes = tuple(exclusion.scope for exclusion in exclusions)
     request = NodeRequest(id="holds", pool=pool, nodes=nodes, no_spot=no_spot)
@@ -94,7 +101,7 @@ def _pool_holds(
         request, snapshot.offers.get(pool.name, ()), snapshot.scopes[pool.name], snapshot.now,
         snapshot.terms.offer_order,
     )  # fmt: skip
-    room = sum(launch.room for launch in launches)
+    room = max(0, sum(launch.room for launch in launches) - taken)
     machines = {m.instance.node for m in snapshot.own_machines if m.is_wanted}
     # Last the nodes that operators hold: Slurm cannot use them, so they must not take up the room
     # of other nodes.
@@ -114,6 +121,11 @@ def _pool_holds(
     prolonged = [exclusion for exclusion in exclusions if exclusion.scope not in free]
     for exclusion in prolonged:
         yield Hold(node=exclusion.scope, pool=pool.name, cause=exclusion.cause)
+
+
+def _is_purchase(action: Action) -> bool:
+    """Whether the action releases a node for which a machine is then bought."""
+    return isinstance(action, Release) and isinstance(action.cause, OfferAvailable)
 
 
 def _may_start(node: SlurmNode | None, machines: set[str]) -> bool:
