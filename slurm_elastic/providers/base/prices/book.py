@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import ClassVar
 
 from slurm_elastic.base.backoff import Backoff
+from slurm_elastic.base.errors import SlurmElasticError
 from slurm_elastic.base.guards import Guarded, GuardedBy
 from slurm_elastic.model.memory import Machine
 from slurm_elastic.model.price_feed import Points, PriceFeed, PriceKey
@@ -82,19 +83,22 @@ class PriceBook:
 
     def refresh(self, keys: Iterable[PriceKey]) -> None:
         """Read the prices of all keys in one call to each feed. If a feed cannot be read, the
-        prices of the others count, and the first exception goes to the caller.
+        prices of the others count, and the exception goes to the caller: that of the feed, or
+        SlurmElasticError with the text of each if several cannot be read.
         """
         since, all_keys = self._now() - HISTORY_S, tuple(keys)
-        errors: list[Exception] = []
+        errors: dict[str, Exception] = {}
         for feed in self._feeds:
             try:
                 points_by_key = feed.read(all_keys, since)
             except Exception as error:  # noqa: BLE001 - it is raised below
-                errors.append(error)
+                errors[feed.name] = error
                 continue
             self._store(points_by_key, since)
-        if errors:
-            raise errors[0]
+        if len(errors) > 1:
+            raise SlurmElasticError("; ".join(f"{name}: {e}" for name, e in errors.items()))
+        for only in errors.values():
+            raise only
 
     def _store(self, points_by_key: Mapping[PriceKey, Points], since: float) -> None:
         with self._lock:

@@ -132,6 +132,19 @@ def test_what_is_known_stays_when_the_feed_is_throttled() -> None:
     assert book.prices() == {A: ((T0 - 100, 0.03),)}
 
 
+def test_each_feed_that_cannot_be_read_is_named() -> None:
+    feeds = Feed(), Feed(), Feed()
+    for feed, name in zip(feeds, ("far", "file", "near"), strict=True):
+        feed.name = name
+    feeds[0].broken = RuntimeError("RequestLimitExceeded")
+    feeds[1].broken = FileNotFoundError("prices.csv")
+    feeds[2].points = {A: ((T0, 0.03),)}
+    book = PriceBook(feeds, lambda: T0)
+    with pytest.raises(SlurmElasticError, match=r"far: RequestLimitExceeded; file: prices\.csv"):
+        book.refresh([A])
+    assert book.prices() == {A: ((T0, 0.03),)}
+
+
 def test_old_points_go_but_for_the_one_that_still_held() -> None:
     feed = Feed()
     clock = [T0]
