@@ -19,7 +19,7 @@ from slurm_elastic.base.shared_dict import SharedDict
 from slurm_elastic.config import Config, blocked_clouds, domain_pools
 from slurm_elastic.config.clouds import CloudSettings
 from slurm_elastic.config.pool_rules import paid_reservations, purchase_terms, rules_of
-from slurm_elastic.config.tunnel import clouds_with_tunnel
+from slurm_elastic.config.tunnel import clouds_with_tunnel, node_addresses
 from slurm_elastic.controller.decision_recorder import DecisionRecorder
 from slurm_elastic.controller.extensions import Extensions
 from slurm_elastic.controller.job_starts import JobStarts
@@ -65,7 +65,8 @@ class Site:
     ``now`` is the clock (Unix time), ``monotonic`` the clock for time limits. ``wait(seconds)``
     sleeps; it returns True if the service must stop. ``blocked``: by cloud, the cause that forbids
     launches there until the site allows them. ``tunnelled``: the clouds whose machines join Slurm
-    under addresses in a tunnel. ``extensions``: functions of optional features.
+    under addresses in a tunnel. ``tunnel_addresses``: these, by node. ``extensions``: functions of
+    optional features.
     ``looks_names_up``: whether slurmctld looks up the names of nodes without an address.
     ``repairs_allowed_from`` (monotonic): after a takeover the patient actions (``Action.patient``)
     wait until then: lost requests are not bought, and no machine ends because of Slurm's view of
@@ -106,6 +107,7 @@ class Site:
     clouds: Mapping[str, CloudSettings]
     spool: Spool
     tunnelled: frozenset[str] = frozenset()
+    tunnel_addresses: Mapping[str, str] = field(default_factory=dict)
     hold_lock: threading.Lock = field(default_factory=threading.Lock)
     job_lock: threading.Lock = field(default_factory=threading.Lock)
     requeues: ExpectedRequeues = field(default_factory=ExpectedRequeues)
@@ -149,6 +151,7 @@ class Site:
             clouds={cloud.name: cloud for cloud in config.clouds},
             spool=Spool(config.state),
             tunnelled=clouds_with_tunnel(config),
+            tunnel_addresses=node_addresses(config),
             rules=rules,
             blocked=blocked_clouds(config),
             looks_names_up=_slurmctld_looks_names_up(config, slurm),

@@ -7,15 +7,16 @@ slurmctld will keep the DRAIN flag.
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from slurm_elastic.base.faults import reach
 from slurm_elastic.base.hostlist import compress
 from slurm_elastic.controller.context import Site
 from slurm_elastic.model.causes import AnyCause
 from slurm_elastic.model.causes.holds import GrowthStartsIt
+from slurm_elastic.model.causes.stops import AddressTaken, StoppedByOrder
 from slurm_elastic.model.cluster import Pool
-from slurm_elastic.model.directive import stopped_nodes
+from slurm_elastic.model.directive import Directive, stopped_nodes
 from slurm_elastic.model.exclusion import (
     ANY,
     CAPACITY,
@@ -29,6 +30,7 @@ from slurm_elastic.model.slurm import SlurmNode
 from slurm_elastic.policies.growth.scaling import holds_back
 from slurm_elastic.policies.nodes.node_reasons import HOLD_MARK, has_mark
 from slurm_elastic.policies.nodes.node_state import Phase, is_busy, is_down, is_drained, phase
+from slurm_elastic.policies.repair.peers import taken_addresses
 from slurm_elastic.slurm.client.commands import node_updates
 from slurm_elastic.state.ledger import LedgerState
 
@@ -107,13 +109,37 @@ def find_end_of_hold(site: Site, pool: Pool) -> float:
     return min(cooling, default=now + site.config.timings.capacity_cooldown)
 
 
+def find_closed(
+    site: Site, directives: Iterable[Directive]
+) -> dict[str, StoppedByOrder | AddressTaken]:
+    """By node of ours: why no machine may start for it, although its pool may have some."""
+    orders = stopped_nodes(directives, site.now())
+    closed: dict[str, StoppedByOrder | AddressTaken] = {**_find_taken(site)}
+    closed |= {node: StoppedByOrder.of(order) for node, order in orders.items()}
+    return {node: cause for node, cause in closed.items() if node in site.pool_of}
+
+
+def _find_taken(site: Site) -> dict[str, AddressTaken]:
+    """By node without a machine: the other node's machine that has its address in the tunnel. The
+    ledger would refuse the key of a new machine, which would boot and be paid for nothing.
+    """
+    tunnels = site.ledger.tunnels.all() if site.tunnel_addresses else ()
+    holders = taken_addresses(site.tunnel_addresses, tunnels)
+    served = site.served_nodes() if holders else ()
+    return {
+        node: AddressTaken(address=tunnel.address, node=tunnel.node)
+        for node, tunnel in holders.items()
+        if node not in served
+    }
+
+
 def find_closed_nodes(site: Site, state: LedgerState) -> frozenset[str]:
-    """Our nodes on which no machine may start because of an operator: nodes that leave by an order
-    in force, and nodes that are still held by an ended order.
+    """Our nodes on which no machine may start: the nodes of ``find_closed``, and nodes that are
+    still held for a cause that has ended.
     """
     # An order closes its nodes at once. Its holds follow seconds later, also at its end.
     held = {row.scope for row in state.exclusions if row.kind == OPERATOR}
-    closed = held | stopped_nodes(state.directives, site.now()).keys()
+    closed = held | find_closed(site, state.directives).keys()
     return frozenset(closed & site.pool_of.keys())
 
 

@@ -32,7 +32,8 @@ COMMITTED = ExclusionKind.COMMITTED
 CAPACITY, POLICY = ExclusionKind.CAPACITY, ExclusionKind.POLICY
 OPERATOR = ExclusionKind.OPERATOR
 """Why a node is held. CAPACITY: no offer is left for it. POLICY: the site's policies start no
-machine now. OPERATOR: an operator lets nothing new start on it.
+machine now. OPERATOR: an operator lets nothing new start on it, or by a change of the configuration
+its address in the tunnel is that of another node's machine.
 """
 HOLDS = frozenset({CAPACITY, POLICY, OPERATOR})
 """The kinds that hold nodes back from Slurm."""

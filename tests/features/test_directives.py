@@ -9,17 +9,20 @@ import pytest
 
 from slurm_elastic.base.errors import ConfigError
 from slurm_elastic.config.sections.policies import Budget, SitePolicies
-from slurm_elastic.controller import holds
+from slurm_elastic.controller import context, holds
 from slurm_elastic.controller.context import Site
+from slurm_elastic.controller.holds import find_closed_nodes
 from slurm_elastic.features.orders.directives import closed_nodes, subjects_of
 from slurm_elastic.model.causes import AnyCause
 from slurm_elastic.model.cluster import Limits
 from slurm_elastic.model.directive import Departure, Directive, LimitChange, Pause, Word
 from slurm_elastic.model.exclusion import OPERATOR, POLICY
+from slurm_elastic.model.memory import Tunnel
 from slurm_elastic.policies.nodes.node_state import Phase, is_drained, phase
+from slurm_elastic.policies.repair.tunnel_addresses import addresses_of
 from slurm_elastic.watch.door.orders import carry_out
 from slurm_elastic.watch.door.questions import DirectAsk, EndAsk
-from tests.controller.world import ONP, PUB, World
+from tests.controller.world import ONP, PUB, T0, World
 
 
 @pytest.fixture
@@ -280,3 +283,33 @@ def test_the_nodes_of_a_pool_are_held_in_one_transaction(
     world.advance(15)
     assert [set(nodes) for nodes in held] == [set(PUB)]
     assert drained(world) == [*PUB]
+
+
+def test_a_node_whose_address_is_another_machines_gets_none_until_that_has_ended(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    addresses = addresses_of("10.99.0.0/16", {"burst": PUB})
+    monkeypatch.setattr(context, "node_addresses", lambda _: addresses)
+    world = World(tmp_path, limits=Limits(nodes=10))
+    # Before the first node left the front of the pool, this was the address of a later node.
+    other = Tunnel(generation="g1", node="gone", address=addresses["pub1"], key="K", since=T0)
+    assert world.ledger.tunnels.enrol(other) == ""
+    world.slurm.submit(1, PUB[:1], 1)
+    world.advance(60)
+    assert world.alive("pub") == []
+    (refused,) = [d for d in world.ledger.decisions.about("job:1") if d.kind == "refused"]
+    assert str(refused.reason) == (
+        f"its address in the tunnel, {addresses['pub1']}, still belongs to the machine of gone;"
+        " it may start after that machine has ended"
+    )
+    assert drained(world) == ["pub1"], "the pool's other nodes may start"
+    assert find_closed_nodes(world.site, world.ledger.state()) == {"pub1"}
+    world.slurm.submit(2, PUB, 1)
+    world.advance(120)
+    assert 2 in running(world)
+    assert world.machines_of("pub1") == []
+    world.ledger.tunnels.end([other])
+    world.advance(600)
+    assert drained(world) == []
+    assert running(world) == [1, 2]
+    world.close()

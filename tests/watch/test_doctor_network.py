@@ -14,6 +14,7 @@ from ledger_cases import T0
 
 from slurm_elastic.base.errors import AuthError, ProviderError
 from slurm_elastic.config import Config, configfile
+from slurm_elastic.config.tunnel import node_addresses
 from slurm_elastic.machine.hub.wire import HubAnswer, PeerSeen
 from slurm_elastic.machine.local.listening import RootServer
 from slurm_elastic.model.cluster import Instance, InstanceState, Market
@@ -24,7 +25,7 @@ from slurm_elastic.providers.fake.provider import FakeProvider
 from slurm_elastic.slurm.client.fake import FakeSlurm
 from slurm_elastic.state.ledger import Ledger
 from slurm_elastic.watch.doctor import clouds, network
-from slurm_elastic.watch.doctor.network import examine
+from slurm_elastic.watch.doctor.network import examine, moved_addresses
 
 SITE = """\
 cluster: {{name: alps, uuid: 7d1f0c52-8f7e-4d5d-9d5e-111111111111}}
@@ -192,6 +193,29 @@ def test_machines_that_the_head_calls_in_vain_are_named(
         site(tmp_path, SITE + NETWORK), slurm(), T0, lambda *_: True, lambda _: ""
     )
     assert wrong(by_machines) == {}, "it boots, and calls when it is up"
+
+
+def test_nodes_whose_addresses_in_the_tunnel_other_machines_have_are_named(
+    tmp_path: Path, ledger: Ledger, hub: list[PeerSeen]
+) -> None:
+    config = site(tmp_path, SITE + NETWORK)
+    addresses = node_addresses(config)
+    assert moved_addresses(config) == "", "the machines at other addresses are in no node's way"
+    ledger.tunnels.end(ledger.tunnels.all())
+    own, moved = (
+        Tunnel(generation="g2", node=node, address=addresses[of], key=key, since=T0)
+        for node, of, key in (("pub3", "pub3", KEYS[0]), ("pub2", "pub1", KEYS[1]))
+    )
+    ledger.tunnels.enrol(own)
+    assert moved_addresses(config) == ""
+    ledger.tunnels.enrol(moved)
+    text = (
+        "pub1: no new machine until the machines of pub2 have ended, which have the addresses of"
+        " these nodes in the tunnel"
+    )
+    assert moved_addresses(config) == text
+    found = examine(config, slurm(), T0, lambda *_: True, lambda _: "")
+    assert [f.observed for f in found if f.subject == "addresses in the tunnel"] == [text]
 
 
 def test_the_largest_packet_is_found(tmp_path: Path, ledger: Ledger, hub: list[PeerSeen]) -> None:

@@ -28,7 +28,7 @@ from slurm_elastic.slurm.conf.checks import cloud_prices, without_effect
 from slurm_elastic.slurm.conf.checks.overridden import overridden
 from slurm_elastic.slurm.conf.install import InstallResult
 from slurm_elastic.state.ledger import Ledger
-from slurm_elastic.watch.doctor import copies
+from slurm_elastic.watch.doctor import copies, network
 
 _ACTIONS: dict[str, str] = {
     "show": "print the whole configuration, defaults included",
@@ -204,7 +204,8 @@ def run_check(args: argparse.Namespace) -> int:
     prices = cloud_prices.notices(config)
     lost = copies.without_way_back(config)
     unused = without_effect.notices(config)
-    notices = (*planned.notices, *prices, *unused, *([lost] if lost else ()))
+    moved = network.moved_addresses(config)
+    notices = (*planned.notices, *prices, *unused, *filter(None, (lost, moved)))
     remarks = (*overridden(config, planned.version), *notices, *planned.manual)
     try:
         report = check.check(planned)

@@ -20,6 +20,7 @@ from slurm_elastic.base.grouping import group_by
 from slurm_elastic.base.hostlist import compress
 from slurm_elastic.controller.context import Site, new_generation
 from slurm_elastic.controller.extensions import Caps, Jobs, Owners
+from slurm_elastic.controller.holds import find_closed
 from slurm_elastic.controller.launching.awaited_nodes import AwaitedNodes
 from slurm_elastic.controller.launching.boots import record_registrations
 from slurm_elastic.controller.launching.launch import (
@@ -52,9 +53,8 @@ from slurm_elastic.model.causes.refusals import (
     NoSpot,
 )
 from slurm_elastic.model.causes.repairs import NotAwaited, NotPoweringUp
-from slurm_elastic.model.causes.stops import RecordsNotWritten, StoppedByOrder
+from slurm_elastic.model.causes.stops import RecordsNotWritten
 from slurm_elastic.model.cluster import Instance, LaunchSpec, NodeRequest, Offer
-from slurm_elastic.model.directive import stopped_nodes
 from slurm_elastic.model.protocols import Chooser, Limited
 from slurm_elastic.policies.launch.gang import Gang, gangs, request_for
 from slurm_elastic.policies.launch.grouping import grouped, no_offer_serves
@@ -101,7 +101,9 @@ def provision(
     owners: Owners = {}
     for find in site.extensions.find_owners if not trouble else ():
         owners = {**owners, **find(nodes, jobs)}
-    closed = _find_closed(site, nodes)
+    # Slurm may ask for such a node until its hold drains it. A machine that is bought now would
+    # leave at once, or never join.
+    closed = find_closed(site, site.ledger.directives.all())
     no_spot = find_no_spot(site, nodes, jobs) if not trouble else {}
     requests = _make_requests(site, correlation, nodes, jobs, owners, closed, no_spot)
     shortfalls: list[Shortfall] = []
@@ -140,21 +142,13 @@ def provision(
     return tuple(waiting)
 
 
-def _find_closed(site: Site, nodes: Sequence[str]) -> dict[str, StoppedByOrder]:
-    """By node: the order because of which no machine may start for it. Slurm may ask for such a
-    node until its hold drains it, and a machine that is bought now would leave at once.
-    """
-    orders = stopped_nodes(site.ledger.directives.all(), site.now())
-    return {node: StoppedByOrder.of(orders[node]) for node in nodes if node in orders}
-
-
 def _make_requests(
     site: Site,
     correlation: str,
     nodes: Sequence[str],
     jobs: Jobs,
     owners: Owners,
-    closed: Mapping[str, StoppedByOrder],
+    closed: Mapping[str, AnyCause],
     no_spot: Mapping[str, NoSpot],
 ) -> Sequence[NodeRequest]:
     """Return the parts of the request in the order in which they are served, pool by pool. The

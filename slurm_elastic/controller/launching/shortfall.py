@@ -32,6 +32,7 @@ from slurm_elastic.model.causes.composed import (
 )
 from slurm_elastic.model.causes.machine_ends import JobNotWhole
 from slurm_elastic.model.causes.refusals import NotRequeued
+from slurm_elastic.model.causes.stops import AddressTaken
 from slurm_elastic.model.cluster import NodeRequest
 from slurm_elastic.model.memory import Machine
 from slurm_elastic.model.slurm import SlurmNode
@@ -96,7 +97,10 @@ def refuse_jobs(
             # Only the first part of a pool also holds the pool's other nodes. A later part would
             # replace the causes of the earlier parts, and hold the spare nodes. The parts without
             # spot machines count on their own, because they hold no spot nodes.
-            spare = spare_of.pop((name, no_spot is None), len(pool.nodes))
+            spare = len(pool.nodes)
+            # An address that another machine has says nothing about the pool's other nodes.
+            if not isinstance(shortfalls[place].cause, AddressTaken):
+                spare = spare_of.pop((name, no_spot is None), spare)
             forced |= reject_nodes(site, request, pool_nodes, shortfalls[place].cause, spare=spare)
         else:
             site.record(

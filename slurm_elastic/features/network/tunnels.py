@@ -24,7 +24,7 @@ from slurm_elastic.base.processes.background import submit
 from slurm_elastic.base.report_once import ReportOnce
 from slurm_elastic.base.shared_dict import SharedDict
 from slurm_elastic.config.sections.joining import Enrol, Network
-from slurm_elastic.config.tunnel import clouds_with_tunnel, enrols, node_addresses
+from slurm_elastic.config.tunnel import clouds_with_tunnel, enrols
 from slurm_elastic.controller.context import Site
 from slurm_elastic.controller.extensions import Extensions, Part
 from slurm_elastic.controller.periodic import SiteTask
@@ -116,7 +116,7 @@ class TunnelsPart(Part):
         self._site, self._network, self._pause = site, network, pause
         self._hub: Ask = hub or (lambda message: ask(network.socket, message))
         self._clouds = clouds_with_tunnel(site.config)
-        self._addresses = node_addresses(site.config)
+        self._addresses = site.tunnel_addresses
         tunnelled = [c for c in site.config.clouds if c.name in self._clouds]
         self._once = {c.name for c in tunnelled if enrols(network, c) is Enrol.ONCE}
         self._outside = SharedDict[str, str]() if outside is None else outside

@@ -1,5 +1,6 @@
 """Carries out the directives of operators: ends the expired ones, and holds the nodes on which
-nothing may start, so that Slurm allocates them to no job.
+nothing may start, so that Slurm allocates them to no job. Nodes whose address in the tunnel is
+still another node's machine's are held in the same way.
 
 As soon as a directive is in the ledger, independently of this module, the ranking refuses purchases
 in the pools that it closes (``budget.build_launch_scope``), and growth policies start none of the
@@ -22,9 +23,9 @@ from slurm_elastic.controller.extensions import Extensions, Part
 from slurm_elastic.controller.periodic import SiteTask
 from slurm_elastic.features.orders.departures import Departures
 from slurm_elastic.model.causes.composed import OrderOver
-from slurm_elastic.model.causes.holds import NoOrderKeepsIt
-from slurm_elastic.model.causes.stops import StoppedByOrder
-from slurm_elastic.model.directive import Directive, describe, stopped_nodes, stopped_pools
+from slurm_elastic.model.causes.holds import AddressFree, NoOrderKeepsIt
+from slurm_elastic.model.causes.stops import AddressTaken, StoppedByOrder
+from slurm_elastic.model.directive import Directive, describe, stopped_pools
 from slurm_elastic.model.exclusion import OPERATOR
 from slurm_elastic.policies.money.account_budgets import ACCOUNT, USER
 from slurm_elastic.state.audit_trail import pool_subject
@@ -51,7 +52,8 @@ class DirectivesPart(Part):
         )
 
     def _is_idle(self, state: LedgerState) -> bool:
-        return self._departures.is_done and is_idle(state)
+        closed = holds.find_closed(self._site, state.directives)
+        return self._departures.is_done and is_idle(state) and not closed
 
     def look(self) -> None:
         """Carry out all directives once."""
@@ -72,15 +74,17 @@ class DirectivesPart(Part):
                 site.record(directive.correlation, "directive-over", subjects, cause)
                 log.info("order ended number=%d: %s", directive.number, cause)
 
-    def _hold_closed(self, closed: Mapping[str, StoppedByOrder]) -> None:
+    def _hold_closed(self, closed: Mapping[str, StoppedByOrder | AddressTaken]) -> None:
         """Hold the closed nodes for operators, with their causes. Release all other operator
         holds.
         """
         site = self._site
         rows = {row.scope: row for row in site.ledger.exclusions.holds() if row.kind == OPERATOR}
         unclosed = [node for node in rows if node not in closed]
-        if unclosed:
-            holds.release(site, unclosed, NoOrderKeepsIt(), OPERATOR)
+        by_taken = group_by(unclosed, lambda node: isinstance(rows[node].cause, AddressTaken))
+        for was_taken, nodes in by_taken.items():
+            over = AddressFree() if was_taken else NoOrderKeepsIt()
+            holds.release(site, nodes, over, OPERATOR)
         changed = [n for n, cause in closed.items() if n not in rows or rows[n].cause != cause]
         if changed:
             # Hold all nodes of a cause in one transaction. Each transaction syncs the disk and
@@ -95,15 +99,14 @@ def is_idle(state: LedgerState) -> bool:
     return not state.directives and all(row.kind != OPERATOR for row in state.exclusions)
 
 
-def closed_nodes(site: Site) -> dict[str, StoppedByOrder]:
-    """By node of ours: the order because of which nothing may start on it."""
+def closed_nodes(site: Site) -> dict[str, StoppedByOrder | AddressTaken]:
+    """By node of ours: why nothing may start on it, by an order about its pool or by itself."""
     directives, now = site.ledger.directives.all(), site.now()
     pools = stopped_pools(directives, {p.name: p.cloud for p in site.pools.values()}, now)
-    node_orders = stopped_nodes(directives, now)
-    order_by_node = {node: order for node, order in node_orders.items() if node in site.pool_of}
-    order_by_node |= {n: order for name, order in pools.items() for n in site.pools[name].nodes}
-    cause_of = {order.number: StoppedByOrder.of(order) for order in order_by_node.values()}
-    return {node: cause_of[order.number] for node, order in order_by_node.items()}
+    closed = holds.find_closed(site, directives)
+    for name, order in pools.items():
+        closed |= dict.fromkeys(site.pools[name].nodes, StoppedByOrder.of(order))
+    return closed
 
 
 def subjects_of(config: Config, directive: Directive) -> tuple[str, ...]:

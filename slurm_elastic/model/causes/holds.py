@@ -23,6 +23,14 @@ class NoOrderKeepsIt(Cause, frozen=True, kw_only=True):
         return "the operator's order that held it is over"
 
 
+class AddressFree(Cause, frozen=True, kw_only=True):
+    """No other machine has the node's address in the tunnel."""
+
+    @property
+    def words(self) -> str:
+        return "its address in the tunnel is no longer another machine's"
+
+
 class UpOrComing(Cause, frozen=True, kw_only=True):
     """The held node is up, or on its way up."""
 
@@ -56,6 +64,12 @@ class PoliciesStartIt(Cause, frozen=True, kw_only=True):
 
 
 NodeHold = (
-    GrowthStartsIt | NoOrderKeepsIt | UpOrComing | MayStart | NoPoliciesLeft | PoliciesStartIt
+    GrowthStartsIt
+    | NoOrderKeepsIt
+    | AddressFree
+    | UpOrComing
+    | MayStart
+    | NoPoliciesLeft
+    | PoliciesStartIt
 )
 """The causes of holds and of their ends that are defined here."""

@@ -34,6 +34,22 @@ class StoppedByOrder(Cause, frozen=True, kw_only=True):
         return f"{self.fact}{given_by(self.who, self.until, self.reason)}"
 
 
+class AddressTaken(Cause, frozen=True, kw_only=True):
+    """The machine of another ``node`` still has this node's ``address`` in the tunnel, because the
+    pools' lists of nodes have changed since that machine started.
+    """
+
+    address: str
+    node: str
+
+    @property
+    def words(self) -> str:
+        return (
+            f"its address in the tunnel, {self.address}, still belongs to the machine of {self.node};"
+            " it may start after that machine has ended"
+        )
+
+
 class CloudBlocked(Cause, frozen=True, kw_only=True):
     """The configuration lets nothing start in the cloud. ``missing_consents``: the missing consents
     of a cloud that costs money, as text. ``unusable``: why clouds of this kind cannot be used.
@@ -152,6 +168,7 @@ SiteStop = (
     | PayerMaySpend
     | CloudMayServe
     | StoppedByOrder
+    | AddressTaken
     | CloudBlocked
     | OutsideTimes
     | BudgetSpent

@@ -86,6 +86,16 @@ def admission(
     )
 
 
+def taken_addresses(addresses: Mapping[str, str], tunnels: Iterable[Tunnel]) -> dict[str, Tunnel]:
+    """Return by node the tunnel of another node's machine at its address. ``addresses``: by node,
+    according to the configuration, which may have changed since that machine enrolled.
+    """
+    moved = {t.address: t for t in tunnels if addresses.get(t.node) != t.address}
+    if not moved:
+        return {}
+    return {node: moved[address] for node, address in addresses.items() if address in moved}
+
+
 def _is_outside(address: str, subnet: str | None) -> bool:
     """Whether the address is an IPv4 address outside the tunnel. Clouds also report names and IPv6;
     such an address of one machine must not keep the hub from serving all others.

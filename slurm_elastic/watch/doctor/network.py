@@ -21,13 +21,14 @@ from slurm_elastic.base.units import brief, counted
 from slurm_elastic.config import Config
 from slurm_elastic.config.mounting import mounts_of
 from slurm_elastic.config.sections.joining import Network
-from slurm_elastic.config.tunnel import clouds_with_tunnel
+from slurm_elastic.config.tunnel import clouds_with_tunnel, node_addresses
 from slurm_elastic.machine.hub.link import SYSCTL, by_address, run
 from slurm_elastic.machine.hub.wire import HubDeniedError, HubError, PeerSeen, Show, ask
 from slurm_elastic.model.finding import Finding, FindingLevel
 from slurm_elastic.model.protocols import Slurm
 from slurm_elastic.model.slurm import SlurmNode
 from slurm_elastic.policies.nodes.node_state import Phase, is_down, phase
+from slurm_elastic.policies.repair.peers import taken_addresses
 from slurm_elastic.slurm.conf import plan
 from slurm_elastic.state.ledger import Ledger, Machine
 
@@ -76,7 +77,37 @@ def examine(
     if network.tunnels:
         yield from _way_to_head(config, network)
         yield from _way_through_head(config, network, shut_interface or _shut_interface)
+        if text := moved_addresses(config):
+            yield Finding.note(
+                "addresses in the tunnel",
+                text,
+                expected="no machine at the address of another node",
+                advice="wait, or drain those machines' nodes. Nodes that are added or removed at"
+                " the end of a pool move no other address",
+            )
     yield from _hub(config, network, machines, now, passes or _passes)
+
+
+def moved_addresses(config: Config) -> str:
+    """Return which nodes get no machine because other nodes' machines have their addresses in the
+    tunnel; "" if there are none, or the ledger cannot be read, which another check reports.
+    """
+    addresses = node_addresses(config)
+    if not addresses:
+        return ""
+    try:
+        path = config.state / "ledger.db"
+        with config.sharing(), contextlib.closing(Ledger(path, read_only=True)) as ledger:
+            holders = taken_addresses(addresses, ledger.tunnels.all())
+    except (sqlite3.Error, OSError, SlurmElasticError):
+        return ""
+    if not holders:
+        return ""
+    nodes, others = sorted(holders), sorted({t.node for t in holders.values()})
+    return (
+        f"{compress(nodes)}: no new machine until the machines of {compress(others)} have ended, which have the"
+        " addresses of these nodes in the tunnel"
+    )
 
 
 def _machines(config: Config) -> Sequence[Machine]:
