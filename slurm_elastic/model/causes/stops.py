@@ -45,8 +45,8 @@ class AddressTaken(Cause, frozen=True, kw_only=True):
     @property
     def words(self) -> str:
         return (
-            f"its address in the tunnel, {self.address}, still belongs to the machine of {self.node};"
-            " it may start after that machine has ended"
+            f"its address in the tunnel, {self.address}, still belongs to the machine of"
+            f" {self.node}; it may start after that machine has ended"
         )
 
 

@@ -105,8 +105,8 @@ def moved_addresses(config: Config) -> str:
         return ""
     nodes, others = sorted(holders), sorted({t.node for t in holders.values()})
     return (
-        f"{compress(nodes)}: no new machine until the machines of {compress(others)} have ended, which have the"
-        " addresses of these nodes in the tunnel"
+        f"{compress(nodes)}: no new machine until the machines of {compress(others)} have ended,"
+        " which have the addresses of these nodes in the tunnel"
     )
 
 
