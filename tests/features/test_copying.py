@@ -684,6 +684,88 @@ def test_an_output_that_another_machine_writes_too_is_brought_by_the_last_copy(
     assert stage.copies._late_outputs == {}
 
 
+def task(number: int) -> CopyRequest:
+    return replace(OUT, job=number)
+
+
+def bases_of(stage: Stage, job: int) -> list[int]:
+    return list(stage.world.ledger.copies.of(job)[-1].outputs.values())
+
+
+def start_tasks(stage: Stage) -> None:
+    """Two tasks of an array on one machine, which write one file. The head has 95 bytes of it when
+    the second task starts.
+    """
+    stage.serve(OUT)
+    stage.files = replace(FILES, job=2)
+    stage.results = [replace(DONE, bases={FILES.outputs[0]: 100}, joined=FILES.outputs)]
+    stage.serve(task(2))
+    stage.results = [DONE]
+
+
+def test_tasks_that_write_one_file_of_a_machine_have_one_base(stage: Stage) -> None:
+    """With the size of the head's file as base, each task brought the text of all earlier ones."""
+    start_tasks(stage)
+    assert bases_of(stage, 2) == [5]
+    stage.files = replace(FILES, job=3)
+    stage.results = [replace(DONE, bases={FILES.outputs[0]: 100})]
+    stage.serve(task(3))
+    assert bases_of(stage, 3) == [100], "the last of them has removed it from the machine"
+
+
+def test_a_task_that_ends_during_a_copy_leaves_its_base(stage: Stage) -> None:
+    """Its file stays on the machine for the task that starts."""
+    stage.serve(OUT)
+    run = stage.copies._run
+    stage.results = [replace(DONE, bases={FILES.outputs[0]: 100}, joined=FILES.outputs)]
+
+    def end_first(*args: Any) -> CopyResult:
+        (row,) = stage.world.ledger.copies.of(1)
+        stage.world.ledger.copies.set_state(replace(row, state=CopyState.BACK))
+        return run(*args)
+
+    stage.copies._run = end_first
+    stage.files = replace(FILES, job=2)
+    stage.serve(task(2))
+    assert bases_of(stage, 2) == [5]
+
+
+def test_an_output_that_is_appended_begins_there_for_all_tasks(stage: Stage) -> None:
+    start_tasks(stage)
+    stage.results = [CopyResult(bases={FILES.outputs[0]: 300})]
+    (first,) = stage.world.ledger.copies.of(1)
+    (second,) = stage.world.ledger.copies.of(2)
+    stage.copies.pull_outputs(first)
+    assert bases_of(stage, 1) == bases_of(stage, 2) == [300]
+    stage.copies.pull_outputs(second)
+    assert stage.orders[-1]["outputs"][0]["base"] == 300, "its row was read before"
+
+
+def test_copies_of_one_output_of_a_machine_take_turns(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each of them would append it, with the base from before."""
+    monkeypatch.setattr(copying, "_TURN_WAIT_S", 0.0)
+    start_tasks(stage)
+    (second,) = stage.world.ledger.copies.of(2)
+    stage.copies.owe(2)
+    run, orders = stage.copies._run, []
+
+    def run_during(*args: Any) -> CopyResult:
+        stage.copies._run = run
+        stage.copies.pull_outputs(second)
+        assert not stage.copies.bring_back(2)
+        orders.extend(stage.orders)
+        return run(*args)
+
+    stage.copies._run = run_during
+    (first,) = stage.world.ledger.copies.of(1)
+    stage.copies.pull_outputs(first)
+    assert [order["do"] for order in orders] == ["out", "out"]
+    assert stage.copies.bring_back(2)
+    assert [order["do"] for order in stage.orders] == ["out", "out", "outputs", "back"]
+
+
 def test_old_rows_are_forgotten(stage: Stage) -> None:
     stage.serve(OUT)
     book, now = stage.world.ledger.copies, stage.world.now

@@ -16,8 +16,9 @@ from slurm_elastic.model.cluster import Instance
 class CopyResult(Struct, frozen=True, kw_only=True):
     """``reason``: why it failed, "" if it did not. ``final``: another try would fail, too.
     ``busy``: it only waited for another copy of the directory.
-    ``bases``: by output file, where the output of this run begins. ``late``: outputs that only the
-    last copy can bring. ``notes``: files that were left out.
+    ``bases``: by output file, where the output of this run begins. ``joined``: the output files
+    that other runs on the machine write, too. ``late``: outputs that only the last copy can bring.
+    ``notes``: files that were left out.
     """
 
     reason: str = ""
@@ -26,6 +27,7 @@ class CopyResult(Struct, frozen=True, kw_only=True):
     files: int = 0
     bytes: int = 0
     bases: Mapping[str, int] = {}
+    joined: tuple[str, ...] = ()
     late: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
 

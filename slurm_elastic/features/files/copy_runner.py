@@ -256,6 +256,7 @@ class CopyRunner:
             return CopyResult(
                 files=result["files"], bytes=result["bytes"], bases=result["bases"],
                 notes=tuple(map(_readable, result["notes"])), late=tuple(result.get("late", ())),
+                joined=tuple(result.get("joined", ())),
             )  # fmt: skip
         reason = str(result.get("reason") or text.decode(errors="replace").strip()[-300:])
         ssh_error = _end(link).decode(errors="replace").strip()[-300:]

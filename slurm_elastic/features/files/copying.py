@@ -31,6 +31,7 @@ from slurm_elastic.controller.changed_jobs import hold_until_released
 from slurm_elastic.controller.context import Site
 from slurm_elastic.features.files.copy_ages import CopyAges
 from slurm_elastic.features.files.copy_orders import CopyResult, CopyRun, order_of
+from slurm_elastic.features.files.shared_outputs import SharedOutputs
 from slurm_elastic.features.files.unfit_images import (
     READ_ERRORS,
     reason_against_image,
@@ -71,7 +72,11 @@ FORGET_WITHIN_S = 300.0
 OUT_AT_ONCE, BACK_AT_ONCE = 16, 48
 """Jobs whose files are copied at a time. A try to copy back may wait for a lost machine."""
 _NODES_AT_ONCE = 8
+_TURN_WAIT_S = 20.0
+"""How long a copy back waits in its thread for other copies of the same output."""
 GO = ""
+_RunKey = tuple[int, int, str]
+"""A run by job, restarts and node."""
 _T = TypeVar("_T")
 _R = TypeVar("_R")
 
@@ -99,6 +104,10 @@ class CopyRequest(Struct, frozen=True, kw_only=True):
     until: float = math.inf
 
 
+def _key(row: JobCopy) -> _RunKey:
+    return row.job, row.restarts, row.node
+
+
 class _Turn:
     """The lock of a job, and how many threads have or want it."""
 
@@ -122,19 +131,20 @@ class Copies:
         self._site, self._run, self._read, self.pause = site, run, read, pause
         self._settings = site.config.copy
         self._retries = ReportOnce[int]()
+        self._shared = SharedOutputs(site)
         # A run whose end has an impossible age gets its full time from our first look on.
         self._ages = CopyAges(site, 2 * self._settings.back_within)
         self._lock = threading.Lock()
         self._busy: dict[int, _Turn] = {}
         self._tries = Counter[tuple[int, bool]]()
-        self._busy_since: dict[tuple[int, int, str], float] = {}
+        self._busy_since: dict[_RunKey, float] = {}
         """When (monotonic s) a copy of a run's files first found another one in its directory."""
         self._unfit_since: dict[int, float] = {}
-        self._late_outputs: dict[tuple[int, int, str], frozenset[str]] = {}
+        self._late_outputs: dict[_RunKey, frozenset[str]] = {}
         """By run and node, the outputs that a job on another machine writes, too. A copy before the
         last copy brings them in vain. After a restart the next copy finds them again.
         """
-        self._restored_outputs: dict[tuple[int, int, str], frozenset[str]] = {}
+        self._restored_outputs: dict[_RunKey, frozenset[str]] = {}
         """By run and node, the outputs of a restored run, which begin where the outputs of the
         saved run begin. If the run then writes another text than the saved run wrote, its text is
         appended once.
@@ -328,6 +338,7 @@ class Copies:
         elif present is not None and present.state is CopyState.THERE:
             return CopyResult()
         self._site.ledger.copies.put(row)
+        earlier = self._site.ledger.copies.open()
         result = self._copy(machine, row, "out", until, cancelled)
         if not result.reason and not self._serves(machine):
             return CopyResult(reason=f"another machine serves {node} now")
@@ -337,8 +348,8 @@ class Copies:
             self._record(row.job, (node,), "copied-out", cause)
             there = replace(row, state=CopyState.THERE, since=self._site.now())
             outputs = {path: begins.get(path, base) for path, base in result.bases.items()}
-            self._restored_outputs[row.job, row.restarts, row.node] = frozenset(begins)
-            self._site.ledger.copies.put(replace(there, outputs=outputs))
+            joined = self._shared.put(replace(there, outputs=outputs), result.joined, earlier)
+            self._restored_outputs[_key(row)] = frozenset(begins).difference(joined)
         return result
 
     def _row(self, row: JobCopy) -> JobCopy | None:
@@ -488,7 +499,7 @@ class Copies:
         """Whether another copy may still be busy in the directory. What is busy for longer than a
         copy may take hangs, or is a program of the user's that keeps our lock.
         """
-        key, now = (row.job, row.restarts, row.node), self._site.monotonic()
+        key, now = _key(row), self._site.monotonic()
         return now - self._busy_since.setdefault(key, now) < self._settings.out_within
 
     def _find_machine(self, row: JobCopy) -> Machine | None:
@@ -507,10 +518,10 @@ class Copies:
             until = time.monotonic() + OUTPUTS_TIMEOUT_S
             result = self._copy(machine, row, "outputs", until, threading.Event())
             if result.late:
-                key = (row.job, row.restarts, row.node)
+                key = _key(row)
                 late = self._late_outputs.get(key, frozenset())
                 self._late_outputs[key] = late.union(result.late)
-            if result.reason and self._retries.is_news(row.job, result.reason):
+            if result.reason and not result.busy and self._retries.is_news(row.job, result.reason):
                 log.info("output not copied job=%d node=%s reason=%s",
                          row.job, row.node, result.reason)  # fmt: skip
 
@@ -519,8 +530,22 @@ class Copies:
     def _copy(
         self, machine: Machine, row: JobCopy, way: str, until: float, cancelled: threading.Event
     ) -> CopyResult:
-        settings = self._settings
-        key = (row.job, row.restarts, row.node)
+        if way == "out":
+            return self._copy_alone(machine, row, way, until, cancelled)
+        # A pull need not wait: the next pull brings the output, too.
+        timeout = _TURN_WAIT_S if way == "back" else 0.0
+        with self._shared.turn(row, timeout) as is_free:
+            if not is_free:
+                reason = "another copy brings the output that this job writes, too"
+                return CopyResult(reason=reason, busy=True)
+            # The other copy may have changed where the output begins.
+            row = self._row(row) or row
+            return self._copy_alone(machine, row, way, until, cancelled)
+
+    def _copy_alone(
+        self, machine: Machine, row: JobCopy, way: str, until: float, cancelled: threading.Event
+    ) -> CopyResult:
+        settings, key = self._settings, _key(row)
         late = self._late_outputs.get(key, frozenset())
         restored = self._restored_outputs.get(key, frozenset())
         try:
@@ -546,10 +571,10 @@ class Copies:
             ],
         }  # fmt: skip
         result = self._run(machine.instance, order, until, cancelled)
-        if result.bases and way != "out" and dict(result.bases) != dict(row.outputs):
-            self._site.ledger.copies.set_outputs(row, {**row.outputs, **result.bases})
-            moved = {path for path, base in result.bases.items() if row.outputs.get(path) != base}
+        moved = {path for path, base in result.bases.items() if row.outputs.get(path) != base}
+        if moved and way != "out":
             self._restored_outputs[key] = restored - moved
+            self._shared.move(row, result.bases)
         return result
 
     def _put(self, row: JobCopy, state: CopyState, *, reason: str = "") -> None:
@@ -559,9 +584,9 @@ class Copies:
             self._ages.age_s(changed)  # from now on no change of the clock counts
         elif state.is_over:
             self._ages.forget_finished()
-            self._busy_since.pop((row.job, row.restarts, row.node), None)
-            self._late_outputs.pop((row.job, row.restarts, row.node), None)
-            self._restored_outputs.pop((row.job, row.restarts, row.node), None)
+            self._busy_since.pop(_key(row), None)
+            self._late_outputs.pop(_key(row), None)
+            self._restored_outputs.pop(_key(row), None)
 
     def _record(self, job: int, nodes: Sequence[str], kind: str, cause: AnyCause) -> None:
         is_usual = isinstance(cause, FilesSent | FilesReturned)

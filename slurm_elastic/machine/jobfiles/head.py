@@ -83,10 +83,15 @@ def run(order: Message, channel: Channel, locks: Locks) -> Message:
         for path in outputs:
             if not is_in(path, shared):
                 _check_output(order, path)
-        outputs_there = None if directory in shared else frozenset(answer["outputs"])
+        in_use = frozenset(answer["outputs"])
+        outputs_there = None if directory in shared else in_use
         result = _send_out(tree, order, channel, outputs_there)
         # The output in a shared directory is on the head already, and stays out of later copies.
         result["bases"] = {path: _size_of(path) for path in outputs if not is_in(path, shared)}
+        # These files are on the machine already, with the text of other jobs of the user.
+        result["joined"] = [
+            path for path in result["bases"] if os.path.relpath(path, directory) in in_use
+        ]
     else:
         # Bases count even if the copy fails later: the next try must find what is written.
         result = _take_back(tree, order, channel, order.setdefault("bases", {}))

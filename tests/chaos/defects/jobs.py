@@ -10,6 +10,7 @@ from msgspec.structs import replace
 
 from slurm_elastic.checkpointers.node_helper_client import LaunchedCheckpointer
 from slurm_elastic.checkpointers.signal_book import Book
+from slurm_elastic.features.files.shared_outputs import SharedOutputs
 from slurm_elastic.machine.ckptroot import caller, job_init, kernel, proc, restoring, starting
 from slurm_elastic.machine.ckptroot.hold import JobHold
 from slurm_elastic.machine.ckptroot.saving import RunSaves
@@ -139,6 +140,14 @@ def a_copy_waits_for_whoever_locks_an_output(_stage: Any) -> None:
 def an_output_whose_beginning_fits_is_written_whole(_stage: Any) -> None:
     """It is written over the output of another job, which stands behind the beginning."""
     rewrite(head._find_place, ("if block.startswith(present):", "if differs_at > base:"))
+
+
+@found_by(
+    "tests/features/test_copying.py::test_tasks_that_write_one_file_of_a_machine_have_one_base"
+)
+def each_task_begins_at_the_end_of_the_heads_file(_stage: Any) -> None:
+    """The text of all earlier tasks of an array is appended with each task."""
+    rewrite(SharedOutputs.put, ("if _shares(other, row):", "if False:"))
 
 
 @found_by(

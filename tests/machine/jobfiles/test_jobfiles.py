@@ -265,6 +265,31 @@ def test_jobs_that_write_one_output_keep_it_until_the_last_of_them_ends(pair: Pa
     assert names(pair.node) == []
 
 
+def test_tasks_that_follow_each_other_bring_each_line_once(pair: Pair) -> None:
+    """The machine keeps the file of an array while one of its tasks runs."""
+    bases = {1: pair.do("out", 1)["bases"]}
+    add_line(pair, 1)
+    pair.do("outputs", 1)
+    for job in range(2, 6):
+        pair.live = [job - 1, job]
+        result = pair.do("out", job)
+        assert result["joined"] == [str(pair.output)]
+        bases[job] = bases[job - 1]
+        add_line(pair, job)
+        for task in (job, job - 1):
+            pair.base = bases[task][str(pair.output)]
+            pair.do("outputs" if task == job else "back", task)
+    pair.live = [5]
+    pair.do("back", 5)
+    assert pair.output.read_text().split() == ["1", "2", "3", "4", "5"]
+    assert pair.do("out", 6)["joined"] == [], "the last of them has removed it"
+
+
+def add_line(pair: Pair, number: int) -> None:
+    with (pair.node / "out.txt").open("a") as output:
+        output.write(f"{number}\n")
+
+
 def test_an_output_elsewhere_stays_for_the_job_of_another_directory(pair: Pair) -> None:
     pair.do("out", 7)
     (pair.node / "out.txt").write_text("of both")
