@@ -57,3 +57,9 @@ class CredentialMaker(Protocol):
         before the credential is created, because an answer may be lost.
         """
         ...
+
+    def proves_gone(self, content: str) -> bool:
+        """Whether the cloud's own list proves that the credential of such a file no longer exists.
+        False if this login cannot see the credentials of the file's user.
+        """
+        ...

@@ -406,20 +406,32 @@ def _unmake(
     _write_names(path, cloud, apply.without_removed(text, str(path), cloud.name, gone))
     if not _carried_out(maker, steps, attributes):
         return 2
-    secret_file = credential_file.path_of(path, cloud.name)
     stays = any(step.key == CREDENTIAL and step.verb is not Verb.REMOVE for step in steps)
-    if (
-        ResourceGroup.CREDENTIAL in place.parts
-        and not stays
-        and credential_file.remove(secret_file)
-    ):
-        print(f"removed {secret_file}")
+    if ResourceGroup.CREDENTIAL in place.parts and not stays:
+        _remove_secret(credential_file.path_of(path, cloud.name), maker)
     file = login_key.key_file(config, path)
     if removes_key and config.join.ssh is None and login_key.remove_key(file):
         print(f"removed {file}")
     for line in _restart(config, path):
         say(f"next: {line}")
     return 0
+
+
+def _remove_secret(file: Path, maker: SiteMaker) -> None:
+    """Remove the file with the secret of the services' credential, if that credential is gone.
+
+    The file is the only place of the secret. Another administrator's list lacks a credential with
+    which the services still end their machines.
+    """
+    if not isinstance(maker, CredentialMaker) or not credential_file.secret_of(file):
+        return
+    if not maker.proves_gone(file.read_text(encoding="utf-8")):
+        say(
+            f"{file} stays, because its application credential may still exist: run --unmake as"
+            " the user who made it"
+        )
+    elif credential_file.remove(file):
+        print(f"removed {file}")
 
 
 def _carried_out(

@@ -85,6 +85,8 @@ class World(Struct, kw_only=True):
     password_ends: str | None = None
     credential_ends: str | None = None
     credentials: dict[str, dict[str, Any]] = field(default_factory=dict)
+    user: str = "u"
+    """The user who logs in. ``credentials`` are those of user u."""
     roles: tuple[str, ...] = ("admin", "member", "reader")
     neutron: Neutron | None = None
 
@@ -311,7 +313,7 @@ def _route(owner: StandIn, method: str, target: str, body: Any) -> tuple[int, An
         return _single(world, method, match[1])
     if match := re.fullmatch(r"/compute/v2\.1/servers/([0-9a-f-]{36})/action", path):
         return _act(world, match[1], next(iter(body)))
-    if match := re.fullmatch(r"/v3/users/u/application_credentials(?:/([0-9a-f-]{36}))?", path):
+    if match := re.fullmatch(r"/v3/users/\w+/application_credentials(?:/([0-9a-f-]{36}))?", path):
         return _credential(world, method, match[1], body)
     if path == "/v3/users/u/application_credentials/ac":
         return 200, {"application_credential": {"expires_at": world.credential_ends}}
@@ -331,6 +333,7 @@ def _credential(world: World, method: str, number: str | None, body: Any) -> tup
         return 200, {"application_credentials": [
             {key: value for key, value in one.items() if key != "secret"}
             for one in world.credentials.values()
+            if world.user == "u"
         ]}  # fmt: skip
     if method == "DELETE":
         if world.credentials.pop(number or "", None) is None:
@@ -505,7 +508,7 @@ def _token(owner: StandIn, body: Any) -> tuple[int, Any]:
             "issued_at": "2026-01-01T00:00:00.000000Z",
             "methods": identity["methods"],
             "user": {
-                "id": "u",
+                "id": owner.world.user,
                 "name": "elastic",
                 "domain": domain,
                 "password_expires_at": owner.world.password_ends,

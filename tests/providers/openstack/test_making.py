@@ -169,6 +169,48 @@ def test_a_credential_in_use_is_kept(project: Project, capsys: pytest.CaptureFix
     assert project.unmake() == 0
 
 
+@pytest.mark.parametrize("runs", [True, False], ids=["machines run", "nothing runs"])
+def test_the_secret_of_another_administrators_credential_stays(
+    project: Project, runs: bool, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert project.make() == 0
+    if runs:
+        project.launch()
+    secret = project.login.read_text()
+    project.bed.world.user = "other"
+    capsys.readouterr()
+    assert project.unmake() == 0
+    assert f"{project.login} stays, because its application credential may still exist" in (
+        "".join(capsys.readouterr())
+    )
+    assert project.login.read_text() == secret
+    assert len(project.credentials) == 1
+
+
+def test_the_secret_of_a_credential_that_its_user_has_removed_goes(project: Project) -> None:
+    assert project.make() == 0
+    project.bed.world.credentials.clear()
+    assert project.unmake() == 0
+    assert not project.login.exists()
+
+
+def test_the_secret_of_a_credential_that_somebody_marked_otherwise_stays(project: Project) -> None:
+    assert project.make() == 0
+    (made,) = project.bed.world.credentials.values()
+    made["description"] = "ours"
+    assert project.unmake() == 0
+    assert project.login.exists()
+
+
+def test_a_file_that_does_not_say_whose_secret_it_has_proves_nothing(project: Project) -> None:
+    assert project.make() == 0
+    text = project.login.read_text()
+    project.login.write_text("\n".join(x for x in text.splitlines() if "user_id" not in x))
+    project.bed.world.credentials.clear()
+    assert project.unmake() == 0
+    assert project.login.exists()
+
+
 def test_the_second_run_changes_nothing(
     project: Project, capsys: pytest.CaptureFixture[str]
 ) -> None:

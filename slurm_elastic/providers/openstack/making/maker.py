@@ -145,6 +145,22 @@ class StackMaker:
         clouds = {"clouds": {self._settings.cloud: entry}}
         return yaml.safe_dump(clouds, sort_keys=False, default_flow_style=False)
 
+    def proves_gone(self, content: str) -> bool:
+        """See ``CredentialMaker``."""
+        try:
+            (entry,) = yaml.safe_load(content)["clouds"].values()
+            auth = entry["auth"]
+            user = auth["auth_url"], auth["user_id"]
+            name = auth["application_credential_name"]
+        # A person may have edited the file, and a file that cannot be read proves nothing.
+        except (yaml.YAMLError, LookupError, TypeError, ValueError, AttributeError):
+            return False
+        # Keystone lists the credentials of the user who asks, and no others.
+        if user != (self._login.auth_url, self._login.user):
+            return False
+        records = self._own_user("GET", "")[_CREDENTIALS]
+        return all(record["name"] != name for record in records)
+
     def _add_interface(self, properties: Properties, _mark: str) -> Mapping[str, str]:
         path = f"/routers/{properties['router_id']}/add_router_interface"
         self._call("network", "PUT", path, {"subnet_id": properties["subnet_id"]})
