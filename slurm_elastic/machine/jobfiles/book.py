@@ -45,6 +45,7 @@ class Book:
     another run sends, replaces or removes these outputs.
     ``own``: by path, the stamp of a file that the machine had before the first copy, or None for a
     directory or link. Only the machine's owner removes these.
+    ``is_broken``: the record is there, but nothing can be learned from it.
     """
 
     guarded_by: ClassVar[dict[str, str]] = {"_lock": "to copy the files of one directory"}
@@ -58,17 +59,23 @@ class Book:
         self.runs: dict[str, Message] = {}
         self._identity = identity
         self.is_new = True
+        self.is_broken = False
         self._nested: list[Message] = []
 
     def __enter__(self) -> Book:
         self._lock = os.open(self._path.with_suffix(".lock"), os.O_RDWR | os.O_CREAT, 0o600)
         if not wait(self._locked, LOCK_WAIT_S[self._identity.do], self._channel):
             raise CopyError(f"{self.directory}: another copy has used it for too long", busy=True)
-        with contextlib.suppress(FileNotFoundError, ValueError):
+        try:
             content = json.loads(self._path.read_text())
             self.base, self.own = content["base"], content["own"]
             self.runs = self._counting(content["runs"])
             self.is_new = False
+        except FileNotFoundError:
+            pass
+        except ValueError:
+            # The file may be empty after a crash of the machine.
+            self.is_broken = True
         is_nested = partial(_is_nested, self.directory)
         self._nested = [entry for entry in self._elsewhere() if is_nested(entry["directory"])]
         return self

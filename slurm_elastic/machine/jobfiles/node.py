@@ -54,7 +54,7 @@ def run(identity: Identity, channel: Channel) -> None:
         channel.receive()
         channel.send(notes=[])
         return
-    header["seen_outputs"] = owed.outputs
+    header |= {"seen_outputs": owed.outputs, "is_known": owed.is_known}
     with Book(place, str(header["directory"]), channel, identity) as book:
         if header["do"] == "out":
             _check_rights(header, book)
@@ -235,6 +235,7 @@ def _give_back(header: Message, book: Book, channel: Channel) -> None:
     # The outputs first: if the machine is lost before the rest is copied, they are worth most.
     missing = _send_outputs({**header, "present": []}, channel)
     tree: Tree | None = None
+    _check_record(header, book)
     # Send and remove only files that have come here for a run. Without a record, all files of
     # the directory would be taken for the job's.
     if book.has_run and book.directory not in header["shared"]:
@@ -267,6 +268,16 @@ def _give_back(header: Message, book: Book, channel: Channel) -> None:
     else:
         _clean(tree, job_paths, book, channel)
     channel.send(bye=True, notes=notes)
+
+
+def _check_record(header: Message, book: Book) -> None:
+    """CopyError if the machine has lost the record of the run, as with its disk. All files would
+    otherwise count as returned, although none has come back.
+    """
+    # The record also has no run if the last copy is repeated, or if both ends share the directory.
+    is_lost = book.is_broken or not header["is_known"]
+    if is_lost and not book.has_run and book.directory not in header["shared"]:
+        raise CopyError("the machine has lost its record of the job's files", final=True)
 
 
 def _send_changes(

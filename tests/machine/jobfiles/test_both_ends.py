@@ -500,6 +500,43 @@ def test_root_knows_whose_files_are_owed_without_reading_what_users_write(ends: 
     assert ends.owed == []
 
 
+def lose_disk(ends: Ends) -> None:
+    """As a diskless machine that restarts."""
+    shutil.rmtree(ends.books)
+    ends.books.mkdir()
+    shutil.rmtree(ends.machine / "work")
+    ends.machine.joinpath("work").mkdir()
+    own(ends.machine / "work")
+
+
+def empty_record(ends: Ends) -> None:
+    """As of some file systems after a crash."""
+    for record in ends.books.glob("files/*/*.json"):
+        record.write_text("")
+
+
+@pytest.mark.parametrize("lose", [lose_disk, empty_record])
+def test_files_of_which_the_machine_has_lost_its_record_are_not_reported_as_returned(
+    ends: Ends, lose: Callable[[Ends], None]
+) -> None:
+    write(ends.work / "input", "input")
+    ends.do("out")
+    write(ends.machine / "work" / "made", "the job's result")
+    lose(ends)
+    write(ends.machine / "work" / "out", "the rest of the output")
+    assert ends.do("outputs")["ok"], "this makes no record"
+    result = ends.do("back")
+    assert (result["ok"], result["final"]) == (False, True)
+    assert result["reason"] == "the machine has lost its record of the job's files"
+    assert (ends.work / "out").read_text() == "the rest of the output"
+
+
+def test_a_copy_back_whose_last_message_was_lost_is_repeated(ends: Ends) -> None:
+    ends.do("out")
+    for _ in range(2):
+        assert ends.do("back")["ok"]
+
+
 def test_a_directory_that_the_machine_mounts_from_the_head_keeps_its_files(ends: Ends) -> None:
     write(ends.work / "input", "input")
     write(ends.work / "out", "of an earlier run")

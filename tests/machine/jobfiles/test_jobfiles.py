@@ -13,6 +13,7 @@ import socket
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -93,7 +94,7 @@ class Pair:
                 outputs = [str(self.node / Path(path).name) for path in header["outputs"]]
                 marks = {self.there(path): mark for path, mark in header["marks"].items()}
                 header = {**header, "outputs": outputs, "do": what, "job": job, "marks": marks}
-                header["seen_outputs"] = self.seen_outputs
+                header |= {"seen_outputs": self.seen_outputs, "is_known": True}
                 header["shared"] = shared_directories(marks_of(header))
                 if what == "outputs":
                     self.begins = send_outputs(header, channel)
@@ -1334,6 +1335,18 @@ def test_a_forged_header_changes_no_user(
         node.run(identity.read(ssh_command()), channel)
     assert [user[:5] for user in became] == [("out", JOB, 7, 8, [8])]
     assert seen[0]["do"] == "out"
+
+
+def test_an_earlier_order_does_not_remove_the_file_of_a_job_whose_copy_has_begun(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The clock of the machine is behind, and the other order does not know the job."""
+    monkeypatch.setattr(owed, "PLACE", str(tmp_path))
+    ahead = time.time_ns() + 10**12
+    later = identity.Identity("out", 7, os.getuid(), os.getgid(), [], 0, ahead + 1, [(7, 0)], 0)
+    for order in (later, later._replace(job=8, made_at=ahead, live=[(8, 0)])):
+        owed.Owed(order)
+    assert names(tmp_path) == ["7", "8"]
 
 
 def test_the_bundle_is_the_program(tmp_path: Path) -> None:
