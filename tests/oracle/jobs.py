@@ -122,6 +122,11 @@ def paid_for_nobody(stage: Stage, node: str, jobs: Sequence[int]) -> str:
     if stage.anew_at >= 0:  # another job may have the number of a lost one that asked for it
         asked = [of for _, _, of in stage.requests]
         jobs = [job for job in jobs if any(node in of.get(job, ()) for of in asked)]
+    # One call buys for several nodes, and names the jobs of them all. slurmctld also waits for the
+    # node of a job that was cancelled since, and for one that an operator powers up.
+    holders = [job for job in stage.slurm.queue().values() if node in job.nodes]
+    if not holders and "POWERING_UP" in stage.slurm.node(node).states:
+        return ""
     # A job may be cancelled after its machine was decided.
     wishes = [stage.slurm.wish(job) for job in jobs if job in stage.slurm.queue()]
     if not wishes or any(node in wish for wish in wishes):
