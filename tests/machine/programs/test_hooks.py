@@ -511,6 +511,31 @@ def test_files_that_do_not_come_requeue_the_job(installed: Installed) -> None:
     assert installed.run("slurm-elastic-prolog", env=job(partition="cloud"))[0] == 1
 
 
+@pytest.mark.parametrize("broken", [
+    "state_dir=/nonexistent", "copy_out_timeout=soon", "whole_timeout=soon", "prolog_timeout=soon",
+])  # fmt: skip
+def test_a_prolog_that_fails_starts_no_job_without_its_files(
+    installed: Installed, broken: str
+) -> None:
+    installed.settings(*COPIES, "copy_out_timeout=1", broken)
+    assert installed.run("slurm-elastic-prolog", env=job(partition="cloud"))[0] == 1
+    assert installed.run("slurm-elastic-prolog", env=job(partition="onprem"))[0] == 0
+
+
+def test_a_job_starts_when_its_files_are_there_after_the_state_directory_is_mounted(
+    installed: Installed,
+) -> None:
+    installed.settings(*COPIES)
+    away = installed.state.rename(installed.state.with_name("away"))
+    process = installed.start("slurm-elastic-prolog", env=job(partition="cloud"))
+    assert process.stderr is not None
+    assert b"FileNotFoundError" in process.stderr.readline()
+    away.rename(installed.state)
+    desk = CopyDesk(installed, b"go\n")
+    assert ends(process) == 0
+    assert len(desk.close()) == 1
+
+
 def test_the_epilog_waits_until_the_files_are_back(installed: Installed) -> None:
     installed.settings(*COPIES)
     desk = CopyDesk(installed, b"", b"go\n")
