@@ -6,7 +6,7 @@ import os
 import stat
 import subprocess
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
@@ -36,6 +36,7 @@ from slurm_elastic.model.cluster import Instance, InstanceState, Location, Marke
 from slurm_elastic.model.machine_states import Ending
 from slurm_elastic.providers.aws.settings import AwsCloud
 from slurm_elastic.state.ledger import Machine
+from tests.patience import eventually, patience
 from tests.real_sshd import Sshd, make_key
 
 OLD, NEW = b"the key of before" * 8, b"the key from now on" * 8
@@ -261,20 +262,29 @@ def test_a_step_of_the_head_that_fails_or_does_not_end_is_told(bed: Bed) -> None
 def test_a_step_of_the_head_has_a_minute_and_is_told_by_the_end_of_its_words(
     bed: Bed, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    how: list[dict[str, object]] = []
-    real = subprocess.run
+    times: list[float] = []
+    real = key_rotation.run_whole
 
-    def run(command: list[str], **options: object) -> object:
-        how.append(options)
-        return real(command, **options)  # type: ignore[call-overload]
+    def run(command: Sequence[str], timeout: float) -> subprocess.CompletedProcess[str]:
+        times.append(timeout)
+        return real(command, timeout)
 
-    monkeypatch.setattr(key_rotation.subprocess, "run", run)
+    monkeypatch.setattr(key_rotation, "run_whole", run)
     script = "printf %050d 0 >&2; printf %0300d 1 >&2; exit 3"
     with pytest.raises(SlurmElasticError) as found:
         on_head(script, bed.ssh())
     assert str(found.value) == f"exit 3: {script}: {1:0300d}"
-    assert how[0]["timeout"] == 60.0
-    assert how[0]["stdin"] == subprocess.DEVNULL
+    assert times == [60.0]
+
+
+def test_a_step_of_the_head_that_does_not_end_is_ended_with_all_that_it_started(bed: Bed) -> None:
+    place = bed.path / "child"
+    # As pdsh below a shell: the shell waits for a child that would go on without it.
+    script = f"sleep 600 & echo $! >{place}.new; mv {place}.new {place}; wait"
+    with pytest.raises(SlurmElasticError, match="no end in"):
+        on_head(script, bed.ssh(), timeout=patience(2))
+    child = Path("/proc") / place.read_text().strip()
+    eventually(lambda: not child.exists() or " Z " in (child / "stat").read_text())
 
 
 @pytest.mark.parametrize("size", [31, 32, 1024, 1025])

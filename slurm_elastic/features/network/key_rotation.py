@@ -24,6 +24,7 @@ from msgspec import Struct
 
 from slurm_elastic.base import writing
 from slurm_elastic.base.errors import ConfigError, SlurmElasticError
+from slurm_elastic.base.processes.whole_group import run_whole
 from slurm_elastic.config import Config
 from slurm_elastic.config.sections.joining import Ssh
 from slurm_elastic.features.network.host_keys import KnownHosts, host_key
@@ -195,14 +196,12 @@ def command_line_of(command: str, ssh: Ssh) -> str:
 def on_head(command: str, ssh: Ssh, timeout: float = 60.0) -> None:
     """Run the command for the head, with ``{key}`` replaced by the path of the copy.
     SlurmElasticError with the command's error output if it fails or takes longer than ``timeout``
-    seconds.
+    seconds. Then no process of it is left: a child that goes on would bring the new key to hosts
+    that already have the old key again.
     """
     command_line = command_line_of(command, ssh)
     try:
-        done = subprocess.run(
-            ["/bin/sh", "-c", command_line], capture_output=True, text=True, timeout=timeout,
-            check=False, stdin=subprocess.DEVNULL,
-        )  # fmt: skip
+        done = run_whole(["/bin/sh", "-c", command_line], timeout)
     except subprocess.TimeoutExpired:
         raise SlurmElasticError(f"no end in {timeout:g} s: {command_line}") from None
     if done.returncode:

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import os
-import signal
 import subprocess
 
 from slurm_elastic.base.errors import ProviderError, TransientError
 from slurm_elastic.base.one_line import one_line
 from slurm_elastic.base.processes import asking
+from slurm_elastic.base.processes.whole_group import run_whole
 from slurm_elastic.providers.base.hosts.bmc_settings import BmcSettings
 
 
@@ -42,22 +41,15 @@ class PowerCommand:
         # act by then.
         asking.check_gate()
         try:
-            process = subprocess.Popen(
-                [*command, order, self._settings.hosts[host]], stdin=subprocess.DEVNULL,
-                stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-                errors="backslashreplace", start_new_session=True,
-            )  # fmt: skip
+            done = run_whole(
+                [*command, order, self._settings.hosts[host]], self._settings.api_timeout
+            )
+        except subprocess.TimeoutExpired as error:
+            text = f"{host}: {command[0]} {order} did not end in {error.timeout:g} s"
+            raise TransientError(name, "TimedOut", text) from error
         except (OSError, ValueError) as error:
             raise ProviderError(name, "NoCommand", f"{command[0]}: {error}") from error
-        with process:
-            try:
-                output, error_output = process.communicate(timeout=self._settings.api_timeout)
-            except subprocess.TimeoutExpired as error:
-                # Kill its whole process group, or a child may carry out the order much later.
-                os.killpg(process.pid, signal.SIGKILL)
-                text = f"{host}: {command[0]} {order} did not end in {error.timeout:g} s"
-                raise TransientError(name, "TimedOut", text) from error
-        if process.returncode:
-            text = f"{host}: {command[0]} {order}: {one_line(error_output, 200)}"
-            raise TransientError(name, f"Exit{process.returncode}", text)
-        return output.strip()
+        if done.returncode:
+            text = f"{host}: {command[0]} {order}: {one_line(done.stderr, 200)}"
+            raise TransientError(name, f"Exit{done.returncode}", text)
+        return done.stdout.strip()
