@@ -59,15 +59,25 @@ class Starts:
         if not job.nodes and not stage.slurm._may_start(job):
             return False  # it waits for another job, or for other tasks of its array
         there = {machine.node for machine in stage.alive()}
-        names = job.nodes or [
-            name
-            for name in stage.slurm.wish(job.id)
-            if self._is_free(name) and name not in job.excluded
-        ]
+        names = job.nodes or self._free_nodes(job)
         missing = sorted(names, key=lambda name: name not in there)[: job.node_count]
         if len(missing) < job.node_count:
             return False
         return self._has_room([name for name in missing if name not in there])
+
+    def _free_nodes(self, job: Any) -> Sequence[str]:
+        """The free nodes in the first of the job's partitions that has enough. Slurm gives no job
+        nodes of several partitions.
+        """
+        slurm = self._stage.slurm
+        names = [
+            name for name in slurm.wish(job.id) if self._is_free(name) and name not in job.excluded
+        ]
+        in_partitions = (
+            [name for name in names if partition in slurm.node(name).partitions]
+            for partition in job.partitions
+        )
+        return next((free for free in in_partitions if len(free) >= job.node_count), [])
 
     def _is_free(self, name: str) -> bool:
         node = self._stage.slurm.node(name)
