@@ -28,31 +28,37 @@ class SlurmPorts(NamedTuple):
 
 
 def slurm_ports(slurm_conf: str) -> SlurmPorts:
-    """Return the ports of slurm.conf (SlurmctldPort, SrunPortRange).
-
-    Return the default of Slurm or the kernel for a missing option, or if slurm.conf cannot be read.
+    """Return the ports of slurm.conf (SlurmctldPort, SrunPortRange), and the default of Slurm or
+    the kernel for a missing option. ConfigError if slurm.conf cannot be read.
     """
-    try:
-        site = siteconf.read(slurm_conf)
-    except ConfigError:
-        site = None
-    low, high = _EPHEMERAL_PORTS.read_text(encoding="ascii").split()
-    entries = [site.option(name) if site else None for name in ("SlurmctldPort", "SrunPortRange")]
-    slurmctld, srun = (
-        entry.value if entry is not None and _PORTS.fullmatch(entry.value) else None
-        for entry in entries
+    site = siteconf.read(slurm_conf)
+    entries = [site.option(name) for name in ("SlurmctldPort", "SrunPortRange")]
+    return _ports_of(
+        *(e.value if e is not None and _PORTS.fullmatch(e.value) else None for e in entries)
     )
+
+
+def _ports_of(slurmctld: str | None, srun: str | None) -> SlurmPorts:
+    low, high = _EPHEMERAL_PORTS.read_text(encoding="ascii").split()
     return SlurmPorts(slurmctld or SLURMCTLD, srun or f"{low}-{high}", srun is not None)
+
+
+def _ports_or_defaults(slurm_conf: str) -> SlurmPorts:
+    """The ports as far as they are known: a head may be set up before it has a slurm.conf."""
+    try:
+        return slurm_ports(slurm_conf)
+    except ConfigError:
+        return _ports_of(None, None)
 
 
 def slurmctld_ports(slurm_conf: str) -> tuple[int, int]:
     """Return the first and the last port of slurmctld, which listens on all between them."""
-    return _range(slurm_ports(slurm_conf).slurmctld)
+    return _range(_ports_or_defaults(slurm_conf).slurmctld)
 
 
 def srun_ports(slurm_conf: str) -> tuple[int, int]:
     """Return the first and the last port on which an srun on the head may listen."""
-    return _range(slurm_ports(slurm_conf).srun)
+    return _range(_ports_or_defaults(slurm_conf).srun)
 
 
 def _range(text: str) -> tuple[int, int]:

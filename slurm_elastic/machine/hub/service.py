@@ -22,11 +22,11 @@ import msgspec
 from msgspec.structs import replace
 
 from slurm_elastic.base import writing
-from slurm_elastic.base.errors import SlurmElasticError
+from slurm_elastic.base.errors import ConfigError, SlurmElasticError
 from slurm_elastic.base.guards import Guarded, GuardedBy
 from slurm_elastic.base.report_once import ReportOnce
 from slurm_elastic.machine.hub.link import Link, make_key, run
-from slurm_elastic.machine.hub.ports import slurm_ports
+from slurm_elastic.machine.hub.ports import SlurmPorts, slurm_ports
 from slurm_elastic.machine.hub.rules import table
 from slurm_elastic.machine.hub.wire import Apply, HubAnswer, HubError, Message
 from slurm_elastic.policies.repair.tunnel_addresses import (
@@ -50,6 +50,10 @@ MAX_SHOWN = 60
 """Characters of a peer's wrong text that a message shows."""
 
 
+class PortsUnknownError(HubError):
+    """slurm.conf could not be read since the hub has started."""
+
+
 class Hub:
     """Answers one request after the other. Call ``start`` first.
 
@@ -58,7 +62,9 @@ class Hub:
     """
 
     guarded_by: ClassVar[GuardedBy] = {
-        "_lock": Guarded("_enrolling", "_plain", "_admitted", "_is_empty", "_acting", "_reports")
+        "_lock": Guarded(
+            "_enrolling", "_plain", "_admitted", "_ports", "_is_empty", "_acting", "_reports"
+        )
     }
 
     def __init__(
@@ -71,6 +77,7 @@ class Hub:
         self._enrolling: frozenset[str] = frozenset()
         self._plain: tuple[str, ...] = ()
         self._admitted: tuple[TunnelPeer, ...] = ()
+        self._ports: SlurmPorts | None = None
         self._is_empty = False
         self._other_head, self._acting = other_head, ""
         self._reports = ReportOnce[str]()
@@ -87,7 +94,12 @@ class Hub:
             log.info("no machine is admitted yet, the last list of peers cannot be used: %s", error)
             peers = ()
         with self._lock:
-            self._apply(() if self._look_who_acts() else peers)
+            peers = () if self._look_who_acts() else peers
+            try:
+                self._apply(peers)
+            except PortsUnknownError as error:
+                # slurm-elasticd sends its list again and again, and reports this error.
+                log.warning("rules and peers stay as they are: %s", error)
 
     def keep_apart(self) -> None:
         """Remove all peers whenever the other head begins to act; for a thread of its own. It does
@@ -173,10 +185,11 @@ class Hub:
         peers = tuple(
             p if p.endpoint else replace(p, endpoint=endpoints.get(p.key, "")) for p in peers
         )
+        ports = self._read_ports()
         if self._link is not None:
             self._link.require_ours()
         # Rules first, peers second: a peer must not exist before the rules cover it.
-        run("nft", "-f", "-", text=table(self._network, peers, slurm_ports(self._slurm_conf)))
+        run("nft", "-f", "-", text=table(self._network, peers, ports))
         if self._link is not None:
             self._link.ensure()
             refused = self._link.set_peers(peers)
@@ -192,6 +205,21 @@ class Hub:
         for address, reason in left_out.items():
             log.warning("left out address=%s reason=%s", address, reason)
         return left_out
+
+    def _read_ports(self) -> SlurmPorts:
+        """Slurm's ports; the last known ones while slurm.conf cannot be read. Slurm's defaults
+        would cut the machines of many sites off, and open other ports.
+        """
+        try:
+            self._ports = slurm_ports(self._slurm_conf)
+        except ConfigError as error:
+            if self._ports is None:
+                raise PortsUnknownError(f"Slurm's ports are not known: {error}") from error
+            if self._reports.is_news("ports", str(error)):
+                log.warning("Slurm's ports stay as they were: %s", error)
+        else:
+            self._reports.clear("ports")
+        return self._ports
 
 
 def admissible_peers(

@@ -127,7 +127,7 @@ def test_the_last_endpoint_stays_while_a_new_daemon_knows_none(
         monkeypatch.setattr(Link, name, lambda _: None)
     monkeypatch.setattr(Link, "how", "kernel")
     network = msgspec.structs.replace(NETWORK, socket=str(tmp_path / "hub.sock"))
-    for hub in (Hub(network, "/nonexistent"), Hub(network, "/nonexistent")):
+    for hub in (Hub(network, "/dev/null"), Hub(network, "/dev/null")):
         hub.start()
         for peer in (CALLED, msgspec.structs.replace(CALLED, endpoint="")):
             request = msgspec.json.encode(Apply(peers=(peer,)))

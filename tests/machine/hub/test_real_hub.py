@@ -25,7 +25,7 @@ from slurm_elastic.policies.repair.tunnel_addresses import TunnelPeer
 
 place, peers = sys.argv[1], json.loads(sys.argv[2])
 hub = Hub(Network(endpoint="h:51820", socket=f"{place}/hub.sock",
-                  public_key=f"{place}/wireguard.pub"), "/nonexistent")
+                  public_key=f"{place}/wireguard.pub"), "/dev/null")
 
 def asked(message):
     return msgspec.json.decode(hub.answer(msgspec.json.encode(message)), type=HubAnswer)

@@ -10,9 +10,10 @@ import pytest
 from msgspec.structs import replace
 from patience import patience
 
+from slurm_elastic.base.errors import ConfigError
 from slurm_elastic.config.sections.joining import Firewall, Network, NetworkKind
 from slurm_elastic.machine.hub.link import seen_peers
-from slurm_elastic.machine.hub.ports import SlurmPorts, slurm_ports
+from slurm_elastic.machine.hub.ports import SlurmPorts, slurm_ports, slurmctld_ports
 from slurm_elastic.machine.hub.rules import table
 from slurm_elastic.machine.hub.service import admissible_peers
 from slurm_elastic.policies.repair.tunnel_addresses import TunnelPeer
@@ -133,7 +134,10 @@ def test_slurms_ports_are_slurm_confs(tmp_path: Path) -> None:
     assert slurm_ports(str(conf)) == ("7000-7003", "60001-63000", True)
     conf.write_text('ClusterName=c\nSlurmctldHost=h\nSlurmctldPort="x; accept"\n')
     given_out = "-".join(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split())
-    assert slurm_ports(str(conf)) == slurm_ports("/nonexistent") == ("6817", given_out, False)
+    assert slurm_ports(str(conf)) == ("6817", given_out, False)
+    with pytest.raises(ConfigError):
+        slurm_ports("/nonexistent")
+    assert slurmctld_ports("/nonexistent") == (6817, 6817), "before a head has a slurm.conf"
 
 
 LISTEN = """\

@@ -62,18 +62,18 @@ def asked(hub: Hub, message: Apply | Show) -> HubAnswer:
 
 @pytest.mark.usefixtures("rules")
 def test_whoever_may_only_hand_in_its_key_is_shown_as_that(network: Network) -> None:
-    hub = Hub(network, "/nonexistent")
+    hub = Hub(network, "/dev/null")
     assert asked(hub, Apply(peers=(LIVE, COMING))).ok
     assert {p.key: p.live for p in asked(hub, Show()).peers} == {KEY: True, OTHER: False}
-    again = Hub(network, "/nonexistent")
+    again = Hub(network, "/dev/null")
     again.start()
     assert {p.key: p.live for p in asked(again, Show()).peers} == {KEY: True, OTHER: False}
 
 
 @pytest.mark.usefixtures("rules")
 def test_peers_of_an_earlier_configuration_are_not_let_in_at_a_start(network: Network) -> None:
-    asked(Hub(network, "/nonexistent"), Apply(peers=(LIVE,)))
-    hub = Hub(replace(network, subnet="10.98.0.0/16"), "/nonexistent")
+    asked(Hub(network, "/dev/null"), Apply(peers=(LIVE,)))
+    hub = Hub(replace(network, subnet="10.98.0.0/16"), "/dev/null")
     hub.start()
     assert asked(hub, Show()).peers == ()
     Path(network.socket).with_name(PEERS).write_text("no JSON")
@@ -84,7 +84,7 @@ def test_peers_of_an_earlier_configuration_are_not_let_in_at_a_start(network: Ne
 @pytest.mark.usefixtures("rules")
 @pytest.mark.parametrize("kind", NetworkKind)
 def test_who_is_let_in_without_a_tunnel_is_shown(network: Network, kind: NetworkKind) -> None:
-    hub = Hub(replace(network, kind=kind, firewall=Firewall.NFTABLES), "/nonexistent")
+    hub = Hub(replace(network, kind=kind, firewall=Firewall.NFTABLES), "/dev/null")
     assert asked(hub, Apply(peers=(TunnelPeer(address="192.0.2.7"),))).ok
     assert asked(hub, Show()).plain == ("192.0.2.7",)
 
@@ -94,7 +94,7 @@ def test_an_interface_that_is_no_tunnel_is_not_shut(
 ) -> None:
     monkeypatch.setattr(Link, "kind", "unknown")
     with pytest.raises(HubError, match="interface: wg-se is there already, and no tunnel"):
-        Hub(network, "/nonexistent").start()
+        Hub(network, "/dev/null").start()
     assert rules == [], "the head would be cut off from its own network"
 
 
@@ -124,14 +124,14 @@ def test_a_link_that_somebody_laid_is_not_followed(network: Network, tmp_path: P
     theirs.write_text("theirs")
     for name in (PEERS, f".{PEERS}", f".{PEERS}.new"):
         (tmp_path / name).symlink_to(theirs)
-    assert asked(Hub(network, "/nonexistent"), Apply(peers=(LIVE,))).ok
+    assert asked(Hub(network, "/dev/null"), Apply(peers=(LIVE,))).ok
     assert theirs.read_text() == "theirs"
     assert (tmp_path / PEERS).stat().st_mode & 0o777 == 0o600
 
 
 @pytest.mark.usefixtures("rules")
 def test_a_request_of_thousands_of_brackets_is_refused(network: Network) -> None:
-    hub = Hub(network, "/nonexistent")
+    hub = Hub(network, "/dev/null")
     answer = msgspec.json.decode(hub.answer(b'{"x":' + b"[" * 20_000), type=HubAnswer)
     assert not answer.ok
 
@@ -144,7 +144,7 @@ def test_the_hub_of_a_head_that_stands_by_admits_no_machine(
     peer = TunnelPeer(address="10.99.0.9" if key else "10.7.0.9", key=key)
     acting = [""]
     network = replace(network, kind=kind, firewall=Firewall.NFTABLES)
-    hub = Hub(network, "/nonexistent", lambda: acting[0])
+    hub = Hub(network, "/dev/null", lambda: acting[0])
     assert asked(hub, Apply(peers=(peer,))).ok
     assert peer.address in rules[-1]
     acting[0] = "headb"
@@ -155,7 +155,7 @@ def test_the_hub_of_a_head_that_stands_by_admits_no_machine(
     shown = asked(hub, Show())
     assert (shown.peers, shown.plain, shown.other_head) == ((), (), "headb")
     assert not asked(hub, Apply(peers=(peer,))).ok
-    again = Hub(network, "/nonexistent", lambda: acting[0])
+    again = Hub(network, "/dev/null", lambda: acting[0])
     again.start()
     assert peer.address not in rules[-1]
     acting[0] = ""
@@ -168,9 +168,40 @@ def test_while_it_is_not_known_who_acts_the_hub_keeps_its_machines(
     def away() -> str:
         raise OSError("the server of ha.directory is away")
 
-    hub = Hub(network, "/nonexistent", away)
+    hub = Hub(network, "/dev/null", away)
     assert asked(hub, Apply(peers=(LIVE,))).ok
     hub.step_back()
-    again = Hub(network, "/nonexistent", away)
+    again = Hub(network, "/dev/null", away)
     again.start()
     assert LIVE.address in rules[-1]
+
+
+def test_while_slurm_conf_cannot_be_read_its_last_ports_count(
+    network: Network, rules: list[str], tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    conf = tmp_path / "slurm.conf"
+    conf.write_text("ClusterName=c\nSlurmctldHost=h\nSlurmctldPort=7000\n")
+    hub = Hub(replace(network, head_ports=()), str(conf))
+    assert asked(hub, Apply(peers=(LIVE,))).ok
+    conf.unlink()
+    assert asked(hub, Apply(peers=(LIVE, COMING))).ok
+    assert asked(hub, Apply(peers=())).ok
+    assert "dport 7000 " in rules[-1]
+    assert "dport 6817 " not in rules[-1]
+    assert LIVE.address not in rules[-1], "machines still leave"
+    assert caplog.text.count("Slurm's ports stay as they were") == 1
+
+
+def test_a_hub_that_could_not_read_slurm_conf_yet_leaves_the_rules_as_they_stand(
+    network: Network, rules: list[str], tmp_path: Path
+) -> None:
+    conf = tmp_path / "slurm.conf"
+    hub = Hub(network, str(conf))
+    hub.start()
+    answer = asked(hub, Apply(peers=(LIVE,)))
+    assert not answer.ok
+    assert answer.message.startswith("Slurm's ports are not known: ")
+    assert rules == []
+    conf.write_text("ClusterName=c\nSlurmctldHost=h\nSlurmctldPort=7000\n")
+    assert asked(hub, Apply(peers=(LIVE,))).ok
+    assert "dport 7000 " in rules[-1]

@@ -32,7 +32,7 @@ from slurm_elastic.state.heads import Epochs, OtherHead
 host, interface, place, shared, key = sys.argv[1:]
 network = Network(opened_by=Opener.HEAD, interface=interface, socket=f"{place}/hub.sock",
                   public_key=f"{place}/wireguard.pub")
-hub = Hub(network, "/nonexistent", OtherHead(Epochs(Path(shared)), host).acting)
+hub = Hub(network, "/dev/null", OtherHead(Epochs(Path(shared)), host).acting)
 hub.start()
 for run in (hub.keep_calling, hub.keep_apart):
     threading.Thread(target=run, daemon=True).start()
