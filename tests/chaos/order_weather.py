@@ -250,6 +250,8 @@ class OrderWeather:
         pair = self._stage.pair
         if pair is not None and not pair.books.acts(self._stage.acting("elasticd")):
             return False  # the head that is to act has not begun yet, and the other one is refused
+        if not self._can_read():
+            return False
         for command in list(self.printed):
             self.printed.pop(command, None)
             if not self.answered(shlex.split(command)) and not self.books.forgave:
@@ -263,6 +265,17 @@ class OrderWeather:
                 self.answered(shlex.split(directive.word.ending_command)[1:])
         left = self._facts(config, now).directives
         return not left
+
+    def _can_read(self) -> bool:
+        """Whether the records answer. A ledger that the storm damaged in its last moment does not
+        until slurm-elasticd has noticed the damage and made the view again.
+        """
+        try:
+            self._facts(self._stage.config, self._stage.now())
+        except SlurmElasticError as error:
+            self._stage.note_alike(f"orders cannot be read: {error}")
+            return False
+        return True
 
 
 ORDERS: dict[str, Callable[[OrderWeather], None]] = {
