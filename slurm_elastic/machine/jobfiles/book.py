@@ -2,10 +2,6 @@
 
 A user's records are in one place, so that a run sees the runs of all other directories, too: they
 may be above or below its own, and may write their output there.
-
-Beside the record is an empty file for each of its runs, with the time of the run's order. If a
-group may write in the directory, each directory above it has such a file, too. From the names and
-times of these files root learns which runs of other users count, and reads no text of a user.
 """
 
 from __future__ import annotations
@@ -15,12 +11,10 @@ import fcntl
 import hashlib
 import json
 import os
-import re
-import stat
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
-from pathlib import Path, PurePath
+from pathlib import Path
 from typing import Any, ClassVar
 
 from .identity import Identity
@@ -32,7 +26,6 @@ LOCK_WAIT_S = {"out": 240.0, "back": 20.0}
 waits, because this time does not count for it.
 """
 _ENDING = ".json"
-_RUN = re.compile(r"[0-9]+\.[0-9]+")
 State = list[int] | str | None
 """The stamp of a file, the target of a link, or None for a directory."""
 
@@ -97,36 +90,13 @@ class Book:
             "directory": self.directory, "base": self.base, "own": self.own, "runs": self.runs
         }  # fmt: skip
         draft.write_text(json.dumps(content))
-        # Before the files of a run come, other users' jobs must be kept out.
-        for run, order in self.runs.items():
-            for run_file in self._run_files(run):
-                run_file.touch(0o600)
-                os.utime(run_file, ns=(order["at"], order["at"]))
         # With half a record all files would count as changed, and would be sent back.
         os.replace(draft, self._path)
-        self._drop_run_files()
 
     def remove(self) -> None:
         """Forget the directory."""
         self._path.unlink(missing_ok=True)
         self.runs = {}
-        self._drop_run_files()
-
-    def _run_files(self, run: str) -> Iterator[Path]:
-        yield Path(f"{self._path}.{run}")
-        # Only a group's directory: a job in a directory above can change nothing in another one.
-        if is_of_group(self.directory):
-            for above in _above(self.directory):
-                yield self._path.with_name(_mark_below(above, self._path.name) + run)
-
-    def _drop_run_files(self) -> None:
-        """Remove the files of runs that no longer use the directory."""
-        name = re.escape(self._path.name)
-        is_ours = re.compile(rf"(?:.+\.below\.)?{name}\.({_RUN.pattern})").fullmatch
-        for run_file in self._path.parent.iterdir():
-            match = is_ours(run_file.name)
-            if match is not None and match[1] not in self.runs:
-                run_file.unlink(missing_ok=True)
 
     # The runs.
 
@@ -238,45 +208,6 @@ def record_name(directory: str) -> str:
     """The name of the file with the record of a directory."""
     name = hashlib.sha256(os.fsencode(os.path.normpath(directory))).hexdigest()[:32]
     return name + _ENDING
-
-
-def _mark_below(directory: str, record: str) -> str:
-    """How the file of a run is named for a directory above its own. ``record``: the name of the
-    record of its own directory.
-    """
-    return f"{record_name(directory)}.below.{record}."
-
-
-def _above(directory: str) -> Iterator[str]:
-    return map(str, PurePath(os.path.normpath(directory)).parents)
-
-
-def is_of_group(directory: str) -> bool:
-    """Whether a group may write in the directory."""
-    try:
-        return bool(os.stat(directory).st_mode & stat.S_IWGRP)
-    except OSError:
-        return False  # its use says so
-
-
-def is_used(place: str, directory: str, identity: Identity) -> bool:
-    """Whether a run, by the records in ``place``, uses the directory, or works above or below it in
-    a directory of a group, and its files may still go back. A record alone proves nothing: it stays
-    if a run was given up.
-    """
-    name = record_name(directory)
-    prefixes = [rf"{re.escape(name)}\.below\.[^.]+{re.escape(_ENDING)}\."]
-    if is_of_group(directory):
-        prefixes += [re.escape(f"{record_name(each)}.") for each in (directory, *_above(directory))]
-    match_use = re.compile(rf"(?:{'|'.join(prefixes)})({_RUN.pattern})").fullmatch
-    for entry in os.listdir(place):
-        match = match_use(entry)
-        if match is None:
-            continue
-        with contextlib.suppress(FileNotFoundError):  # the run has just ended
-            if identity.counts(match[1], os.lstat(f"{place}/{entry}").st_mtime_ns):
-                return True
-    return False
 
 
 def _here_of(record: Message, path: str) -> State:

@@ -7,8 +7,8 @@ import zipfile
 from importlib import resources
 
 _MODULES = (
-    "__init__", "wire", "locks", "tree", "marks", "identity", "places", "owed", "book", "steps",
-    "head", "node", "run",
+    "__init__", "wire", "locks", "tree", "marks", "identity", "places", "owed", "uses", "book",
+    "steps", "head", "node", "run",
 )  # fmt: skip
 # A fixed time makes the archive reproducible; zip knows none before 1980.
 _EPOCH = (1980, 1, 1, 0, 0, 0)

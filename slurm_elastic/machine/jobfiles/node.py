@@ -12,13 +12,14 @@ import os
 import stat
 from collections.abc import Collection, Mapping, Sequence
 
-from .book import Book, State, is_used, known, wait
+from .book import Book, State, known, wait
 from .identity import END_WAIT_S, Identity, become
 from .marks import check_different, is_in, marks_of, shared_directories, unmarked_directories
 from .owed import Owed
 from .places import make_place
 from .steps import has_steps
 from .tree import Tree, sample, stamp
+from .uses import Use
 from .wire import Channel, CopyError, Message
 
 STATE = "/var/lib/slurm-elastic-node/files"
@@ -39,13 +40,17 @@ def run(identity: Identity, channel: Channel) -> None:
                 str(path), owners, identity.uid, identity.gid, shared=shared,
                 groups=identity.groups,
             )  # fmt: skip
-        _check_users(identity, str(header["directory"]))
     # The last steps that need root. After ``become`` nothing that the head sends can reach the
     # files of other users.
+    use = Use(identity, str(header["directory"]), begin=header["do"] == "out")
     place = _state_directory(identity.uid, identity.gid)
     owed = Owed(identity)
     become(identity)
     header["shared"] = shared_directories(marks_of(header))
+    if os.path.normpath(str(header["directory"])) in header["shared"]:
+        use.end()  # the jobs of all users work there as on the head
+    else:
+        use.check()
     if header["do"] == "outputs":
         channel.send(shared=sorted(header["shared"]))
         missing = _send_outputs(header, channel)
@@ -67,23 +72,10 @@ def run(identity: Identity, channel: Channel) -> None:
                 if error.final:
                     # No further try comes, so the node need not wait for it.
                     owed.set(is_owed=False)
+                    use.end()
                 raise
             owed.set(is_owed=False)
-
-
-def _check_users(identity: Identity, directory: str) -> None:
-    """CopyError if a job of another user works in the directory of a group, or above or below it.
-    Neither record would know what the other user's job has changed, and its files would be
-    overwritten.
-    """
-    for user in os.listdir(STATE) if os.path.isdir(STATE) else []:
-        if user != str(identity.uid) and is_used(f"{STATE}/{user}", directory, identity):
-            raise CopyError(
-                f"a job of another user works on the machine in {directory}, or in a directory of"
-                " its group above or below: release the job later, or submit it from a directory"
-                " of your own",
-                final=True,
-            )
+            use.end()
 
 
 def _check_rights(header: Message, book: Book) -> None:

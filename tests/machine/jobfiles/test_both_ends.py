@@ -12,6 +12,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
@@ -409,6 +410,30 @@ def test_a_job_in_the_directory_of_its_group_can_write_there(ends: Ends, project
     assert ends.do("out", 8)["ok"], "the first user's job has ended"
 
 
+def uses_of(ends: Ends) -> list[str]:
+    """The runs that use their directories, by root's files."""
+    place = ends.books / "uses"
+    assert (place.stat().st_uid, place.stat().st_mode & 0o777) == (0, 0o700)
+    return sorted(path.name for path in place.iterdir() if path.stat().st_size)
+
+
+def test_no_user_can_keep_the_jobs_of_others_out(ends: Ends, project: Path) -> None:
+    """Root believes no file in a directory of a user's."""
+    ends.directory = WORK
+    assert ends.do("out")["ok"]
+    assert uses_of(ends) == [f"{USER.pw_uid}.7.0"]
+    assert ends.do("back")["ok"]
+    assert uses_of(ends) == []
+    (files,) = ends.books.glob("files/*")
+    name = sha256(b"/mnt/project").hexdigest()[:32]
+    for forged in (f"{name}.json.7.0", f"{name}.json.below.x.json.7.0"):
+        write(files / forged, "")
+        os.utime(files / forged, (4e9, 4e9))
+    ends.user, ends.directory = pwd.getpwnam("daemon"), Path("/mnt/project")
+    result = ends.do("out", 8)
+    assert result["ok"], result
+
+
 def test_jobs_of_two_users_do_not_share_a_directory_on_a_machine(ends: Ends, project: Path) -> None:
     """Each would take the other's changed files for the head's."""
     write(project / "input", "input")
@@ -450,12 +475,16 @@ def test_jobs_of_two_users_do_not_share_nested_directories_of_a_group(
     assert ends.do("out", 8)["ok"], "the first user's job has ended"
 
 
-def test_a_job_in_a_directory_of_its_own_holds_nobody_above(ends: Ends) -> None:
+def test_a_job_in_a_directory_of_its_own_holds_nobody_above(ends: Ends, project: Path) -> None:
     """No job of another user can change anything there."""
-    (ends.work / "input").touch()
+    (project / "own").mkdir(0o755)
+    own(project / "own")
+    ends.directory = Path("/mnt/project/own")
     assert ends.do("out")["ok"]
-    names_of_runs = [path.name for path in ends.books.glob("files/*/*.7.0")]
-    assert [".below." in name for name in names_of_runs] == [False]
+    ends.user, ends.live, ends.directory = pwd.getpwnam("daemon"), [7], Path("/mnt/project")
+    result = ends.do("out", 8)
+    assert result["ok"], result
+    assert uses_of(ends) == [f"{ends.user.pw_uid}.8.0", f"{USER.pw_uid}.7.0"]
 
 
 def test_a_run_that_was_given_up_holds_no_job_of_another_user(ends: Ends, project: Path) -> None:
@@ -468,8 +497,7 @@ def test_a_run_that_was_given_up_holds_no_job_of_another_user(ends: Ends, projec
     assert result["ok"], result
     assert record.exists()
     assert ends.do("back", 8)["ok"]
-    run_files = [path.name for path in ends.books.glob("files/*/*.json.*")]
-    assert {name[-len(f"{record.name}.7.0") :] for name in run_files} == {f"{record.name}.7.0"}
+    assert uses_of(ends) == []
 
 
 def test_a_job_does_not_start_in_a_directory_in_which_it_can_write_nothing(
@@ -543,6 +571,7 @@ def test_a_directory_that_the_machine_mounts_from_the_head_keeps_its_files(ends:
     ends.mounts["work"] = ends.work
     result = ends.do("out")
     assert (result["ok"], result["files"]) == (True, 0)
+    assert uses_of(ends) == [], "jobs of other users may work there, too"
     write(ends.work / "made", "made")
     assert ends.do("back")["ok"]
     assert names(ends.work) == ["input", "made", "out"]
