@@ -49,6 +49,8 @@ def _services(settings: AzureCloud, use: GrantUse) -> Iterator[str]:
     yield f"{_NETWORK}/virtualNetworks/subnets/read"
     yield f"{_NETWORK}/virtualNetworks/subnets/join/action"
     yield f"{_COMPUTE}/galleries/images/versions/read"
+    # An image without ``/versions/N`` means its newest version.
+    yield f"{_COMPUTE}/galleries/images/read"
     yield f"{_COMPUTE}/images/read"
     for kind in (
         "skus",

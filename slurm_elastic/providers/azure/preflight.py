@@ -5,12 +5,14 @@ them.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from slurm_elastic.model.cluster import Market, Pool
 from slurm_elastic.model.finding import Finding
 from slurm_elastic.providers.azure.client import COMPUTE, GALLERIES, NETWORK, SIZES, ArmApi
 from slurm_elastic.providers.azure.errors import translated
+from slurm_elastic.providers.azure.requests import image_of
 from slurm_elastic.providers.azure.settings import AzureCloud
 from slurm_elastic.providers.base.preflight import CheckRunner, demand_bounds, quota
 from slurm_elastic.providers.base.tags import CLUSTER
@@ -38,11 +40,12 @@ def examine(api: ArmApi, settings: AzureCloud, pools: Sequence[Pool]) -> Iterato
         lambda: _parsed(settings, _locks(api, settings)),
         "the role lacks locks/read; see the page",
     )
-    yield from CHECKS.at(
-        f"image {settings.image}",
-        "an image that we may use",
-        lambda: _parsed(settings, _image(api, settings)),
-    )
+    for image in dict.fromkeys((settings.image, *(image_of(settings, pool) for pool in pools))):
+        yield from CHECKS.at(
+            f"image {image}",
+            "an image that we may use",
+            partial(_parsed, settings, _image(api, settings, image)),
+        )
     yield from CHECKS.at(
         "subnet",
         "a subnet that we may use",
@@ -86,14 +89,14 @@ def _locks(api: ArmApi, settings: AzureCloud) -> Iterator[Finding]:
         yield Finding.wrong(f"lock {name}", level, "no lock on the group", advice)
 
 
-def _image(api: ArmApi, settings: AzureCloud) -> Iterator[Finding]:
-    subject = f"image {settings.image}"
-    if settings.image.startswith("/"):
-        version = GALLERIES if "/galleries/" in settings.image.lower() else COMPUTE
-        api.call("GET", settings.image, version)
+def _image(api: ArmApi, settings: AzureCloud, image: str) -> Iterator[Finding]:
+    subject = f"image {image}"
+    if image.startswith("/"):
+        version = GALLERIES if "/galleries/" in image.lower() else COMPUTE
+        api.call("GET", image, version)
         yield Finding.ok(subject, "there")
         return
-    publisher, offer, sku, version = settings.image.split(":")
+    publisher, offer, sku, version = image.split(":")
     path = (
         f"/subscriptions/{settings.subscription}/providers/Microsoft.Compute/locations/"
         f"{settings.region}/publishers/{publisher}/artifacttypes/vmimage/offers/{offer}/skus/{sku}"

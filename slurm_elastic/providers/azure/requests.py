@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from slurm_elastic.base.errors import ConfigError
 from slurm_elastic.config import Cluster
 from slurm_elastic.config.clouds import ONE_ZONE
-from slurm_elastic.model.cluster import LaunchSpec, Market
+from slurm_elastic.model.cluster import LaunchSpec, Market, Pool
 from slurm_elastic.model.machine_options import Disk, gibibytes
 from slurm_elastic.providers.azure.settings import AzureCloud
 from slurm_elastic.providers.base.joining import own_facts
@@ -100,7 +100,7 @@ def body(
     properties: dict[str, object] = {
         "hardwareProfile": {"vmSize": spec.offer.instance_type},
         "storageProfile": {
-            "imageReference": image_reference(_image_of(settings, spec)),
+            "imageReference": image_reference(image_of(settings, spec.pool)),
             "osDisk": _os_disk(part, spec.pool.machine.root_disk),
         },
         "osProfile": {
@@ -135,8 +135,9 @@ def image_reference(text: str) -> dict[str, str]:
     return {"publisher": publisher, "offer": offer, "sku": sku, "version": version}
 
 
-def _image_of(settings: AzureCloud, spec: LaunchSpec) -> str:
-    choice = spec.pool.image
+def image_of(settings: AzureCloud, pool: Pool) -> str:
+    """The image from which machines of the pool start."""
+    choice = pool.image
     return settings.image if choice is None or choice.id is None else choice.id
 
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import time
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -10,14 +12,19 @@ from azure.core import MatchConditions
 from azure.core.credentials import AccessToken
 from azure.core.exceptions import HttpResponseError, ResourceNotFoundError
 from azure.core.pipeline.policies import SansIOHTTPPolicy
+from msgspec.structs import replace
 from providers.azure.bed import AzureBed
 
 from slurm_elastic.base.errors import ProviderError
+from slurm_elastic.model.boot_image import ImageChoice
 from slurm_elastic.model.cluster import LaunchSpec
+from slurm_elastic.model.finding import FindingLevel
 from slurm_elastic.providers.azure import requests
 from slurm_elastic.providers.azure.client import COMPUTE, SIZES, ArmApi
 from slurm_elastic.sandbox.azure import schema, serve
 from slurm_elastic.testing.contract import CLUSTER, first_offer, spec_for
+
+GOLDEN = Path(__file__).parents[2] / "golden"
 
 
 class Fixed:
@@ -150,3 +157,19 @@ def test_doctor_reads_an_image_of_a_gallery(bed: AzureBed) -> None:
     image = f"{gallery}/images/slurm/versions/1.0.0"
     found = {f.subject: f for f in bed.open(image=image).examine([bed.pool])}
     assert found[f"image {image}"].observed == "there"
+
+
+def test_doctor_reads_the_image_of_each_pool_and_the_role_lets_it(bed: AzureBed) -> None:
+    images = f"{bed.settings().group_path}/providers/Microsoft.Compute"
+    newest, plain = f"{images}/galleries/g/images/slurm", f"{images}/images/missing"
+    pools = [
+        replace(bed.pool, name=f"p{n}", image=ImageChoice(id=id_))
+        for n, id_ in enumerate((newest, plain, newest))
+    ]
+    found = [f for f in bed.open().examine([bed.pool, *pools]) if f.subject.startswith("image ")]
+    assert [f.subject for f in found] == [
+        f"image {bed.settings().image}", f"image {newest}", f"image {plain}",
+    ]  # fmt: skip
+    assert [f.level is FindingLevel.WRONG for f in found] == [False, False, True]
+    actions = json.loads((GOLDEN / "iam-azure.json").read_text())["Actions"]
+    assert "Microsoft.Compute/galleries/images/read" in actions
