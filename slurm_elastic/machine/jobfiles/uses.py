@@ -12,6 +12,7 @@ import fcntl
 import json
 import os
 import stat
+from typing import ClassVar
 
 from .identity import Identity
 from .wire import CopyError
@@ -22,6 +23,8 @@ _FLAGS = os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC
 
 class Use:
     """A run's use of its directory. Made by root. ``begin``: the run is about to use it."""
+
+    guarded_by: ClassVar[dict[str, str]] = {"place": "to look for other uses and to add one"}
 
     def __init__(self, identity: Identity, directory: str, *, begin: bool) -> None:
         os.makedirs(PLACE, 0o700, exist_ok=True)
