@@ -157,32 +157,21 @@ class OpenStackApi:
 
     def credentials_end(self) -> float | None:
         """The end of the token, application credential or password in use (Unix time), or None.
-        Raises the exceptions of keystoneauth.
+        Raises the same exceptions as ``own_user``.
         """
         session = self._services["compute"].session
         auth: Any = session.auth
         with self._http.within(self._timeout):
             access = auth.get_access(session)
-            auth_class = type(auth).__name__
-            if auth_class.endswith("Token"):
-                return float(access.expires.timestamp())
-            if auth_class == "ApplicationCredential":
-                return _time(_application_credential(session, access).get("expires_at"))
+        auth_class = type(auth).__name__
+        if auth_class.endswith("Token"):
+            return float(access.expires.timestamp())
+        if auth_class == "ApplicationCredential":
+            credential = access._data["token"].get("application_credential") or {}
+            # A refusal passes: "not shown" is not "it does not end".
+            answer = self.own_user("GET", f"/application_credentials/{credential.get('id')}")
+            return _time(answer["application_credential"].get("expires_at"))
         return _time(access._data["token"]["user"].get("password_expires_at"))
-
-
-def _application_credential(session: Any, access: Any) -> Mapping[str, Any]:  # noqa: ANN401
-    """Keystone's record of the application credential in use; empty if keystone does not
-    show it.
-    """
-    credential = access._data["token"].get("application_credential") or {}
-    of_user = f"{_keystone(session)}/users/{access.user_id}"
-    path = f"{of_user}/application_credentials/{credential.get('id')}"
-    answer = session.request(path, "GET", raise_exc=False, log=False, connect_retries=0)
-    if answer.status_code >= 400:
-        return {}
-    record: Mapping[str, Any] = answer.json().get("application_credential") or {}
-    return record
 
 
 def _keystone(session: Any) -> str:  # noqa: ANN401

@@ -16,8 +16,8 @@ from slurm_elastic.providers.base.preflight import demand_bounds
 from slurm_elastic.providers.openstack.catalog import is_uuid
 from slurm_elastic.providers.openstack.settings import NETWORK_WORDS, OpenStackCloud
 
-COMPUTE, IMAGE, NETWORK = "compute", "image", "network"
-_ROOTS = {COMPUTE: "/v2.1", IMAGE: "/v2", NETWORK: "/v2.0"}
+COMPUTE, IMAGE, NETWORK, IDENTITY = "compute", "image", "network", "identity"
+_ROOTS = {COMPUTE: "/v2.1", IMAGE: "/v2", NETWORK: "/v2.0", IDENTITY: "/v3"}
 Rule = tuple[str, str, str]
 """Service type, method, and path below the version."""
 
@@ -88,6 +88,8 @@ def _making() -> Iterator[Rule]:
 
 def _services(settings: OpenStackCloud, use: GrantUse) -> Iterator[Rule]:
     yield from _watchdog()
+    # To read when this credential itself ends. Keystone shows it to its own user alone.
+    yield IDENTITY, "GET", "/users/*/application_credentials/*"
     for path in ("/flavors/detail", "/limits", "/servers"):
         yield COMPUTE, "GET", path
     yield COMPUTE, "POST", "/servers"

@@ -159,7 +159,7 @@ def _expiry(provider: Expiring, cloud: str, now: float) -> Iterator[Finding]:
     try:
         ends = provider.credentials_end()
     except ProviderError as error:
-        yield Finding.note("credentials' end", str(error))
+        yield Finding.note("credentials' end", f"not known: {error}")
         return
     if ends is not None:
         is_soon = soon(ends, now)

@@ -51,6 +51,15 @@ class StackBed:
     def world(self):
         return self.stand_in.world
 
+    def login_by_credential(self, secret: str = PASSWORD) -> None:
+        auth = {
+            "auth_url": f"{self.stand_in.url}/v3",
+            "application_credential_id": "ac",
+            "application_credential_secret": secret,
+        }
+        entry = {"auth": auth, "auth_type": "v3applicationcredential", "region_name": "here"}
+        self.file.write_text(yaml.safe_dump({"clouds": {"hpc": entry}}))
+
     def login(self, password: str = PASSWORD, **more: object) -> None:
         auth = {
             "auth_url": f"{self.stand_in.url}/v3",

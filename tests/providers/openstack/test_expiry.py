@@ -7,7 +7,6 @@ from datetime import UTC, datetime
 import pytest
 import yaml
 from providers.openstack.bed import StackBed
-from providers.openstack.stand_in import PASSWORD
 
 from slurm_elastic.base.errors import AuthError
 from slurm_elastic.model.protocols import Expiring
@@ -21,16 +20,6 @@ def ends(bed: StackBed) -> float | None:
     return provider.credentials_end()
 
 
-def credential(bed: StackBed, secret: str = PASSWORD) -> None:
-    auth = {
-        "auth_url": f"{bed.stand_in.url}/v3",
-        "application_credential_id": "ac",
-        "application_credential_secret": secret,
-    }
-    entry = {"auth": auth, "auth_type": "v3applicationcredential", "region_name": "here"}
-    bed.file.write_text(yaml.safe_dump({"clouds": {"hpc": entry}}))
-
-
 def test_a_password_has_the_end_that_keystone_gives_it(bed: StackBed) -> None:
     assert ends(bed) is None
     bed.world.password_ends = "2031-05-04T03:02:01.000000"
@@ -38,14 +27,23 @@ def test_a_password_has_the_end_that_keystone_gives_it(bed: StackBed) -> None:
 
 
 def test_of_an_application_credential(bed: StackBed) -> None:
-    credential(bed)
+    bed.login_by_credential()
     assert ends(bed) is None
     bed.world.credential_ends = "2031-05-04T03:02:01.000000"
     assert ends(bed) == ENDS
 
 
+def test_a_refused_look_at_the_credential_is_not_an_endless_one(bed: StackBed) -> None:
+    """An application credential whose access rules lack keystone."""
+    bed.login_by_credential()
+    bed.world.credential_ends = "2031-05-04T03:02:01.000000"
+    bed.stand_in.refuse(403, "not authorized", "GET /v3/users/u/application_credentials/*")
+    with pytest.raises(AuthError, match="not authorized"):
+        ends(bed)
+
+
 def test_a_refusal_is_one(bed: StackBed) -> None:
-    credential(bed, "another")
+    bed.login_by_credential("another")
     with pytest.raises(AuthError):
         ends(bed)
 

@@ -21,12 +21,12 @@ from slurm_elastic.config import Cluster
 from slurm_elastic.config.grants import GrantUse, Holder
 from slurm_elastic.image.upload import image_file, upload
 from slurm_elastic.model.boot_image import ImageChoice
-from slurm_elastic.model.protocols import Examinable, Provider
+from slurm_elastic.model.protocols import Examinable, Expiring, Provider
 from slurm_elastic.providers import open_images, open_provider
 from slurm_elastic.providers.openstack import CLOUD, client
 from slurm_elastic.testing.contract import UUID, LaunchContract, spec_for
 
-ROOTS = {"compute": "/v2.1", "image": "/v2", "network": "/v2.0"}
+ROOTS = {"compute": "/v2.1", "image": "/v2", "network": "/v2.0", "identity": "/v3"}
 
 
 class GatedBed(StackBed):
@@ -46,6 +46,14 @@ class GatedBed(StackBed):
             return real(api, service, method, path, *more)
 
         patch.setattr(client.OpenStackApi, "_answered", answered)
+        own_user = client.OpenStackApi.own_user
+
+        def of_own_user(api, method: str, path: str, *more: object):
+            self.used |= self.matching("identity", method, f"/users/u{path}")
+            return own_user(api, method, path, *more)
+
+        patch.setattr(client.OpenStackApi, "own_user", of_own_user)
+        self.login_by_credential()
 
     def matching(self, service: str, method: str, path: str) -> set[tuple[str, str, str]]:
         whole = ROOTS[service] + path.partition("?")[0]
@@ -82,6 +90,8 @@ def live(bed: GatedBed, **more: object) -> None:
     """All that the services and doctor ask of a cloud, in a machine's life."""
     provider = bed.open(**more)
     provider.check()
+    assert isinstance(provider, Expiring)
+    provider.credentials_end()
     assert isinstance(provider, Examinable)
     provider.examine([bed.pool])
     machine = provider.launch(spec_for(bed, provider, 1))[0]
