@@ -4,9 +4,9 @@ parts.
 
 from __future__ import annotations
 
+import contextlib
 import logging
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator, Mapping
 
 from slurm_elastic.base.errors import ConfigError
 from slurm_elastic.base.extras import missing_module
@@ -20,11 +20,13 @@ from slurm_elastic.providers.base.refused import RefusedProvider
 log = logging.getLogger(__name__)
 
 
-def open_providers(config: Config) -> dict[str, Provider]:
+def open_providers(config: Config, *, may_refuse_all: bool = False) -> dict[str, Provider]:
     """The provider of each cloud by name.
 
     A cloud that cannot be opened gets a provider whose calls all fail with the reason, so that the
-    other clouds keep working. ConfigError if no cloud can be opened.
+    other clouds keep working; ``reopened`` tries it again. ConfigError if no cloud can be opened,
+    unless ``may_refuse_all``: a service that has worked with this configuration must not end
+    because a person is just replacing a file.
     """
     providers: dict[str, Provider] = {}
     refused: list[ConfigError] = []
@@ -34,11 +36,24 @@ def open_providers(config: Config) -> dict[str, Provider]:
         except ConfigError as error:
             refused.append(error)
             providers[cloud.name] = RefusedProvider(cloud.name, str(error))
-    if refused and len(refused) == len(providers):
+    if refused and len(refused) == len(providers) and not may_refuse_all:
         raise refused[0]
     for reason in refused:
-        log.error("cloud cannot be used; the other clouds keep working: %s", reason)
+        log.error("cloud cannot be used, other clouds keep working; will be retried: %s", reason)
     return providers
+
+
+def reopened(config: Config, providers: Mapping[str, Provider]) -> dict[str, Provider]:
+    """The clouds that ``open_providers`` could not open, and that can be opened now."""
+    opened: dict[str, Provider] = {}
+    for cloud in config.clouds:
+        if not isinstance(providers[cloud.name], RefusedProvider):
+            continue
+        with contextlib.suppress(ConfigError):  # ``open_providers`` has logged it
+            opened[cloud.name] = open_provider(cloud, config.cluster, config)
+    if opened:
+        log.info("cloud can be used again clouds=%s", ",".join(opened))
+    return opened
 
 
 def open_provider(
@@ -69,7 +84,7 @@ def open_images(settings: CloudSettings, cluster: Cluster) -> ImageStore:
         return opened(settings, cluster)
 
 
-@contextmanager
+@contextlib.contextmanager
 def _naming_cloud(settings: CloudSettings) -> Iterator[None]:
     """Raise a ConfigError with the cloud's name if the cloud cannot be opened inside."""
     if settings.unusable:

@@ -453,3 +453,70 @@ def test_it_serves_with_the_policy_that_it_has_chosen(state: Path, tmp_path: Pat
     assert said.count("from now on: the cheapest") == 1
     assert json.loads((state / "policy-choice.json").read_text())["policy"] in AMONG
     assert "Traceback" not in said
+
+
+RESTARTING = """
+import sys, threading, time
+from pathlib import Path
+from slurm_elastic.cli.services import daemon
+
+class Chooser:
+    '''Restarts slurm-elasticd once a file is there, as a choice of another policy does.'''
+
+    def __init__(self, plain, record, changed):
+        self._request, self._changed = plain.state / "restart", changed
+
+    def start(self):
+        threading.Thread(target=self._wait, daemon=True).start()
+
+    def _wait(self):
+        while not self._request.exists():
+            time.sleep(0.05)
+        self._request.unlink()
+        self._changed()
+
+    def stop(self):
+        pass
+
+daemon.PolicyChooser, daemon.CLOUD_RETRY_S = Chooser, 0.2
+sys.exit(daemon.main(sys.argv[1:]))
+"""
+
+
+def test_a_restart_while_the_only_cloud_cannot_be_opened_serves_on(
+    state: Path, tmp_path: Path
+) -> None:
+    user_data, log = tmp_path / "user-data", tmp_path / "log"
+    path = tmp_path / "slurm-elastic.yaml"
+    user_data.write_text("#!/bin/sh\n")
+    text = yaml.safe_load(YAML.format(uuid=UUID, state=state))
+    (cloud,) = yaml.safe_load(NEBULA.format(auth=tmp_path / "auth"))
+    text["clouds"] = [{**cloud, "user_data": str(user_data)}]
+    pool = {"name": "neb", "cloud": "neb", "nodes": "neb1", "cpus": 2, "memory": "4G"}
+    text["pools"] = [{**pool, "instance_types": ["small"]}]
+    text["policies"] = {"choose": {"among": ["slurm + idle(600)"]}}
+    path.write_text(yaml.safe_dump(text))
+    command = [sys.executable, "-c", RESTARTING, "--config", str(path)]
+
+    def serves(times: int) -> bool:
+        assert daemon.poll() is None, log.read_text()
+        return log.read_text().count("serving cluster=alps") == times
+
+    with log.open("w") as stderr, subprocess.Popen(command, stderr=stderr) as daemon:
+        try:
+            eventually(lambda: serves(1))
+            user_data.rename(tmp_path / "moved")
+            (state / "restart").touch()
+            eventually(lambda: serves(2))
+            (tmp_path / "moved").rename(user_data)
+            eventually(lambda: serves(3))
+            daemon.send_signal(signal.SIGTERM)
+            assert daemon.wait(patience(60)) == 0
+        finally:
+            daemon.kill()
+    said = log.read_text()
+    assert (
+        "cloud cannot be used, other clouds keep working; will be retried: user_data of cloud 'neb'"
+        in said
+    )
+    assert "cloud can be used again clouds=neb" in said

@@ -8,6 +8,7 @@ import os
 import sys
 import threading
 import time
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
@@ -23,8 +24,8 @@ from slurm_elastic.controller.notify_socket import WakeSocket
 from slurm_elastic.features.growth.policy_chooser import PolicyChooser
 from slurm_elastic.features.power.prolog import PrologServer
 from slurm_elastic.features.registry import FEATURES
-from slurm_elastic.model.protocols import Slurm
-from slurm_elastic.providers import open_providers
+from slurm_elastic.model.protocols import Provider, Slurm
+from slurm_elastic.providers import open_providers, reopened
 from slurm_elastic.providers.catalogues import CatalogueKeeper, tell_used
 from slurm_elastic.slurm.client.chosen import open_slurm
 from slurm_elastic.slurm.client.prompt import PromptCli
@@ -41,6 +42,8 @@ log = logging.getLogger("slurm_elastic.daemon")
 
 DOOR_RETRY_S = 10.0
 """Seconds between two tries to open the read door."""
+CLOUD_RETRY_S = 60.0
+"""Seconds between two tries to open the clouds that could not be opened."""
 ABOUT = (
     "Start, end and repair the machines of the configuration, for slurmctld. Run it as "
     "SlurmUser; systemd does."
@@ -59,6 +62,7 @@ def _serve(plain: Config) -> None:
     ``plain``: the configuration as read, before catalogues are applied.
     """
     ended = threading.Event()
+    has_served = False
     head = head_of(plain, DAEMON, MARK)
     if head is not None:
         on_stop(ended.set)
@@ -66,11 +70,20 @@ def _serve(plain: Config) -> None:
         if head is not None and not head.begins(ended):
             return
         with contextlib.nullcontext() if head is None else head.retried():
-            _serve_as(plain, from_state(plain, time.time()), ended, head)
+            config = from_state(plain, time.time())
+            _serve_as(plain, config, ended, head, has_served=has_served)
+        has_served = True
 
 
-def _serve_as(plain: Config, config: Config, ended: threading.Event, head: Head | None) -> None:
-    """Serve until SIGTERM sets ``ended``, a catalogue changes, or this ``head`` no longer acts."""
+def _serve_as(
+    plain: Config, config: Config, ended: threading.Event, head: Head | None, *, has_served: bool
+) -> None:
+    """Serve until SIGTERM sets ``ended``, a catalogue changes, this ``head`` no longer acts, or a
+    cloud that could not be opened can be opened.
+
+    ``has_served``: this process has served before. It then continues although no cloud can be
+    opened at this moment, because systemd does not start it again after a ConfigError.
+    """
     stop = threading.Event()
 
     def end() -> None:
@@ -82,10 +95,11 @@ def _serve_as(plain: Config, config: Config, ended: threading.Event, head: Head 
         return
     opened = open_slurm(config.slurm, stop)
     slurm: Slurm = opened
-    providers = open_providers(config)
+    providers = open_providers(config, may_refuse_all=has_served)
     # The stack closes in reverse order: the ledger after all parts that write to it.
     with contextlib.ExitStack() as closing:
         closing.callback(log.info, "stopped")
+        _retry_refused(config, providers, closing, stop)
         if head is not None:
             providers, slurm = head.fenced(providers), head.fenced_slurm(slurm)
             closing.enter_context(head.watched(stop.set))
@@ -121,6 +135,26 @@ def _serve_as(plain: Config, config: Config, ended: threading.Event, head: Head 
             raise SlurmElasticError("waiting prologs can no longer be served: see above")
         if door.failed:
             raise SlurmElasticError("users can no longer be answered: see above")
+
+
+def _retry_refused(
+    config: Config,
+    providers: Mapping[str, Provider],
+    closing: contextlib.ExitStack,
+    stop: threading.Event,
+) -> None:
+    """Set ``stop`` when a cloud that could not be opened can be opened: the restart opens it."""
+
+    def try_again() -> None:
+        if reopened(config, providers):
+            task.end()
+            stop.set()
+
+    task = PeriodicTask("refused clouds", try_again, CLOUD_RETRY_S, first_in_s=CLOUD_RETRY_S)
+    thread = PeriodicThread(task, stop)
+    thread.start()
+    closing.callback(thread.join, 10.0)
+    closing.callback(stop.set)
 
 
 def _start(waiter: PrologServer) -> None:

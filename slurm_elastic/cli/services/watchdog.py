@@ -6,7 +6,6 @@ The watchdog has no ledger and buys nothing. It runs as SlurmUser.
 from __future__ import annotations
 
 import argparse
-import contextlib
 import logging
 import sys
 import threading
@@ -26,10 +25,8 @@ from slurm_elastic.cli.services.service import on_stop, parser_of, run_parsed
 from slurm_elastic.config import Config, domain_pools
 from slurm_elastic.config.fresh import FreshConfig
 from slurm_elastic.config.sections.copying import Data
-from slurm_elastic.model.protocols import Provider
 from slurm_elastic.policies.repair.unneeded import Bound
-from slurm_elastic.providers import open_provider, open_providers
-from slurm_elastic.providers.base.refused import RefusedProvider
+from slurm_elastic.providers import open_providers, reopened
 from slurm_elastic.slurm.client.acting import controllers_for_service
 from slurm_elastic.slurm.client.cli import SlurmCli
 from slurm_elastic.state.heartbeat import DAEMON
@@ -110,15 +107,9 @@ class _WatchedClouds:
 
     def _with_refused(self, config: Config) -> WatchedClouds | None:
         """The clouds, if a cloud that could not be opened can be opened now."""
-        opened: dict[str, Provider] = {}
-        for cloud in config.clouds:
-            if not isinstance(self._clouds.providers[cloud.name], RefusedProvider):
-                continue
-            with contextlib.suppress(ConfigError):  # it was logged at the first try
-                opened[cloud.name] = open_provider(cloud, config.cluster, config)
+        opened = reopened(config, self._clouds.providers)
         if not opened:
             return None
-        log.info("cloud can be used again clouds=%s", ",".join(opened))
         self._clouds = replace(self._clouds, providers={**self._clouds.providers, **opened})
         return self._clouds
 
