@@ -41,6 +41,7 @@ from slurm_elastic.model.exclusion import POLICY, Exclusion
 from slurm_elastic.model.job_key import JobKey
 from slurm_elastic.model.slurm import Reservation, SlurmJob, SlurmNode
 from slurm_elastic.policies.growth.scaling import GroupSnapshot, PendingJob, ScaleDown, ScalingPlan
+from slurm_elastic.policies.nodes.node_reasons import NOTICE_MARK
 from slurm_elastic.policies.nodes.node_state import Phase, is_drained, phase
 from slurm_elastic.providers.fake.settings import FakeCloud
 from slurm_elastic.slurm.conf.fragment import slurm_weights
@@ -1108,3 +1109,20 @@ def test_a_job_that_no_machine_helped_counts_again_after_a_pause(
     assert (bought(), [row.strikes for row in guard.rows()]) == (2, [2])
     world.advance(2 * 3600, 30)
     assert bought() == 2, "the second pause is four hours"
+
+
+def test_a_machine_that_its_cloud_takes_away_is_no_proof_against_its_job(
+    make: Callable[..., World],
+) -> None:
+    """It left half a minute after it came up, when slurmctld may not have looked at the job yet."""
+    world = make(growth="on_demand", release="idle(seconds=120)")
+    waits = {"partitions": ("pub",), "node_count": 1, "reason": "Resources", "submit": world.now}
+    world.slurm.set_job(1, "PENDING", **waits)
+    while up(world) == []:
+        world.advance(10)
+    world.advance(20)
+    notice = f"{NOTICE_MARK} interruption notice"
+    world.slurm.update_nodes(["pub1"], state="DRAIN", reason=notice)
+    world.advance(300)
+    (row,) = world.ledger.growth_guard.rows()
+    assert (row.nodes, row.strikes) == (("pub2",), 1), "pub1 is no first strike"

@@ -25,7 +25,7 @@ from slurm_elastic.policies.growth.unused_purchases import (
 )
 
 T = 1_800_000_000.0
-BOOTING, IDLE, LONG_IDLE, BUSY, OFF = NodeUse
+BOOTING, IDLE, LONG_IDLE, BUSY, OFF, TAKEN = NodeUse
 
 
 def job(number: int = 1, **fields: Any) -> SlurmJob:
@@ -61,6 +61,10 @@ def blamed(row: Purchase, *jobs: SlurmJob, enough: set[int] | None = None) -> li
         # It never came up: failed boots have their own breaker.
         ([BOOTING, OFF], False, True),
         ([OFF], False, True),
+        # Its cloud took it away before a job could start on it.
+        ([BOOTING, IDLE, TAKEN, OFF], False, False),
+        ([BOOTING, TAKEN], False, True),
+        ([BOOTING, IDLE, LONG_IDLE, TAKEN], True, False),
     ],
 )
 def test_a_machine_is_unused_if_it_came_up_and_no_job_had_it(

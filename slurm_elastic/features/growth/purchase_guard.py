@@ -30,7 +30,14 @@ from slurm_elastic.policies.growth.unused_purchases import (
     watched,
     watched_job,
 )
-from slurm_elastic.policies.nodes.node_state import Phase, is_busy, is_down, phase
+from slurm_elastic.policies.nodes.node_reasons import HOLD_MARK, has_mark
+from slurm_elastic.policies.nodes.node_state import (
+    Phase,
+    is_busy,
+    is_down,
+    is_drained,
+    phase,
+)
 
 log = logging.getLogger(__name__)
 
@@ -133,8 +140,10 @@ class PurchaseGuard:
 
 def _use(name: str, purchase: Purchase, view: Observation) -> NodeUse:
     node = view.nodes.get(name)
-    if node is None or is_down(node):
+    if node is None:
         return NodeUse.OFF
+    if is_down(node):
+        return NodeUse.TAKEN
     node_phase = phase(node)
     if node_phase is Phase.POWERING_UP:
         return NodeUse.BOOTING
@@ -142,6 +151,10 @@ def _use(name: str, purchase: Purchase, view: Observation) -> NodeUse:
         return NodeUse.OFF
     if is_busy(node):
         return NodeUse.BUSY
+    # A notice of its cloud, an operator or a health check. Our release only returns a machine that
+    # no job has used, so it leaves the proof as it is.
+    if is_drained(node) and not has_mark(node, HOLD_MARK):
+        return NodeUse.TAKEN
     # Do not use the node's boot time: it is from the machine's clock, which may differ from ours.
     since = max(node.last_busy, purchase.came_up.get(name, view.at))
     return NodeUse.LONG_IDLE if is_long_idle(since, view.at) else NodeUse.IDLE

@@ -33,13 +33,16 @@ MOST_JOBS = 1000
 
 
 class NodeUse(StrEnum):
-    """The state of a purchase's machine."""
+    """The state of a purchase's machine. TAKEN: its node is in service for no job, because it is
+    down, or because another one than our release drained it.
+    """
 
     BOOTING = "booting"
     IDLE = "idle"
     LONG_IDLE = "long idle"
     BUSY = "busy"
     OFF = "off"
+    TAKEN = "taken"
 
 
 class WatchedJob(NamedTuple):
@@ -79,8 +82,9 @@ def watched(purchase: Purchase, use: Mapping[str, NodeUse], now: float) -> Purch
         state = use.get(node, NodeUse.OFF)
         if state is NodeUse.IDLE:
             came_up.setdefault(node, now)
-        # Neither a used machine nor a machine that never came up proves anything against the jobs.
-        elif state is NodeUse.BUSY or (state is NodeUse.OFF and _is_lost(purchase, node, now)):
+        # A used machine proves nothing against the jobs. Nor does a machine that never came up, or
+        # that its cloud or an operator took away before slurmctld had looked at its whole queue.
+        elif state is NodeUse.BUSY or _is_lost(purchase, node, state, now):
             still_open.discard(node)
         elif state is NodeUse.LONG_IDLE or (state is NodeUse.OFF and node in came_up):
             still_open.discard(node)
@@ -93,9 +97,13 @@ def watched(purchase: Purchase, use: Mapping[str, NodeUse], now: float) -> Purch
     )
 
 
-def _is_lost(purchase: Purchase, node: str, now: float) -> bool:
-    """Whether the machine never came up. Failed boots have their own breaker."""
-    return node not in purchase.came_up and now - purchase.at >= LOST_BOOT_S
+def _is_lost(purchase: Purchase, node: str, state: NodeUse, now: float) -> bool:
+    """Whether the machine never came up, or was taken away since. Failed boots have their own
+    breaker.
+    """
+    if node in purchase.came_up:
+        return state is NodeUse.TAKEN
+    return state in (NodeUse.OFF, NodeUse.TAKEN) and now - purchase.at >= LOST_BOOT_S
 
 
 def unhelped(
