@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 from patience import patience
 
-from slurm_elastic.machine.hub.rules import TABLE
+from slurm_elastic.machine.hub.rules import table_name
 from slurm_elastic.machine.programs.names import MARK
 from slurm_elastic.sandbox.cluster import Sandbox
 from tests import netns
@@ -185,7 +185,7 @@ def test_after_a_crash_of_either_service_the_same_are_let_in(
     site.sandbox.daemon_start()
     site.hub_stop()
     # As after a boot of the head: the daemon tells the hub anew.
-    netns.sh("nft", "delete", "table", "inet", TABLE)
+    netns.sh("nft", "delete", "table", "inet", table_name(site.network))
     (site.place / "secrets" / "peers.json").unlink()
     site.hub_start()
     site.sandbox.wait_for(site.answers, PATIENCE, "the hub is back")

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from slurm_elastic.machine.hub.rules import TABLE
+from slurm_elastic.machine.hub.rules import table_name
 from slurm_elastic.model.finding import FindingLevel
 from slurm_elastic.providers.base.joining import TUNNEL_KEY
 from slurm_elastic.sandbox.cluster import Sandbox
@@ -232,7 +232,7 @@ def removed(site: Site, joined: dict[str, str]) -> str:
 def test_a_removed_machine_is_shut_out(site: Site, joined: dict[str, str], removed: str) -> None:
     assert not site.reaches(joined["pub2"]), "the machine runs still, and its packets are dropped"
     assert site.reaches(joined["pub1"])
-    assert removed not in netns.sh("nft", "list", "table", "inet", TABLE)
+    assert removed not in netns.sh("nft", "list", "table", "inet", table_name(site.network))
 
 
 @pytest.mark.release

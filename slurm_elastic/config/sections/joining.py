@@ -95,6 +95,9 @@ class Firewall(StrEnum):
     NFTABLES = "nftables"
 
 
+_HUB_SOCKET = "/run/slurm-elastic-hub/hub.sock"
+
+
 class Network(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The network between machines and the head. ``slurm_elastic.machine.hub`` is the head's end.
     The head has the first address of ``subnet``. The head's private key lies beside ``public_key``,
@@ -125,7 +128,7 @@ class Network(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Change it when another tunnel of the head has this name, as with two clusters on one head."""
     public_key: str = "/etc/slurm-elastic/wireguard.pub"
     """Change it when two clusters have their head on one host, or keys are kept elsewhere."""
-    socket: str = "/run/slurm-elastic-hub/hub.sock"
+    socket: str = _HUB_SOCKET
     """Change it when two clusters have their head on one host."""
     firewall: Firewall | None = None
     """Change it when the head's ports can be reached from networks that you do not trust."""
@@ -138,6 +141,11 @@ class Network(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     def tunnels(self) -> bool:
         """Whether there is a tunnel."""
         return self.kind is NetworkKind.WIREGUARD
+
+    @property
+    def has_default_socket(self) -> bool:
+        """Whether the hub has the default socket, as at most one hub of a host has."""
+        return self.socket == _HUB_SOCKET
 
     @property
     def head_opens(self) -> bool:

@@ -7,6 +7,7 @@ no longer in the set ``live``.
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterable, Sequence
 from ipaddress import ip_network
 from typing import TYPE_CHECKING
@@ -17,23 +18,33 @@ if TYPE_CHECKING:  # as in ``service``
     from slurm_elastic.config.sections.joining import Network
     from slurm_elastic.machine.hub.ports import SlurmPorts
 
-TABLE = "slurm_elastic_hub"
+_TABLE = "slurm_elastic_hub"
+
+
+def table_name(network: Network) -> str:
+    """The name of this hub's table. Each hub of a host has a socket of its own, and needs a table
+    of its own, because ``table`` replaces all rules of its table.
+    """
+    if network.has_default_socket:
+        return _TABLE
+    return f"{_TABLE}_{hashlib.sha256(network.socket.encode()).hexdigest()[:8]}"
 
 
 def table(network: Network, peers: Sequence[TunnelPeer], slurm: SlurmPorts) -> str:
     """Return the nft commands that replace the table. ``slurm``: Slurm's ports on the head."""
+    name = table_name(network)
     lines = [
         # nft cannot replace a table: add it (it may be missing), delete it, define it. One
         # transaction.
-        f"table inet {TABLE}",
-        f"delete table inet {TABLE}",
-        f"table inet {TABLE} {{",
+        f"table inet {name}",
+        f"delete table inet {name}",
+        f"table inet {name} {{",
         _set("live", "ipv4_addr", (p.address for p in peers if p.live)),
         _set("enrolling", "ipv4_addr", (p.address for p in peers if not p.live)),
     ]
-    for name, version in (("trusted", 4), ("trusted6", 6)):
+    for trusted_set, version in (("trusted", 4), ("trusted6", 6)):
         trusted = [text for text in network.trusted_networks if ip_network(text).version == version]
-        lines.append(_set(name, f"ipv{version}_addr", trusted, interval=True))
+        lines.append(_set(trusted_set, f"ipv{version}_addr", trusted, interval=True))
     lines.append(_set("routes", "ipv4_addr", network.routes, interval=True))
     of_tunnel = _into_head(network, slurm) if network.tunnels else ()
     lines.append(_chain("input", [*of_tunnel, *_closed(network, slurm)]))

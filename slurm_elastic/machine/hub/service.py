@@ -1,8 +1,8 @@
 """The hub's two requests, for root and SlurmUser: ``apply`` and ``show``.
 
 A client can admit and remove machines of the tunnel's subnet. It can change no other interface and
-no other nftables table, and cannot read the head's private key. The file ``PEERS`` beside the
-socket keeps the last list of peers, so that a restarted hub admits the same machines.
+no other nftables table, and cannot read the head's private key. A file beside the socket
+(``peers_file``) keeps the last list of peers, so that a restarted hub admits the same machines.
 
 Two heads have the same key, and a machine has one peer for it: each packet of the head that does
 not act takes the tunnel away from the head that acts. So only the hub of the acting head has peers.
@@ -27,7 +27,7 @@ from slurm_elastic.base.guards import Guarded, GuardedBy
 from slurm_elastic.base.report_once import ReportOnce
 from slurm_elastic.machine.hub.link import Link, make_key, run
 from slurm_elastic.machine.hub.ports import SlurmPorts, slurm_ports
-from slurm_elastic.machine.hub.rules import table
+from slurm_elastic.machine.hub.rules import table, table_name
 from slurm_elastic.machine.hub.wire import Apply, HubAnswer, HubError, Message
 from slurm_elastic.policies.repair.tunnel_addresses import (
     TunnelPeer,
@@ -41,7 +41,7 @@ if TYPE_CHECKING:  # root's program gets these settings, and loads no configurat
 
 log = logging.getLogger(__name__)
 
-PEERS = "peers.json"
+_PEERS = "peers.json"
 CALL_S = 5.0
 """Between two looks for silent machines, if the head opens the tunnels."""
 LOOK_S = 1.0
@@ -72,7 +72,7 @@ class Hub:
     ) -> None:
         self._network, self._slurm_conf = network, slurm_conf
         self._link = Link(network) if network.tunnels else None
-        self._peers_file = Path(network.socket).with_name(PEERS)
+        self._peers_file = peers_file(network)
         self._lock = Lock()
         self._enrolling: frozenset[str] = frozenset()
         self._plain: tuple[str, ...] = ()
@@ -88,6 +88,7 @@ class Hub:
         """
         if self._link is not None:
             make_key(self._network)
+        log.info("rules table=%s peers=%s", table_name(self._network), self._peers_file)
         try:
             peers = msgspec.json.decode(self._peers_file.read_bytes(), type=tuple[TunnelPeer, ...])
         except (FileNotFoundError, msgspec.DecodeError, ValueError) as error:
@@ -220,6 +221,14 @@ class Hub:
         else:
             self._reports.clear("ports")
         return self._ports
+
+
+def peers_file(network: Network) -> Path:
+    """The file with the hub's last list of peers, beside its socket. Two sockets may have one
+    directory, so a file whose socket has not the default name begins with the socket's name.
+    """
+    socket = Path(network.socket)
+    return socket.with_name(_PEERS if socket.name == "hub.sock" else f"{socket.name}.{_PEERS}")
 
 
 def admissible_peers(

@@ -14,7 +14,7 @@ from slurm_elastic.base.errors import ConfigError
 from slurm_elastic.config.sections.joining import Firewall, Network, NetworkKind
 from slurm_elastic.machine.hub.link import seen_peers
 from slurm_elastic.machine.hub.ports import SlurmPorts, slurm_ports, slurmctld_ports
-from slurm_elastic.machine.hub.rules import table
+from slurm_elastic.machine.hub.rules import table, table_name
 from slurm_elastic.machine.hub.service import admissible_peers
 from slurm_elastic.policies.repair.tunnel_addresses import TunnelPeer
 from tests import netns
@@ -51,6 +51,28 @@ def test_nft_takes_the_table_and_takes_it_again(network: Network, tmp_path: Path
     assert done.returncode == 0, done.stderr
     assert done.stdout.count("table inet") == 1
     assert all(p.address in done.stdout for p in peers)
+
+
+@pytest.mark.skipif(netns.why_not() is not None, reason=netns.why_not() or "")
+def test_the_rules_of_two_hubs_on_one_host_stand_together(tmp_path: Path) -> None:
+    other = replace(TUNNEL, subnet="10.98.0.0/16", interface="wg-b", socket="/run/b/hub.sock")
+    peers = (LIVE, TunnelPeer(address="10.98.0.9", key=OTHER))
+    for name, network, peer in zip("ab", (TUNNEL, other), peers, strict=True):
+        (tmp_path / name).write_text(table(network, (peer,), SLURM))
+    loads = [f"nft -f {tmp_path}/{name}" for name in "abab"]
+    done = subprocess.run(
+        ["unshare", "--net", "sh", "-c", " && ".join([*loads, "nft list ruleset"])],
+        capture_output=True, text=True, check=False, timeout=patience(60),
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.count("table inet") == 2
+    for seen in ("10.99.0.9", "10.98.0.9", 'iifname "wg-se" drop', 'iifname "wg-b" drop'):
+        assert seen in done.stdout
+
+
+def test_the_hub_of_the_default_socket_keeps_its_table() -> None:
+    """docs/install.md and docs/network.md name it."""
+    assert table_name(TUNNEL) == table_name(SHUT) == "slurm_elastic_hub"
 
 
 def test_who_enrols_reaches_one_port_and_the_gone_reach_none() -> None:

@@ -13,7 +13,7 @@ from msgspec.structs import replace
 
 from slurm_elastic.config.sections.joining import Firewall, Network, NetworkKind
 from slurm_elastic.machine.hub import link, service
-from slurm_elastic.machine.hub.service import PEERS, Hub
+from slurm_elastic.machine.hub.service import Hub, peers_file
 from slurm_elastic.machine.hub.wire import Apply, HubAnswer, HubError, PeerSeen, Show
 from slurm_elastic.policies.repair.tunnel_addresses import TunnelPeer
 
@@ -76,9 +76,24 @@ def test_peers_of_an_earlier_configuration_are_not_let_in_at_a_start(network: Ne
     hub = Hub(replace(network, subnet="10.98.0.0/16"), "/dev/null")
     hub.start()
     assert asked(hub, Show()).peers == ()
-    Path(network.socket).with_name(PEERS).write_text("no JSON")
+    peers_file(network).write_text("no JSON")
     hub.start()
     assert asked(hub, Show()).peers == ()
+
+
+@pytest.mark.usefixtures("rules")
+def test_two_hubs_with_sockets_in_one_directory_admit_their_own_machines(tmp_path: Path) -> None:
+    networks = [
+        Network(kind=NetworkKind.NONE, firewall=Firewall.NFTABLES, socket=str(tmp_path / name))
+        for name in ("hub.sock", "b.sock")
+    ]
+    addresses = ("192.0.2.7", "192.0.2.8")
+    for network, address in zip(networks, addresses, strict=True):
+        assert asked(Hub(network, "/dev/null"), Apply(peers=(TunnelPeer(address=address),))).ok
+    for network, address in zip(networks, addresses, strict=True):
+        again = Hub(network, "/dev/null")
+        again.start()
+        assert asked(again, Show()).plain == (address,)
 
 
 @pytest.mark.usefixtures("rules")
@@ -122,11 +137,12 @@ def _no_power(*_: object) -> None:
 def test_a_link_that_somebody_laid_is_not_followed(network: Network, tmp_path: Path) -> None:
     theirs = tmp_path / "theirs"
     theirs.write_text("theirs")
-    for name in (PEERS, f".{PEERS}", f".{PEERS}.new"):
+    kept = peers_file(network)
+    for name in (kept.name, f".{kept.name}", f".{kept.name}.new"):
         (tmp_path / name).symlink_to(theirs)
     assert asked(Hub(network, "/dev/null"), Apply(peers=(LIVE,))).ok
     assert theirs.read_text() == "theirs"
-    assert (tmp_path / PEERS).stat().st_mode & 0o777 == 0o600
+    assert kept.stat().st_mode & 0o777 == 0o600
 
 
 @pytest.mark.usefixtures("rules")

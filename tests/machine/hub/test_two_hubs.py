@@ -12,6 +12,8 @@ from pathlib import Path
 import pytest
 from patience import eventually, patience
 
+from slurm_elastic.config.sections.joining import Network
+from slurm_elastic.machine.hub.rules import table_name
 from slurm_elastic.state.heads import Epochs
 from tests import netns
 from tests.netns import sh
@@ -143,7 +145,8 @@ class Pair:
 
     def live(self, host: str) -> bool:
         """Whether the host's firewall admits the machine."""
-        return TUNNEL in self.on(host, "nft", "list", "set", "inet", "slurm_elastic_hub", "live")
+        name = table_name(Network(socket=f"{self.place}/{host}/hub.sock"))
+        return TUNNEL in self.on(host, "nft", "list", "set", "inet", name, "live")
 
     def reaches(self, host: str) -> bool:
         command = ["ip", "netns", "exec", self.space(host), "ping", "-c", "1", "-W", "1", TUNNEL]
