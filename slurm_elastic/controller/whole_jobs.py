@@ -19,8 +19,16 @@ from slurm_elastic.controller.launching.shortfall import Shortfall
 from slurm_elastic.model.causes import AnyCause
 from slurm_elastic.model.causes.refusals import NoSpot
 from slurm_elastic.model.cluster import NodeRequest, Offer
+from slurm_elastic.model.memory import Machine
+from slurm_elastic.policies.growth.stopped import startables
 from slurm_elastic.policies.launch.gang import Gang, gangs, request_for
-from slurm_elastic.policies.launch.job_room import JobRoom, Part, find_room, list_spread_jobs
+from slurm_elastic.policies.launch.job_room import (
+    BoundsOfStart,
+    JobRoom,
+    Part,
+    find_room,
+    list_spread_jobs,
+)
 from slurm_elastic.policies.nodes.node_state import Phase, phase
 
 AskForOffers = Callable[[Site, NodeRequest], tuple[Sequence[Offer], AnyCause | None]]
@@ -77,14 +85,15 @@ def judge_whole_jobs(
         state = site.ledger.state()
         scopes = [site.scope(request.pool, state) for request in requests]
     parts = [
-        Part(request=request, gangs=of_part, offers=offers, scope=scope, trouble=trouble)
+        Part(
+            request=request, gangs=of_part, offers=offers, scope=scope, trouble=trouble,
+            starts=_starts_by_node(state.stopped, request, offers),
+        )
         for request, of_part, (offers, trouble), scope in zip(
             requests, gangs_of, answers, scopes, strict=True
         )
-    ]
-    # A stopped machine starts without a purchase, so its node needs no offer.
-    ready = site.served_nodes() | {m.instance.node for m in site.ledger.stops.machines()}
-    room = find_room(parts, ready, site.now(), site.config.ranking)
+    ]  # fmt: skip
+    room = find_room(parts, site.served_nodes(), site.now(), site.config.ranking)
     nodes_of = {job: tuple(jobs[job]) for request in later for job in request.jobs}
     for request in later:
         for job, nodes in request.job_nodes.items():
@@ -95,6 +104,17 @@ def judge_whole_jobs(
         later_nodes=tuple(n for request in later for n in request.nodes),
         nodes_of=nodes_of,
     )
+
+
+def _starts_by_node(
+    stopped: Sequence[Machine], request: NodeRequest, offers: Sequence[Offer]
+) -> Mapping[str, BoundsOfStart]:
+    """Return the bounds of starts by node, for the request's nodes with a stopped machine. If a
+    machine turns out to be unfit, its node gets a bought machine, which needs the same room.
+    """
+    nodes = frozenset(request.nodes)
+    machines = [m for m in stopped if m.instance.node in nodes and m.pool == request.pool.name]
+    return {s.machine.instance.node: s.within for s in startables(machines, offers)}
 
 
 def _sum_by_pool(requests: Sequence[NodeRequest], room: JobRoom) -> Mapping[str, int]:

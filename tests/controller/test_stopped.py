@@ -4,6 +4,7 @@ nodes.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import logging
 import os
@@ -683,6 +684,40 @@ def lose_next_start(cloud: Any, after: Callable[[str], object]) -> None:
 
     cloud.start = start
     cloud.lose_answer_next(1)
+
+
+@pytest.mark.parametrize("other", ["aa", "zz"], ids=["its start first", "the purchases first"])
+def test_a_stopped_machine_takes_the_room_that_its_job_lacks_in_two_pools(
+    tmp_path: Path, other: str
+) -> None:
+    node = f"{other[0]}1"
+    own: dict[str, Any] = {
+        "cloud": "pub",
+        "cpus": 2,
+        "memory": 4096,
+        "markets": (Market.ON_DEMAND,),
+    }
+    keeps = PoolSettings(name=other, nodes=node, max_stopped=1, stopped_price=DISK, **own)
+    pools = (PoolSettings(name="mm", nodes="m[1-3]", **own), keeps)
+    onp, pub = make_config(tmp_path).clouds
+    clouds = onp, replace(pub, limits=Limits(dollars_per_hour=1))
+    limits = Limits(nodes=3)
+    made = World(tmp_path, clouds=clouds, pools=pools, limits=limits)
+    with contextlib.closing(made) as world:
+        run(world, 1, node)
+        idle(world)
+        assert list(stopped(world).values()) == [node]
+        world.slurm.submit(2, ("m3",))
+        world.advance(60)
+        before = len(world.accounts["pub"].machines)
+        world.slurm.submit(3, ("m1", "m2", node), 3)
+        world.advance(900)
+        assert len(world.accounts["pub"].machines) == before, "nothing is bought in vain"
+        assert "started" not in world.kinds(node)
+        assert list(stopped(world).values()) == [node]
+        world.slurm.finish(2)
+        assert eventually_in(world, lambda: "RUNNING" in world.slurm.queue()[3].states, 1800)
+        assert not stopped(world)
 
 
 def test_where_a_stopped_machine_serves_no_offer_is_ranked(

@@ -37,7 +37,12 @@ from slurm_elastic.model.causes.purchases import MachineStarted, StartRefused
 from slurm_elastic.model.cluster import Instance, NodeRequest, Offer
 from slurm_elastic.model.protocols import Stops
 from slurm_elastic.policies import actions
-from slurm_elastic.policies.growth.stopped import Startable, gangs_with_room, to_start
+from slurm_elastic.policies.growth.stopped import (
+    Startable,
+    gangs_with_room,
+    startables,
+    to_start,
+)
 from slurm_elastic.policies.launch.gang import Gang, part_of
 from slurm_elastic.policies.launch.next_launch import next_launch
 from slurm_elastic.policies.repair.cluster_snapshot import ClusterSnapshot
@@ -82,13 +87,7 @@ def start_stopped(
         return set()
     recipes = recipes_of(site, cloud, machines_of_nodes)
     fitting = to_start(machines_of_nodes, nodes, request.pool, recipes, site.now())
-    offer_of = {offer.key: offer for offer in offers}
-    # A machine whose offer the cloud does not name has no price, so no limit could count it.
-    startable = [
-        Startable(machine=m, offer=offer_of[m.instance.offer_key])
-        for m in fitting
-        if m.instance.offer_key in offer_of
-    ]
+    startable = startables(fitting, offers)
     startable.sort(key=lambda s: (s.offer.price, s.machine.instance.node))
     if not startable:
         return set()

@@ -213,6 +213,18 @@ class Startable(Struct, frozen=True, kw_only=True):
         return replace(self.offer, free=None), replace(scope, usage=usage)
 
 
+def startables(machines: Iterable[Machine], offers: Iterable[Offer]) -> list[Startable]:
+    """Return the stopped machines whose offer the cloud names. A machine without an offer has no
+    price, so no limit could count it.
+    """
+    offer_by_key = {offer.key: offer for offer in offers}
+    return [
+        Startable(machine=m, offer=offer_by_key[m.instance.offer_key])
+        for m in machines
+        if m.instance.offer_key in offer_by_key
+    ]
+
+
 class _Room(Struct, frozen=True, kw_only=True):
     """The bounds and the offers that some gangs leave to the gangs after them."""
 

@@ -8,7 +8,7 @@ then end at once, and the job would repeat that for as long as the bound lasts.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -18,18 +18,29 @@ from slurm_elastic.model.causes.refusals import NoOffers
 from slurm_elastic.model.cluster import NodeRequest, Offer, Pool
 from slurm_elastic.model.placement import Ranked
 from slurm_elastic.policies.launch.gang import Gang, part_of, select
-from slurm_elastic.policies.launch.ranking import DEFAULT_KEYS, Scope, counted, serving, shortfall
+from slurm_elastic.policies.launch.ranking import (
+    DEFAULT_KEYS,
+    Scope,
+    counted,
+    rank,
+    serving,
+    shortfall,
+)
+
+BoundsOfStart = Callable[[Scope], tuple[Offer, Scope]]
+"""Returns the offer and the bounds by which the start of a stopped machine is judged."""
 
 
 class Part(Struct, frozen=True, kw_only=True):
-    """A part of a request, with the offers and the bounds of its pool. ``trouble``: why the cloud
-    cannot sell, if it gave no offers.
+    """A part of a request, with the offers and the bounds of its pool. ``starts``: of the nodes
+    with a stopped machine. ``trouble``: why the cloud cannot sell, if it gave no offers.
     """
 
     request: NodeRequest
     gangs: tuple[Gang, ...]
     offers: Sequence[Offer]
     scope: Scope
+    starts: Mapping[str, BoundsOfStart] = {}
     trouble: AnyCause | None = None
 
 
@@ -83,16 +94,32 @@ class _Trial:
     ) -> None:
         self._served, self._now, self._keys = set(nodes_with_machine), now, keys
         self._launches: list[tuple[Pool, Ranked]] = []
+        self._starts: list[tuple[Pool, BoundsOfStart]] = []
         self.causes: dict[int, AnyCause] = {}
 
     def serve(self, parts: Sequence[Part], left_out: Collection[int]) -> None:
         for part in parts:
             gangs = [gang for gang in part.gangs if gang.job not in left_out]
+            self._start_stopped(part, [n for gang in gangs for n in gang.nodes])
             wanted = self._lacking(part, [n for gang in gangs for n in gang.nodes])
             room = sum(ranked.room for ranked in self._find_launches(part, wanted))
             nodes = select(gangs, self._served, room)
             self._note_lacking(part, wanted, gangs, self._served.union(nodes))
             self._take(part, self._lacking(part, nodes))
+
+    def _start_stopped(self, part: Part, nodes: Sequence[str]) -> None:
+        """Start the stopped machines of the nodes, which needs no stock of an offer. But a started
+        machine counts in all limits, so its node needs the same room as any other.
+        """
+        for node in dict.fromkeys(nodes):
+            if node in self._served or node not in part.starts:
+                continue
+            bounds_of_start, scope = part.starts[node], self._subtract_launches(part)[1]
+            offer, scope_of_start = bounds_of_start(scope)
+            request = part_of(part.request, [node])
+            if rank(request, [offer], scope_of_start, self._now, self._keys).ranked:
+                self._starts.append((part.request.pool, bounds_of_start))
+                self._served.add(node)
 
     def take_spare(self, part: Part) -> int:
         """Return how many more nodes of the part are available, and count them as taken."""
@@ -123,8 +150,11 @@ class _Trial:
         return serving(request, offers, scope, self._now, self._keys)
 
     def _subtract_launches(self, part: Part) -> tuple[Sequence[Offer], Scope]:
-        """Return what the launches so far leave of the part's offers and bounds."""
+        """Return what the launches and starts so far leave of the part's offers and bounds."""
         scope, taken = part.scope, Counter[str]()
+        for pool, bounds_of_start in self._starts:
+            offer, scope = bounds_of_start(scope)
+            scope = counted(scope, pool, offer, 1)
         for pool, ranked in self._launches:
             scope = counted(scope, pool, ranked.offer, ranked.room)
             taken[ranked.offer.key] += ranked.room
