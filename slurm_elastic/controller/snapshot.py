@@ -153,9 +153,7 @@ class CloudReader:
         """
         cloud = self._cloud
         try:
-            sanitized = sanitize_listing(
-                list_tidily(self._site.providers[cloud]), self.listed_price, self._site.now()
-            )
+            sanitized = sanitize_listing(self._read_machines(), self.listed_price, self._site.now())
         except ProviderError as error:
             self._unreadable(str(error), code_of(error))
             log.warning("cloud cannot be read cloud=%s error=%s", cloud, error)
@@ -179,6 +177,14 @@ class CloudReader:
         for keep in self._site.extensions.complete_listed:
             machines = keep(cloud, machines)
         return machines
+
+    def _read_machines(self) -> Sequence[Instance]:
+        provider = self._site.providers[self._cloud]
+        # The housekeeping ends machines and cuts the power of hosts, according to records that a
+        # copy of the head has of the time before it was copied.
+        if self._site.ledger.owner.other_head() is not None:
+            return provider.instances()
+        return list_tidily(provider)
 
     def _unreadable(self, trouble: str, code: str) -> None:
         self.trouble, self.code = trouble, code

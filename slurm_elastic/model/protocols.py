@@ -89,7 +89,7 @@ class Tidying(Protocol):
     def tidy(self) -> Sequence[Instance]:
         """Do the housekeeping, and return the list of ``instances``. A machine that this ended,
         because it would never come up, is listed once as TERMINATED. Only the acting slurm-elasticd
-        calls this, once in each round.
+        calls this, once in each round, and not while another head works for the cluster.
         """
         ...
 

@@ -26,6 +26,7 @@ from slurm_elastic.model.causes.repairs import JournalOfOtherHost
 from slurm_elastic.model.cluster import Instance, InstanceState, LaunchSpec
 from slurm_elastic.model.journal_owner import MAX_CARDS, Host, JournalOwner
 from slurm_elastic.policies.repair.other_heads import launched_by_others
+from slurm_elastic.providers.fake.provider import FakeProvider
 from slurm_elastic.state.heartbeat import OTHER_HEAD_MEANS, read_mark
 from slurm_elastic.state.host import read_host
 from slurm_elastic.state.ledger import Ledger
@@ -256,6 +257,29 @@ def test_a_journal_on_another_host_waits_for_a_person(head: World, other: Host) 
     continue_here(head.ledger, other, head.ledger.journal_origin(), head.now, "root")
     head.advance(120)
     assert "RUNNING" in state_of(head, 1)
+
+
+def test_a_copy_of_the_head_only_lists_its_clouds(
+    head: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tidied: list[str] = []
+
+    def tidy(provider: FakeProvider) -> Sequence[Instance]:
+        tidied.append(provider.name)
+        return provider.instances()
+
+    monkeypatch.setattr(FakeProvider, "tidy", tidy, raising=False)
+    moved_to(head, HERE)
+    assert set(tidied) == set(head.clouds)
+    tidied.clear()
+    copy = Host(name="there", machine="m2")
+    moved_to(head, copy)
+    assert is_found(head)
+    head.advance(120)
+    assert not tidied
+    continue_here(head.ledger, copy, head.ledger.journal_origin(), head.now, "root")
+    head.advance(60)
+    assert set(tidied) == set(head.clouds)
 
 
 def no_disk(*_: object) -> NoReturn:
