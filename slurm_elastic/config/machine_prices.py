@@ -39,6 +39,24 @@ def paid_price(
     return published * share + extra_price(cloud, machine, instance_type, market)
 
 
+def configured_price(
+    cloud: CloudSettings, machine: MachineOptions | None, instance_type: str, market: Market
+) -> float:
+    """The price ($/h) of a machine with its disks whose own price is not known: as if bought now at
+    the on-demand price of its type. If the file has no such type, the dearest type counts, so that
+    caps and budgets never count too little. ``machine``: as for ``on_demand_price``.
+    """
+    if cloud.flat_price is not None:
+        return cloud.flat_price
+    shapes = cloud.shapes
+    names = (instance_type,) if instance_type in shapes else tuple(shapes)
+    options = machine or NO_OPTIONS
+    return max(
+        (paid_price(cloud, options, name, market, shapes[name].price) for name in names),
+        default=extra_price(cloud, options, instance_type, market),
+    )
+
+
 def on_demand_price(
     cloud: CloudSettings, machine: MachineOptions | None, instance_type: str
 ) -> float | None:

@@ -14,6 +14,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from msgspec.structs import replace
 
 from slurm_elastic.base.errors import ProviderError, SlurmError, bounded
+from slurm_elastic.config.machine_prices import configured_price
 from slurm_elastic.controller.context import Site
 from slurm_elastic.model.cluster import Instance, InstanceState, Offer, Pool
 from slurm_elastic.model.exclusion import BREAKER, CAPACITY, Exclusion
@@ -27,7 +28,6 @@ from slurm_elastic.policies.repair.cloud_view import Thresholds
 from slurm_elastic.policies.repair.cluster_snapshot import ClusterSnapshot, Terms
 from slurm_elastic.policies.repair.hold_rules import due_holds
 from slurm_elastic.policies.repair.list_plausibility import sanitize_listing
-from slurm_elastic.providers.base.tags import price_of
 
 log = logging.getLogger(__name__)
 
@@ -192,9 +192,12 @@ class CloudReader:
 
     def listed_price(self, instance: Instance) -> float:
         """The price of a machine according to the configuration ($/h)."""
-        if self._settings.flat_price is not None:
-            return self._settings.flat_price
-        return price_of(None, instance.instance_type, self._settings.shapes)
+        site, pool = self._site, self._site.pool_of.get(instance.node)
+        # If its node is unknown, the most that the disks of any pool cost: a budget must not count
+        # too little.
+        pools = site.pools_of_cloud(self._cloud) if pool is None else [pool]
+        machine = max((p.machine for p in pools), key=lambda m: m.disk_price, default=None)
+        return configured_price(self._settings, machine, instance.instance_type, instance.market)
 
 
 def take_snapshot(

@@ -334,8 +334,10 @@ class Instance(Struct, frozen=True, kw_only=True, dict=True):
     Unix time. ``id`` is unique within the cloud, also after the machine's end. ``reservation``: the
     name of the reservation on which it was launched; empty if on none. ``image``: the id of the
     image that it started from, as its cloud lists it; empty if the cloud does not say it.
-    ``public_address``: a public or floating address that leads to it, for hosts outside of the
-    cloud. The ledger keeps neither of the two.
+    ``is_price_known``: False only in a provider's own list, for a machine whose tags do not say its
+    price. ``sanitize_listing`` then gives it the configured price. ``public_address``: a public or
+    floating address that leads to it, for hosts outside of the cloud. The ledger keeps none of
+    these three.
     """
 
     id: str
@@ -352,6 +354,7 @@ class Instance(Struct, frozen=True, kw_only=True, dict=True):
     reservation: str = ""
     image: str = ""
     public_address: str | None = None
+    is_price_known: bool = True
 
     @cached_property
     def offer_key(self) -> str:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import pytest
+from msgspec.structs import replace
 
 from slurm_elastic.base.errors import ConfigError
 from slurm_elastic.config import configfile
-from slurm_elastic.config.machine_prices import extra_price, paid_share
+from slurm_elastic.config.machine_prices import configured_price, extra_price, paid_share
 from slurm_elastic.config.pool_rules import bid_of
 from slurm_elastic.model.cluster import Market, Pool
-from slurm_elastic.model.machine_options import NO_OPTIONS
+from slurm_elastic.model.machine_options import NO_OPTIONS, MachineOptions
 
 SITE = """
 cluster: {name: demo}
@@ -45,6 +46,28 @@ def test_all_entries_that_fit_a_machine_count(
     (cloud,) = configfile.parse(SITE, "site.yaml").clouds
     assert paid_share(cloud, name, market) == pytest.approx(share)
     assert extra_price(cloud, NO_OPTIONS, name, market) == fee
+
+
+@pytest.mark.parametrize(
+    ("name", "market", "price"),
+    [
+        ("c5.large", Market.SPOT, 0.045 + 0.01 + 0.02),
+        ("c5.large", Market.ON_DEMAND, 0.09 + 0.02),
+        ("gone", Market.ON_DEMAND, 0.18 + 0.02),
+    ],
+)
+def test_a_machine_of_unknown_price_costs_its_type_with_discounts_fees_and_disks_or_the_dearest(
+    name: str, market: Market, price: float
+) -> None:
+    (cloud,) = configfile.parse(SITE, "site.yaml").clouds
+    disks = MachineOptions(disk_price=0.02)
+    assert configured_price(cloud, disks, name, market) == pytest.approx(price)
+
+
+def test_a_machine_of_a_cloud_without_types_costs_its_disks_alone() -> None:
+    (cloud,) = configfile.parse(SITE, "site.yaml").clouds
+    bare = replace(cloud, types={}, discounts=())
+    assert configured_price(bare, MachineOptions(disk_price=0.02), "x", Market.SPOT) == 0.02
 
 
 def test_a_bid_is_sent_as_the_cloud_publishes_prices() -> None:

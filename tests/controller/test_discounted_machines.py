@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+import contextlib
 from pathlib import Path
 
 import pytest
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from slurm_elastic.config import Config
+from slurm_elastic.config import Config, configfile
 from slurm_elastic.config.clouds import InstanceType
 from slurm_elastic.config.sections.discounts import Discount
 from slurm_elastic.config.sections.policies import Budget, SitePolicies
-from slurm_elastic.controller.launching.budget import read_spending
+from slurm_elastic.controller.launching.budget import find_stops, read_spending
 from slurm_elastic.features.money.books import read_books, report
 from slurm_elastic.features.money.cost_keys import By
 from slurm_elastic.model.cluster import Limits, Market
+from slurm_elastic.model.machine_options import MachineOptions
 from tests.controller.world import World, make_config
 
 TYPES = {
@@ -92,3 +96,78 @@ def test_the_terms_of_a_purchase_keep_the_fee_and_the_price_on_demand(tmp_path: 
     world.close()
     assert [row.disk_price for row in terms] == [pytest.approx(0.01)] * 2
     assert [row.on_demand_price for row in terms] == [pytest.approx(0.07)] * 2
+
+
+def test_a_machine_whose_tags_lost_its_price_is_paid_with_disks_and_fees(tmp_path: Path) -> None:
+    config = config_with(tmp_path, *OTHER_IS_CHEAPER)
+    rack, burst = config.pools
+    burst = replace(burst, machine=MachineOptions(disk_price=0.03))
+    world = World(tmp_path, clouds=config.clouds, pools=(rack, burst), policies=config.policies)
+    world.slurm.submit(1, ("pub1",))
+    world.advance(60)
+    (machine,) = world.alive("pub")
+    assert machine.price == pytest.approx(0.10)
+    world.accounts["pub"].machines[machine.id].instance = replace(
+        machine, price=0.0, is_price_known=False
+    )
+    world.lose_ledger()
+    world.advance(60)
+    (row,) = world.ledger.machines.live()
+    world.close()
+    # Half of $0.12 for the type other, $0.01 for the fee, $0.03 for the disks.
+    assert row.instance.price == pytest.approx(0.10)
+
+
+SITE = """\
+cluster: {{name: alps, uuid: 7d1f0c52-8f7e-4d5d-9d5e-111111111111}}
+allow: {{accounts: [physics]}}
+limits: {{dollars_per_hour: 9}}
+clouds:
+  - name: pub
+    provider: fake
+    location: public
+    types: {{small: {{cpus: 2, memory: 4G, price: 0.10}}}}
+    discounts:
+      - {{discount: {discount}, markets: [on-demand]}}
+      - {{fee: {fee}, types: [sm*]}}
+      - {{discount: 0.9, markets: [spot]}}
+pools:
+  - {{name: burst, cloud: pub, nodes: "pub[1-3]", cpus: 2, memory: 4G, markets: [on-demand]}}
+policies: {{budget: {{per_day: {budget}, when_spent: keep}}}}
+"""
+
+
+@settings(max_examples=8, deadline=None)
+@given(
+    discount=st.integers(1, 9).map(lambda tenths: tenths / 10),
+    fee=st.integers(1, 9).map(lambda cents: cents / 100),
+    budget=st.integers(2, 20).map(lambda cents: cents / 100),
+)  # fmt: skip
+def test_a_budget_stops_when_the_prices_that_are_paid_have_used_it(
+    discount: float, fee: float, budget: float
+) -> None:
+    """From the configuration's file to the stop: earlier than by the published price because of
+    the fee, or later because of the discount.
+    """
+    paid = 0.10 * (1 - discount) + fee
+    spent_after_s = budget / paid * HOUR
+    # A machine is billed for a minute at least, and the budget's day has 15 hours left.
+    assume(300.0 < spent_after_s < 6 * HOUR)
+    text = SITE.format(discount=discount, fee=fee, budget=budget)
+    file = configfile.parse(text, "site.yaml")
+    world = World(clouds=file.clouds, pools=file.pools, policies=file.policies, limits=file.limits)
+    with contextlib.closing(world):
+        world.slurm.submit(1, ("pub1",))
+        world.advance(60)
+        (machine,) = world.alive("pub")
+        assert machine.price == pytest.approx(paid)
+
+        def is_stopped(age_s: float) -> bool:
+            now = machine.launched + age_s
+            return "burst" in find_stops(world.config, world.ledger, world.site.rules, now)
+
+        assert (is_stopped(spent_after_s - 30), is_stopped(spent_after_s + 30)) == (False, True)
+        world.advance(machine.launched + spent_after_s + 30 - world.now, step=60)
+        world.slurm.submit(2, ("pub2",))
+        world.advance(60)
+        assert [m.node for m in world.alive("pub")] == ["pub1"]

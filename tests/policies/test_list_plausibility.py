@@ -47,6 +47,11 @@ def test_a_price_that_is_none_counts_as_the_configured_one(price: float) -> None
     assert doubt == f"price {price} is not possible: it counts as $7.00/h"
 
 
+def test_a_machine_whose_price_its_cloud_does_not_know_costs_the_configured_one() -> None:
+    machine, doubt = only(price=0.0, is_price_known=False)
+    assert (machine.price, machine.is_price_known, doubt) == (7.0, True, "")
+
+
 @pytest.mark.parametrize(
     ("price", "possible"),
     [(0.0, True), (0.004, True), (10_000.0, True), (10_000.01, False), (-0.001, False)],

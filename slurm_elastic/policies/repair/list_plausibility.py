@@ -110,7 +110,10 @@ def _believed(machine: Instance, price_of: PriceOf, now: float) -> tuple[Instanc
     if not (isfinite(machine.launched) and 0 <= machine.launched < LATEST):
         errors.append(f"launch time {machine.launched} is not possible: it counts from now")
         machine = replace(machine, launched=now)
-    if not is_price(machine.price):
+    # No doubt is reported, because a deleted or spoilt tag changes no decision.
+    if not machine.is_price_known:
+        machine = replace(machine, price=price_of(machine), is_price_known=True)
+    elif not is_price(machine.price):
         price = price_of(machine)
         errors.append(f"price {machine.price} is not possible: it counts as {money(price)}/h")
         machine = replace(machine, price=price)

@@ -6,11 +6,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from slurm_elastic.model.cluster import Instance, InstanceState, Market
+from slurm_elastic.policies.repair.list_plausibility import price_in
 from slurm_elastic.providers.aws.settings import AwsCloud
 from slurm_elastic.providers.aws.tags import FleetNodeNames, price_text
 from slurm_elastic.providers.base import tags as machine_tags
 from slurm_elastic.providers.base.machine_tags import reservation_of
-from slurm_elastic.providers.base.tags import price_of
 
 Record = Mapping[str, Any]
 """An instance or another item of an answer, as boto3 returns it."""
@@ -61,6 +61,7 @@ def _instance(record: Record, settings: AwsCloud, names: FleetNodeNames) -> Inst
     tagged = tags(record)
     kind, zone = record["InstanceType"], record.get("Placement", {}).get("AvailabilityZone", "")
     reservation = reservation_of(tagged, kind, settings)
+    price = price_in(price_text(tagged, kind, zone))
     return Instance(
         id=record["InstanceId"],
         cloud=settings.name,
@@ -69,7 +70,8 @@ def _instance(record: Record, settings: AwsCloud, names: FleetNodeNames) -> Inst
         instance_type=kind,
         zone=zone,
         market=Market.RESERVED if reservation else market_of(record),
-        price=price_of(price_text(tagged, kind, zone), kind, settings.types),
+        price=price or 0.0,
+        is_price_known=price is not None,
         state=_state(record),
         launched=record["LaunchTime"].timestamp(),
         # A machine in an IPv6-only subnet has no private IPv4 address.

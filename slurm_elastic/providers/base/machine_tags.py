@@ -11,6 +11,7 @@ from msgspec.structs import replace
 from slurm_elastic.config import Cluster
 from slurm_elastic.config.clouds import ONE_ZONE, CloudSettings
 from slurm_elastic.model.cluster import Instance, InstanceState, LaunchSpec
+from slurm_elastic.policies.repair.list_plausibility import price_in
 from slurm_elastic.providers.base.tags import (
     CLOUD,
     CLUSTER,
@@ -25,7 +26,6 @@ from slurm_elastic.providers.base.tags import (
     RESERVATION,
     NodeNames,
     market_of,
-    price_of,
     tags_of,
 )
 
@@ -75,6 +75,7 @@ def machine_of(
     the tags say.
     """
     kind, made_at = marks.get(TYPE, ""), marks.get(MADE, "")
+    price = price_in(marks.get(PRICE))
     machine = Instance(
         id=machine_id,
         cloud=settings.name,
@@ -84,7 +85,8 @@ def machine_of(
         instance_type=kind,
         zone=marks.get(ZONE, ONE_ZONE),
         market=market_of(marks.get(MARKET, "")),
-        price=price_of(marks.get(PRICE), kind, settings.shapes),
+        price=price or 0.0,
+        is_price_known=price is not None,
         state=state,
         # The tag can be edited in the cloud. A cloud that reports the time itself gives it in
         # ``fields``.

@@ -12,9 +12,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from slurm_elastic.base.hostlist import HostlistError, expand
 from slurm_elastic.config import Cluster
-from slurm_elastic.config.clouds import InstanceType
 from slurm_elastic.model.cluster import LaunchSpec, Market
-from slurm_elastic.policies.repair.list_plausibility import price_in
 
 PREFIX = "slurm-elastic:"
 CLUSTER = PREFIX + "cluster"
@@ -186,19 +184,3 @@ def decided_at(generation: str) -> float:
 def market_of(tag: str) -> Market:
     """The market that a tag names; reserved if the tag was changed."""
     return Market(tag) if tag in set(Market) else Market.RESERVED
-
-
-def price_of(tag: str | None, kind: str, types: Mapping[str, InstanceType]) -> float:
-    """The price at which a machine was started ($/h), taken from its tag.
-
-    If the tag is missing or makes no sense, the configured price of the type. If the configuration
-    lacks the type, the highest configured price, so that spending limits never count too little.
-    """
-    # ``price_in`` also rejects negative, infinite and NaN prices, which would break the sums of
-    # limits.
-    tagged_price = price_in(tag)
-    if tagged_price is not None:
-        return tagged_price
-    if kind in types:
-        return types[kind].price
-    return max((shape.price for shape in types.values()), default=0.0)

@@ -44,11 +44,11 @@ def test_a_machine_is_read_as_it_was_marked() -> None:
 
 
 @pytest.mark.parametrize("made", ["", "-5", "1e9", "soon"])
-def test_one_whose_marks_were_spoilt_is_counted_as_old_and_dear(made: str) -> None:
+def test_one_whose_marks_were_spoilt_is_old_and_has_no_price_of_its_own(made: str) -> None:
     spoilt = MARKS | {MADE: made, PRICE: "nothing", MARKET: "x", NODES: "n["}
     del spoilt[ZONE], spoilt[TYPE]
     one = machine_of("n2-g1", spoilt, SETTINGS, InstanceState.RUNNING, None)
-    assert (one.launched, one.price, one.market) == (0.0, 0.05, Market.RESERVED)
+    assert (one.launched, one.is_price_known, one.market) == (0.0, False, Market.RESERVED)
     assert (one.node, one.zone, one.instance_type) == ("", "default", "")
 
 

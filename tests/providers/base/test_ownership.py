@@ -6,11 +6,12 @@ from collections.abc import Mapping
 
 import pytest
 
-from slurm_elastic.config.clouds import InstanceType
-from slurm_elastic.model.cluster import Market
+from slurm_elastic.model.cluster import InstanceState, Location, Market
+from slurm_elastic.providers.base.machine_tags import machine_of
 from slurm_elastic.providers.base.ownership import AMBIGUOUS, Ownership
 from slurm_elastic.providers.base.preflight import affordable, sum_of_largest
-from slurm_elastic.providers.base.tags import CLOUD, CLUSTER, POOL, decided_at, market_of, price_of
+from slurm_elastic.providers.base.tags import CLOUD, CLUSTER, POOL, PRICE, decided_at, market_of
+from slurm_elastic.providers.fake.settings import FakeCloud
 
 ALONE = Ownership(cluster="u", clouds=frozenset({"a"}))
 SHARED = Ownership(cluster="u", clouds=frozenset({"a", "b"}), pools={"p": "b"})
@@ -41,27 +42,13 @@ def test_the_tags_tell_whose_it_is(
 # what else tags tell
 
 
-TYPES = {
-    "s": InstanceType(cpus=1, memory=1, price=0.1),
-    "l": InstanceType(cpus=2, memory=2, price=0.4),
-}
-
-
-@pytest.mark.parametrize(
-    ("tag", "kind", "price"),
-    [
-        ("0.25", "s", 0.25), (None, "s", 0.1), ("dear", "s", 0.1), ("-1", "s", 0.1),
-        ("nan", "l", 0.4), (None, "gone", 0.4),
-    ],
-)  # fmt: skip
-def test_a_price_is_the_tags_or_the_configurations_or_the_dearest(
-    tag: str | None, kind: str, price: float
-) -> None:
-    assert price_of(tag, kind, TYPES) == price
-
-
-def test_a_cloud_without_types_tells_no_price() -> None:
-    assert price_of(None, "s", {}) == 0.0
+@pytest.mark.parametrize("tag", [None, "dear", "-1", "nan", "inf"])
+def test_a_machine_without_a_price_in_its_tags_has_none_of_its_own(tag: str | None) -> None:
+    settings = FakeCloud(name="c", location=Location.PUBLIC)
+    marks = {} if tag is None else {PRICE: tag}
+    told = machine_of("m1", {PRICE: "0.25"}, settings, InstanceState.RUNNING, None)
+    assert (told.price, told.is_price_known) == (0.25, True)
+    assert not machine_of("m1", marks, settings, InstanceState.RUNNING, None).is_price_known
 
 
 def test_a_market_that_is_none_is_reserved() -> None:
