@@ -1088,6 +1088,27 @@ def test_a_stopped_machine_that_somebody_starts_ends_as_nobody_needs_it(world: W
     assert world.alive() == []
 
 
+def test_a_machine_that_somebody_started_is_paid_as_it_runs_if_its_cloud_does_not_end_it(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run(world, 1, "pub1")
+    idle(world)
+    (old,) = stopped(world)
+    world.clouds["pub"].start(old)
+
+    def deny(_ids: Sequence[str]) -> None:
+        raise DeniedError("pub", "Denied", "you may not end it")
+
+    monkeypatch.setattr(world.clouds["pub"], "terminate", deny)
+    assert eventually_in(world, lambda: not stopped(world))
+    before = world.ledger.books.dollars("pub", 0.0, world.now)
+    world.advance(3600)
+    paid = world.ledger.books.dollars("pub", 0.0, world.now) - before
+    assert paid == pytest.approx(0.10, abs=0.01)
+    assert world.site.usage().dollars_per_hour["cloud:pub"] == pytest.approx(0.10)
+    assert states(world) == {old: "running"}
+
+
 def test_a_stop_without_effect_is_paid_as_a_running_machine_until_it_ends_beside_the_fresh_one(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -34,7 +34,7 @@ from slurm_elastic.features.power.stopping import recipes_of
 from slurm_elastic.model.causes.composed import RepetitionFailed
 from slurm_elastic.model.causes.machine_ends import CannotBeStarted
 from slurm_elastic.model.causes.purchases import MachineStarted, StartRefused
-from slurm_elastic.model.cluster import Instance, NodeRequest, Offer
+from slurm_elastic.model.cluster import STANDING, Instance, NodeRequest, Offer
 from slurm_elastic.model.protocols import Stops
 from slurm_elastic.policies import actions
 from slurm_elastic.policies.growth.stopped import (
@@ -306,9 +306,10 @@ def end_stopped(site: Site, snapshot: ClusterSnapshot, ends: Sequence[actions.En
     """End these stopped machines, the intent first."""
     cloud = snapshot.terms.cloud
     machines = {m.instance.id: m for m in site.ledger.stops.machines() if m.instance.cloud == cloud}
+    running_prices = {i.id: i.price for i in snapshot.listed or () if i.state in STANDING}
     for cause, alike in group_by(ends, lambda end: end.cause).items():
         doomed = [machines[a.machine] for a in alike if a.machine in machines]
         ids = [m.instance.id for m in doomed]
         # On the disk first, as for every end: the repair repeats an end without an answer.
-        site.ledger.stops.record_ending_of_stopped(cloud, ids, cause, site.now())
+        site.ledger.stops.record_ending_of_stopped(cloud, ids, cause, site.now(), running_prices)
         terminate(site, cloud, doomed, cause, CORRELATION)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Callable, Collection, Mapping
+from types import MappingProxyType
 from typing import Any
 
 from msgspec.structs import replace
@@ -164,9 +165,16 @@ class StopRows:
             )  # fmt: skip
 
     def record_ending_of_stopped(
-        self, cloud: str, ids: Collection[str], cause: AnyCause, now: float
+        self,
+        cloud: str,
+        ids: Collection[str],
+        cause: AnyCause,
+        now: float,
+        running_prices: Mapping[str, float] = MappingProxyType({}),
     ) -> None:
-        """Record the decision to end these stopped machines, before the cloud is called."""
+        """Record the decision to end these stopped machines, before the cloud is called.
+        ``running_prices``: by id, the price ($/h) of machines that run although they were stopped.
+        """
         self._require_only()
         with self._store.transaction("machines") as db:
             for id_ in ids:
@@ -174,8 +182,10 @@ class StopRows:
                 if before is None or not isinstance(before.life, Stopped):
                     continue
                 instance, life = before.instance, Ending(retired_at=now, cause=cause)
+                # The cloud may refuse for days to end the machine, and charges it as it runs.
+                price = max(instance.price, running_prices.get(id_, 0.0))
                 self._begin_part(
-                    db, before, before.life, life, now, price=instance.price, state=instance.state
+                    db, before, before.life, life, now, price=price, state=instance.state
                 )
 
     def record_running(self, instance: Instance, now: float) -> None:
