@@ -13,15 +13,15 @@ from .locks import Locks
 from .marks import is_in, marked
 from .places import NOT_SHARED
 from .tree import Tree, open_below, sample, stamp, write_blocks
-from .wire import Channel, CopyError, Message, UnreadableError
+from .wire import Block, Channel, CopyError, Message, UnreadableError
 
 _PASSED_ON = ("directory", "exclude")
 _ONE_FILE = (
     FileExistsError, IsADirectoryError, NotADirectoryError, PermissionError, UnreadableError,
 )  # fmt: skip
 """Errors of one file. Others, such as a full disk, concern all."""
-_NAME_ERRORS = (errno.ENAMETOOLONG, errno.EILSEQ, errno.EINVAL)
-"""Names that the head's file system does not take."""
+_FILE_ERRORS = (errno.ENAMETOOLONG, errno.EILSEQ, errno.EINVAL, errno.EFBIG)
+"""Names and sizes that the head's file system does not take."""
 _MAX_NAME_BYTES = 255
 _STAMPS_AT_ONCE = 150
 """Files per message: a message is a line, and lines are bounded (4 MiB). The path of one file takes
@@ -60,7 +60,7 @@ def run(order: Message, channel: Channel, locks: Locks) -> Message:
         # Not final: its user may make it again, and a file system may be away for a moment.
         raise CopyError(f"{directory}: {error.strerror}") from None
     # The machine takes the user and the job from slurm-elasticd's ssh command, not from us.
-    header = {name: order[name] for name in _PASSED_ON}
+    header = {"holes": True} | {name: order[name] for name in _PASSED_ON}
     of_outputs = [os.path.normpath(os.path.dirname(path)) for path in outputs]
     used = list(dict.fromkeys((directory, *of_outputs)))
     # While the job runs, nothing is removed, and a mark each minute would touch its directories.
@@ -271,7 +271,7 @@ def _send_file(tree: Tree, path: str, present: Message | None, channel: Channel)
                      content=is_wanted)  # fmt: skip
         if not is_wanted:
             return -1
-        channel.send_content(descriptor)
+        channel.send_content(descriptor, sparse=True)
         return status.st_size
     finally:
         os.close(descriptor)
@@ -346,7 +346,7 @@ def _take_entry(
             written[path] = _take_file(tree, path, message, order, channel)
     # One file that cannot be written must not cost the job all others.
     except OSError as error:
-        if not isinstance(error, _ONE_FILE) and error.errno not in _NAME_ERRORS:
+        if not isinstance(error, _ONE_FILE) and error.errno not in _FILE_ERRORS:
             raise
         tree.note(path, error)
         if message["t"] in ("f", "l"):
@@ -393,7 +393,7 @@ def _take_file(
     """Write a file that the job has changed or made, and return its stamp. If the file was changed
     on the head, too, the head's file stays, and the job's file gets another name.
     """
-    with channel.content() as blocks:
+    with channel.sparse_content() as blocks:
         status, sent = tree.status(path), [message["s"], message["m"]]
         if status is not None and stamp(status) == sent:
             return sent
@@ -403,7 +403,7 @@ def _take_file(
 
 
 def _place_file(
-    tree: Tree, path: str, message: Message, order: Message, blocks: Iterator[bytes]
+    tree: Tree, path: str, message: Message, order: Message, blocks: Iterator[Block]
 ) -> str:
     """Write the file, and return the name that it got."""
     with tree.draft(path, message, blocks, sync=True) as draft, tree.only_writer(path):

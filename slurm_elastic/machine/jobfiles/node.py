@@ -52,7 +52,7 @@ def run(identity: Identity, channel: Channel) -> None:
     else:
         use.check()
     if header["do"] == "outputs":
-        channel.send(shared=sorted(header["shared"]))
+        channel.send(holes=True, shared=sorted(header["shared"]))
         missing = _send_outputs(header, channel)
         owed.note_outputs(len(header["outputs"]) - len(missing))
         channel.send(t="end")
@@ -124,7 +124,7 @@ def _take_in(header: Message, book: Book, channel: Channel) -> None:
     # The head may have a part of these outputs. If it came here, the other jobs would write on into
     # files without a name.
     outputs = book.outputs_of_others()
-    channel.send(shared=sorted(header["shared"]), outputs=sorted(book.below(outputs)))
+    channel.send(holes=True, shared=sorted(header["shared"]), outputs=sorted(book.below(outputs)))
     if book.directory in header["shared"]:
         channel.send(end=True)
         channel.receive()
@@ -202,7 +202,7 @@ def _take_file(
     # Another job may write the file at any time. A later look would take its text for the head's.
     status = listed
     if message["content"]:
-        with channel.content() as blocks:
+        with channel.sparse_content() as blocks:
             status = tree.write(
                 path, message, blocks, sync=False,
                 may_replace=lambda: _may_replace(tree, path, book, listed),
@@ -223,7 +223,7 @@ def _may_replace(tree: Tree, path: str, book: Book, listed: os.stat_result | Non
 
 
 def _give_back(header: Message, book: Book, channel: Channel) -> None:
-    channel.send(shared=sorted(header["shared"]))
+    channel.send(holes=True, shared=sorted(header["shared"]))
     # The outputs first: if the machine is lost before the rest is copied, they are worth most.
     missing = _send_outputs({**header, "present": []}, channel)
     tree: Tree | None = None
@@ -319,7 +319,7 @@ def _send_file(tree: Tree, path: str, book: Book, channel: Channel) -> os.stat_r
         status = os.fstat(descriptor)
         channel.send(t="f", p=path, s=status.st_size, m=status.st_mtime_ns, mode=status.st_mode,
                      base=book.base_of(path))  # fmt: skip
-        channel.send_content(descriptor)
+        channel.send_content(descriptor, sparse=True)
         return status
     finally:
         os.close(descriptor)

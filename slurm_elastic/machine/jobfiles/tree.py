@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import ClassVar
 
 from .locks import Locks
-from .wire import CopyError, Message
+from .wire import Block, CopyError, Message
 
 TEMPORARY = ".slurm-elastic-"
 """The beginning of the names of unfinished files, which are never copied."""
@@ -165,7 +165,7 @@ class Tree:
         self.place_draft(temporary, path)
 
     def write(
-        self, path: str, message: Message, blocks: Iterator[bytes], *, sync: bool,
+        self, path: str, message: Message, blocks: Iterator[Block], *, sync: bool,
         may_replace: Callable[[], bool] = lambda: True,
     ) -> os.stat_result | None:  # fmt: skip
         """Write a file with the mode and time of ``message``. It appears complete or not at all.
@@ -181,7 +181,7 @@ class Tree:
 
     @contextlib.contextmanager
     def draft(
-        self, path: str, message: Message, blocks: Iterator[bytes], *, sync: bool
+        self, path: str, message: Message, blocks: Iterator[Block], *, sync: bool
     ) -> Iterator[str]:
         """Write the file beside its path, and yield the name for ``place_draft``. The draft goes
         away if the context does not place it.
@@ -211,7 +211,7 @@ class Tree:
         raise OSError(errno.EBUSY, "other copies remove each unfinished file", path)
 
     def _write_draft(
-        self, descriptor: int, message: Message, blocks: Iterator[bytes], *, sync: bool
+        self, descriptor: int, message: Message, blocks: Iterator[Block], *, sync: bool
     ) -> None:
         write_blocks(descriptor, blocks, sync=sync)
         # Set-user-ID and set-group-ID bits are dropped, because the other end is not trusted.
@@ -337,10 +337,16 @@ def open_below(directory: str, path: str, flags: int, mode: int) -> int:
         os.close(place)
 
 
-def write_blocks(descriptor: int, blocks: Iterator[bytes], *, sync: bool) -> None:
-    """Write all blocks. ``sync``: so that an fsync after it is short."""
+def write_blocks(descriptor: int, blocks: Iterator[Block], *, sync: bool) -> None:
+    """Write all blocks; a hole is left out, so the file must be new. ``sync``: so that an fsync
+    after it is short.
+    """
     unsynced = 0
     for block in blocks:
+        if isinstance(block, int):
+            # The hole may be the end of the file.
+            os.ftruncate(descriptor, os.lseek(descriptor, block, os.SEEK_CUR))
+            continue
         unwritten = memoryview(block)
         while unwritten:
             unwritten = unwritten[os.write(descriptor, unwritten) :]

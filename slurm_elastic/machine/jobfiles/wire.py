@@ -2,6 +2,8 @@
 
 A message is a line of JSON. The content of a file follows its message in blocks, each after its
 length (4 bytes). Length 0 ends a content, and _ABORTED says that the sender could not read on.
+_HOLE and a length (8 bytes) stand for a hole of a sparse file. An end gets holes only after a
+message in which it says that it takes ``holes``: during an upgrade the other end may be older.
 """
 
 from __future__ import annotations
@@ -17,12 +19,16 @@ from collections.abc import Iterator
 from typing import Any, BinaryIO
 
 Message = dict[str, Any]
+Block = bytes | int
+"""A part of a file's content, or the length of a hole in it."""
 SILENCE_S = 60
 """An end that hears nothing for so long gives up, because the other one may be gone."""
 BEAT_S = 5.0
 """Seconds between two signs of life of an end that waits."""
 _BLOCK = 1 << 20
-_ABORTED = 0xFFFFFFFF
+_ABORTED, _HOLE = 0xFFFFFFFF, 0xFFFFFFFE
+_MAX_PLACE = (1 << 63) - 1
+"""In a file."""
 _MAX_LINE = 4 << 20
 
 
@@ -41,11 +47,12 @@ class UnreadableError(OSError):
 
 
 class Channel:
-    """The connection to the other end."""
+    """The connection to the other end. ``takes_holes``: whether the other end knows holes."""
 
     def __init__(self, source: BinaryIO, sink: BinaryIO) -> None:
         self._source, self._sink = source, sink
         self._sent_at = time.monotonic()
+        self.takes_holes = False
 
     def send(self, **message: Any) -> None:  # noqa: ANN401 - JSON
         """Send a message."""
@@ -72,6 +79,7 @@ class Channel:
                     str(message["error"]), final=bool(message.get("final")),
                     busy=bool(message.get("busy")),
                 )  # fmt: skip
+            self.takes_holes |= bool(message.get("holes"))
             if "beat" not in message:
                 return message
 
@@ -80,18 +88,11 @@ class Channel:
         if time.monotonic() - self._sent_at >= BEAT_S:
             self.send(beat=True)
 
-    def send_content(self, descriptor: int) -> None:
-        """Send the content of an open file."""
-        length = 1
-        while length:
-            try:
-                block = os.read(descriptor, _BLOCK)
-                length = len(block)
-                packed = struct.pack(">I", length) + block
-            except OSError:
-                # The length was not sent before, so a file that cannot be read to its end does not
-                # end the connection.
-                length, packed = 0, struct.pack(">I", _ABORTED)
+    def send_content(self, descriptor: int, *, sparse: bool = False) -> None:
+        """Send the content of an open file from its place on. ``sparse``: its holes as holes, if
+        the other end can take them.
+        """
+        for packed in _packed(descriptor, sparse=sparse and self.takes_holes):
             with _other_end():
                 self._sink.write(packed)
                 self._sink.flush()
@@ -103,6 +104,12 @@ class Channel:
 
         If the context ends early, it skips the other blocks, so that the next message follows.
         """
+        with self.sparse_content() as blocks:
+            yield _without_holes(blocks)
+
+    @contextlib.contextmanager
+    def sparse_content(self) -> Iterator[Iterator[Block]]:
+        """As ``content``, with holes."""
         blocks = self._blocks()
         try:
             yield blocks
@@ -111,7 +118,7 @@ class Channel:
                 for _ in blocks:
                     pass
 
-    def _blocks(self) -> Iterator[bytes]:
+    def _blocks(self) -> Iterator[Block]:
         while True:
             with _other_end():
                 (length,) = struct.unpack(">I", self._exactly(4))
@@ -119,9 +126,16 @@ class Channel:
                 raise UnreadableError(errno.EIO, "it could not be read to its end")
             if length == 0:
                 return
+            if length == _HOLE:
+                with _other_end():
+                    (length,) = struct.unpack(">Q", self._exactly(8))
+                if length > _MAX_PLACE:
+                    raise _protocol_error()
+                yield length
+                continue
             # Checked before the read: the other end must not choose how much memory we take.
             if length > _BLOCK:
-                raise CopyError("the other end does not keep to the protocol", final=True)
+                raise _protocol_error()
             with _other_end():
                 block = self._exactly(length)
             yield block
@@ -131,6 +145,64 @@ class Channel:
         if len(block) < count:
             raise CopyError("the connection has ended")
         return block
+
+
+def _protocol_error() -> CopyError:
+    return CopyError("the other end does not keep to the protocol", final=True)
+
+
+def _without_holes(blocks: Iterator[Block]) -> Iterator[bytes]:
+    for block in blocks:
+        if isinstance(block, int):
+            raise _protocol_error()
+        yield block
+
+
+def _packed(descriptor: int, *, sparse: bool) -> Iterator[bytes]:
+    """The content of a file as it is sent."""
+    try:
+        for block in _read(descriptor, sparse=sparse):
+            if isinstance(block, int):
+                yield struct.pack(">IQ", _HOLE, block)
+            else:
+                yield struct.pack(">I", len(block)) + block
+    except OSError:
+        # The length was not sent before, so a file that cannot be read to its end does not end the
+        # connection.
+        yield struct.pack(">I", _ABORTED)
+    else:
+        yield struct.pack(">I", 0)
+
+
+def _read(descriptor: int, *, sparse: bool) -> Iterator[Block]:
+    """Read a file from its place to its end."""
+    place = os.lseek(descriptor, 0, os.SEEK_CUR)
+    begin, end = place, _MAX_PLACE
+    while True:
+        if sparse:
+            begin, end = _next_data(descriptor, place)
+            os.lseek(descriptor, begin, os.SEEK_SET)
+        if begin > place:
+            yield begin - place
+        place = begin
+        while place < end and (block := os.read(descriptor, min(_BLOCK, end - place))):
+            yield block
+            place += len(block)
+        if place < end:
+            return  # the end of the file
+
+
+def _next_data(descriptor: int, place: int) -> tuple[int, int]:
+    """Where the next data of a file begin and end, from a place on."""
+    try:
+        begin = os.lseek(descriptor, place, os.SEEK_DATA)
+        return begin, os.lseek(descriptor, begin, os.SEEK_HOLE)
+    except OSError as error:
+        if error.errno == errno.ENXIO:  # a hole up to the end of the file
+            return max(os.fstat(descriptor).st_size, place), _MAX_PLACE
+        if error.errno == errno.EINVAL:  # this file system knows no holes
+            return place, _MAX_PLACE
+        raise
 
 
 @contextlib.contextmanager

@@ -10,11 +10,13 @@ import json
 import os
 import pwd
 import socket
+import struct
 import subprocess
 import sys
 import threading
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -33,6 +35,7 @@ from slurm_elastic.machine.jobfiles import (
     owed,
     places,
     steps,
+    uses,
     wire,
 )
 from slurm_elastic.machine.jobfiles.locks import Locks
@@ -1090,6 +1093,56 @@ def test_slow_work_with_own_files_is_no_silence(
     assert wire.SILENCE_S in running
 
 
+def sparse(path: Path) -> None:
+    """A file of 300 MiB with a hole before, between and behind its two parts."""
+    with path.open("wb") as file:
+        for place in (64 << 20, 128 << 20):
+            file.seek(place)
+            file.write(b"data" * 5000)
+        file.truncate(300 << 20)
+
+
+def is_sparse(path: Path) -> bool:
+    status = path.stat()
+    return status.st_size == 300 << 20 and status.st_blocks * 512 < 1 << 20
+
+
+def test_holes_of_files_are_neither_sent_nor_written(pair: Pair) -> None:
+    """A core dump or a disk image has little data and many holes."""
+    pair.limit = 1 << 30
+    sparse(pair.head / "image")
+    pair.do("out")
+    assert is_sparse(pair.node / "image")
+    sparse(pair.node / "core")
+    assert pair.do("back")["files"] == 1
+    assert is_sparse(pair.head / "core")
+    assert (pair.head / "core").read_bytes() == (pair.head / "image").read_bytes()
+
+
+@pytest.mark.parametrize("takes_holes", [True, False])
+def test_an_end_of_an_older_release_gets_no_holes(pair: Pair, takes_holes: bool) -> None:
+    sparse(pair.head / "a")
+    ours, theirs = socket.socketpair()
+    with channel_of(ours) as channel, channel_of(theirs) as other, ThreadPoolExecutor(1) as pool:
+        other.send(**{"holes": True} if takes_holes else {})
+        channel.receive()
+        with (pair.head / "a").open("rb") as file:
+            sending = pool.submit(channel.send_content, file.fileno(), sparse=True)
+            with other.sparse_content() as blocks:
+                kinds = {type(block) for block in blocks}
+            sending.result()
+    assert kinds == ({bytes, int} if takes_holes else {bytes})
+
+
+def test_no_machine_sends_a_hole_in_an_output(pair: Pair) -> None:
+    """A hole that the head took for text would need memory."""
+    (pair.state / "hole").write_bytes(struct.pack(">IQI", wire._HOLE, 1 << 40, 0))
+    with (pair.state / "hole").open("rb") as source, open(os.devnull, "wb") as sink:
+        channel = Channel(source, sink)
+        with channel.content() as blocks, pytest.raises(CopyError, match="keep to the protocol"):
+            next(blocks)
+
+
 def test_a_long_look_at_a_directory_gives_signs_of_life(
     pair: Pair, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -1325,7 +1378,8 @@ def test_a_forged_header_changes_no_user(
     monkeypatch.setattr(node, "become", lambda user: became.append(tuple(user)))
     monkeypatch.setattr(node, "_state_directory", lambda uid, gid: f"{pair.state}")
     monkeypatch.setattr(node, "_take_in", lambda header, *_: seen.append(header))
-    monkeypatch.setattr(owed, "PLACE", str(tmp_path / "owed"))
+    for module in (owed, uses):
+        monkeypatch.setattr(module, "PLACE", str(tmp_path / module.__name__))
     forged = {"do": "back", "job": 1, "uid": 0, "gid": 0, "groups": [0], "exclude": [],
               "outputs": [], "places": [], "marks": {}, "may_write": True,
               "directory": str(pair.node)}  # fmt: skip
