@@ -304,7 +304,7 @@ def test_a_launch_knows_which_machines_a_policy_started_for_one_job(
 
     def known() -> list[Mapping[str, int]]:
         request = NodeRequest(id="r", pool=pool, nodes=pool.nodes)
-        (split,) = world.site.extensions.split_requests
+        split, *_ = world.site.extensions.split_requests
         return [part.least_by_node for part in split(request)]
 
     world.advance(20)

@@ -31,7 +31,7 @@ from slurm_elastic.model.causes.composed import (
     ServesAnother,
 )
 from slurm_elastic.model.causes.machine_ends import JobNotWhole
-from slurm_elastic.model.causes.refusals import NotRequeued
+from slurm_elastic.model.causes.refusals import NotRequeued, WaitsOffSpot
 from slurm_elastic.model.causes.stops import AddressTaken
 from slurm_elastic.model.cluster import NodeRequest
 from slurm_elastic.model.memory import Machine
@@ -64,6 +64,9 @@ def refuse_jobs(
     never |= find_too_long(site, cloud, fitting, jobs, needs)
     lasting = [job for job in result.failed if job not in never]
     never |= _find_lacking_on_demand(site, cloud, shortfalls, lasting)
+    of_growth = _find_waiting_on_demand(site, cloud, shortfalls, jobs)
+    never |= {job: cause for job, (_, cause) in of_growth.items()}
+    jobs = {**jobs, **{job: nodes for job, (nodes, _) in of_growth.items()}}
     never_nodes = _find_nodes_only_of(never, jobs)
     # Nodes that wait only for jobs that can never, or not yet, run here are given back by
     # ``turn_away_jobs``, without a hold: nothing is wrong with them.
@@ -134,14 +137,33 @@ def _find_lacking_on_demand(
         for job in shortfall.request.jobs
     }
     off_spot = find_jobs_off_spot(site, cloud, [job for job in failed if job in shortfall_of])
+    return {job: _not_yet_on_demand(site, cloud, shortfall_of[job]) for job in off_spot}
+
+
+def _find_waiting_on_demand(
+    site: Site, cloud: str, shortfalls: Sequence[Shortfall], jobs: Jobs
+) -> dict[int, tuple[tuple[str, ...], NotYetOnDemand]]:
+    """Return the jobs because of which growth gets no spot machines (``WaitsOffSpot``), with the
+    nodes that lack a machine for that reason alone. While such a job is kept out, growth starts
+    spot machines for other jobs again.
+    """
+    shortfall_of = {
+        job: shortfall
+        for shortfall in shortfalls
+        if isinstance(shortfall.request.no_spot, WaitsOffSpot)
+        for job in shortfall.request.no_spot.jobs
+        if job not in jobs
+    }
+    off_spot = find_jobs_off_spot(site, cloud, shortfall_of.keys())
     return {
-        job: NotYetOnDemand(
-            cloud=cloud,
-            cause=shortfall_of[job].cause,
-            begins_at=find_review(site, shortfall_of[job].request.pool, shortfall_of[job].cause),
-        )
+        job: (shortfall_of[job].nodes, _not_yet_on_demand(site, cloud, shortfall_of[job]))
         for job in off_spot
     }
+
+
+def _not_yet_on_demand(site: Site, cloud: str, shortfall: Shortfall) -> NotYetOnDemand:
+    begins_at = find_review(site, shortfall.request.pool, shortfall.cause)
+    return NotYetOnDemand(cloud=cloud, cause=shortfall.cause, begins_at=begins_at)
 
 
 def end_useless_parts(site: Site, cloud: str, shortfalls: Sequence[Shortfall]) -> None:

@@ -18,6 +18,7 @@ import sqlite3
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence, Set
 from concurrent.futures import Executor
+from functools import partial
 from itertools import islice
 
 import msgspec
@@ -33,7 +34,7 @@ from slurm_elastic.controller.context import Site
 from slurm_elastic.controller.extensions import Extensions, Part
 from slurm_elastic.controller.launching.budget import apply_directives
 from slurm_elastic.controller.periodic import SiteTask
-from slurm_elastic.features.growth import growth_stays
+from slurm_elastic.features.growth import growth_off_spot, growth_stays
 from slurm_elastic.features.growth.covered_jobs import CoveredJobs
 from slurm_elastic.features.growth.growth_rooms import with_purchase_rooms
 from slurm_elastic.features.growth.kept_machines import keep_idle_machines
@@ -101,7 +102,9 @@ def join(site: Site) -> Extensions:
         together.add(recalled_starts(site))
     return Extensions(
         parts=[("policies", lambda worker: Autoscaler(site, worker, together))],
-        split_requests=[together.complete] if may_grow(site.config) else [],
+        split_requests=[together.complete, partial(growth_off_spot.split, site)]
+        if may_grow(site.config)
+        else [],
     )
 
 
@@ -306,12 +309,14 @@ class Autoscaler(Part):
             if outlook is None:
                 continue
             if plan.starts or plan.leaves or (is_news and plan.unserved):
-                needs = growth_stays.detail_of(self._site, now, plan, nodes)
+                further = growth_stays.detail_of(self._site, now, plan, nodes)
+                # Any job of the group may get the machines, whichever job the plan is for.
+                further |= growth_off_spot.detail_of(self._site, group.now.queue, view.jobs, chosen)
                 nodes += [leave.node for leave in plan.leaves]
                 names = (group.name, *(pool.name for pool in now.pools))
                 pools = dict.fromkeys(pool_subject(name) for name in names)
                 detail = {"now": msgspec.to_builtins(now), "plan": msgspec.to_builtins(plan)}
-                detail |= needs
+                detail |= further
                 self._site.record(CORRELATION, KIND, (*pools, *nodes), outlook, detail)
                 level = logging.WARNING if plan.failed else logging.INFO
                 log.log(

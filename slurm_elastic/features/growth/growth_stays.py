@@ -6,7 +6,7 @@ the policy has started it. The journal also has the answer after a restart of th
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 import msgspec
 
@@ -47,16 +47,21 @@ def recorded(site: Site, request: NodeRequest) -> Mapping[str, float]:
     """Return by node for how long (s) its machine must stay, for the nodes that a growth policy
     started lately.
     """
+    needs: dict[str, float] = {}
+    for decision in recent_decisions(site, request):
+        # A node of a later decision without an answer was not started for a job then.
+        needs |= dict.fromkeys(decision.subjects, 0.0)
+        needs |= _needs_of(decision)
+    return needs
+
+
+def recent_decisions(site: Site, request: NodeRequest) -> Iterator[Decision]:
+    """Yield the decisions that may have started nodes of the request, oldest first."""
     # A node that Slurm could not start in this time was powered up for another reason since.
     since = site.now() - site.config.resume_timeout(site.clouds[request.pool.cloud])
-    needs: dict[str, float] = {}
     pool = pool_subject(request.pool.name)
-    for decision in site.ledger.decisions.about(pool, MAX_READ_DECISIONS):
-        if decision.at >= since:
-            # A node of a later decision without an answer was not started for a job then.
-            needs |= dict.fromkeys(decision.subjects, 0.0)
-            needs |= _needs_of(decision)
-    return needs
+    decisions = site.ledger.decisions.about(pool, MAX_READ_DECISIONS)
+    yield from (decision for decision in decisions if decision.at >= since)
 
 
 def _needs_of(decision: Decision) -> Mapping[str, float]:

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+from slurm_elastic.base.units import counted
 from slurm_elastic.model.causes.cause import Cause, Quoted
 from slurm_elastic.model.causes.hindrances import Hindrance
+
+SHOWN_JOBS = 3
+"""At most this many jobs are named in the sentence of a cause."""
 
 
 class PartlyGiven(Cause, frozen=True, kw_only=True):
@@ -47,7 +51,25 @@ class NodeOnDemand(Cause, frozen=True, kw_only=True):
         return f"these nodes get no spot machines (on_demand_nodes of pool {self.pool})"
 
 
-NoSpot = NotRequeued | NodeOnDemand
+class WaitsOffSpot(Cause, frozen=True, kw_only=True):
+    """No spot machine is bought for nodes that a growth policy starts, because Slurm may start the
+    waiting ``jobs`` there, which must stay off spot machines.
+    """
+
+    jobs: tuple[int, ...]
+
+    @property
+    def words(self) -> str:
+        names = ", ".join(str(job) for job in self.jobs[:SHOWN_JOBS])
+        hidden_jobs = len(self.jobs) - SHOWN_JOBS
+        count = f" and {counted(hidden_jobs, 'other')}" if hidden_jobs > 0 else ""
+        return (
+            "jobs that must stay off spot machines wait, and may start on a machine that growth"
+            f" starts now: {names}{count}"
+        )
+
+
+NoSpot = NotRequeued | NodeOnDemand | WaitsOffSpot
 """Why no spot machine is bought for nodes."""
 
 
