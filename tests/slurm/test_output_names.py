@@ -6,6 +6,7 @@ import pytest
 from msgspec.structs import replace
 
 from slurm_elastic.model.slurm import SlurmJob
+from slurm_elastic.slurm.client.job_files import files_of
 from slurm_elastic.slurm.client.output_names import with_output_names
 
 TASK = SlurmJob(
@@ -17,7 +18,8 @@ TASK = SlurmJob(
     ("pattern", "name"),
     [
         ("%A_%a.out", "10_2.out"), ("%j-%x-%u", "12-a %j-alice"), ("%4a.%20j", "0002.0000000012"),
-        ("%N.%t", "%N.%t"), ("x", "x"), ("slurm-12.out", "slurm-10_2.out"),
+        ("%N.%t", "%N.%t"), ("x", "x"), ("%b-%2b.out", "2-02.out"), ("100%%%j%%j", "100%12%j"),
+        (r"\%j%%", "%j%%"), ("slurm-12.out", "slurm-10_2.out"),
     ],
 )  # fmt: skip
 def test_a_pattern_is_replaced_once(pattern: str, name: str) -> None:
@@ -25,6 +27,14 @@ def test_a_pattern_is_replaced_once(pattern: str, name: str) -> None:
     named = with_output_names(job)
     assert named.output == f"/w/%j/{name}"
     assert named.error_output == f"/e/{'slurm-12.out' if name == 'slurm-10_2.out' else name}"
+
+
+@pytest.mark.parametrize(("name", "is_known"), [
+    ("100%.out", True), ("%j", True), ("%N", False), ("x%3t", False), ("%J", False),
+])  # fmt: skip
+def test_a_name_that_only_the_machine_knows(name: str, is_known: bool) -> None:
+    path = f"/w/{name}"
+    assert files_of(replace(TASK, output=path)).outputs == ((path,) if is_known else ())
 
 
 def test_a_job_without_an_array_has_its_own_number() -> None:

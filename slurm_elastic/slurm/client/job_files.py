@@ -6,6 +6,7 @@ from msgspec import Struct
 
 from slurm_elastic.model.protocols import Slurm
 from slurm_elastic.model.slurm import SlurmJob
+from slurm_elastic.slurm.client.output_names import is_of_step
 
 
 class JobFiles(Struct, frozen=True, kw_only=True):
@@ -42,5 +43,5 @@ def files_of(job: SlurmJob) -> JobFiles:
 
 
 def _is_file(path: str) -> bool:
-    # Slurm leaves patterns of steps (%N, %t) as they are: such a file is one of the machine's.
-    return path.startswith("/") and not path.startswith("/dev/") and "%" not in path
+    # A file of a step or node has a name that only the machine knows.
+    return path.startswith("/") and not path.startswith("/dev/") and not is_of_step(path)

@@ -12,7 +12,9 @@ from msgspec.structs import replace
 
 from slurm_elastic.model.slurm import SlurmJob
 
-_PATTERN = re.compile(r"%(\d*)([Aajux])", re.ASCII)
+_PATTERN = re.compile(r"%(?:%|(\d*)([Aabjux]))", re.ASCII)
+_OF_STEP = re.compile(r"%\d*[JNnst]", re.ASCII)
+"""What only slurmstepd knows on each node."""
 _MAX_WIDTH = 10
 _NO_TASK = 0xFFFFFFFE
 """slurmstepd writes this number for %a of a job without an array."""
@@ -32,18 +34,27 @@ def _named(path: str, job: SlurmJob) -> str:
     # an array.
     if job.task is not None and path == f"{job.directory}/slurm-{job.id}.out":
         path = f"{job.directory}/slurm-%A_%a.out"
-    if "%" not in path:
+    if "%" not in path and "\\" not in path:
         return path
     task = _NO_TASK if job.task is None else job.task
-    numbers = {"A": job.array or job.id, "j": job.id, "a": task}
+    numbers = {"A": job.array or job.id, "j": job.id, "a": task, "b": task % 10}
     texts = {"u": job.user, "x": job.name}
 
     def value(match: re.Match[str]) -> str:
         width, kind = match.groups()
+        if kind is None:
+            return "%"
         if kind in texts:
             return texts[kind]
         return f"{numbers[kind]:0{min(int(width or 0), _MAX_WIDTH)}d}"
 
     # The directory is no pattern.
     begin = len(job.directory) if path.startswith(f"{job.directory}/") else 0
+    if "\\" in path[begin:]:  # it says that the name is no pattern
+        return path[:begin] + path[begin:].replace("\\", "")
     return path[:begin] + _PATTERN.sub(value, path[begin:])
+
+
+def is_of_step(path: str) -> bool:
+    """Whether the name of a file still has a pattern, which each step or node replaces."""
+    return _OF_STEP.search(path) is not None
