@@ -69,3 +69,13 @@ def on_demand_price(
     if kind is None:
         return None
     return paid_price(cloud, machine or NO_OPTIONS, instance_type, Market.ON_DEMAND, kind.price)
+
+
+def list_price(cloud: CloudSettings, machine: MachineOptions, instance_type: str) -> float | None:
+    """The price ($/h) on demand of a machine before discounts, with its disks and fees. None if no
+    discount counts, or if the file has no such type.
+    """
+    kind = cloud.shapes.get(instance_type)
+    if kind is None or paid_share(cloud, instance_type, Market.ON_DEMAND) == 1.0:
+        return None
+    return kind.price + extra_price(cloud, machine, instance_type, Market.ON_DEMAND)

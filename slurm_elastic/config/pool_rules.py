@@ -14,7 +14,12 @@ from msgspec.structs import replace
 from slurm_elastic.config import Config, PoolSettings
 from slurm_elastic.config.clouds import CloudSettings, InstanceType
 from slurm_elastic.config.growth_kinds import growth_of
-from slurm_elastic.config.machine_prices import extra_price, on_demand_price, paid_share
+from slurm_elastic.config.machine_prices import (
+    extra_price,
+    list_price,
+    on_demand_price,
+    paid_share,
+)
 from slurm_elastic.config.policy_choice import candidates, with_policy
 from slurm_elastic.config.release_kinds import release_of
 from slurm_elastic.config.sections.policies import (
@@ -151,6 +156,7 @@ def purchase_terms(
         billing_increment_s=lease_of(config, settings) if unit is None else round(unit),
         disk_price=extra_price(settings, machine, instance_type, market),
         on_demand_price=on_demand_price(settings, machine, instance_type),
+        list_price=list_price(settings, machine, instance_type),
     )
 
 

@@ -40,12 +40,14 @@ class PurchaseTerms(Struct, frozen=True, kw_only=True):
 
     ``billing_increment_s``: how many seconds its cloud bills at a time. ``disk_price``: the part of
     its prices for its disks ($/h), which no reservation covers. ``on_demand_price``: its price on
-    demand ($/h), with disks; None if the configuration had none for its type.
+    demand ($/h), with disks; None if the configuration had none for its type. ``list_price``: the
+    same before discounts; None if no discount counted.
     """
 
     billing_increment_s: int = 1
     disk_price: float = 0.0
     on_demand_price: float | None = None
+    list_price: float | None = None
 
 
 UNKNOWN_TERMS = PurchaseTerms()

@@ -15,10 +15,11 @@ from slurm_elastic.config.clouds import InstanceType
 from slurm_elastic.config.sections.discounts import Discount
 from slurm_elastic.config.sections.policies import Budget, SitePolicies
 from slurm_elastic.controller.launching.budget import find_stops, read_spending
-from slurm_elastic.features.money.books import read_books, report
+from slurm_elastic.features.money.books import charges, read_books, report
 from slurm_elastic.features.money.cost_keys import By
 from slurm_elastic.model.cluster import Limits, Market
 from slurm_elastic.model.machine_options import MachineOptions
+from slurm_elastic.watch.view import focus
 from tests.controller.world import World, make_config
 
 TYPES = {
@@ -96,6 +97,25 @@ def test_the_terms_of_a_purchase_keep_the_fee_and_the_price_on_demand(tmp_path: 
     world.close()
     assert [row.disk_price for row in terms] == [pytest.approx(0.01)] * 2
     assert [row.on_demand_price for row in terms] == [pytest.approx(0.07)] * 2
+
+
+@pytest.mark.parametrize(
+    ("discounts", "listed", "paid"), [((), 0.10, 0.10), (OTHER_IS_CHEAPER, 0.13, 0.07)]
+)
+def test_the_list_price_of_focus_is_before_discounts_and_has_the_fee(
+    tmp_path: Path, discounts: tuple[Discount, ...], listed: float, paid: float
+) -> None:
+    world = bought(tmp_path, *discounts)
+    now = min(machine.launched for machine in world.alive("pub")) + HOUR
+    # A later contract changes no list price of the past.
+    later = config_with(tmp_path, Discount(discount=0.9))
+    books = read_books(later, world.ledger, now - 2 * HOUR, now, now)
+    found = list(focus.rows(charges(books), books.runs, "alps"))
+    world.close()
+    assert {round(float(row["ListUnitPrice"]), 6) for row in found} == {listed}
+    assert {round(float(row["ContractedUnitPrice"]), 6) for row in found} == {paid}
+    billed = sum(float(row["BilledCost"]) for row in found)
+    assert sum(float(row["ListCost"]) for row in found) == pytest.approx(billed * listed / paid)
 
 
 def test_a_machine_whose_tags_lost_its_price_is_paid_with_disks_and_fees(tmp_path: Path) -> None:

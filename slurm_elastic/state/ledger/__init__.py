@@ -14,7 +14,7 @@ with the tables below. Times are Unix seconds, prices dollars per hour, lists an
       address, pool, jobs, last_seen, misses, suspending, ended, cause, worst_price, registered,
       accounts (who pays it: policies.money.account_budgets), stopping, stopped, born (``stops``),
       tunnel_key, reservation, and what the configuration said when it was bought:
-      billing_increment, disk_price, on_demand_price
+      billing_increment, disk_price, on_demand_price, list_price
     exclusions         kind and scope (key), until, cause, code, count, since, pool, about:
                        offers, pools and nodes that must not be used now (model.Exclusion);
                        cool-downs stay for a while after their end

@@ -48,7 +48,7 @@ MACHINE_COLUMNS = (
     "id, cloud, node, generation, instance_type, zone, market, price, state, launched, address, "
     "pool, jobs, last_seen, misses, suspending, ended, cause, worst_price, registered, accounts, "
     "stopping, stopped, born, tunnel_key, reservation, billing_increment, disk_price, "
-    "on_demand_price"
+    "on_demand_price, list_price"
 )
 SEEN = f"""
     update machines set
@@ -102,7 +102,7 @@ def machine_row(machine: Machine) -> tuple[object, ...]:
         None if life.cause is None else encoded(life.cause), machine.worst_price,
         life.registered, to_json(machine.accounts), life.stopping, life.stopped,
         machine.first_launched_at, machine.tunnel_key, instance.reservation,
-        terms.billing_increment_s, terms.disk_price, terms.on_demand_price,
+        terms.billing_increment_s, terms.disk_price, terms.on_demand_price, terms.list_price,
     )  # fmt: skip
 
 
@@ -144,6 +144,7 @@ def machine_from(row: sqlite3.Row) -> Machine:
             billing_increment_s=row["billing_increment"],
             disk_price=row["disk_price"],
             on_demand_price=row["on_demand_price"],
+            list_price=row["list_price"],
         ),
     )
 

@@ -55,6 +55,7 @@ _STATEMENTS = (
         billing_increment integer not null default 1,
         disk_price real not null default 0,
         on_demand_price real,
+        list_price real,
         primary key (cloud, id)
     ) without rowid""",
     "create index machines_live on machines (cloud) where ended is null",

@@ -3,8 +3,8 @@ columns.
 
 A row is one part of one machine's hour. The rows of a ``ResourceId`` and a charge period add up to
 the charge for that machine in that period. List prices are on-demand prices if the cloud quoted
-one. Unused time is a part of its own, with ``x_UnusedReason``. Source: the specification's columns,
-https://focus.finops.org.
+one, before discounts. Unused time is a part of its own, with ``x_UnusedReason``. Source: the
+specification's columns, https://focus.finops.org.
 """
 
 from __future__ import annotations
@@ -195,7 +195,9 @@ def _price(machine: Machine) -> Decimal:
 
 
 def _list_price(machine: Machine) -> Decimal:
-    return Decimal(repr(on_demand_price(machine)))
+    # A stopped machine costs only its disks, which no discount is for.
+    price = None if machine.is_off else machine.terms.list_price
+    return Decimal(repr(on_demand_price(machine) if price is None else price))
 
 
 def _plain(number: Decimal) -> str:
