@@ -1042,6 +1042,27 @@ def test_an_operators_replacement_ends_what_is_stopped(world: World) -> None:
     assert world.ledger.directives.all() == ()
 
 
+def test_an_operators_replacement_starts_no_old_machine_and_takes_no_new_one_away(
+    world: World,
+) -> None:
+    run(world, 1, "pub1")
+    (old,) = world.machines_of("pub1")
+    idle(world)
+    word = Departure(verb="replace", about="pool burst", nodes=PUB, aggressive=True)
+    world.ledger.directives.give(
+        Directive(word=word, who="root", since=world.now, starts=world.now, reason="old")
+    )
+    run(world, 2, "pub1")
+    assert old in stopped(world), "it waits for its end"
+    (fresh,) = (i for i in world.machines_of("pub1") if i != old)
+    assert eventually_in(world, lambda: not world.ledger.directives.all())
+    world.advance(60)
+    assert states(world) == {fresh: "running"}
+    job = world.slurm.queue()[20]
+    assert "RUNNING" in job.states
+    assert job.restarts == 0
+
+
 def test_a_stopped_machine_that_is_gone_ends_in_the_books(world: World) -> None:
     run(world, 1, "pub1")
     (old,) = world.machines_of("pub1")

@@ -119,7 +119,9 @@ class Departures:
         if not machines:
             self._finish(directive, departure)
             return
-        view = site.slurm.nodes(sorted({m.instance.node for m in machines}))
+        # While a stopped machine still waits for its end, another machine may serve its node.
+        nodes = sorted({m.instance.node for m in machines if not m.is_off})
+        view = site.slurm.nodes(nodes) if nodes else {}
         step = next_step(departure, list(view.values()))
         if step.power_down:
             reason = f"{MAINTENANCE}{describe(directive, site.now())}"[:200]

@@ -39,6 +39,7 @@ from slurm_elastic.model.protocols import Stops
 from slurm_elastic.policies import actions
 from slurm_elastic.policies.growth.stopped import (
     Startable,
+    departing,
     gangs_with_room,
     startables,
     to_start,
@@ -82,7 +83,11 @@ def start_stopped(
     cloud = request.pool.cloud
     stopped = [m for m in site.ledger.stops.machines() if m.instance.cloud == cloud]
     nodes = {node for gang in todo for node in gang.nodes}
-    machines_of_nodes = [m for m in stopped if m.instance.node in nodes]
+    # A machine that must leave by an order is ended soon. Its node gets a new one.
+    leaving_ids = departing(stopped, site.ledger.directives.all(), site.now())
+    machines_of_nodes = [
+        m for m in stopped if m.instance.node in nodes and m.instance.id not in leaving_ids
+    ]
     if not machines_of_nodes:
         return set()
     recipes = recipes_of(site, cloud, machines_of_nodes)
