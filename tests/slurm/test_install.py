@@ -6,6 +6,7 @@ import contextlib
 import os
 import pwd
 import shutil
+import subprocess
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,6 +15,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
+from patience import eventually
 
 from slurm_elastic.base.errors import ConfigError, SlurmElasticError
 from slurm_elastic.base.processes import service_remedies
@@ -825,6 +827,62 @@ def test_a_forced_uninstall_names_what_stays_paid(host: Host) -> None:
     paid(host, ("i-1", "pub1"))
     assert "machines of clouds: i-1 of pub1" in host.uninstall().lines
     assert b"elastic" not in host.conf.read_bytes()
+
+
+@contextlib.contextmanager
+def slurmctld(host: Host, conf: Path) -> Iterator[None]:
+    """A process that looks like the slurmctld of this slurm.conf."""
+    program = host.root / "slurmctld"
+    program.write_text("#!/bin/sh\nread -r line\n")
+    program.chmod(0o755)
+    with subprocess.Popen(
+        [program, "-f", conf], stdin=subprocess.PIPE, stderr=subprocess.DEVNULL
+    ) as process:
+        comm = Path(f"/proc/{process.pid}/comm")
+        eventually(lambda: comm.read_text() == "slurmctld\n")
+        try:
+            yield
+        finally:
+            process.kill()
+
+
+def test_an_uninstall_leaves_the_programs_to_a_slurmctld_that_does_not_answer(host: Host) -> None:
+    """Without its PrologSlurmctld it would requeue each job of the cluster."""
+    host.install()
+    programs = Path(host.config.slurm.programs_dir)
+    for _ in ("first step", "second step"):
+        with slurmctld(host, host.conf):
+            done = host.uninstall()
+        assert done.restart_needed
+        assert (programs / "slurm-elastic-prolog").exists()
+        assert any("run `slurm-elastic conf uninstall` again" in line for line in done.lines)
+    with slurmctld(host, host.root / "of-another-cluster.conf"):
+        assert not host.uninstall().restart_needed
+    assert not programs.exists()
+
+
+def test_an_install_says_how_to_restart_a_slurmctld_that_does_not_answer(host: Host) -> None:
+    with slurmctld(host, host.conf):
+        done = host.install()
+    assert done.restart_needed
+    (sentence,) = [line for line in done.lines if "does not answer now" in line]
+    assert "Do NOT run `scontrol reconfigure`" in sentence
+
+
+def test_an_uninstall_leaves_programs_of_an_earlier_directory_that_slurmctld_calls(
+    host: Host,
+) -> None:
+    host.install()
+    earlier = Path(host.config.slurm.programs_dir)
+    settings = replace(host.config.slurm, programs_dir=f"{host.root}/elsewhere")
+    host.config = replace(host.config, slurm=settings)
+    host.install()
+    answering(host)
+    program = f"{earlier}/slurm-elastic-prolog"
+    host.command("scontrol", f'{UP}; if [ "$1" = show ]; then echo PrologSlurmctld={program}; fi')
+    for _ in ("first step", "second step"):
+        assert host.uninstall().restart_needed
+        assert Path(program).exists()
 
 
 def test_machines_that_came_between_the_two_steps_are_refused_too(host: Host) -> None:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import logging
+import os
 import re
 import shlex
 import time
 from collections.abc import Set
+from itertools import pairwise
 from pathlib import Path
 
 from slurm_elastic.base.errors import ConfigError, SlurmError
@@ -23,6 +25,7 @@ measured.
 
 _UP_TIMEOUT_S = 120.0
 _CONF = re.compile(r"^SLURM_CONF\s*=\s*(/\S+)", re.MULTILINE)
+_CONF_VARIABLE = b"SLURM_CONF="
 _BOOT_TIME = re.compile(r"^BOOT_TIME\s*=\s*(\d{4}-\S+)", re.MULTILINE)
 
 
@@ -32,6 +35,39 @@ def is_up(settings: SlurmSettings) -> bool:
         return " is UP" in _scontrol(settings, "ping")
     except SlurmError:
         return False
+
+
+def may_run_here(settings: SlurmSettings) -> bool:
+    """Whether a slurmctld of this host may run with this slurm.conf. An answer that does not come
+    proves nothing, because slurmctld may be busy.
+    """
+    return any(_may_serve(process, settings) for process in Path("/proc").glob("[0-9]*"))
+
+
+def _may_serve(process: Path, settings: SlurmSettings) -> bool:
+    """Whether this process may be a slurmctld that has read our slurm.conf."""
+    try:
+        # Debian's program is slurmctld-wlm.
+        if not (process / "comm").read_text(errors="replace").startswith("slurmctld"):
+            return False
+        # A container on this host may be the head of another cluster.
+        if os.readlink(process / "ns" / "pid") != os.readlink("/proc/self/ns/pid"):
+            return False
+        conf = _conf_of(process)
+    except (FileNotFoundError, ProcessLookupError):  # it has ended
+        return False
+    except OSError:  # another user's process: it may be ours
+        return True
+    return conf is None or _place(conf) == _place(settings.conf)
+
+
+def _conf_of(process: Path) -> str | None:
+    """The slurm.conf that this slurmctld was started with. None: the one of its own default."""
+    arguments = (process / "cmdline").read_bytes().split(b"\0")
+    named = [value for flag, value in pairwise(arguments) if flag == b"-f"]
+    variables = (process / "environ").read_bytes().split(b"\0")
+    named += [v.removeprefix(_CONF_VARIABLE) for v in variables if v.startswith(_CONF_VARIABLE)]
+    return os.fsdecode(named[0]) if named else None
 
 
 def uses(settings: SlurmSettings, directory: str) -> bool:

@@ -442,17 +442,28 @@ def tell_slurmctld(
         controller.restart(settings, restart)
         return f"slurmctld was restarted: {restart}", False
     if not controller.is_up(settings):
+        if controller.may_run_here(settings):
+            return f"slurmctld does not answer now: {_restart_by_hand(version)}", True
         return "slurmctld is not running; it will read this when it starts", False
     if version >= controller.RECONFIGURES_NODES:
         controller.reconfigure(settings)
         return "slurmctld was reconfigured", False
-    sentence = (
+    return _restart_by_hand(version), True
+
+
+def _restart_by_hand(version: tuple[int, int]) -> str:
+    """The sentence that lets an administrator restart slurmctld."""
+    restart = (
         f"stop and start slurmctld now ({service_remedies.restart('slurmctld')}; running jobs"
-        " continue). Do NOT"
+        " continue)"
+    )
+    if version >= controller.RECONFIGURES_NODES:
+        return restart
+    return (
+        f"{restart}. Do NOT"
         f" run `scontrol reconfigure`: on Slurm {version[0]}.{version[1]:02} it ends slurmctld when"
         " nodes were added or removed"
     )
-    return sentence, True
 
 
 def touch_lua(directory: Path) -> None:

@@ -90,7 +90,7 @@ def uninstall(
     else:
         sentence, restart_needed = "slurm.conf has no line of slurm-elastic", False
     # If slurmctld still calls our PrologSlurmctld and its file is gone, it requeues every job.
-    if restart_needed or _still_used(config):
+    if restart_needed or _may_still_be_used(config, manifest):
         later = "then run `slurm-elastic conf uninstall` again: it removes the remaining files"
         return InstallResult(
             changed=(slurm_conf,),
@@ -233,9 +233,15 @@ def _clean_gres_conf(directory: Path) -> None:
             files.write(msgspec.structs.replace(file, content=other_lines))
 
 
-def _still_used(config: Config) -> bool:
+def _may_still_be_used(config: Config, manifest: InstallManifest | None) -> bool:
+    """Whether slurmctld calls our programs, or runs here and does not say."""
     settings = config.slurm
-    return controller.is_up(settings) and controller.uses(settings, settings.programs_dir)
+    if not controller.is_up(settings):
+        return controller.may_run_here(settings)
+    # slurmctld may not have been restarted since an install with another ``programs_dir``.
+    files = map(Path, manifest.files if manifest else ())
+    earlier = {str(path.parent) for path in files if path.name in plan.PROGRAMS}
+    return any(controller.uses(settings, place) for place in {settings.programs_dir, *earlier})
 
 
 def _remove_files(
