@@ -93,6 +93,33 @@ def test_a_reservation_counts_until_its_entry_is_removed(site: Site) -> None:
     assert site.dollars(site.config(WEEK)) == pytest.approx(480)
 
 
+def of_renamed_cloud(config: Config, name: str) -> Config:
+    clouds = (replace(cloud, name=name) if cloud.held else cloud for cloud in config.clouds)
+    return replace(config, clouds=tuple(clouds))
+
+
+def test_a_renamed_reservation_counts_once(site: Site) -> None:
+    record_reservations(site.config(WEEK), site.ledger, BEGIN + DAY / 4)
+    renamed = site.config(WEEK, name="renamed")
+    moved = of_renamed_cloud(renamed, "east")
+    again = of_renamed_cloud(site.config({**WEEK, "upfront": 96}, name="renamed"), "west")
+    for config, at in ((renamed, DAY / 2), (moved, DAY), (again, DAY * 1.5)):
+        now = BEGIN + at
+        before = site.dollars(config, now)
+        record_reservations(config, site.ledger, now)
+        assert site.dollars(config, now) == pytest.approx(before)
+    # The last half of a day has the corrected price.
+    assert site.dollars(again) == pytest.approx(360 + 24)
+
+
+def test_one_of_two_like_reservations_that_is_removed_counts_until_then(site: Site) -> None:
+    first, second = site.config(WEEK), of_renamed_cloud(site.config(WEEK), "east")
+    both = replace(first, clouds=(*first.clouds, *(c for c in second.clouds if c.held)))
+    record_reservations(both, site.ledger, BEGIN + DAY / 2)
+    record_reservations(first, site.ledger, BEGIN + DAY)
+    assert site.dollars(first) == pytest.approx(480 + 240)
+
+
 def test_an_entry_for_the_same_dates_corrects_the_past(site: Site) -> None:
     record_reservations(site.config(WEEK), site.ledger, BEGIN + DAY)
     corrected = site.config({**WEEK, "from": "2027-01-16", "upfront": 48})

@@ -3,7 +3,8 @@
 An entry of the configuration describes one reservation as long as its name and its dates stay: a
 changed price or count corrects it. An entry of the same name for other dates is another reservation
 (a renewal), so the record of the earlier one stays. If an entry is removed before its end, the
-reservation counts until then.
+reservation counts until then. If the entry, or its cloud, only has another name, the reservation
+counts under the earlier name until then, and under the new name from then on.
 """
 
 from __future__ import annotations
@@ -36,9 +37,14 @@ def records_after(
     """Return the records as they are to be at ``now``, by begin. ``entries``: all reservations of
     the configuration.
     """
-    kept = [_if_removed(record, now) for record in _without_entry(records, entries)]
-    begun = [RecordedReservation(held=entry) for entry in entries if entry.begins_at <= now]
-    return tuple(sorted((*kept, *begun), key=_place))
+    records = tuple(records)
+    former = [_if_removed(record, now) for record in _without_entry(records, entries)]
+    begun = [
+        RecordedReservation(held=_after_renaming(entry, records, former))
+        for entry in entries
+        if entry.begins_at <= now
+    ]
+    return tuple(sorted((*former, *begun), key=_place))
 
 
 def counted_reservations(
@@ -47,9 +53,11 @@ def counted_reservations(
     """Return the reservations that costs count, by cloud: the reservations of the configuration,
     and recorded reservations whose entry was removed.
     """
+    records = tuple(records)
     former = [_if_removed(record, now) for record in _without_entry(records, entries)]
+    current = (_after_renaming(entry, records, former) for entry in entries)
     by_cloud: dict[str, tuple[Held, ...]] = {}
-    for held in (*map(_counted, former), *entries):
+    for held in (*map(_counted, former), *current):
         by_cloud[held.cloud] = (*by_cloud.get(held.cloud, ()), held)
     return by_cloud
 
@@ -66,6 +74,37 @@ def _is_same(entry: Held, held: Held) -> bool:
     """
     is_named = (entry.cloud, entry.name) == (held.cloud, held.name)
     return is_named and entry.begins_at < held.ends_at and held.begins_at < entry.ends_at
+
+
+def _after_renaming(
+    entry: Held, records: Iterable[RecordedReservation], former: Iterable[RecordedReservation]
+) -> Held:
+    """The entry's reservation, or its part after it got the entry's name. ``former``: the records
+    without an entry.
+    """
+    own_begins = {r.held.begins_at for r in records if _is_same(entry, r.held)}
+    renamed_at = [
+        r.removed_at
+        for r in former
+        if r.removed_at is not None
+        and (r.removed_at in own_begins if own_begins else _is_renamed(r.held, entry))
+    ]
+    begins_at = max(renamed_at, default=entry.begins_at)
+    return _from(entry, begins_at) if entry.begins_at < begins_at < entry.ends_at else entry
+
+
+def _is_renamed(held: Held, entry: Held) -> bool:
+    """Whether only the name of the reservation, or of its cloud, differs. ``held`` may be a part of
+    the reservation, if it was renamed before.
+    """
+    whole = replace(held, begins_at=entry.begins_at, upfront=entry.upfront)
+    return entry in (replace(whole, cloud=entry.cloud), replace(whole, name=entry.name))
+
+
+def _from(held: Held, begins_at: float) -> Held:
+    """The reservation from that time on, at the same price per hour."""
+    fraction = (held.ends_at - begins_at) / (held.ends_at - held.begins_at)
+    return replace(held, begins_at=begins_at, upfront=held.upfront * fraction)
 
 
 def _if_removed(record: RecordedReservation, now: float) -> RecordedReservation:
