@@ -52,8 +52,8 @@ _SLURM = """\
 case "$*" in
 *--version*) echo "slurm-wlm 22.05.8" ;;
 ping*) echo "Slurmctld(primary) at head is UP" ;;
-*--Format*) for last; do :; done; mark=${last#JobID:0}
-  exec sed "s/@@/${mark%%,*}/g" "${0%/bin/*}/queue.txt" ;;
+*--Format*) for last; do :; done; mark=${last#JobID:0}; mark=${mark%%,*}
+  exec sed "s#</@@#</${mark#<}#; s#@@#$mark#g" "${0%/bin/*}/queue.txt" ;;
 *) exec cat "${0%/bin/*}/${0##*/}.json" ;;
 esac
 """
