@@ -82,10 +82,11 @@ class StopRows:
         with self._store.transaction("machines"):
             self._store.change(
                 # The tunnel's row is deleted while the machine is off. When it starts again the
-                # machine is recognised by ``tunnel_key``.
+                # machine is recognised by ``tunnel_key``. The key stays if the machine is
+                # stopped again before its tunnel has a row, because its disk has no other key.
                 "update machines set suspending = ?, stopping = ?, cause = ?, tunnel_key = "
-                "(select key from tunnels t where t.generation = machines.generation "
-                f"and t.node = machines.node) where {OF_CLOUD} "
+                "coalesce((select key from tunnels t where t.generation = machines.generation "
+                f"and t.node = machines.node), tunnel_key) where {OF_CLOUD} "
                 f"and {where_allowed(LedgerCall.STOPPING)}",
                 now, now, encoded(cause), cloud, to_json(list(ids)),
             )  # fmt: skip

@@ -74,3 +74,25 @@ def test_keys_of_machines_that_are_gone_may_be_had_again(ledger: Ledger) -> None
     ledger.tunnels.end([ONE, replace(TWO, generation="g9")])
     assert ledger.tunnels.all() == (TWO,)
     assert ledger.tunnels.enrol(replace(ONE, generation="g2")) == ""
+
+
+def test_a_machine_that_stops_again_before_its_tunnel_is_back_keeps_its_key(
+    ledger: Ledger,
+) -> None:
+    """A cloud may deny its start at once."""
+    ledger.tunnels.enrol(ONE)
+
+    def stop(now: float) -> None:
+        ledger.stops.record_stopping("aws", ["i-1"], Quoted(text="idle"), now)
+        ledger.stops.record_stopped("aws", {"i-1": 0.01}, now)
+
+    stop(T0 + 1)
+    for number in (2, 4):
+        row = ledger.launches.get("g1")
+        assert row is not None
+        row = replace(row, generation=f"g{number}", nodes=("pub1",))
+        (machine,) = ledger.stops.machines()
+        assert ledger.stops.record_start(row, machine, T0 + number) is not None
+        stop(T0 + number + 1)
+        (machine,) = ledger.stops.machines()
+        assert machine.tunnel_key == "K1"
