@@ -198,7 +198,7 @@ def a_fence_that_passes_in_doubt(_stage: Any) -> None:
 
 def lines_without_a_fence(_stage: Any) -> None:
     """Clouds alone are kept from a head that acts no more."""
-    for name in ("locked", "append", "cut", "segment_of"):
+    for name in ("locked", "append", "cut", "_give_name"):
         setattr(SharedJournal, name, getattr(journal.Journal, name))
 
 

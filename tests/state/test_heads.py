@@ -19,6 +19,7 @@ from slurm_elastic.base.errors import ConfigError
 from slurm_elastic.state import heads
 from slurm_elastic.state.heads import Epochs, Fence, SupersededError
 from slurm_elastic.state.ledger import Ledger
+from slurm_elastic.state.store import disk
 from slurm_elastic.state.store.shared_journal import is_there, journal_of
 from slurm_elastic.state.store.trouble import JournalError
 
@@ -247,6 +248,43 @@ def test_what_a_stale_head_appends_late_is_in_no_memory(pair: tuple[Head, Head])
     with segment.open("ab") as late:
         late.write(segment.read_bytes().splitlines(keepends=True)[-1].replace(b"g1", b"g7"))
     assert intents(b.ledger()) == [spec().generation]
+
+
+@pytest.mark.parametrize("step", ["fsync", "link"])
+def test_a_head_that_stands_still_while_it_begins_a_segment_replaces_none(
+    pair: tuple[Head, Head], monkeypatch: pytest.MonkeyPatch, step: str
+) -> None:
+    """It stands still in a step on the shared directory, while the other head takes over."""
+    a, b = pair
+    a.act()
+    old = a.ledger()
+    # Such short segments are replaced at once.
+    monkeypatch.setattr(disk, "SEGMENT_BYTES", 10)
+    monkeypatch.setattr(disk, "BYTES_PER_FIRST_ROW", 0)
+    for number in range(3):
+        old.launches.record_intent(spec(f"g-old{number}"), "r", 1.0)
+        old.launches.record_failure(f"g-old{number}", "no", 2.0)
+    real, acting = getattr(os, step), []
+
+    def late(*args: Any, **kwargs: Any) -> Any:
+        is_of_segment = step == "fsync" or "ledger.jsonl" in str(args[0])
+        if not acting and is_of_segment:
+            acting.append(None)
+            monkeypatch.setattr(disk, "SEGMENT_BYTES", 1 << 24)
+            b.act()
+            acting[0] = b.ledger()
+            acting[0].launches.record_intent(spec("g-of-b"), "r", 3.0)
+            a.be()
+        return real(*args, **kwargs)
+
+    monkeypatch.setattr(os, step, late)
+    old.store.shorten()
+    assert acting, "nobody took over"
+    b.be()
+    acting[0].launches.record_intent(spec("g-of-b2"), "r", 4.0)
+    acting[0].close()
+    (b.state / "ledger.db").unlink()
+    assert intents(b.ledger()) == ["g-of-b", "g-of-b2"]
 
 
 def test_a_memory_of_ones_own_is_not_put_away(shared: Path, tmp_path: Path) -> None:

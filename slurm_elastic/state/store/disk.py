@@ -156,7 +156,7 @@ class Disk:
 
     def _anew(self, *, is_new: bool = False) -> None:
         """Rebuild the view from the journal. ``is_new``: the journal has just been begun."""
-        # The process that renamed a segment may have been killed before it synced the directory.
+        # The process that named a segment may have been killed before it synced the directory.
         writing.require_synced(self.journal.directory)
         began = time.monotonic()
         applied_number = self.journal.applied().position.number

@@ -423,7 +423,7 @@ class Journal:
 
     def segment_of(self, written: Callable[[IO[bytes]], int]) -> Position:
         """Begin a new segment. ``written`` writes its content and returns the number of the last
-        line. The rename makes the segment a part of the journal, even if a later step fails here:
+        line. Its name makes the segment a part of the journal, even if a later step fails here:
         the next writer continues in it.
         """
         segment = (self.segments() or [0])[-1] + 1
@@ -433,14 +433,18 @@ class Journal:
             with writing.open_draft(draft) as file:
                 number = written(file)
                 file.flush()
-                os.fsync(file.fileno())  # before the rename: the name stands for a whole segment
+                os.fsync(file.fileno())  # first: the name stands for a whole segment
                 size = file.tell()
-            os.rename(draft, self.path(segment))
+            self._give_name(draft, segment)
         writing.require_synced(self.directory)  # the new name, before an old segment is deleted
         for old in self.segments()[:-2]:
             with contextlib.suppress(OSError):  # the next one tries again
                 self.path(old).unlink()
         return Position(segment, size, number)
+
+    def _give_name(self, draft: Path, segment: int) -> None:
+        """Make the draft a segment. The lock keeps all other writers of the journal away."""
+        os.rename(draft, self.path(segment))
 
     def first(self, segment: int) -> Begin | None:
         """The head of the segment; None if it is damaged."""

@@ -7,12 +7,12 @@ acts, can then write only to the segment before.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator
+import os
+from collections.abc import Iterator
 from pathlib import Path
-from typing import IO
 
 from slurm_elastic.state.heads import Fence, fence_at, last_seen
-from slurm_elastic.state.store.journal import Journal, Position
+from slurm_elastic.state.store.journal import Journal
 from slurm_elastic.state.store.trouble import JournalError
 
 
@@ -65,15 +65,20 @@ class SharedJournal(Journal):
         self._fence.require()
         return descriptor
 
-    def segment_of(self, written: Callable[[IO[bytes]], int]) -> Position:
-        """Like ``Journal.segment_of``, but the segment gets its name only while this head acts."""
-
-        def checked(file: IO[bytes]) -> int:
-            number = written(file)
-            self._fence.require()
-            return number
-
-        return super().segment_of(checked)
+    def _give_name(self, draft: Path, segment: int) -> None:
+        """Make the draft a segment, only while this head acts, and never in place of a segment that
+        is there. The lock does not keep the other head away. This head may stand still in each step
+        for as long as a takeover takes, because the directory is on a network.
+        """
+        self._fence.require()
+        path = self.path(segment)
+        try:
+            os.link(draft, path)
+        except FileExistsError:
+            # An NFS client that repeats a lost call may get this answer for its own link (open(2)).
+            if not os.path.samefile(draft, path):
+                self._fence.require()
+                raise
 
 
 def is_there(path: Path) -> bool:
