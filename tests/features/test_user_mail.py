@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import subprocess
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -10,11 +11,11 @@ from typing import Any
 import pytest
 from ckpt_cases import migration_of
 from msgspec.structs import replace
-from patience import eventually
+from patience import eventually, patience
 
 from slurm_elastic.base.errors import SlurmError
 from slurm_elastic.features.news import telling
-from slurm_elastic.features.news.telling import MAX_PER_HOUR, MAX_USER_MAILS_PER_HOUR
+from slurm_elastic.features.news.telling import MAX_PER_HOUR, MAX_USER_MAILS_PER_HOUR, Teller
 from slurm_elastic.features.news.user_mail import UserMail, UserMails, is_wanted, key_of
 from slurm_elastic.model.causes import Quoted
 from slurm_elastic.model.checkpoint import Image
@@ -119,9 +120,40 @@ def test_administrators_and_users_have_bounds_of_their_own(
     assert len(users) == MAX_USER_MAILS_PER_HOUR
     assert len([key for key in keys if key.startswith("paused/")]) == MAX_PER_HOUR
     world.now += 3600
-    for _ in range(3):
+    for _ in range(5):
         made.look()
     assert len({key for key in keys if key.startswith("user/")}) == 300, "the others follow"
+
+
+def test_a_mail_program_that_hangs_costs_no_message(
+    world: World, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Those of administrators keep their room, and the others wait without being recorded."""
+    deliver, goes_on, subjects = Teller._deliver, threading.Event(), list[str]()
+    monkeypatch.setattr(
+        Teller, "_deliver", lambda self: goes_on.wait(patience(60)) and deliver(self)
+    )
+    monkeypatch.setattr(telling, "send_mail", lambda *words: subjects.append(words[2]))
+    moves = [move(number, at=world.now) for number in range(1, 151)]
+    moved(world, *moves)
+    world.slurm.mail = {one.run.job: mail("ALL") for one in moves}
+    made = teller(world, users=True, mail=("root",))
+    for _ in range(5):
+        made.look()
+    paused(world)
+    made.look()
+    goes_on.set()
+
+    def has_sent_all() -> bool:
+        made.look()
+        to_users = [subject for subject in subjects if ": job " in subject]
+        return len(to_users) == 150 and "slurm-elastic alps: paused" in subjects
+
+    eventually(has_sent_all)
+    made.close()
+    place = subjects.index("slurm-elastic alps: paused")
+    assert place < 100, "before the mails of users that had no room"
+    assert "notification dropped" not in caplog.text
 
 
 def test_only_users_are_told_where_no_administrator_is_named(

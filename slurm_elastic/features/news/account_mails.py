@@ -82,12 +82,20 @@ class AccountMails(Part):
             self._month = month
         if not self._due:
             return
-        keys = list(self._due)
-        claimed = self._site.ledger.decisions.claim_monthly(keys, now, MAX_PER_LOOK)
+        # One at a time, because a mail program may hang: the mails that a stop leaves unsent must
+        # not count as sent, and the stop waits for one mail alone.
+        for _ in range(MAX_PER_LOOK):
+            if self._site.wait(0.0) or not self._send_next(now):
+                return
+
+    def _send_next(self, now: float) -> bool:
+        """Send one mail that was not sent yet. Return whether there was one."""
+        claimed = self._site.ledger.decisions.claim_monthly(list(self._due), now, 1)
         for key in claimed:
             self._send(self._due.pop(key))
         if not claimed:  # all others were sent before, perhaps by another head
             self._due = {}
+        return bool(claimed)
 
     def _mails_of(self, month: Month, now: float) -> dict[str, AccountMail]:
         mails = run_within(

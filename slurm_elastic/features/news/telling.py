@@ -1,7 +1,7 @@
 """Notifies people of occasions by mail, a webhook or a command. No other work waits for it.
 
 The ledger records each notification, so a restart does not repeat it. A separate thread delivers.
-If too many notifications are queued, further ones are dropped with a line in the log.
+A notification is recorded only when the queue has room for it. Until then it waits.
 """
 
 from __future__ import annotations
@@ -74,6 +74,10 @@ DAY_S = 86400.0
 MAX_USER_MAILS_PER_HOUR = 200
 """At most this many messages per hour to users about their own jobs."""
 MAX_QUEUED = 100
+MAX_QUEUED_BEFORE_USERS = 20
+"""Messages to users join the queue only up to this length. A slow mail program must not keep
+the notifications of administrators for longer than ten minutes.
+"""
 DELIVERY_TIMEOUT_S = 30.0
 """Time-out of one delivery."""
 _MAX_ADDRESS_LENGTH = 4096
@@ -133,11 +137,17 @@ class Teller(Part):
         if not mails:
             return
         # The ledger records a message before it is sent, as for administrators. Messages beyond the
-        # bound wait for the next hour. The queue has no room for all of them at once.
+        # bound wait for the next hour, and messages without room wait for a later look.
         for key in site.ledger.decisions.claim_messages(
-            [*mails][:MOST_READ], now, day, MAX_USER_MAILS_PER_HOUR, HOUR_S
-        ):
+            [*mails][:MOST_READ], now, day, MAX_USER_MAILS_PER_HOUR, HOUR_S,
+            room=self._room(MAX_QUEUED_BEFORE_USERS),
+        ):  # fmt: skip
             self.hand_over(mails.pop(key))
+
+    def _room(self, max_queued: int) -> int:
+        """How many more messages the queue takes until it has ``max_queued``."""
+        # Only looks add messages, so the room cannot shrink before they are added.
+        return max(max_queued - self._queue.qsize(), 0)
 
     def _tell_administrators(self) -> None:
         site = self._site
@@ -162,6 +172,7 @@ class Teller(Part):
             over=proven_over(site.ledger.health.all(), breakers, [*site.pools]),
             return_after_s=RETURN_AFTER_S,
             summed=SUMMED,
+            room=self._room(MAX_QUEUED),
         )
         for occasion in summarised(occasion_by_key[key] for key in claimed_keys):
             self.hand_over(occasion)

@@ -106,6 +106,7 @@ class Decisions:
         over: Collection[str] = (),
         return_after_s: float = math.inf,
         summed: Collection[str] = (),
+        room: int | None = None,
     ) -> list[str]:
         """Return the keys whose messages may be sent now, and record them as sent. Left out are
         keys that were sent in the last ``repeat_after_s`` seconds, and keys beyond ``max_messages``
@@ -113,7 +114,8 @@ class Decisions:
 
         ``over``: keys whose trouble is proven to be over. If it comes back, it is new trouble, and
         is sent again ``return_after_s`` seconds after its last message. ``summed``: kinds of which
-        one call sends one message about all its keys.
+        one call sends one message about all its keys. ``room``: return at most so many keys, the
+        first ones. The other keys can be claimed later.
         """
         with self._store.transaction(None) as db:
             # Rows of both spans are kept: one limits repetitions, the other all messages together.
@@ -127,7 +129,7 @@ class Decisions:
                 if ages.get(key, math.inf) >= (return_after_s if key in ended else repeat_after_s)
             ]
             sent = {key: age for key, age in ages.items() if age < span_s}
-            new_keys = _within_bound(new_keys, sent, max_messages, summed)
+            new_keys = _within_bound(new_keys, sent, max_messages, summed)[:room]
             # As old as the message, so that both rows are deleted together.
             rows = [(f"{_OVER}{key}", now - ages[key]) for key in newly_ended]
             rows += [(key, now) for key in new_keys]
