@@ -80,16 +80,23 @@ class ExpectedRequeues:
                 job, frozenset(lost_nodes), clock + REQUEUE_TIMEOUT_S, hurry
             )
 
-    def recall(self, ledger: Ledger, clock: float) -> None:
+    def recall(self, ledger: Ledger, now: float, clock: float) -> None:
         """Expect the jobs whose ``--no-requeue`` was lifted by ckptman while no daemon ran, or by
         an earlier daemon, and not put back. These jobs wait out their hold.
         """
-        for number, restarts in ledger.requeues.lifted():
-            recalled = _expect_recalled(number, restarts, clock)
-            with self._lock:
-                expected = self._expected.get(number, recalled)
-                before = replace(expected.before, requeue=False)
-                self._expected[number] = replace(expected, before=before)
+        # The time of ckptman's row is in the future while ckptman verifies the job's first image.
+        # The job runs during that, so the next tick would put the setting back, and Slurm would
+        # end the job with its node although the image is whole.
+        for number, restarts in ledger.requeues.lifted(now):
+            self.expect_lifted(number, restarts, clock)
+
+    def expect_lifted(self, job: int, restarts: int, clock: float) -> None:
+        """Expect a job whose ``--no-requeue`` is lifted until it runs. It waits out its hold."""
+        recalled = _expect_recalled(job, restarts, clock)
+        with self._lock:
+            expected = self._expected.get(job, recalled)
+            before = replace(expected.before, requeue=False)
+            self._expected[job] = replace(expected, before=before)
 
     def recall_left(self, ledger: Ledger, now: float, clock: float) -> None:
         """Expect the jobs whose ``--no-requeue`` another process lifted more than

@@ -62,7 +62,7 @@ class Settler:
         site = self._site
         state = site.ledger.state()
         if state.lifted and not self._recalled:
-            site.requeues.recall(site.ledger, site.monotonic())
+            site.requeues.recall(site.ledger, site.now(), site.monotonic())
         elif state.lifted and self.must_recheck:
             site.requeues.recall_left(site.ledger, site.now(), site.monotonic())
         self._recalled = True

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from slurm_elastic.base.errors import SlurmError
+from slurm_elastic.ckptman.first_image import VERIFICATION_S
 from slurm_elastic.controller.requeues import REQUEUE_TIMEOUT_S, ExpectedRequeues
 from slurm_elastic.policies.repair.requeue import SETTLING
 from slurm_elastic.slurm.client.commands import requeue_setting
@@ -158,13 +159,30 @@ def test_a_job_that_an_earlier_daemon_expected_waits_out_its_hold(ledger: Ledger
     case = Case(ledger)
     ledger.requeues.lift(7, 0, NOW)
     case.restarts = ExpectedRequeues()
-    case.restarts.recall(ledger, 0.0)
+    case.restarts.recall(ledger, NOW, 0.0)
     case.pending()
     case.tick(1.0)
     case.tick(1.0 + SETTLING)
     assert case.started() == 0
     assert not case.restarts
     assert ledger.requeues.lifted() == ()
+
+
+def test_a_new_daemon_leaves_the_lift_of_a_job_whose_image_is_being_verified(
+    ledger: Ledger,
+) -> None:
+    """Slurm would end the job with its node although the image is whole."""
+    case = Case(ledger)
+    case.slurm.set_job(7, "RUNNING", nodes=GONE)
+    ledger.requeues.lift(7, 0, NOW + VERIFICATION_S)
+    case.restarts = ExpectedRequeues()
+    case.restarts.recall(ledger, NOW, 0.0)
+    case.tick()
+    assert case.slurm.jobs()[0].requeue is True
+    assert ledger.requeues.lifted() == ((7, 0),)
+    case.restarts.recall_left(ledger, NOW + VERIFICATION_S + REQUEUE_TIMEOUT_S, 0.0)
+    case.tick()
+    assert case.slurm.jobs()[0].requeue is False, "ckptman was killed during the verification"
 
 
 def test_what_somebody_else_lifted_and_left_is_put_back_once_the_job_runs(ledger: Ledger) -> None:

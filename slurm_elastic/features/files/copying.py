@@ -246,7 +246,7 @@ class Copies:
             return not error.unanswered
         finally:
             # Also after an error: Slurm may have carried the order out.
-            site.requeues.recall(site.ledger, site.monotonic())
+            site.requeues.expect_lifted(files.job, files.restarts, site.monotonic())
         return True
 
     def _may_be_forgotten(self, files: JobFiles) -> bool:
