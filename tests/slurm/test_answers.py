@@ -273,10 +273,22 @@ def test_a_hold_of_slurms_own_is_no_users_hold() -> None:
 
 
 def test_one_word_for_a_job_that_slurm_holds_means_that_it_is_pending() -> None:
-    assert answers.job_states("REQUEUE_HOLD") == {"PENDING", "REQUEUE_HOLD"}
-    assert answers.job_states("SPECIAL_EXIT") == {"PENDING", "SPECIAL_EXIT"}
-    assert answers.job_states(["PENDING", "REQUEUE_HOLD"]) == {"PENDING", "REQUEUE_HOLD"}
-    assert answers.job_states("RUNNING") == {"RUNNING"}
+    assert states_of("REQUEUE_HOLD") == {"PENDING", "REQUEUE_HOLD"}
+    assert states_of("SPECIAL_EXIT") == {"PENDING", "SPECIAL_EXIT"}
+    assert states_of(["PENDING", "REQUEUE_HOLD"]) == {"PENDING", "REQUEUE_HOLD"}
+    assert states_of("RUNNING", nodes="n1") == {"RUNNING"}
+
+
+def states_of(value: object, nodes: str = "") -> frozenset[str]:
+    return job_of(OLD_JOB | {"job_state": value, "nodes": nodes}).states
+
+
+@pytest.mark.parametrize(("nodes", "base"), [("n[1-2]", "RUNNING"), ("", "PENDING")])
+def test_one_word_for_a_job_that_is_sent_a_signal_does_not_mean_that_it_has_ended(
+    nodes: str, base: str
+) -> None:
+    assert states_of("SIGNALING", nodes) == {base, "SIGNALING"}
+    assert states_of(["SUSPENDED", "SIGNALING"], nodes) == {"SUSPENDED", "SIGNALING"}
 
 
 def test_the_reason_of_a_power_command_is_no_drain_and_no_illness() -> None:

@@ -246,3 +246,8 @@ def by_json(cluster: SmallSlurm) -> dict[int, SlurmJob]:
     )  # fmt: skip
     raw = msgspec.convert(json.loads(done.stdout)["jobs"], list[answers.RawJob])
     return {job.id: job for job in map(answers.job, raw)}
+
+
+def test_a_running_job_that_is_sent_a_signal_runs() -> None:
+    """Slurm 22.05 gives only the one word."""
+    assert one(State="SIGNALING", NodeList="n1").states == {"SIGNALING", "RUNNING"}

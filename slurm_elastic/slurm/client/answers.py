@@ -30,6 +30,7 @@ from slurm_elastic.model.slurm_words.job_states import HOLDS
 from slurm_elastic.slurm.client.command import unix_time
 from slurm_elastic.slurm.client.output_names import with_output_names
 
+_SIGNALING = frozenset({"SIGNALING"})
 _PAIR = re.compile(r"(\w+)=(\S*)")
 
 
@@ -138,9 +139,13 @@ def states(*values: object) -> frozenset[str]:
     return _states(tuple(state_words))
 
 
-def job_states(value: object) -> frozenset[str]:
+def job_states(value: object, *, has_nodes: bool) -> frozenset[str]:
     """The states of a job. 22.05 gives only one word."""
     state_words = states(value)
+    # 22.05's only word while a SIGSTOP or SIGCONT is on its way, which takes until all nodes of the
+    # job have answered. As STOPPED, the word stays with a job that is requeued.
+    if state_words == _SIGNALING:
+        return state_words | {"RUNNING" if has_nodes else "PENDING"}
     # A job that 22.05 has requeued and holds is pending, although its only word does not say so.
     return state_words | {"PENDING"} if state_words and state_words <= HOLDS else state_words
 
@@ -188,8 +193,8 @@ def node(record: RawNode) -> SlurmNode:
 
 def job(record: RawJob) -> SlurmJob:
     """A job of an answer in either form."""
-    states = job_states(record.job_state)
     nodes = record.nodes or ""
+    states = job_states(record.job_state, has_nodes=bool(nodes))
     task, minutes = number(record.array_task_id), number(record.time_limit)
     limit = None if minutes is None else int(minutes) * 60
     start, end = number(record.start_time) or 0.0, number(record.end_time) or 0.0

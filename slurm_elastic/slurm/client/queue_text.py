@@ -93,7 +93,7 @@ def _job(
     job_wants: str, *tres_and_licenses: str,
 ) -> SlurmJob:  # fmt: skip
     # `exit_code` is the status that wait(2) gives: signal in the low bits, exit code above.
-    code, states = _whole(exit_code, 0), job_states(state)
+    code, states = _whole(exit_code, 0), job_states(state, has_nodes=nodes not in _NONE)
     *gres_requests, licenses, gres_cpus, gres_memory, het_job = tres_and_licenses
     limit_s, ends_at = _limit(limit), _time(end)
     grace_end = preempted(states, _time(start), ends_at, _time(preempt))
