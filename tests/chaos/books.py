@@ -96,6 +96,7 @@ class Books:
         self._given_up: set[str] = set()  # generations
         self._decided: dict[str, Then] = {}  # by generation; of a start, by machine
         self.decided_by: dict[str, Config] = {}  # by generation: the file of its purchase
+        self._stormy: set[str] = set()  # generations that were decided while things went wrong
         self._strange: set[str] = set()  # somebody else has started these
         self._images: dict[tuple[int, int], int] = {}  # by job and attempt
         self._submitted: dict[int, float] = {}  # s of the run
@@ -186,7 +187,9 @@ class Books:
         rows, opened = found
         if new.generation not in opened:
             self.wrong("bought without an intent", f"{new.id} for {new.node}")
-        if stage.calm:
+        # A launch whose answer was lost in the storm is repeated with the same nodes. The start of
+        # the stopped machine was refused before it.
+        if stage.calm and new.generation not in self._stormy:
             self._look_for_stopped(new, rows)
         self._beside(new, self._decided.get(new.generation), rows, opened)
 
@@ -402,6 +405,8 @@ class Books:
             self.decided_by.setdefault(spec.generation, self._stage.config)
             if spec.generation in self._decided:
                 return
+            if not self._stage.calm:
+                self._stormy.add(spec.generation)
             if (cloud := spec.pool.cloud) not in self._learnt():
                 self.wrong("bought unread", f"{spec.nodes}: the ledger never had what {cloud} has")
             if self._stage.orders is not None:
