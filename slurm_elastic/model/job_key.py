@@ -34,6 +34,9 @@ class JobKey(Struct, frozen=True, kw_only=True):
             return False
         if not self.submitted or not earlier.submitted or self.attempt > earlier.attempt:
             return True
+        if self.attempt == earlier.attempt:
+            # A requeue changes both. With the clock set back the time of another job may be older.
+            return self.submitted == earlier.submitted
         # The restarts of a job never decrease, except if a person restores an older state of
         # slurmctld. Then the submit time is older as well.
         return self.submitted <= earlier.submitted

@@ -37,3 +37,7 @@ def test_a_requeued_job_is_the_same(later: JobKey) -> None:
 )
 def test_a_job_with_its_number_that_was_submitted_later_is_another_one(later: JobKey) -> None:
     assert not later.may_follow(SEEN)
+
+
+def test_a_job_with_its_number_from_a_clock_that_was_set_back_is_another_one() -> None:
+    assert not JobKey(number=42, uid=1000, attempt=1, submitted=100.0).may_follow(SEEN)
