@@ -28,7 +28,7 @@ class LateFailures:
     Thread-safe. ``threads``: how many failed machines are ended at a time.
     """
 
-    guarded_by: ClassVar[GuardedBy] = {"_lock": Guarded("_errors")}
+    guarded_by: ClassVar[GuardedBy] = {"_lock": Guarded("_errors", "_noted_ids")}
 
     def __init__(
         self, cloud: str, clock: Callable[[], float] = time.monotonic, threads: int = 1
@@ -36,6 +36,7 @@ class LateFailures:
         self._cloud, self._clock, self._threads = cloud, clock, threads
         self._lock = threading.Lock()
         self._errors: dict[str, tuple[float, ProviderError]] = {}
+        self._noted_ids: frozenset[str] = frozenset()
 
     def note(self, key: str, error: ProviderError) -> None:
         """Remember a failure."""
@@ -58,13 +59,13 @@ class LateFailures:
         served: Container[str] = frozenset(),
     ) -> Sequence[Instance]:
         """The answer of ``Tidying.tidy``, for a cloud with any create call. ``failed``: the error
-        of each failed machine by id, without machines of a launch under way. The failures of those
-        that have ``served`` before say nothing about the next launch. A machine that
-        ``end`` has ended is TERMINATED in this answer, and must be missing from later lists. If
-        the cloud refuses, the machine is STOPPING and ended by the next call.
+        of each failed machine by id, without machines of a launch under way. Each is the answer to
+        one launch. The failures of machines that have ``served`` before say nothing about the next
+        launch. A machine that ``end`` has ended is TERMINATED in this answer, and must be missing
+        from later lists. If the cloud refuses, the machine is STOPPING and ended by the next call.
         """
         machines = [machine for machine in listed if machine.id in failed]
-        for machine in machines:
+        for machine in self._not_noted(machines):
             if machine.id not in served:
                 self.note(machine.offer_key, failed[machine.id])
         ended = end_failed(self._cloud, machines, end, failed, self._threads)
@@ -72,6 +73,15 @@ class LateFailures:
         stopping = dict.fromkeys(unended, InstanceState.STOPPING)
         states = dict.fromkeys(ended, InstanceState.TERMINATED) | stopping
         return tuple(replace(m, state=states.get(m.id, m.state)) for m in listed)
+
+    def _not_noted(self, machines: Sequence[Instance]) -> list[Instance]:
+        """Those of all failed machines that the last call did not have."""
+        # A cloud may refuse for months to end a machine, because of a lock or a missing right.
+        # Its failure would be the answer to every launch in that time.
+        with self._lock:
+            noted_ids = self._noted_ids
+            self._noted_ids = frozenset(machine.id for machine in machines)
+        return [machine for machine in machines if machine.id not in noted_ids]
 
 
 def end_failed(

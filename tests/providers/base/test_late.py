@@ -65,6 +65,22 @@ def test_the_failure_is_the_answer_to_the_next_launch_of_that_offer_once() -> No
     assert failures.take(listed[1].offer_key) is None
     assert failures.take(listed[0].offer_key) is FULL
     assert failures.take(listed[0].offer_key) is None
-    failures.tidied(listed, {"i-a": FULL}, Cloud().end)
+    failures.tidied([machine("c")], {"i-c": FULL}, Cloud().end)
     now[0] += FAILURE_COUNTS_S
     assert failures.take(listed[0].offer_key) is None
+
+
+def test_a_failed_machine_that_cannot_be_ended_keeps_one_launch_from_its_offer() -> None:
+    """A lock may keep it for months. With an answer at each call the offer would never be bought
+    again.
+    """
+    failures, cloud = LateFailures("mist"), Cloud("i-a", "i-b")
+    failures.tidied([machine("a")], {"i-a": FULL}, cloud.end)
+    assert failures.take(machine("a").offer_key) is FULL
+    failures.tidied([machine("a")], {"i-a": FULL}, cloud.end)
+    assert failures.take(machine("a").offer_key) is None
+    failures.tidied([machine("a"), machine("b")], {"i-a": FULL, "i-b": FULL}, cloud.end)
+    assert failures.take(machine("b").offer_key) is FULL, "another machine has failed"
+    cloud.refused.clear()
+    tidied = failures.tidied([machine("a")], {"i-a": FULL}, cloud.end)
+    assert states(tidied) == {"a": InstanceState.TERMINATED}, "the end is tried at each call"
