@@ -8,7 +8,7 @@ from typing import Any
 from msgspec.structs import replace
 
 from slurm_elastic.model.changed_jobs import JobValues, Redirected, Wish
-from slurm_elastic.model.cluster import Pool
+from slurm_elastic.model.cluster import Market, Pool
 from slurm_elastic.model.slurm import SlurmJob
 from slurm_elastic.policies.launch.changed_jobs import new_record, own_order, values_of
 from slurm_elastic.policies.repair.redirects import (
@@ -108,3 +108,20 @@ def test_the_order_of_the_clouds_is_the_one_that_the_submit_filter_has_noted() -
     assert own_order(("west", "static", "east"), ("east", "west")) == ("static", "east", "west")
     assert own_order(("west", "static"), ()) == ("west", "static")
     assert own_order(("west", "static"), ("east",)) == ("west", "static")
+
+
+def test_a_job_that_must_not_be_requeued_goes_to_no_spot_nodes_that_it_may_get() -> None:
+    spot = replace(SMALL, nodes=("g1", "g2"), markets=(Market.SPOT, Market.ON_DEMAND))
+    whole = replace(route("r1", "r2", "m1"), pools=[replace(spot, on_demand_nodes=1)])
+    jobs = [
+        job(1, "aws", requeue=False),
+        job(2, "aws", requeue=True),
+        job(3, "aws", requeue=False, comment="spot=ok"),
+        job(4, "aws", requeue=False, excluded=("g1",)),
+        job(5, "aws", "gcp", requeue=False),
+        job(6, "aws", requeue=False, account="flow"),
+    ]
+    assert sorted(sent(jobs, whole)) == [2, 3, 4, 5]
+    assert sorted(sent(jobs, replace(whole, risk_accounts=["flow"]))) == [2, 3, 4, 5, 6]
+    steady = replace(spot, markets=(Market.ON_DEMAND,))
+    assert sorted(sent(jobs, replace(whole, pools=[steady]))) == [1, 2, 3, 4, 5, 6]

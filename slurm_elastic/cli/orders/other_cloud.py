@@ -72,7 +72,8 @@ def _partitions(
     pools = domain_pools(config, expand)
     price = min((cheapest(cloud, pool) for pool in pools if pool.cloud == word.to), default=0.0)
     partitions = {each.name: each.partition_name for each in config.clouds}
-    ways = list(routes(frozenset(word.nodes), word.to, pools, partitions))
+    accounts = config.who_of(cloud).no_requeue_on_spot
+    ways = list(routes(frozenset(word.nodes), word.to, pools, partitions, accounts))
     waiting = sum(count_redirected(facts.jobs, way) for way in ways)
     verb = "go to" if all(way.is_whole for way in ways) else "may also start in"
     yield (

@@ -82,7 +82,10 @@ class Redirects:
         # The configuration may have the cloud no more.
         if not isinstance(word, Departure) or word.to not in partitions:
             return iter(())
-        return routes(frozenset(word.nodes), word.to, tuple(site.pools.values()), partitions)
+        accounts = site.config.who_of(site.clouds[word.to]).no_requeue_on_spot
+        return routes(
+            frozenset(word.nodes), word.to, tuple(site.pools.values()), partitions, accounts
+        )
 
     def _report(self, changes: Sequence[JobChange], orders: dict[int, Directive]) -> None:
         sent: dict[tuple[int, JobsRedirected], list[int]] = {}

@@ -11,6 +11,7 @@ from slurm_elastic.model.changed_jobs import ChangedJob, Redirected, Wish
 from slurm_elastic.model.cluster import Pool
 from slurm_elastic.model.slurm import SlurmJob
 from slurm_elastic.policies.launch.changed_jobs import is_waiting
+from slurm_elastic.policies.launch.spot_use import bears_loss
 from slurm_elastic.policies.launch.verdict import could_run
 
 
@@ -18,7 +19,8 @@ class Route(Struct, frozen=True, kw_only=True):
     """The way of jobs from the partition ``source`` to ``target``.
 
     ``leaving``: the pools of the source that lose machines; ``is_whole``: its whole cloud does, so
-    that no job can start there. ``pools``: the target's pools.
+    that no job can start there. ``pools``: the target's pools. ``risk_accounts``: accounts whose
+    jobs with ``--no-requeue`` may lose a machine there (``allow.no_requeue_on_spot``).
     """
 
     source: str
@@ -26,13 +28,18 @@ class Route(Struct, frozen=True, kw_only=True):
     leaving: Sequence[Pool]
     pools: Sequence[Pool]
     is_whole: bool
+    risk_accounts: Collection[str] = ()
 
 
 def routes(
-    nodes: Collection[str], to: str, pools: Sequence[Pool], partitions: Mapping[str, str]
+    nodes: Collection[str],
+    to: str,
+    pools: Sequence[Pool],
+    partitions: Mapping[str, str],
+    risk_accounts: Collection[str] = (),
 ) -> Iterator[Route]:
     """Yield the ways of jobs if the machines of ``nodes`` leave to the cloud ``to``, one for each
-    cloud that loses machines. ``partitions``: by cloud.
+    cloud that loses machines. ``partitions``: by cloud. ``risk_accounts``: of the cloud ``to``.
     """
     for cloud, source in partitions.items():
         own_pools = [pool for pool in pools if pool.cloud == cloud]
@@ -44,6 +51,7 @@ def routes(
                 leaving=leaving,
                 pools=[pool for pool in pools if pool.cloud == to],
                 is_whole=all(node in nodes for pool in own_pools for node in pool.nodes),
+                risk_accounts=risk_accounts,
             )
 
 
@@ -54,7 +62,19 @@ def is_redirectable(job: SlurmJob, route: Route) -> bool:
     # A partition that can never run the job would only hide why the job waits.
     if not is_waiting(job) or not any(could_run(job, pool) for pool in route.pools):
         return False
+    if _may_be_lost(job, route):
+        return False
     return route.is_whole or any(could_run(job, pool) for pool in route.leaving)
+
+
+def _may_be_lost(job: SlurmJob, route: Route) -> bool:
+    """Whether the order would let the job start on a spot machine although it bears no loss. The
+    submit filter has excluded spot nodes only of the clouds that the job listed then.
+    """
+    if bears_loss(job, route.risk_accounts) or route.target in job.partitions:
+        return False
+    spot_nodes = {n for pool in route.pools if could_run(job, pool) for n in pool.spot_nodes}
+    return not spot_nodes.issubset(job.excluded)
 
 
 def with_redirects(
