@@ -5,6 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from slurm_elastic.cli.orders import key, key_machines
+from slurm_elastic.cli.setting_up import init_make
+from slurm_elastic.controller import holds
 from slurm_elastic.features.network import key_rotation, tunnel_keys
 from slurm_elastic.features.network.tunnels import TunnelsPart
 from slurm_elastic.machine.hub.link import Link
@@ -196,3 +198,24 @@ def a_snapshot_keeps_a_machine_for_ever(_stage: Any) -> None:
 def one_refused_peer_keeps_all_machines_out(_stage: Any) -> None:
     """wg refuses all peers of a command."""
     rewrite(Link._add, ("return self._add_one_by_one(additions)", "raise"))
+
+
+@found_by(
+    "tests/features/test_directives.py"
+    "::test_a_node_whose_address_is_another_machines_gets_none_until_that_has_ended"
+)
+def a_machine_is_bought_at_anothers_address(_stage: Any) -> None:
+    """It never joins, is paid until resume_timeout, and is bought again."""
+    rewrite(holds.find_closed, ("{**_find_taken(site)}", "{}"))
+
+
+@found_by(
+    "tests/providers/openstack/test_making.py"
+    "::test_the_secret_of_another_administrators_credential_stays"
+)
+def a_secret_is_removed_unproven(_stage: Any) -> None:
+    """The services can end no machine, and nobody can read the secret again."""
+    rewrite(
+        init_make._remove_secret,
+        ('if not maker.proves_gone(file.read_text(encoding="utf-8")):', "if False:"),
+    )
