@@ -228,11 +228,19 @@ class SavesInPlace:
             self.orders.mark_done(received)
 
     def _save_or_take_late_image(self, plan: JobPlan) -> None:
+        run = plan.facts.run
         late_image = self._late_image(plan)
-        if late_image is None:
-            self._save(plan)
-        else:
+        if late_image is not None:
             self._handle_image(plan, late_image)
+        elif self._has_failed(run) and suspended.is_suspended(self._site, run):
+            # The next try would resume the job once more, and so would each try after that.
+            self._retry_at[run.job] = self._site.now() + UNSAVABLE_RETRY_AFTER_S
+        else:
+            self._save(plan)
+
+    def _has_failed(self, run: JobRun) -> bool:
+        """Whether the last save of this run has failed."""
+        return self._failures_in_row.get(run.job, (None, 0))[0] == run.attempt
 
     def _late_image(self, plan: JobPlan) -> Image | None:
         """The image of this run's last save, if that save was completed after its time-out. The
@@ -242,7 +250,7 @@ class SavesInPlace:
         site, run = self._site, plan.facts.run
         # Only after a failed save of this run can an image be late. All others are in the state
         # already.
-        if self._failures_in_row.get(run.job, (None, 0))[0] != run.attempt:
+        if not self._has_failed(run):
             return None
         method = site.checkpointers[plan.facts.choice.method]
         newest_number = max((image.number for image in site.state.images(run.job)), default=0)

@@ -39,6 +39,12 @@ def resumable_at(site: CheckpointSite, run: JobRun) -> float:
     return settled_at if settled_at > site.now() else 0.0
 
 
+def is_suspended(site: CheckpointSite, run: JobRun) -> bool:
+    """Whether the last list shows the run as suspended."""
+    job = site.jobs.last.get(run.job)
+    return job is not None and job.is_suspended and job.restarts == run.attempt
+
+
 def resume(site: CheckpointSite, run: JobRun) -> None:
     """Resume the run if it is suspended. Raises SlurmError if we do not know whether it works after
     this.

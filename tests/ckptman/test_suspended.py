@@ -186,6 +186,20 @@ def test_a_policy_with_periodic_saves_has_it_saved_once(periodic: CkptWorld) -> 
     assert world.saver.calls.count(("checkpoint", 7)) > 1
 
 
+def test_a_policy_resumes_it_for_no_second_save_after_a_failed_one(periodic: CkptWorld) -> None:
+    """The job would run for a while at each of the retries, as long as it is suspended."""
+    world = periodic
+    world.saver.broken = CheckpointError("no room")
+    suspends(world, 7)
+    world.until(lambda: "ckpt-failed" in world.told(7), 600)
+    world.until(lambda: is_there(world, 7, 0))
+    world.advance(3000)
+    assert world.told(7).count("ckpt-resumed") == 1
+    world.saver.broken = None
+    world.slurm.resume(7)
+    world.until(lambda: bool(world.state.images(7)), 1200)
+
+
 def test_one_that_slurm_has_suspended_for_another_job_is_left_to_it(periodic: CkptWorld) -> None:
     world = periodic
     node = world.runs(7).nodes[0]

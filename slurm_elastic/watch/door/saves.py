@@ -110,6 +110,13 @@ def require_savable(config: Config, number: int, job: SlurmJob | None, saver: Sa
         )
     if job is None or not ("RUNNING" in job.states or job.is_suspended_by_person):
         raise SlurmElasticError(f"job {number} is not running")
+    # A save resumes the job, and the job itself decides how long its save takes. Its owner may not
+    # undo by that what Slurm lets only an operator undo.
+    if job.is_suspended and not saver.is_trusted:
+        raise SlurmElasticError(
+            f"job {number} is suspended, and a save resumes it: only root and {config.slurm.user} "
+            "may order that"
+        )
     choice = choice_of(config, job)
     if choice.method == "none":
         raise SlurmElasticError(f"job {number} {how(choice)}")

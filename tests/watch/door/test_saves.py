@@ -102,6 +102,16 @@ def test_a_job_that_cannot_be_saved_says_why(site: Site) -> None:
     assert site.orders() == []
 
 
+def test_an_owner_does_not_run_a_suspended_job_by_saves(site: Site) -> None:
+    """Only an operator may resume it, and each save runs it for as long as the save takes."""
+    site.slurm.set_job(7, "SUSPENDED", priority=0, suspended=NOW)
+    assert site.told(7).error == (
+        "job 7 is suspended, and a save resumes it: only root and root may order that"
+    )
+    assert site.orders() == []
+    assert site.told(7, uid=0).lines
+
+
 def test_root_saves_every_job_as_often_as_wanted(site: Site) -> None:
     for _ in range(3):
         assert site.told(8, uid=0).lines
