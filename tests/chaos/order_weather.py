@@ -253,7 +253,9 @@ class OrderWeather:
         if not self._can_read():
             return False
         for command in list(self.printed):
-            self.printed.pop(command, None)
+            if command not in self.printed:
+                continue  # an earlier one of these has ended its order, too
+            del self.printed[command]
             if not self.answered(shlex.split(command)) and not self.books.forgave:
                 self._stage.books.wrong("order", f"`{command}` was printed, and is refused")
         config, now = self._stage.config, self._stage.now()

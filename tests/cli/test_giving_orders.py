@@ -16,6 +16,7 @@ from status_cases import busy_ledger, config_file
 from slurm_elastic.cli.main import GROUPS, main
 from slurm_elastic.cli.orders import departure_orders
 from slurm_elastic.config.configfile import INSTALLED_COPY
+from slurm_elastic.model.directive import Departure, Directive, Pause
 from slurm_elastic.state.ledger import Ledger
 from slurm_elastic.state.ledger.decisions import Decisions
 from slurm_elastic.watch.door.client import facts_of
@@ -124,6 +125,18 @@ def test_resume_ends_it_and_says_what_there_is_where_there_is_none(
     for nothing in ([], ["--all"]):
         assert main(["resume", *nothing, "--config", file]) == 2
         assert capsys.readouterr().err == "slurm-elastic: nothing is paused or drained\n"
+
+
+def test_resume_of_a_node_keeps_the_order_about_a_cloud_of_the_same_name(
+    file: str, ledger: Ledger, capsys: pytest.CaptureFixture[str]
+) -> None:
+    drain = Departure(verb="drain", about="onprem", nodes=("onprem",))
+    for word in (Pause(scope="cloud:onprem"), drain):
+        ledger.directives.give(Directive(word=word, who="root", since=1.0, starts=1.0))
+    assert main(["resume", "onprem", "--config", file]) == 0
+    assert told(capsys) == "order ended: node onprem is drained by root\n"
+    assert main(["resume", "onprem", "--config", file]) == 0
+    assert told(capsys) == "order ended: cloud onprem is paused by root\n"
 
 
 def test_an_operator_can_look_and_brake_while_the_file_is_wrong(

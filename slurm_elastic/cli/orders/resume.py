@@ -53,17 +53,21 @@ def run(args: argparse.Namespace) -> int:
 
 def plan(args: argparse.Namespace, config: Config, facts: Facts) -> PlannedOrder:
     directives = [d for d in facts.directives if not d.word.is_limit]
-    chosen = (
-        directives
-        if args.all
-        else [d for d in directives if _is_about(config, d.word, args.subject)]
-    )
+    chosen = directives if args.all else _named(config, directives, args.subject)
     if not chosen:
         raise _no_order_error(config, args.subject, directives)
     # Without --dry-run the order's own lines say the same.
     preview = (f"would end: {describe(d, facts.now)}" for d in chosen if args.dry_run)
     ask = EndAsk(numbers=tuple(d.number for d in chosen), reason=args.reason)
     return PlannedOrder(ask=ask, preview=tuple(preview))
+
+
+def _named(config: Config, directives: Sequence[Directive], subject: str) -> Sequence[Directive]:
+    """Return the orders about the subject. If the ending commands of orders name just this subject,
+    return these alone: a node may share its name with a cloud or a pool, whose order must stay.
+    """
+    printed = [d for d in directives if d.word.argument == subject]
+    return printed or [d for d in directives if _is_about(config, d.word, subject)]
 
 
 def _is_about(config: Config, word: Word, subject: str) -> bool:
