@@ -223,6 +223,18 @@ def test_the_site_as_it_is_may_be_the_best(capsys: pytest.CaptureFixture[str]) -
     assert "# no change" in text
 
 
+def test_a_policy_under_which_jobs_never_run_is_not_chosen(
+    daily: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with daily.open("a") as jobs:
+        jobs.write("1700 7344100 0 3600 32 -1 -1 32 3600 -1 1 1 1 1 1 1 -1 -1\n")
+    arguments = ["--workload", str(daily), "--policies", "none,slurm+idle(60)"]
+    assert plan("policy", *arguments, "--rounds", "1", "--max-wait", "9000") == 0
+    captured = capsys.readouterr()
+    assert "growth: slurm" in captured.out
+    assert "note: no choice, because fewer jobs run than under the others: none\n" in captured.err
+
+
 def test_a_limit_that_nothing_keeps_is_said(capsys: pytest.CaptureFixture[str]) -> None:
     arguments = ["--workload", str(WORKLOAD), "--policies", "slurm", "--rounds", "1"]
     assert plan("policy", *arguments, "--budget", "0.001") == 1

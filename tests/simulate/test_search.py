@@ -33,6 +33,20 @@ def test_what_is_beaten_in_both_is_not_on_the_front() -> None:
     assert names(front(points)) == ["p1", "p0", "p5"]
 
 
+def test_a_policy_that_leaves_jobs_out_is_no_choice() -> None:
+    some = tried((5, 10), (1, 1), (20, 1), (2, 2))
+    points = [
+        some[0],
+        replace(some[1], figures=replace(some[1].figures, unserved=64)),
+        some[2],
+        replace(some[3], figures=replace(some[3].figures, too_large=1)),
+    ]
+    assert names(front(points)) == ["p0", "p2"]
+    assert within(points, None, None) in (some[0], some[2])
+    assert within(points, 10, None) == some[0]
+    assert names(front(points[1:2])) == ["p1"], "all leave as many out"
+
+
 @given(st.lists(st.tuples(st.integers(0, 50), st.integers(0, 50)), min_size=1))
 def test_everything_is_on_the_front_or_beaten_by_it(points: list[tuple[int, int]]) -> None:
     everything = tried(*((float(c), float(w)) for c, w in points))

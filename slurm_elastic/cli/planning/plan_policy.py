@@ -37,7 +37,14 @@ from slurm_elastic.simulate.setting import Setting
 from slurm_elastic.simulate.studies.certainty import Choice, Comparison, Unlike, compared
 from slurm_elastic.simulate.studies.kept import KeptResults
 from slurm_elastic.simulate.studies.policy_search import first_policies, search
-from slurm_elastic.simulate.studies.search import NEAR, Tried, apart, front, within
+from slurm_elastic.simulate.studies.search import (
+    NEAR,
+    Tried,
+    apart,
+    front,
+    of_most_jobs,
+    within,
+)
 
 WIDE_COLUMNS = 100  # on narrower terminals the table leaves out its last two columns
 SELECTION_NOTE = (
@@ -133,7 +140,8 @@ def run(args: argparse.Namespace) -> int:
     console.print(SCHEDULER, markup=False, highlight=False)
     _advise(chosen, console, lease=args.billing.lease if args.billing else 1)
     notes = setting.notes_for(candidate.policy for candidate in tried)
-    for note in (*notes, *(unserved(chosen.policy, chosen.figures) if chosen else ())):
+    jobs_left = unserved(chosen.policy, chosen.figures) if chosen else ()
+    for note in (*notes, *jobs_left, *_fewer_jobs(tried)):
         print(f"note: {note}", file=sys.stderr)
     if not is_whole:
         print(f"note: {_interrupted(args.resume)}", file=sys.stderr)
@@ -218,6 +226,14 @@ def _compare(
     )
     if isinstance(comparison, Comparison):
         yield SELECTION_NOTE
+
+
+def _fewer_jobs(tried: Sequence[Tried]) -> Iterator[str]:
+    """A note of the policies that are no choice."""
+    counted = of_most_jobs(tried)
+    out = [candidate.policy for candidate in tried if candidate not in counted]
+    if out:
+        yield f"no choice, because fewer jobs run than under the others: {', '.join(out)}"
 
 
 def _how(args: argparse.Namespace, tried: int, best: int) -> str:

@@ -56,10 +56,20 @@ def neighbours(policies: Iterable[str], known_policies: Iterable[str]) -> list[s
     return variants
 
 
+def of_most_jobs(tried: Sequence[Tried]) -> list[Tried]:
+    """Return the policies under which no fewer jobs run than under any other. Cost and wait are
+    those of the jobs that run, so a policy that leaves jobs out would look cheap and quick.
+    """
+    fewest = min(map(_jobs_left, tried), default=0)
+    return [candidate for candidate in tried if _jobs_left(candidate) == fewest]
+
+
 def front(tried: Sequence[Tried]) -> list[Tried]:
-    """Return the policies that no other beats in both cost and mean wait, cheapest first."""
+    """Return the policies that no other beats in both cost and mean wait, cheapest first. Only
+    those ``of_most_jobs`` count.
+    """
     best: list[Tried] = []
-    for candidate in sorted(tried, key=lambda t: (_dollars(t), t.figures.mean_wait)):
+    for candidate in sorted(of_most_jobs(tried), key=lambda t: (_dollars(t), t.figures.mean_wait)):
         if not best or candidate.figures.mean_wait < best[-1].figures.mean_wait:
             best.append(candidate)
     return best
@@ -112,6 +122,10 @@ def _distance(candidate: Tried, best: Sequence[Tried]) -> float:
         (candidate.figures.mean_wait - quick.mean_wait) / slow,
     )
     return relative[0] ** 2 + relative[1] ** 2
+
+
+def _jobs_left(candidate: Tried) -> int:
+    return candidate.figures.unserved + candidate.figures.too_large
 
 
 def _dollars(candidate: Tried) -> float:
