@@ -23,11 +23,14 @@ Key = tuple[type, tuple[str, ...]]
 
 
 class Promise(NamedTuple):
-    """An order that was accepted ``at`` (s of the run); it begins at ``starts``."""
+    """An order that was accepted ``at`` (s of the run); it begins at ``starts``, and not before the
+    head's clock shows ``dated`` (Unix time; 0 for an order that began at once).
+    """
 
     word: Word
     at: float
     starts: float
+    dated: float
 
 
 class Bound(NamedTuple):
@@ -85,7 +88,7 @@ class OrderBooks:
             self._bounds[word.scope, word.key].append(Bound(at, word.value))
             return
         starts = at if ask.starts is None else at + max(ask.starts - now, 0.0)
-        self._promises[_key(word)] = Promise(word, at, starts)
+        self._promises[_key(word)] = Promise(word, at, starts, ask.starts or 0.0)
 
     def reload(self) -> None:
         """Another configuration; what was decided by the one before may still be written down."""
@@ -120,6 +123,9 @@ class OrderBooks:
         stage = self._stage
         for promise in self._promises.values():
             if not promise.word.blocks_starts or stage.sched.now < promise.starts + SEEN:
+                continue
+            # --at is a time of the head's clock, which may have been set back since.
+            if stage.now() < promise.dated + SEEN:
                 continue
             if closed := sorted(self._closed(promise.word) & set(nodes)):
                 text = f"a machine starts for {closed}, and {promise.word.fact}"
