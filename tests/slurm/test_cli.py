@@ -167,6 +167,25 @@ def test_a_task_of_an_array_goes_by_its_own_name(stub: Stub) -> None:
     ]
 
 
+def test_an_ended_task_keeps_its_own_name_after_a_list_of_the_others(stub: Stub) -> None:
+    last, other = (
+        JOB | {"job_id": number, "array_job_id": 5, "array_task_id": task}
+        for number, task in ((5, 4), (6, 0))
+    )
+    stub.newer()
+    stub.command("scontrol")
+    client = stub.client()
+    stub.command("squeue", json.dumps({"jobs": [last]}))
+    assert client.job(5) is not None, "a list of one job names it, too"
+    stub.command("squeue", json.dumps({"jobs": [other]}))
+    client.jobs()
+    client.requeue(5)
+    assert stub.ran()[-1] == "scontrol requeue 5_4"
+    client.jobs(ended=True)
+    client.requeue(5)
+    assert stub.ran()[-1] == "scontrol requeue 5", "no list of all jobs has the task any more"
+
+
 def test_the_output_of_a_job_as_slurmstepd_names_it(stub: Stub) -> None:
     stub.command("scontrol")
     stub.queue({"JobID": "7", "WorkDir": "/w", "STDOUT": "/w/a b-%j.out"})

@@ -28,6 +28,7 @@ from slurm_elastic.base.ttl_cache import TtlCache
 from slurm_elastic.config import SlurmSettings
 from slurm_elastic.model.slurm import JobMail, SlurmJob, SlurmNode, SuspendExclusions
 from slurm_elastic.slurm.client import answers, queue_text
+from slurm_elastic.slurm.client.array_labels import ArrayLabels
 from slurm_elastic.slurm.client.command import CallTimeout, run
 from slurm_elastic.slurm.client.command import environment as command_environment
 from slurm_elastic.slurm.client.commands.batches import MAX_HOSTLIST_CHARS, batches
@@ -70,7 +71,7 @@ class SlurmCli(CommentCommands, PartitionCommands, ReservationCommands):
         self._settings = settings
         self._version: tuple[int, int] | None = None
         self._json_option: str | None = None
-        self._labels: dict[int, str] = {}
+        self._labels = ArrayLabels()
         self._options = TtlCache[str, float]()
         self._timeout = CallTimeout(settings.command_timeout, stop)
         self._queue, self._history = SharedReading(self._jobs), SharedReading(self._all_jobs)
@@ -116,10 +117,10 @@ class SlurmCli(CommentCommands, PartitionCommands, ReservationCommands):
         return self._history.get() if ended else self._queue.get()
 
     def _jobs(self) -> Sequence[SlurmJob]:
-        return tuple(job for job in self._queued() if not job.has_ended)
+        return tuple(job for job in self._records() if not job.has_ended)
 
     def _all_jobs(self) -> Sequence[SlurmJob]:
-        return self._queued("--states=all")
+        return self._records("--states=all", is_whole=True)
 
     def job(self, number: int) -> SlurmJob | None:
         """``squeue --jobs=NUMBER``, which for the first task of an array lists all its tasks."""
@@ -131,14 +132,13 @@ class SlurmCli(CommentCommands, PartitionCommands, ReservationCommands):
             return None
         return next((job for job in jobs if job.id == number), None)
 
-    def _queued(self, *states: str) -> Sequence[SlurmJob]:
-        jobs = self._records(*states)
-        # Kept for later commands on a task: scontrol takes 17_2, while squeue's numbers name each
-        # task's own id.
-        self._labels = {job.id: job.label for job in jobs if job.task is not None}
+    def _records(self, *options: str, is_whole: bool = False) -> Sequence[SlurmJob]:
+        """The jobs of squeue with these options. ``is_whole``: these are all jobs of Slurm."""
+        jobs = self._read_records(*options)
+        self._labels.learn(jobs, is_whole=is_whole)
         return jobs
 
-    def _records(self, *options: str) -> Sequence[SlurmJob]:
+    def _read_records(self, *options: str) -> Sequence[SlurmJob]:
         with self._upgrade_noticed():
             form = self._form()
             if not form:
@@ -370,7 +370,7 @@ class SlurmCli(CommentCommands, PartitionCommands, ReservationCommands):
 
     def _label(self, job: int) -> str:
         """The id of an array's task as Slurm writes it. The base id would mean all its tasks."""
-        return self._labels.get(job, str(job))
+        return self._labels.label(job)
 
     def _update_job(self, jobs: str, *fields: str) -> None:
         self._run_repeatable("scontrol", "update", f"jobid={jobs}", *fields)
