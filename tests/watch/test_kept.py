@@ -144,6 +144,8 @@ def test_nodes_that_slurm_conf_keeps_up_are_shown_and_not_suspended(site: Config
     assert by_nodes.text.startswith("SuspendExcNodes in slurm.conf keeps the machines of pub[1-2]")
     assert by_nodes.text.endswith("pub1 stay paid")
     assert "SuspendExcParts" in by_parts.text
+    restart = "take these nodes out of SuspendExcNodes, then systemctl restart slurmctld"
+    assert by_nodes.do == restart, "a reconfigure ends 22.05 while an install waits for the restart"
     assert only(views(site, *nodes, suspend_exclusions=SuspendExclusions(states=("POWERED_DOWN",))))
 
 

@@ -9,6 +9,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 
 from slurm_elastic.base.hostlist import compress, expand
+from slurm_elastic.base.processes import service_remedies
 from slurm_elastic.config import Config, blocked_clouds, domain_pools
 from slurm_elastic.features.growth.reserved_nodes import reserved_nodes, when
 from slurm_elastic.features.waits.wait_situation import WaitFacts, shut_partition, situation_of
@@ -166,7 +167,9 @@ def never_suspended(config: Config, facts: Facts) -> Iterator[KeptView]:
         yield KeptView(
             kind="suspend", names=compress(names), count=len(names),
             text=f"{key} in slurm.conf keeps the machines of {compress(names)} for ever{now}",
-            do=f"take these nodes out of {key}, then scontrol reconfigure",
+            # Not `scontrol reconfigure`: it ends 22.05's slurmctld while an install that changed
+            # the nodes waits for the restart.
+            do=f"take these nodes out of {key}, then {service_remedies.restart('slurmctld')}",
         )  # fmt: skip
 
 
