@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import pwd
 from pathlib import Path
 
 import pytest
 from status_cases import config_file
 
+from slurm_elastic.base.processes.unixsocket import Peer
 from slurm_elastic.cli.operate import web
 from slurm_elastic.config.fresh import FreshConfig
 
@@ -40,3 +42,15 @@ def test_while_the_file_is_broken_the_page_shows_the_cluster_and_says_so_first(
     assert caplog.text.count("the configuration before the change is used") == 1
     file.write_text(good)
     assert not [n for n in status(sources)["attention"] if "limitz" in n["text"]]  # type: ignore[attr-defined]
+
+
+def test_a_web_server_that_the_file_no_longer_trusts_names_nobody(tmp_path: Path) -> None:
+    file = config_file(tmp_path)
+    without = file.read_text()
+    file.write_text(f"{without}users: {{page_proxy: {{user: daemon, header: X-User}}}}\n")
+    visitors, peer = web.socket_visitors(FreshConfig(file)), Peer(uid=pwd.getpwnam("daemon").pw_uid)
+    assert visitors.header == "X-User"
+    assert visitors.person(peer, ["nobody"]).name == "nobody"
+    file.write_text(without)
+    assert visitors.header == ""
+    assert visitors.person(peer, ["nobody"]).name == "daemon"

@@ -107,7 +107,7 @@ def run(args: argparse.Namespace) -> int:
     """Serve until interrupted. SlurmElasticError if a Python package is missing."""
     # A broken file must not take the page away: it shows what runs, and can brake.
     fresh = FreshConfig(Path(args.config), or_installed=True)
-    config = fresh.get()
+    fresh.get()  # ConfigError before the page listens
     try:
         from slurm_elastic.watch.web.acting import ActRoutes
         from slurm_elastic.watch.web.listening import listening, own_place
@@ -125,7 +125,7 @@ def run(args: argparse.Namespace) -> int:
         port = 0 if address.path else link.getsockname()[1]
         print(f"slurm-elastic web: {_address_text(address, port, key, args.group)}", flush=True)
         names = {*OWN_NAMES, *args.name, *([address.host] if address.host else [])}
-        visitors = SocketVisitors(config.users.page_proxy, trusted(config))
+        visitors = socket_visitors(fresh)
         desk = ActionDesk(PageActions(Path(args.config)), args.name)
         app = application(
             documents, names=sorted(names), key=key, visitors=visitors,
@@ -133,6 +133,11 @@ def run(args: argparse.Namespace) -> int:
         )  # fmt: skip
         serve(app, link, grp.getgrnam(args.group).gr_gid if args.group else None)
     return 0
+
+
+def socket_visitors(fresh: FreshConfig) -> SocketVisitors:
+    """The visitors of the page's socket, by the configuration that the file has at each request."""
+    return SocketVisitors(lambda: fresh.get().users.page_proxy, lambda: trusted(fresh.get()))
 
 
 def wsgi() -> WSGIApplication:

@@ -37,13 +37,21 @@ class Visitors(Protocol):
 class SocketVisitors:
     """Visitors of the page's unix socket.
 
-    ``trusted``: no header names these uids, because people choose their own names at some login
-    services.
+    ``proxy`` and ``trusted`` are called for each request, because a site may stop trusting its web
+    server while the page runs. ``trusted``: no header names these uids, because people choose their
+    own names at some login services.
     """
 
-    def __init__(self, proxy: PageProxy | None, trusted: frozenset[int]) -> None:
+    def __init__(
+        self, proxy: Callable[[], PageProxy | None], trusted: Callable[[], frozenset[int]]
+    ) -> None:
         self._proxy, self._trusted = proxy, trusted
-        self.header = proxy.header if proxy else ""
+
+    @property
+    def header(self) -> str:
+        """The header in which the web server names the person now; "" for none."""
+        proxy = self._proxy()
+        return proxy.header if proxy else ""
 
     def person(self, peer: Peer | None, names: Sequence[str]) -> Person:
         """The person behind the request. UnknownVisitorError if neither the kernel nor the web
@@ -54,12 +62,13 @@ class SocketVisitors:
                 "this page was opened at a port, where the kernel does not say who visits it: open "
                 "it by its unix socket to act"
             )
-        if self._proxy is None or peer.uid != _uid_of(self._proxy.user):
+        proxy = self._proxy()
+        if proxy is None or peer.uid != _uid_of(proxy.user):
             # Every user of the socket can send the header, so it counts only from the web server.
             return person_of(peer)
         if len(names) != 1:
             raise UnknownVisitorError(
-                f"the web server must name the visitor in one header {self.header}, and sent "
+                f"the web server must name the visitor in one header {proxy.header}, and sent "
                 f"{len(names)} of them"
             )
         return self._named(names[0])
@@ -70,7 +79,7 @@ class SocketVisitors:
             raise UnknownVisitorError(
                 f"the web server names {name[:MAX_NAME_LENGTH]!r}, and this host has no such user"
             )
-        if entry.pw_uid in self._trusted:
+        if entry.pw_uid in self._trusted():
             raise UnknownVisitorError(
                 f"the web server names {entry.pw_name}, who acts only by the page's unix socket"
             )

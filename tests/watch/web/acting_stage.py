@@ -175,7 +175,7 @@ def acting_page(
 ) -> Iterator[Path]:
     """The page at this socket, which everybody may open whom ``group`` lets in."""
     desk = ActionDesk(PageActions(file), site_names)
-    acting = ActRoutes(desk, SocketVisitors(proxy, frozenset({0, 64030})))
+    acting = ActRoutes(desk, SocketVisitors(lambda: proxy, lambda: frozenset({0, 64030})))
     names = (*OWN_NAMES, *site_names)
     with listening(ListenAddress(path=sock)) as link:
         sock.chmod(0o666)

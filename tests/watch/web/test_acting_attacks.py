@@ -434,7 +434,7 @@ def test_at_a_port_the_page_is_read_only_and_says_why(file: Path) -> None:
     from slurm_elastic.watch.web.visitors import SocketVisitors, UnknownVisitorError
 
     with pytest.raises(UnknownVisitorError) as unknown:
-        SocketVisitors(PROXY, frozenset({0})).person(None, ["daemon"])
+        SocketVisitors(lambda: PROXY, lambda: frozenset({0})).person(None, ["daemon"])
     desk = ActionDesk(PageActions(file))
     why = str(unknown.value)
     assert "open it by its unix socket to act" in why

@@ -79,7 +79,7 @@ def test_every_answer_forbids_what_is_not_the_pages_own() -> None:
 def test_a_document_knows_which_user_visits(peer: Peer | None, visitor: str) -> None:
     state = {} if peer is None else {"peer": peer}
     request = Request({"type": "http", "state": state, "headers": []})
-    assert visitor_name(request, SocketVisitors(None, frozenset({0}))) == visitor
+    assert visitor_name(request, SocketVisitors(lambda: None, lambda: frozenset({0}))) == visitor
     assert visitor_name(request, None) == ""
 
 
