@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import logging
+import sqlite3
 from collections import Counter
-from collections.abc import Container, Iterator
+from collections.abc import Container, Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -52,7 +54,8 @@ def wrongs(stage: Stage, now: float, errors: Counter[str]) -> Iterator[str]:
             yield f"node {name} is {sorted(node.states)}: {node.reason}"
     # The nodes of a pool for which its cloud has no type stay held, with this reason.
     unsold = {pool.name for pool in stage.config.pools if not is_sold(stage.config, pool)}
-    yield from _rows(status_view(stage.config, gather(stage.config, stage.slurm, now)), unsold)
+    view = status_view(stage.config, gather(stage.config, stage.slurm, now))
+    yield from _rows(view, unsold, _doubts_for_a_person(stage))
     for job, comment in stage.slurm.admin_comments().items():
         if "[slurm-elastic" in comment:
             yield f"job {job} has {comment}"
@@ -62,7 +65,18 @@ def wrongs(stage: Stage, now: float, errors: Counter[str]) -> Iterator[str]:
             yield f"{count} lines at ERROR: {line}"
 
 
-def _rows(view: Any, unsold: Container[str]) -> Iterator[str]:
+def _doubts_for_a_person(stage: Stage) -> Iterator[str]:
+    """The clouds whose list was doubted for machines that have all ended since. No list can show
+    one of them again, so only a person may end the doubt (docs/faults.md).
+    """
+    assert stage.ledger is not None
+    select = "select scope, about from exclusions where kind = 'doubt'"
+    for cloud, about in sqlite3.Connection.execute(stage.ledger.store._db, select):
+        if stage.accounts[cloud].ended.keys() >= set(json.loads(about)):
+            yield cloud
+
+
+def _rows(view: Any, unsold: Container[str], doubted: Iterable[str]) -> Iterator[str]:
     for name, words in LEFT.items():
         for row in getattr(view, name):
             is_right = getattr(row, "kind", "") == "policy" or getattr(row, "pool", "") in unsold
@@ -73,18 +87,19 @@ def _rows(view: Any, unsold: Container[str]) -> Iterator[str]:
     yield from (f"a problem stands: {problem}" for problem in view.daemon.problems)
     if view.daemon.pending_requests:
         yield f"{view.daemon.pending_requests} requests of Slurm wait"
-    yield from _warnings(view)
+    yield from _warnings(view, doubted)
     if view.checkpoints is not None:
         moves = [move for move in view.checkpoints.moves if not move.over]
         for row in (*moves, *view.checkpoints.threats):
             yield f"a move or a threat is left: {row}"
 
 
-def _warnings(view: Any) -> Iterator[str]:
+def _warnings(view: Any, doubted: Iterable[str]) -> Iterator[str]:
     """Warnings for nothing. A pool whose machines failed is proven only by one that serves long."""
-    on_trial = {f"Pool {breaker.pool}" for breaker in view.breakers}
+    known = [f"Pool {breaker.pool}" for breaker in view.breakers]
+    known += [f"Cloud {cloud} answers with an error" for cloud in doubted]
     for notice in view.attention:
-        is_known = any(notice.text.startswith(pool) for pool in on_trial)
+        is_known = any(notice.text.startswith(text) for text in known)
         if notice.level is not AttentionLevel.NOTE and not is_known:
             yield f"status warns when all is well: {notice.whole}"
 
