@@ -46,3 +46,10 @@ def test_more_nodes_are_no_advice_for_a_job_with_too_many_cpus() -> None:
     wait = judged(replace(JOB, node_count=1, cpus=2000), CPU)
     assert wait.text.startswith("the job asks for 125 nodes, and 100 such")
     assert wait.command == "submit again with fewer tasks or gres, after scancel 7"
+
+
+def test_a_pool_that_may_have_no_node_is_no_reason_to_ask_for_none() -> None:
+    case = PoolCase(pool=CPU, partition="aws", interactive=True, most=0)
+    wait = judge(JOB, Situation(now=1000.0, cases=(case,)))
+    assert wait.fate is Fate.NEVER
+    assert wait.command == "submit again to another partition, after scancel 7"

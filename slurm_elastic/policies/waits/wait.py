@@ -57,6 +57,7 @@ _MISFITS = {
 does not count.
 """
 _FEWER_CPUS = "submit again with fewer tasks or gres, after scancel {job}"
+_NO_NODES = "submit again to another partition, after scancel {job}"
 _ORDER = {name: number for number, (name, _) in enumerate(PREDICATES)}
 _JOB = "\ue000"
 """Stands for the job's name in sentences that several jobs share. It is a character for private
@@ -332,7 +333,9 @@ def _misfit(
     closest = _closest(job, judged, listed)
     case, most = _case_of(closest, listed), _capacity(job, closest, listed)
     template = _MISFITS[closest.predicate]
-    if closest.predicate == "size" and job.node_count <= most:
+    if closest.predicate == "size" and most == 0:
+        template = _NO_NODES  # a limit or a price lets no node be up
+    elif closest.predicate == "size" and job.node_count <= most:
         template = _FEWER_CPUS  # its CPUs or gres need more nodes than it asks for
     return closest.reason, template.format(
         job=_JOB, minutes=int((case.max_time or 0) // 60), nodes=most
