@@ -46,7 +46,8 @@ def _answer(
     try:
         data = _file(cluster.file) if cluster.file is not None else _by_ssh(cluster, environment)
         status = _decoded(data)
-    except (OSError, ValueError, msgspec.MsgspecError) as error:
+    # RecursionError: an answer of many brackets, in a file that others may write.
+    except (OSError, ValueError, msgspec.MsgspecError, RecursionError) as error:
         return HeadAnswer(
             name=cluster.name, trouble=_words(error), seen_at=_seen_at(seen), is_file=is_file
         )
@@ -65,7 +66,7 @@ def _decoded(data: bytes) -> HeadStatus:
 def _words(error: Exception) -> str:
     if isinstance(error, OSError) and error.filename:
         return f"{error.filename}: {error.strerror}"
-    if isinstance(error, msgspec.MsgspecError):
+    if isinstance(error, msgspec.MsgspecError | RecursionError):
         return f"its answer is no status of slurm-elastic: {error}"
     return str(error)
 

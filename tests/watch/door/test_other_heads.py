@@ -112,6 +112,15 @@ def test_it_says_since_when_there_is_no_answer(ssh: Ssh, tmp_path: Path) -> None
     assert "never answered here" in read(nowhere, WEST).clusters[0].trouble
 
 
+def test_an_answer_of_many_brackets_costs_its_own_row_alone(tmp_path: Path) -> None:
+    (tmp_path / "deep").write_text('{"x":' + "[" * 200_000)
+    (tmp_path / "well").write_text(document("well"))
+    clusters = [OtherCluster(name=n, file=str(tmp_path / n)) for n in ("deep", "well")]
+    deep, well = read({"HOME": str(tmp_path)}, *clusters).clusters
+    assert "its answer is no status of slurm-elastic" in deep.trouble
+    assert (well.trouble, well.machines) == ("", 3)
+
+
 def test_figures_that_a_head_does_not_know_are_no_zeros(tmp_path: Path) -> None:
     """A head without its ledger lists no machine, and one without Slurm has no queue."""
     (tmp_path / "blind").write_text(
