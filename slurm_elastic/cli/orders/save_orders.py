@@ -9,7 +9,7 @@ import time
 from msgspec import Struct
 
 from slurm_elastic.cli.jobs import ckpt
-from slurm_elastic.cli.orders.subjects import job_number
+from slurm_elastic.cli.orders.subjects import queued_job_number
 from slurm_elastic.config import Config
 from slurm_elastic.model.slurm import SlurmJob
 from slurm_elastic.slurm.client.prompt import PromptCli
@@ -43,7 +43,7 @@ def plan(config: Config, label: str, person: Person) -> PlannedSave:
         uid=person.uid, name=person.name, is_trusted=person.uid in trusted(config)
     )  # fmt: skip
     slurm = PromptCli(config.slurm)
-    number = job_number(config, slurm, label)
+    number = queued_job_number(config, slurm, label)
     found = next((job for job in slurm.jobs() if job.id == number), None)
     job = require_savable(config, number, found, saver)
     choice = choice_of(config, job)
