@@ -17,7 +17,7 @@ from slurm_elastic.ckptman.nodes import cool_down, newest_machine_of
 from slurm_elastic.ckptman.orders import Orders, ReceivedOrder
 from slurm_elastic.ckptman.site import CheckpointSite
 from slurm_elastic.ckptman.sources import NoticeSource, SourceReading
-from slurm_elastic.model.causes.checkpoints import NoticeArrived
+from slurm_elastic.model.causes.checkpoints import NoticeArrived, NoticedMachineGone
 from slurm_elastic.model.cluster import Notice, NoticeKind
 from slurm_elastic.state.ckptstate.facts import RecordedNotice
 from slurm_elastic.state.ckptstate.orders import NoticeOrder, WithdrawOrder
@@ -32,6 +32,8 @@ ENDED_AFTER_S = 300.0
 """Seconds without a standing notice after which its source has ended it. One reading may lack it by
 mistake.
 """
+CLOUD_CLOCK_MARGIN_S = 60.0
+"""Seconds by which the launch of a machine may seem to be later than an order about it."""
 
 
 class Poller(PeriodicThread):
@@ -130,6 +132,12 @@ class Poller(PeriodicThread):
         for reading in readings:
             if reading.notice is None:
                 continue
+            if self._is_of_earlier_machine(reading, reading.notice, machines):
+                cause = NoticedMachineGone()
+                self._site.recorder.record(
+                    "notices", "ckpt-notice-over", (reading.notice.node,), cause
+                )
+                continue
             recorded = self._recorded_notice(reading, reading.notice, machines)
             given = _given_by_file(reading, recorded)
             if given is None or not (given in self._given_at or _is_open(recorded, open_notices)):
@@ -179,6 +187,19 @@ class Poller(PeriodicThread):
         ]
         if ended_notices:
             self._site.state.forget_notices(*ended_notices)
+
+    def _is_of_earlier_machine(
+        self, reading: SourceReading, notice: Notice, machines: Mapping[str, Machine]
+    ) -> bool:
+        """Whether an order names a node whose machine was launched after the order was given. Such
+        an order waited while this service did not run, and the machine of that time has ended.
+        """
+        machine = newest_machine_of(notice.node, machines) if notice.node else None
+        if machine is None or notice.instance or reading.given_at is None:
+            return False
+        # No machine counts as launched in the future: the clock of its cloud may be ahead of ours.
+        launched_at = min(machine.instance.launched, self._site.now())
+        return launched_at > reading.given_at + CLOUD_CLOCK_MARGIN_S
 
     def _recorded_notice(
         self, reading: SourceReading, notice: Notice, machines: Mapping[str, Machine]

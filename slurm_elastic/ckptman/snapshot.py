@@ -20,6 +20,7 @@ from slurm_elastic.ckptman.site import CheckpointSite
 from slurm_elastic.config.job_checkpoint import MethodChoice, asks_for_limit, resolve_for
 from slurm_elastic.model.causes.save_refusals import MethodNotHere
 from slurm_elastic.model.checkpoint import Image
+from slurm_elastic.model.cluster import Notice
 from slurm_elastic.model.memory import PLANS, Machine
 from slurm_elastic.model.price_feed import PriceKey
 from slurm_elastic.model.slurm import SlurmJob, SlurmNode
@@ -432,11 +433,22 @@ def threats_of_notices(
     notices: Iterable[RecordedNotice], machines: Mapping[str, Machine]
 ) -> Iterable[Threat]:
     """The threats of notices. ``machines``: the live machines by id."""
+    newest_machines = _newest_by_node(machines.values())
     for recorded in notices:
         machine = machines.get(recorded.notice.instance)
         node = machine.instance.node if machine else recorded.notice.node
-        if node:
+        if node and (machine or not _is_of_earlier(recorded.notice, newest_machines.get(node))):
             yield of_notice(node, recorded.notice)
+
+
+def _is_of_earlier(notice: Notice, machine: Machine | None) -> bool:
+    """Whether the notice is about an earlier machine of the node than ``machine``. If the earlier
+    machine ended while this service did not run, ``NoticeEnds`` closes the notice only after this
+    tick has begun its moves.
+    """
+    # A list without the noticed machine proves no end, but a later machine of the node does.
+    is_later = machine is not None and machine.instance.launched > notice.seen
+    return bool(notice.instance) and is_later
 
 
 def mean_times_to_interruption(

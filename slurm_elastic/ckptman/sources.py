@@ -19,7 +19,7 @@ from msgspec import Struct
 from slurm_elastic.model.cluster import Notice, NoticeKind
 from slurm_elastic.model.protocols import Provider, Slurm
 from slurm_elastic.state import statedir
-from slurm_elastic.state.ckptstate.orders import AnyOrder, NoticeOrder
+from slurm_elastic.state.ckptstate.orders import AnyOrder, NoticeOrder, dropped_at
 
 log = logging.getLogger(__name__)
 
@@ -42,7 +42,8 @@ class SourceReading(Struct, frozen=True, kw_only=True):
     ``announced`` (Unix time) tells announcements without a deadline apart: it is the same each time
     one announcement is delivered. 0: the source repeats the notice as long as it stands. None: the
     time when we saw it. ``file``: the identity of the file that the message was read from, if it
-    was read from a file. Another file of the same name has another identity.
+    was read from a file. Another file of the same name has another identity. ``given_at``: when
+    our commands or services wrote the order (Unix time). None: unknown.
     """
 
     handle: str = ""
@@ -52,6 +53,7 @@ class SourceReading(Struct, frozen=True, kw_only=True):
     order: AnyOrder | None = None
     wrong: str = ""
     unreadable: str = ""
+    given_at: float | None = None
 
 
 class NoticeSource(Protocol):
@@ -236,7 +238,9 @@ def _read_file(path: Path, now: float) -> SourceReading | None:
     inode, mtime_ns = _version_of(status)
     file_id = f"{path.name}:{inode}:{mtime_ns}"
     notice = _notice_of_order(order, now) if isinstance(order, NoticeOrder) else None
-    return SourceReading(handle=handle, file=file_id, notice=notice, order=order)
+    return SourceReading(
+        handle=handle, file=file_id, notice=notice, order=order, given_at=dropped_at(path)
+    )
 
 
 def _unreadable(path: Path, error: OSError) -> SourceReading:

@@ -232,6 +232,63 @@ def test_a_notice_ends_with_its_machine_though_the_clock_was_set_back(world: Ckp
     world.until(lambda: world.state.notices() == ())
 
 
+def later_machine(world: CkptWorld, node: str) -> None:
+    """The machine of job 7 on this node ends, and job 8 runs on the next machine of the node."""
+    earlier = world.machine(node)
+    world.advance(60)
+    world.slurm.finish(7)
+    world.until(lambda: not world.machines_of(node), 3000)
+    world.advance(300)
+    world.slurm.submit(8, (node,))
+    world.until(lambda: 8 in world.slurm.queue() and "RUNNING" in world.job(8).states, 900)
+    assert world.job(8).nodes == (node,)
+    assert world.machine(node) != earlier
+
+
+@pytest.mark.parametrize("departure", [True, False])
+def test_an_order_that_waited_for_the_service_is_not_for_a_later_machine_of_the_node(
+    world: CkptWorld, *, departure: bool
+) -> None:
+    """The job there would be moved, and its machine ended, because of a drain of last week."""
+    node = world.runs(7).nodes[0]
+    world.stop_ckptman()
+    world.order("notice", node=node, reason="drained", departure=departure)
+    later_machine(world, node)
+    world.start_ckptman()
+    world.advance(300)
+    assert not world.migrations()
+    assert (world.job(8).states, world.job(8).restarts) == ({"RUNNING"}, 0)
+    assert not world.state.notices()
+    assert "ckpt-notice-over" in world.kinds(node)
+
+
+def test_an_order_that_waited_for_the_service_is_for_the_machine_that_the_node_had(
+    world: CkptWorld,
+) -> None:
+    node = world.runs(7).nodes[0]
+    world.stop_ckptman()
+    world.order("notice", node=node, reason="drained", departure=True)
+    world.advance(60)
+    world.start_ckptman()
+    world.until(lambda: world.back(7, 1))
+
+
+def test_a_notice_whose_machine_ended_without_the_service_moves_no_job_of_the_next_machine(
+    world: CkptWorld,
+) -> None:
+    node = world.runs(7).nodes[0]
+    world.order("notice", node=node, reason="disk errors")
+    world.tick()
+    assert world.state.notices()
+    world.stop_ckptman()
+    later_machine(world, node)
+    world.start_ckptman()
+    world.advance(300)
+    assert [move.run.job for move in world.migrations() if move.run.job != 7] == []
+    assert (world.job(8).states, world.job(8).restarts) == ({"RUNNING"}, 0)
+    assert not world.state.notices()
+
+
 def test_a_notice_that_came_before_its_machine_was_on_record_ends_with_it(
     world: CkptWorld,
 ) -> None:

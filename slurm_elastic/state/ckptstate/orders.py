@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import os
+import re
 from pathlib import Path
 
 import msgspec
@@ -15,6 +16,8 @@ DROPS = "notices"
 """The name of the directory, inside the state directory."""
 _NUMBERS = itertools.count(1)
 """Makes file names unique if a process writes several orders at the same time."""
+_NAME = re.compile(r"(?P<time_ns>[0-9]{16,20})-[0-9]+-[0-9]+\.json")
+"""The name of a file that ``drop`` has written."""
 
 
 class Order(Struct, frozen=True, kw_only=True, tag_field="kind", forbid_unknown_fields=True):
@@ -55,3 +58,9 @@ def drop(directory: Path, order: AnyOrder, now: float) -> Path:
     owner = writing.owner_in(directory)
     writing.replace(directory / name, msgspec.json.encode(order), owner=owner)
     return directory / name
+
+
+def dropped_at(path: Path) -> float | None:
+    """When ``drop`` wrote this file (Unix time). None for a file that something else wrote."""
+    match = _NAME.fullmatch(path.name)
+    return int(match["time_ns"]) / 1e9 if match else None
