@@ -238,3 +238,15 @@ def test_a_short_term_is_taken_where_it_pays() -> None:
     assert buy_now(usage, TODAY, ON_DEMAND, (0, 0, 0, 0), Risk()) == (2, 0, 0, 0)
     short = buy_now(usage, TODAY, ON_DEMAND, (0, 0, 0, 0), Risk(prefer_short=True))
     assert sum(short[2:]) == 2
+
+
+def test_a_longer_term_that_costs_more_is_not_taken() -> None:
+    usage = usage_of([2] * 12 * WEEK)
+    dear, cheap = kind("1y none", 52, 0.0, 0.875), kind("6m all", 26, 2184.0, 0.0)
+    classes = heaviest_first((dear, cheap))
+    assert [c.name for c in classes] == ["1y none", "6m all"]
+    assert buy_now(usage, classes, ON_DEMAND, (0, 0), Risk()) == (0, 2)
+    assert buy_now(usage, classes, ON_DEMAND, (0, 0), Risk(at_most={1: 1})) == (1, 1)
+    assert buy_now(usage, classes, ON_DEMAND, (0, 0), Risk(prefer_short=True)) == (0, 2)
+    same = heaviest_first((kind("1y", 52, 0.0, 0.5), kind("6m", 26, 2184.0, 0.0)))
+    assert buy_now(usage, same, ON_DEMAND, (0, 0), Risk()) == (2, 0), "for the same price"

@@ -77,6 +77,13 @@ def test_the_heaviest_class_that_the_trailing_use_reaches_is_bought() -> None:
     assert trailing(used(*[0.01] * 8), SHORT, 1.0) == ()
 
 
+def test_of_two_terms_the_cheaper_is_bought() -> None:
+    dear = ReservedClass(name="year", term=52 * WEEK, upfront=0, price=0.9, always=True)
+    cheap = ReservedClass(name="month", term=4 * WEEK, upfront=0, price=0.5, always=True)
+    bought = trailing(used(*[1.0] * 6), heaviest_first((dear, cheap)), 1.0)
+    assert bought == (Bought(2, 1, 1), Bought(6, 1, 1))
+
+
 def test_no_more_is_bought_while_the_purchases_lose() -> None:
     """Use ends after the first purchase for three years; new bursts buy nothing any more."""
     usage = [[WEEK] * 5] * 2 + [[]] * 30 + [[WEEK] * 60] * 2 + [[]] * 10

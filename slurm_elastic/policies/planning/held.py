@@ -2,7 +2,7 @@
 
 It follows the rule of ``reserve.trailing``, with a real inventory instead of the purchases that the
 rule itself would have made: held machines serve the lowest ranks, and each rank above them gets the
-class that its mean use of the last weeks pays for.
+class that is the cheapest for its mean use of the last weeks.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from slurm_elastic.policies.planning.portfolio import (
     shrunk,
     week_cost,
 )
-from slurm_elastic.policies.planning.reserve import TRAILING, means
+from slurm_elastic.policies.planning.reserve import TRAILING, cheapest_class, means
 
 DEMANDS = (0.5, 0.75, 1.0, 1.25, 1.5)
 """The demand of the coming weeks, as shares of the last weeks' demand."""
@@ -72,19 +72,18 @@ def buy_now(
     first.
     """
     shares = breakevens(classes, on_demand)
-    order: Sequence[int] = range(len(classes))
-    if risk.prefer_short:
-        # The order within a term stays, because the heaviest class that pays off is the cheapest.
-        order = sorted(order, key=lambda kind: classes[kind].term)
     counts = [0] * len(classes)
     for mean in means(usage[-TRAILING:])[sum(held) :]:
-        fitting = (
+        fitting = [
             kind
-            for kind in order
+            for kind in range(len(classes))
             if mean >= shares[kind] * WEEK
             and held[kind] + counts[kind] < risk.at_most.get(kind, held[kind] + counts[kind] + 1)
-        )
-        kind = next(fitting, None)
+        ]
+        if risk.prefer_short:
+            shortest = min((classes[kind].term for kind in fitting), default=0)
+            fitting = [kind for kind in fitting if classes[kind].term == shortest]
+        kind = cheapest_class(fitting, mean, classes)
         if kind is None:
             break  # means descend with the ranks, and bounds only tighten
         counts[kind] += 1

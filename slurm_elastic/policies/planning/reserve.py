@@ -7,7 +7,7 @@ used whenever a higher rank is, so reservations always serve the lowest ranks.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from slurm_elastic.policies.planning.portfolio import (
     WEEK,
@@ -58,8 +58,8 @@ def trailing(
     settle: int = SETTLE,
     regret: float = REGRET,
 ) -> tuple[Bought, ...]:
-    """At the end of each week, buy for each unserved rank the heaviest class whose break-even the
-    rank's mean use over the last ``weeks`` reaches; ``classes`` heaviest first.
+    """At the end of each week, buy for each unserved rank the cheapest class for the rank's mean
+    use over the last ``weeks``, if that use reaches its break-even; ``classes`` heaviest first.
 
     Nothing is bought in the first ``settle`` weeks, nor while the purchases cost over ``regret``
     more than machines on demand would have. A purchase in week ``len(usage)`` is the recommendation
@@ -75,7 +75,7 @@ def trailing(
             continue
         mean_hours = means(usage[max(week - weeks, 0) : week])
         served = sum(active(week, bought, classes))
-        counts = _heaviest(mean_hours[served:], shares)
+        counts = _cheapest(mean_hours[served:], classes, shares)
         bought += [Bought(week, kind, count) for kind, count in enumerate(counts) if count]
     return tuple(bought)
 
@@ -141,11 +141,24 @@ def means(rows: Usage) -> list[float]:
     return [hours / len(rows) for hours in sums]
 
 
-def _heaviest(mean_hours: Sequence[float], shares: Sequence[float]) -> list[int]:
+def cheapest_class(
+    kinds: Iterable[int], mean: float, classes: Sequence[ReservedClass]
+) -> int | None:
+    """Return which of these classes costs least for ``mean`` hours of use a week: the first of
+    several, None of none.
+    """
+    # A longer term is not always cheaper. Rounded, so that equal classes stay equal.
+    return min(kinds, key=lambda kind: round(classes[kind].cost(mean, WEEK), 6), default=None)
+
+
+def _cheapest(
+    mean_hours: Sequence[float], classes: Sequence[ReservedClass], shares: Sequence[float]
+) -> list[int]:
     """Return how many machines of each class these ranks are worth."""
     counts = [0] * len(shares)
     for mean in mean_hours:
-        kind = next((k for k, share in enumerate(shares) if mean >= share * WEEK), None)
+        paying = (kind for kind, share in enumerate(shares) if mean >= share * WEEK)
+        kind = cheapest_class(paying, mean, classes)
         if kind is None:
             break  # means descend with the ranks
         counts[kind] += 1
