@@ -167,6 +167,8 @@ def test_an_error_as_long_as_an_answer_is_cut_before_it_is_kept(
         (None, SitePolicies(), ""),
         (LimitChange(scope="", key="nodes", value=3), SitePolicies(), "onp"),
         (LimitChange(scope="cloud:pub", key="nodes", value=3), SitePolicies(), ""),
+        (LimitChange(scope="", key="per_day", value=9.0), SitePolicies(), "onp"),
+        (LimitChange(scope="cloud:pub", key="per_day", value=9.0), SitePolicies(), ""),
         (None, SitePolicies(budget=Budget(per_month=9.0)), "onp"),
         (None, SitePolicies(account_budgets={"physics": PayerBudget(per_day=9.0)}), "onp"),
     ],
@@ -174,7 +176,7 @@ def test_an_error_as_long_as_an_answer_is_cut_before_it_is_kept(
 def test_all_clouds_are_read_first_if_a_bound_counts_the_machines_of_all(
     world: World, order: LimitChange | None, policies: SitePolicies, awaited: str
 ) -> None:
-    """Also a limit that an operator ordered, and a budget."""
+    """Also a limit or a budget that an operator ordered, and a budget."""
     if order is not None:
         world.ledger.directives.give(
             Directive(word=order, who="root", since=world.now, starts=world.now)

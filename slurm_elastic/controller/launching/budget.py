@@ -86,13 +86,13 @@ def apply_directives(config: Config, ledger: Ledger, now: float) -> Config:
 
 
 def spans_clouds(config: Config, ledger: Ledger, now: float) -> bool:
-    """Whether a limit (of the configuration or of an operator) or a budget counts machines of all
+    """Whether a limit or a budget, of the configuration or of an operator, counts machines of all
     clouds.
     """
-    policies = config.policies
-    budgets = (policies.budget, *policies.payer_budgets.values())
+    config = apply_directives(config, ledger, now)
+    budgets = (config.policies.budget, *config.policies.payer_budgets.values())
     has_budget = any(b.per_day is not None or b.per_month is not None for b in budgets)
-    return has_budget or apply_directives(config, ledger, now).limits != Limits()
+    return has_budget or config.limits != Limits()
 
 
 def apply_known_directives(config: Config, directives: Sequence[Directive], now: float) -> Config:
