@@ -104,7 +104,7 @@ def plan_with(
     ranks, and neither these nor the price of the blocks count.
     """
     weeks = usage[-TRAILING:]
-    buy = buy_now(_above(weeks, blocks), classes, on_demand, held, risk)
+    buy = buy_now(above_blocks(weeks, blocks), classes, on_demand, held, risk)
     owned = [have + more for have, more in zip(held, buy, strict=True)]
 
     def cost(rows: Usage, machines: Sequence[int]) -> float:
@@ -112,7 +112,7 @@ def plan_with(
 
     cases = []
     for share in DEMANDS:
-        rows = _above(weeks if share == 1 else shrunk(weeks, share), blocks)
+        rows = above_blocks(weeks if share == 1 else shrunk(weeks, share), blocks)
         case = DemandCase(
             share=share,
             buy=buy_now(rows, classes, on_demand, held, risk),
@@ -127,6 +127,6 @@ def plan_with(
     )
 
 
-def _above(rows: Usage, blocks: int) -> Usage:
+def above_blocks(rows: Usage, blocks: int) -> Usage:
     """Return the use of the ranks that blocks do not serve."""
     return [row[blocks:] for row in rows] if blocks else rows

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from msgspec import Struct
 
-from slurm_elastic.policies.planning.held import HeldPlan, Risk, plan_with
+from slurm_elastic.policies.planning.held import HeldPlan, Risk, above_blocks, plan_with
 from slurm_elastic.policies.planning.portfolio import (
     Bill,
     Bought,
@@ -58,7 +58,7 @@ class PurchasePlan(Struct, frozen=True, kw_only=True):
     the demand remains, the purchases cost more than machines on demand (0: never; None: nothing was
     bought). ``held``: what to buy now besides the machines that the site holds. ``outlook``: the
     share of the cost on demand that these machines and the purchase save, estimated from the
-    history's weeks (None: neither).
+    history's weeks (None: neither). The use that capacity blocks serve does not count.
     """
 
     weeks: int
@@ -127,17 +127,20 @@ def plan_of(
         breakeven_left=_breakeven_left(usage, past, classes, on_demand) if past else None,
         held=advice,
         missed=max(best.saving - weekly.saving, 0.0),
-        outlook=outlook(usage, owned, classes, on_demand) if any(owned) else None,
+        outlook=outlook(above_blocks(usage, blocks), owned, classes, on_demand),
     )
 
 
 def outlook(
     usage: Usage, held: Sequence[int], classes: Sequence[ReservedClass], on_demand: float
-) -> Interval:
+) -> Interval | None:
     """Return the share of the cost on demand that ``held`` machines of each class would save in
-    these weeks.
+    these weeks. None if there are none, or no use. ``usage``: what capacity blocks leave of the
+    use (``held.above_blocks``).
     """
     bare = [sum(row) * on_demand for row in usage]
+    if not any(held) or not any(bare):
+        return None
     saved = [
         paid - week_cost(row, held, classes, on_demand)
         for row, paid in zip(usage, bare, strict=True)
