@@ -617,6 +617,11 @@ SPOT_CASES: dict[str, tuple[dict[str, Any], str, str]] = {
         "public",
         "nil",
     ),
+    "it names the cloud, and asks for what is not judged": (
+        {"partition": "public", "pn_min_tmp_disk": 100},
+        "public",
+        "nil",
+    ),
     "it names a partition of the site": ({"partition": "static"}, "static", "nil"),
 }
 LAST_NODES: dict[str, tuple[dict[str, Any], str]] = {

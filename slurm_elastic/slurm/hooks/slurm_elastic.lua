@@ -666,7 +666,8 @@ end
 
 -- The nodes that a job of these partitions must exclude besides those that its user excludes: nodes
 -- that may have spot machines, if the job must not be requeued and other nodes of the partition can
--- hold it. If no others can, its user has named the partition, and the job stays as it came:
+-- hold it. If no others can, or the filter does not judge the job, its user has named the partition,
+-- and the job stays as it came, because Slurm would refuse it if its other nodes cannot hold it.
 -- slurm-elasticd buys its machine on demand, but Slurm may choose a spot machine that is up.
 local function spot_nodes(job, part_list, list)
   local need = not any_text(job, { "req_nodes", "reservation", "clusters" }) and needs(job)
