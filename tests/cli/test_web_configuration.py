@@ -7,11 +7,14 @@ import pwd
 from pathlib import Path
 
 import pytest
+from patience import eventually
 from status_cases import config_file
 
+from slurm_elastic.base.errors import SlurmElasticError
 from slurm_elastic.base.processes.unixsocket import Peer
 from slurm_elastic.cli.operate import web
 from slurm_elastic.config.fresh import FreshConfig
+from slurm_elastic.state.heartbeat import process_exists
 
 
 def status(sources: dict[str, web.DocumentSource]) -> dict[str, object]:
@@ -54,3 +57,19 @@ def test_a_web_server_that_the_file_no_longer_trusts_names_nobody(tmp_path: Path
     file.write_text(without)
     assert visitors.header == ""
     assert visitors.person(peer, ["nobody"]).name == "daemon"
+
+
+def test_a_doctor_that_takes_too_long_ends_with_all_that_it_has_started(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    slow, child = tmp_path / "slow", tmp_path / "child"
+    slow.write_text(
+        f"#!/bin/sh\nsleep 600 &\necho $! >{child}.part\nmv {child}.part {child}\nwait\n"
+    )
+    slow.chmod(0o755)
+    monkeypatch.setattr(web.sys, "executable", str(slow))
+    monkeypatch.setattr(web, "DOCTOR_TTL_S", 2.0)
+    with pytest.raises(SlurmElasticError, match="doctor did not end within"):
+        web._doctor(tmp_path / "slurm-elastic.yaml", {})
+    pid = int(child.read_text())
+    eventually(lambda: not process_exists(pid))

@@ -21,6 +21,7 @@ import msgspec
 from slurm_elastic.base.errors import SlurmElasticError
 from slurm_elastic.base.extras import missing_module
 from slurm_elastic.base.month import month_at, parse_month
+from slurm_elastic.base.processes.whole_group import run_whole
 from slurm_elastic.base.units import brief
 from slurm_elastic.cli.arguments import CONFIG_VARIABLE, DEFAULT_CONFIG
 from slurm_elastic.cli.helptext import examples
@@ -278,17 +279,16 @@ def _doctor(file: Path, _: Query) -> str:
     # -P: a file in the current directory must not shadow a module.
     command = [sys.executable, "-P", "-m", "slurm_elastic.cli.main", "--config", str(file)]
     try:
-        done = subprocess.run(
-            [*command, "doctor", "--json"], capture_output=True, timeout=DOCTOR_TTL_S, check=False
-        )
+        # Whole, because doctor starts a throw-away slurmctld.
+        done = run_whole([*command, "doctor", "--json"], DOCTOR_TTL_S)
     except subprocess.TimeoutExpired as error:
         raise SlurmElasticError(f"doctor did not end within {brief(DOCTOR_TTL_S)}") from error
-    if not done.stdout.startswith(b"{"):
-        error_text = done.stderr.decode(errors="backslashreplace").strip()
+    if not done.stdout.startswith("{"):
+        error_text = done.stderr.strip()
         raise SlurmElasticError(
             error_text.splitlines()[-1] if error_text else "doctor printed nothing"
         )
-    return done.stdout.decode()
+    return done.stdout
 
 
 def _place(text: str) -> ListenAddress:
