@@ -149,13 +149,14 @@ class Sandbox(Shell):
         """End all processes of the sandbox and remove its directory. A second call does nothing."""
         if not self.layout.dir.exists():
             return
-        self.layout.read()  # raises SandboxError if the directory is no sandbox
-        for name in (CKPTMAN, ELASTICD, *self._agents(), RUNNER, EC2, ONE):
+        # By the saved clouds: ours may be the defaults, or those of the sandbox that comes next.
+        agents = Sandbox.attach(self.layout.dir)._agents()
+        for name in (CKPTMAN, ELASTICD, *agents, RUNNER, EC2, ONE):
             self.processes.stop(name, 5.0)
         self.processes.stop(SLURMCTLD, 10.0)
         for name in self.machines.ids():
             self.machines.power_off(name)
-        for cloud in self._agents().values():
+        for cloud in agents.values():
             machines = Path(f"{cloud['socket']}.machines")
             for record in local_records.read_records(machines):
                 directory = local_records.workdir(machines, record)

@@ -290,6 +290,23 @@ def test_a_sandbox_that_was_never_there_goes_down_without_complaint(tmp_path):
     Sandbox(SandboxSpec(dir=tmp_path / "none")).down()
 
 
+def test_a_sandbox_goes_down_with_the_agents_of_its_own_clouds(tmp_path, monkeypatch):
+    types = {"small": {"cpus": 2, "memory": 2048, "price": 0.1}}
+    cloud = {"name": "attic", "provider": "local", "location": "on-premises", "types": types}
+    pool = {"name": "attic", "cloud": "attic", "nodes": "at[1-2]", "cpus": 2, "memory": 2048}
+    box = tmp_path / "box"
+    box.mkdir(mode=0o755)
+    spec = SandboxSpec(dir=box, elastic={"clouds": [cloud], "pools": [pool]})
+    Layout(dir=box).save(Saved(spec=spec, ports=PORTS))
+    stopped = []
+    monkeypatch.setattr(
+        "slurm_elastic.sandbox.processes.Processes.stop", lambda _, name, _s: stopped.append(name)
+    )
+    assert main(["sandbox", "down", "--dir", str(box)]) == 0
+    assert "local-agent-attic" in stopped
+    assert not box.exists()
+
+
 def test_the_environment_has_nobodys_credentials_but_the_emulators(tmp_path):
     layout = Layout(dir=tmp_path)
     base = {
