@@ -118,6 +118,18 @@ def test_a_migration_says_what_it_costs_there_and_whether_the_cap_allows_it(site
     assert lines[-1].startswith("Its cap is $0.50/h, of which $0.")
 
 
+def test_stopped_machines_there_count_in_its_cap(site: Config) -> None:
+    tight = replace(site.clouds[1], limits=replace(site.clouds[1].limits, dollars_per_hour=0.3))
+    site, found = replace(site, clouds=(site.clouds[0], tight)), facts(site)
+    there = [m for m in found.machines if m.instance.cloud == "aws"]
+    stopped = [changed(m, stopped=NOW) for m in there[:1]]
+    stopped = [replace(m, instance=replace(m.instance, price=0.2)) for m in stopped]
+    live = [m for m in found.machines if m not in there]
+    kept = replace(found, machines=live, stopped=stopped, open_launches=())
+    lines = said(site, kept, "migrate", "cloud:onprem", aggressive=True, to="aws")
+    assert lines[-1].startswith("Its cap is $0.30/h, of which $0.20/h are used: ")
+
+
 def test_nothing_is_moved_while_the_mover_does_not_run(site: Config) -> None:
     found = facts(site, job(41, "pub1"))
     assert found.checkpoints

@@ -93,7 +93,8 @@ def _partitions(
 def _usage(config: Config, facts: Facts) -> Usage:
     live = [m for m in facts.machines if not m.has_ended]
     held = paid_reservations(config, facts.now)
-    return usage(live, facts.open_launches, paid=held)
+    # Stopped machines still cost something, and slurm-elasticd counts them too.
+    return usage((*live, *facts.stopped), facts.open_launches, paid=held)
 
 
 def _replacements(
