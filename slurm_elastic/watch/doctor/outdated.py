@@ -47,7 +47,7 @@ def examine(config: Config, file: Path) -> Iterator[Finding]:
 
 def _starts(config: Config) -> Iterator[tuple[str, float | None]]:
     """Yield the services that read the file only once, with their starts (Unix time); None: does
-    not run here. The page and the watchdog read the file again by themselves.
+    not run here. The page reads the file again by itself, and the watchdog the clouds and pools.
     """
     for service, name in _MARKS.items():
         mark = read_mark(config.state, name)
