@@ -210,6 +210,20 @@ class _Step(Struct, frozen=True, kw_only=True):
     def is_change(self) -> bool:
         return bool(self.partitions) or self.begin is not None or self.hold is not None
 
+    @property
+    def gives_back(self) -> bool:
+        """Whether the job has its own list and begin time after the change."""
+        own, latest = self.record.own, self.record.latest
+        return (own.partitions, own.begin) == (latest.partitions, latest.begin)
+
+    @property
+    def without_list(self) -> _Step:
+        """The same step, by which the job keeps the list and the begin time that Slurm shows."""
+        shown = self.shown
+        latest = replace(self.record.latest, partitions=shown.partitions, begin=shown.begin)
+        record = replace(self.record, latest=latest)
+        return replace(self, record=record, partitions=(), begin=None)
+
 
 class _ChangeRound:
     """One reading of Slurm's queue and what follows from it. The caller holds ``job_lock``: a queue
@@ -362,6 +376,11 @@ class _ChangeRound:
         done: dict[int, _Step] = {}
         while steps:
             self._save(steps, stored)
+            if self._site.ledger.end_only:
+                # Only memory has the records. If this service ended now, its successor could not
+                # give the jobs their own lists back. No machine starts in the meantime anyway.
+                steps = [step if step.gives_back else step.without_list for step in steps]
+                self._save(steps, stored)
             changes = [step for step in steps if step.is_change]
             not_updated = self._update(changes)
             updated = [step for step in changes if step.job.id not in not_updated]

@@ -435,3 +435,20 @@ def test_a_job_that_started_before_its_change_is_changed_after_its_requeue(bench
 def test_a_new_record_has_the_order_that_the_submit_filter_noted() -> None:
     job = SlurmJob(id=1, states=frozenset({"PENDING"}), partitions=("b", "batch", "a"))
     assert new_record(job, ("a", "b"), NOW).own.partitions == ("batch", "a", "b")
+
+
+def test_no_list_changes_while_only_memory_has_its_record(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A head that dies then would leave the job in a partition that is not its own for ever."""
+    bench.standing = {"migration"}
+    with monkeypatch.context() as full:
+        full.setattr(Ledger, "end_only", "the disk is full")
+        bench.look()
+        assert bench.job.partitions == ("onp",)
+    bench.look()
+    assert bench.job.partitions == ("pub",)
+    bench.standing = set()
+    monkeypatch.setattr(Ledger, "end_only", "the disk is full")
+    bench.look()
+    assert bench.job.partitions == ("onp",), "its own list needs no record"
