@@ -18,7 +18,7 @@ from slurm_elastic.model.memory import PART, Launch, Machine
 from slurm_elastic.model.slurm import SlurmJob, SlurmNode
 from slurm_elastic.policies.nodes.node_state import Phase, is_drained, phase
 from slurm_elastic.policies.repair.cloud_view import Thresholds
-from slurm_elastic.state.ckptstate.facts import Migration
+from slurm_elastic.state.ckptstate.facts import Migration, MigrationStep
 from slurm_elastic.state.ledger import Ledger
 from tests.chaos.drawn_jobs import NUMBERS
 from tests.chaos.drawn_site import is_sold, spot_nodes
@@ -457,6 +457,9 @@ class Books:
 
     def _look_at(self, move: Migration) -> None:
         run, image = move.run, move.image
+        # A move that ends because its job is gone, or stays, goes on from no image.
+        if move.step in (MigrationStep.ENDED, MigrationStep.STAYED):
+            return
         if image is None or self._images.get((run.job, run.attempt)) == image.number:
             return
         self._images[run.job, run.attempt] = image.number
