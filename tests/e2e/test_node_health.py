@@ -34,18 +34,21 @@ def elastic(site: Sandbox, *words: str) -> str:
 
 
 def slurmd_of(site: Sandbox, node: str) -> int:
-    """The process id of this sandbox's slurmd of ``node``: by its whole command line."""
+    """The process id of this sandbox's slurmd of ``node``: by its whole command line, which a
+    child of slurmd has too until it starts its own program.
+    """
     wanted = ["/usr/sbin/slurmd", "-N", node, "-b", "-D", "-f", str(site.layout.slurm_conf)]
-    found = []
+    found = {}  # the process id of each one's parent
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit():
             try:
                 words = (entry / "cmdline").read_bytes().decode().split("\0")[:-1]
+                parent = (entry / "stat").read_text().rpartition(")")[2].split()[1]
             except OSError:
                 continue
             if words == wanted:
-                found.append(int(entry.name))
-    (pid,) = found
+                found[int(entry.name)] = int(parent)
+    (pid,) = found.keys() - {pid for pid, parent in found.items() if parent in found}
     return pid
 
 
