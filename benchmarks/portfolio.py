@@ -126,14 +126,15 @@ def _all_of(histories: Mapping[str, int], cases: str) -> list[Row]:
 
 def _held_back(usage: Usage, classes: tuple[ReservedClass, ...]) -> Iterator[bool]:
     """After each eight weeks more: whether as many that followed saved the share that the weeks so
-    far say is saved with what is held then.
+    far say is saved with what is held then. Nothing if nothing is held, or used.
     """
     for now in range(MIN_COMPARED_WEEKS, len(usage) // 2 + 1, MIN_COMPARED_WEEKS):
         past, came = usage[:now], usage[now : 2 * now]
         held = active(now, trailing(past, classes, ON_DEMAND), classes)
-        if any(held):
-            told = outlook(past, held, classes, ON_DEMAND)
-            yield told.low <= outlook(came, held, classes, ON_DEMAND).value <= told.high
+        told = outlook(past, held, classes, ON_DEMAND)
+        held_up = outlook(came, held, classes, ON_DEMAND)
+        if told and held_up:
+            yield told.low <= held_up.value <= told.high
 
 
 def _usage(jobs: Jobs | None, processors: int, billing: str) -> Usage:
