@@ -139,7 +139,13 @@ def check(site: SubmissionSite, array: str, alone: Limits, free: list[str]) -> N
     assert used == dict.fromkeys(free, NODES) or len(found) < NODES * len(free)
 
 
-@pytest.mark.parametrize("busy", [False, True], ids=["own nodes free", "own nodes busy"])
+@pytest.mark.parametrize(
+    "busy",
+    [
+        pytest.param(False, id="own nodes free"),
+        pytest.param(True, id="own nodes busy", marks=pytest.mark.release),
+    ],
+)
 @pytest.mark.parametrize("limit", [(), ("-t", "20")], ids=["without -t", "with -t"])
 @pytest.mark.parametrize(
     "tasks", [20, *(pytest.param(n, marks=pytest.mark.release) for n in (1, 6, 1000))]

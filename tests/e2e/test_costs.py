@@ -58,6 +58,7 @@ def metrics(site: Sandbox) -> str:
     ).stdout
 
 
+@pytest.mark.release
 def test_costs_sum_to_the_emulated_bill(sandbox: Callable[..., Sandbox]) -> None:
     site = sandbox(
         static_nodes=1,

@@ -52,6 +52,7 @@ def test_a_program_run_twice_launches_nothing_twice(site: Sandbox) -> None:
     back_to_zero(site)
 
 
+@pytest.mark.release
 def test_a_program_run_twice_at_once_launches_nothing_twice(site: Sandbox) -> None:
     """Both requests are of nodes that are powering up: the second meets the first one's intent."""
     site.daemon_stop()

@@ -21,7 +21,7 @@ from tests.e2e.world import (
     submit_many,
 )
 
-pytestmark = pytest.mark.e2e
+pytestmark = [pytest.mark.e2e, pytest.mark.release]
 ADMIN = "fan is broken"
 
 

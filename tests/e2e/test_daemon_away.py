@@ -40,6 +40,7 @@ def restarted(site: Sandbox, job: int) -> bool:
     return found is not None and found.restarts >= 1
 
 
+@pytest.mark.release
 def test_ckptman_stands_in_for_jobs_that_may_not_be_requeued(site: Sandbox) -> None:
     site.daemon_kill()
     job = site.submit("sleep 2", FULL, "--no-requeue", "--partition=aws")

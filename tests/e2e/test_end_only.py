@@ -80,6 +80,7 @@ def ever(site: Sandbox) -> set[str]:
     return {m.id for m in site.ec2.state().machines}
 
 
+@pytest.mark.release
 def test_a_full_disk_and_a_damaged_ledger_cost_no_machine_and_no_job(site: Sandbox) -> None:
     state = site.layout.dir / "state"
     first, second = Until(site), Until(site)

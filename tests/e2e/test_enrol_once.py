@@ -199,6 +199,7 @@ def test_a_word_opens_one_port_and_a_second_key_is_refused(
     assert public_key(second) not in keys
 
 
+@pytest.mark.release
 def test_the_word_is_dead_after_its_time(
     site: Site, joined: str, thief: Callable[[str, str], Thief]
 ) -> None:

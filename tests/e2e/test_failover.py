@@ -8,7 +8,7 @@ from e2e.conftest import why_not
 from e2e.failover import KINDS, Failover
 from e2e.heads import up
 
-pytestmark = [pytest.mark.e2e, pytest.mark.timeout(3000)]
+pytestmark = [pytest.mark.e2e, pytest.mark.release, pytest.mark.timeout(3000)]
 
 
 def test_nothing_is_lost_or_bought_twice_whichever_head_is_struck() -> None:

@@ -171,6 +171,7 @@ def test_live_machines_and_the_sites_own_reach_the_ports_and_nobody_else(
     assert "tcp dport 7778 drop" in netns.sh("nft", "list", "table", "inet", "site")
 
 
+@pytest.mark.release
 def test_after_a_crash_of_either_service_the_same_are_let_in(
     site: Site, joined: dict[str, str]
 ) -> None:

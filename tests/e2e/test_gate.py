@@ -65,6 +65,7 @@ def why(site: Sandbox, kind: str, subject: str) -> str:
         book.close()
 
 
+@pytest.mark.release
 def test_a_file_of_alice_is_gone_before_bobs_job_on_the_same_machine(
     site: Sandbox, scratch: Path
 ) -> None:

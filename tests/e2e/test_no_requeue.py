@@ -89,6 +89,7 @@ def test_an_idle_spot_machine_gets_no_job_that_must_not_be_requeued(
         ended(site, each)
 
 
+@pytest.mark.release
 def test_users_read_the_same_before_and_after_the_submission(site: Sandbox) -> None:
     script = site.work / "once.sh"
     script.write_text("#!/bin/sh\n#SBATCH --time=5 -c2\nsleep 600\n")
@@ -120,6 +121,7 @@ def test_a_job_on_a_node_of_both_markets_gets_a_machine_on_demand(
     ended(site, job)
 
 
+@pytest.mark.release
 def test_a_job_whose_tool_submits_it_again_gets_a_spot_machine(
     site: Sandbox, idle_spot: str
 ) -> None:

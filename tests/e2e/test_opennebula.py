@@ -69,6 +69,7 @@ def reasons(site: Sandbox, job: int) -> str:
         book.close()
 
 
+@pytest.mark.release
 def test_full_by_the_groups_quota_the_jobs_go_on_to_aws(site: Sandbox) -> None:
     """The account may not read the group: oned tells of its quota only by refusing, at once."""
     site.opennebula.quota(OneQuota(group=USERS, vm={"VMS": 2}, hidden=True))

@@ -22,6 +22,7 @@ def site(sandbox: Callable[..., Sandbox]) -> Sandbox:
     return sandbox(static_nodes=1, drop=("onprem",), slurm_conf=("MessageTimeout=100",))
 
 
+@pytest.mark.release
 def test_users_are_answered_and_the_daemon_ends_while_slurmctld_hangs(site: Sandbox) -> None:
     log = site.processes.log(ELASTICD)
     with slurmctld_away(site, "hanging"):

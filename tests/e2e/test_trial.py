@@ -160,6 +160,7 @@ def test_a_cloud_that_refuses_says_why_and_nothing_is_left(site: Sandbox, name: 
     assert not machines(site)
 
 
+@pytest.mark.release
 def test_a_machine_on_which_nothing_answers(site: Sandbox, again: Again) -> None:
     again(partial(nothing_answers, site))
 

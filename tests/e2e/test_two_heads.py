@@ -70,6 +70,7 @@ def test_a_launch_in_which_the_head_dies_is_made_once(
     assert_no_more_than_asked(site, before)
 
 
+@pytest.mark.release
 def test_a_head_that_stood_still_does_nothing_when_it_wakes(pair: Pair) -> None:
     site, until = pair.sandbox, Until(pair.sandbox)
     first, other = settled(pair)

@@ -142,6 +142,7 @@ def test_a_new_job_goes_to_the_cheaper_region(site: Sandbox) -> None:
     assert regions_of(site, [job]) == {"west"}
 
 
+@pytest.mark.release
 def test_a_job_moves_on_where_the_cheaper_region_is_sold_out(site: Sandbox) -> None:
     until, _ = busy_static(site)
     site.ec2.stock("c5.large/us-west-2a/*", 0)
@@ -163,6 +164,7 @@ def test_a_job_moves_on_where_the_cheaper_region_is_sold_out(site: Sandbox) -> N
         until.go()
 
 
+@pytest.mark.release
 def test_a_partition_that_the_user_named_stays(site: Sandbox) -> None:
     (job,) = submit_many(site, 1, "sleep 1", FULL, "--partition=east")
     site.wait_job(job)
