@@ -21,7 +21,7 @@ pytestmark = needs.ROOT
 PICTURES = os.environ.get("ACT_PICTURES", "")
 """A directory for pictures of each step."""
 SIZES = [
-    pytest.param(1280, 800, False, id="desk"),
+    pytest.param(1280, 800, False, id="desk", marks=pytest.mark.release),
     pytest.param(390, 844, True, id="phone-dark"),
     pytest.param(1280, 800, True, id="desk-dark", marks=pytest.mark.release),
     pytest.param(390, 844, False, id="phone", marks=pytest.mark.release),

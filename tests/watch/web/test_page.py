@@ -173,6 +173,7 @@ def test_what_needs_somebody_is_read_first_and_the_rest_is_there(page: Page) -> 
     assert page.text("header").count("as of") == 1
 
 
+@pytest.mark.release
 def test_the_nodes_are_a_slider_for_the_keyboard(page: Page) -> None:
     page.go()
     page.js("document.querySelectorAll('canvas')[1].focus()")
@@ -465,6 +466,7 @@ def test_jobs_that_wait_are_listed_and_lead_to_why(page: Page, site: Site, place
     page.wait(lambda: "Why is 50 where it is?" in page.text("h1"))
 
 
+@pytest.mark.release
 def test_a_job_that_can_never_start_says_why_beside_jobs_that_can(
     page: Page, slurm: FakeSlurm
 ) -> None:
@@ -515,6 +517,7 @@ def test_a_job_that_started_over_is_no_success_and_shows_its_lost_work(
     }
 
 
+@pytest.mark.release
 def test_jobs_are_listed_for_the_visitor_or_a_chosen_user(page: Page, site: Site) -> None:
     page.go("#/mine")
     page.wait(lambda: "No job, and none since" in page.text("main"))
@@ -534,6 +537,7 @@ def test_jobs_are_listed_for_the_visitor_or_a_chosen_user(page: Page, site: Site
     assert "42" in page.text("[data-key=mine]")
 
 
+@pytest.mark.release
 def test_an_explained_job_has_its_cost(page: Page) -> None:
     page.go("#/explain/42")
     page.wait(lambda: "Cost: $" in page.text("main"))
@@ -602,6 +606,7 @@ def test_what_is_to_be_done_is_said_or_asked_of_doctor(page: Page, site: Site) -
     assert fourth == "Look Cloud aws is paused by root"
 
 
+@pytest.mark.release
 def test_what_is_told_above_is_not_repeated_below_and_what_is_not_known_is_no_number(
     page: Page, site: Site
 ) -> None:
@@ -625,6 +630,7 @@ def test_what_is_told_above_is_not_repeated_below_and_what_is_not_known_is_no_nu
     assert "0 machines" not in text
 
 
+@pytest.mark.release
 def test_money_has_a_sum_and_a_long_list_of_nodes_its_own_first(page: Page, site: Site) -> None:
     def many(document: dict[str, Any]) -> None:
         nodes = [f"pub{n}" for n in (997, 1949, 42, 7, 0, 10, 9, 1)]
@@ -679,6 +685,7 @@ def test_hours_and_days_are_chosen(page: Page) -> None:
     assert rows == 8, "seven days and now"
 
 
+@pytest.mark.release
 @pytest.mark.parametrize(
     ("age", "title"), [(600, "The last hour"), (7200, "The last 6 hours"), (40_000, "24 hours")]
 )
@@ -758,6 +765,7 @@ def test_costs_are_told_beside_on_demand_the_budget_and_the_days_before(
     assert "dearest" not in page.text("main")
 
 
+@pytest.mark.release
 def test_a_cap_of_zero_is_shown_as_a_cap(page: Page, site: Site) -> None:
     """An operator stops all starts by ``limit cluster nodes 0``."""
 
@@ -771,6 +779,7 @@ def test_a_cap_of_zero_is_shown_as_a_cap(page: Page, site: Site) -> None:
     assert "no cap" not in figures
 
 
+@pytest.mark.release
 def test_records_of_saves_that_cannot_be_read_are_no_proof_that_nothing_is_saved(
     page: Page, tmp_path: Path
 ) -> None:
@@ -780,6 +789,7 @@ def test_records_of_saves_that_cannot_be_read_are_no_proof_that_nothing_is_saved
     assert "has never run" not in text
 
 
+@pytest.mark.release
 def test_costs_of_very_many_jobs_are_shown(page: Page, site: Site) -> None:
     """Also those of machines that cost nothing: no line vanishes without a word."""
 
@@ -799,6 +809,7 @@ def test_costs_of_very_many_jobs_are_shown(page: Page, site: Site) -> None:
     assert re.search(r" to \S+ \d\d:\d\d [A-Z]\S+$", lead), "local time has its zone"
 
 
+@pytest.mark.release
 def test_the_times_of_an_old_decision_have_the_zone_of_its_day(page: Page, site: Site) -> None:
     """The page is read in winter, and the decision was made in summer."""
 

@@ -46,7 +46,12 @@ REPLAY = Replay(
     tried=44,
     is_complete=True,
 )  # fmt: skip
-SIZES = [(1280, 800, False), (1280, 800, True), (390, 844, False), (390, 844, True)]
+SIZES = [
+    (1280, 800, False),
+    (390, 844, True),
+    pytest.param(1280, 800, True, marks=pytest.mark.release),
+    pytest.param(390, 844, False, marks=pytest.mark.release),
+]
 
 
 class Frozen:
