@@ -257,8 +257,11 @@ class Engine(RunState):
         if (event >> 32) & 7 == CHECK:
             machines = self.pools[event & 0xFFFFFFFF]
             if machines.yields or not self.queue.counted(now):
-                keep = self.warm.kept(machines, now)
-                if machines.release_due(now, keep) and self.queue.waiting:
+                kept = self.kept(event & 0xFFFFFFFF, now) if machines.yields else 0
+                released = machines.release_due(now, max(self.warm.kept(machines, now), kept))
+                for when in machines.keep_longer(now) if kept else ():
+                    self._push(when, CHECK, event & 0xFFFFFFFF)
+                if released and self.queue.waiting:
                     self.queue.stale = True
                     self._plan_look(now)
                 return
@@ -282,6 +285,12 @@ class Engine(RunState):
             self.grower.flag(self.queue.counted(now), len(self.runs.now), now)
         if self.queue.waiting and not self.grower.free_of_bounds:
             self.look_later(now)
+
+    def kept(self, pool: int, now: int) -> int:
+        """Return how many idle machines of a pool wait for the other machines of a waiting job."""
+        if self.direct or not self.queue.waiting:
+            return 0
+        return self.grower.kept(self.queue.classes(now), len(self.runs.now), now)[pool]
 
     def _look_at_purchase(self, number: int, now: int) -> None:
         """Let the guard look at a purchase. Ask growth again if it counts other jobs from now on:

@@ -336,12 +336,14 @@ class PoolMachines(MachineFacts):
         self._put(batch, count, 0)
         return None if due_at > now or self._flagged else self.look_later(batch, 0, now)
 
-    def look_later(self, batch: int, since: int, now: int) -> int | None:
+    def look_later(self, batch: int, since: int, now: int, kept_at: int = -1) -> int | None:
         """Record when idle machines may be released. Returns the time if no check is planned
-        then.
+        then. ``kept_at``: the second before ``now`` if they were due then and had to stay.
         """
         after, grid = self._after, self._grid
         idle_since = since if self._sinces else now
+        if kept_at >= 0:
+            idle_since = kept_at
         if after >= 0:
             when = idle_since + after
             if when < now:
@@ -361,6 +363,16 @@ class PoolMachines(MachineFacts):
         """Plan new checks for machines whose release was postponed. Returns the new times."""
         postponed, self.postponed = self.postponed, []
         looks = [self.look_later(batch, since, now) for batch, since in postponed]
+        return [look for look in looks if look is not None]
+
+    def keep_longer(self, now: int) -> list[int]:
+        """Plan new checks for machines that were due but wait for the others of their job. Their
+        idle time begins anew, because slurm-elasticd makes Slurm count it anew. Returns the new
+        times.
+        """
+        postponed, self.postponed = self.postponed, []
+        # From the next second on: a machine that is still due would be looked at for ever in this.
+        looks = [self.look_later(batch, since, now + 1, now) for batch, since in postponed]
         return [look for look in looks if look is not None]
 
     def take(self, count: int, now: int) -> Pieces:
@@ -429,7 +441,9 @@ class PoolMachines(MachineFacts):
     def release_due(self, when: int, keep: int = 0) -> int:
         """Release the idle machines due at ``when``, except the last ``keep``. Returns how many."""
         released = 0
-        for batch, since in self.due.pop(when, ()):
+        due = self.due.pop(when, ())
+        # In the order of the launches, so that it is certain which machines ``keep`` leaves.
+        for batch, since in sorted(due) if keep else due:
             releasable = spare(self.idle, keep) if keep else self.idle
             count = self.free.remove(batch, since, releasable)
             # Of this entry some machines may be left, which ``keep`` protects.

@@ -3,13 +3,21 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from itertools import chain
 from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
-from slurm_elastic.policies.growth.allotting import Allot, CommonBound, Room, Share, allot, choose
+from slurm_elastic.policies.growth.allotting import (
+    Allot,
+    CommonBound,
+    Room,
+    Share,
+    allot,
+    choose,
+    kept_machines,
+)
 from slurm_elastic.policies.growth.capacity import Demand, Growth, Slurm, Waiting, bounded
 from slurm_elastic.policies.growth.counted_once import (
     Dealing,
@@ -196,6 +204,31 @@ class Grower:
             ]
             self.begun.update(queue[place] for place in in_turns)
         return [(index, chosen.starts[index]) for index, _ in growing if index in chosen.starts]
+
+    def kept(
+        self, classes: Iterable[tuple[Sequence[int], bool]], running: int, now: int
+    ) -> Counter[int]:
+        """Return by pool how many idle machines wait for the other machines of their job.
+        ``classes``: the waiting jobs, as ``wanted`` gets them.
+        """
+        kept = Counter[int]()
+        for jobs, own_only in classes:
+            growing: Pools = self.growing
+            if self.orders is not None and jobs:
+                growing = self.orders.for_growth(growing, jobs[0], now, starts=False)
+            pools = self._open_pools(growing, jobs, now, own_only=own_only)
+            queue = jobs if self.depth is None else jobs[: self.depth]
+            idle = {
+                index: self._idle(machines, queue, now) if self._has_ends else machines.idle
+                for index, machines in growing
+            }
+            shares = self._deal(queue, running, growing, pools, now)[0].shares
+            for pool, places in kept_machines(shares, idle):
+                kept[pool] += len(places)
+            for share in shares if self._has_ends or self._once else ():
+                self.given.update(dict(share.free) if share is not None else {})
+        self.given.clear()
+        return kept
 
     def _is_stuck(self, running: int) -> bool:
         """Whether nothing runs or boots, so that the first job may wait for ever."""

@@ -14,7 +14,9 @@ queue, ``independent_site`` those of machines and purchases):
   wait, or when a hold ends or machines went while jobs wait. It counts by the machines of the first pool that
   grows in this order, less the idle and booting ones of all that no served job needs. The first jobs count as
   served that the machines of this look are enough for. If nothing runs or boots, the first job gets what it lacks;
-- machines that are due while jobs wait go in the second in which none waits any more, at a look;
+- machines that are due while jobs wait go in the second in which none waits any more, at a look. If pools
+  compete for a limit they go although jobs wait, oldest launches first, but for the idle machines of a job
+  whose other machines boot or will: these are due again as if they had become idle now;
 - standing machines are paid until the last job has ended and the last bought machine has gone.
 """
 
@@ -250,22 +252,28 @@ class Independent(Queue):
         or boot, and new ones for the rest.
         """
         assert isinstance(self.scenario.growth, OnDemand)
-        growing = [
-            p
-            for p in self.pools
-            if self.scenario.pools[p].machines > self.scenario.pools[p].standing
-        ]
-        rooms = {pool: self.room_now(pool) for pool in growing}
-        if not any(rooms.values()) or not self.waiting:
+        if not any(self.room_now(pool) for pool in self.growing_pools()) or not self.waiting:
             return
+        for pool, count in self.deal(starts=True)[0].items():
+            self.launch_ahead(pool, count)
+
+    def growing_pools(self) -> list[int]:
+        """The pools whose machines come and go."""
+        pools = self.scenario.pools
+        return [p for p in self.pools if pools[p].machines > pools[p].standing]
+
+    def deal(self, *, starts: bool) -> tuple[dict[int, int], list[tuple[int, int, int]]]:
+        """By pool the machines to start, and (pool, machines that idle or boot, new ones) by job."""
         queue = self.waiting[: self.scenario.depth]
-        growing = self.orders.growing(queue[0], growing)
+        growing = self.orders.growing(queue[0], self.growing_pools(), starts=starts)
+        rooms = {pool: self.room_now(pool) for pool in growing}
+        dealt = list[tuple[int, int, int]]()
         free = {
             pool: len(self.site.idle(pool, self.now)) + sum(not m.up for m in self.site.of(pool))
             for pool in growing
         }
         rooms_in_turns = {pool: max(self.site.room(pool), 0) for pool in growing}
-        starts = dict.fromkeys(growing, 0)
+        started = dict.fromkeys(growing, 0)
         shared: list[tuple[float, dict[int, float]]] = []
         if any(self.need(job, pool) > 1 for job in queue for pool in growing):
             buyable = {
@@ -281,6 +289,7 @@ class Independent(Queue):
             served = [pool for pool in growing if lacks[pool] <= 0]
             if served:
                 free[served[0]] -= self.need(job, served[0])
+                dealt.append((served[0], self.need(job, served[0]), 0))
                 continue
             allowed = {
                 pool: min(
@@ -302,15 +311,26 @@ class Independent(Queue):
             ]
             for pool in fitting[:1]:
                 at_once = min(lacks[pool], rooms[pool])
-                starts[pool] += at_once
+                started[pool] += at_once
+                dealt.append((pool, free[pool], lacks[pool]))
                 rooms_in_turns[pool] -= lacks[pool]
                 rooms[pool] = min(rooms[pool] - at_once, rooms_in_turns[pool])
                 free[pool] = 0
                 shared = [
                     (left - lacks[pool] * costs.get(pool, 0.0), costs) for left, costs in shared
                 ]
-        for pool in growing:
-            self.launch_ahead(pool, starts[pool])
+        return started, dealt
+
+    def kept(self, pool: int) -> int:
+        """As many idle machines of a pool wait for other machines of a job."""
+        if self.slurm or not self.waiting or pool not in self.growing_pools():
+            return 0
+        idle, found = len(self.site.idle(pool, self.now)), 0
+        for at, free, lacks in self.deal(starts=False)[1]:
+            if at == pool:
+                found += min(free, idle) if lacks or free > idle else 0
+                idle -= min(free, idle)
+        return found
 
     def room_now(self, pool: int) -> int:
         """As many machines as a growth policy may ask of it."""
@@ -332,10 +352,15 @@ class Independent(Queue):
         for pool in self.pools:
             if self.waiting and not self.site.yields[pool]:
                 continue
-            for machine in self.site.idle(pool, self.now):
-                if machine.offer is not None and self.next_due(machine) <= self.now:
+            idle = self.site.idle(pool, self.now)
+            due = [m for m in idle if m.offer is not None and self.next_due(m) <= self.now]
+            may_go = len(idle) - (self.kept(pool) if due else 0)
+            for machine in sorted(due, key=lambda m: (m.launch, m.idle_since)):
+                if may_go > 0:
                     self.site.end(machine, self.now)
-                    gone = True
+                    gone, may_go = True, may_go - 1
+                else:
+                    machine.kept_at = self.now
         return gone
 
     def next_due(self, machine: Machine) -> int:
@@ -344,7 +369,7 @@ class Independent(Queue):
         release, lease, grid = pool.release, pool.billing.lease, pool.check
         if isinstance(release, Delayed) and pool.public and lease > 1:
             grid = min(grid, max(release.before_end, 1))
-        when = -(-self.now // grid) * grid
+        when = -(-max(self.now, machine.kept_at + 1) // grid) * grid
         if isinstance(release, Delayed) and pool.public and lease > 1:
             while lease - (when - machine.begun) % lease > release.before_end:
                 when += grid
@@ -352,7 +377,7 @@ class Independent(Queue):
         assert isinstance(release, Idle | AtOnce | Delayed)
         wait = release.on_premises if isinstance(release, Delayed) else 0
         wait = release.seconds if isinstance(release, Idle) else wait
-        return max(when, -(-(machine.idle_since + wait) // grid) * grid)
+        return max(when, -(-(max(machine.idle_since, machine.kept_at) + wait) // grid) * grid)
 
 
 def independent(jobs: Jobs, scenario: Scenario) -> Found:

@@ -89,16 +89,18 @@ class Orders:
                     self.arrive(job, second)
                     changed += 1
 
-    def growing(self, job: int, pools: list[int]) -> list[int]:
+    def growing(self, job: int, pools: list[int], *, starts: bool = True) -> list[int]:
         """The pools in the order in which machines are started while this is the first job: as the
-        last time, unless its own order is much better.
+        last time, unless its own order is much better. ``starts``: whether any may start now.
         """
         if not self.matter:
             return pools
         same = set(self.growth) == set(self.of[job])
+        order = self.growth
         if not same or self.better(self.growth, self.seen[job]):
-            self.growth = self.of[job]
-        clouds = [pool for cloud in self.growth for pool in self.clouds[cloud]]
+            order = self.of[job]
+        self.growth = order if starts else self.growth
+        clouds = [pool for cloud in order for pool in self.clouds[cloud]]
         return sorted(pools, key=lambda p: clouds.index(p) if p in clouds else len(clouds))
 
     def better(self, present: list[str], best: list[Rank]) -> bool:

@@ -47,7 +47,8 @@ PLENTY = 10**9
 @dataclass(eq=False)
 class Machine:
     """One machine. ``launch`` numbers launches; ``offer`` None: it stands there; ``in_use``
-    numbers the times at which machines got their first job.
+    numbers the times at which machines got their first job. ``kept_at``: when it last was due but
+    waited for the other machines of a job.
     """
 
     pool: int
@@ -60,6 +61,7 @@ class Machine:
     in_use: int = 0
     idle_number: int = 0
     up: bool = False
+    kept_at: int = -1
 
 
 @dataclass

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 from simulate.histories import histories
 
+from slurm_elastic.model.cluster import Limits
 from slurm_elastic.policies.growth.capacity import (
     AnyGrowth,
     Bursts,
@@ -22,7 +24,7 @@ from slurm_elastic.simulate.bills.billing import Curve, Hourly
 from slurm_elastic.simulate.bills.market import SpotMarket
 from slurm_elastic.simulate.boot import BootTimes
 from slurm_elastic.simulate.boot_slots import BootTurns, last_ready, waves
-from slurm_elastic.simulate.engine import Engine
+from slurm_elastic.simulate.engine import Engine, simulate
 from slurm_elastic.simulate.histories.jobs import Job, Jobs
 from slurm_elastic.simulate.scenario import BootCap, Clock, PoolModel, Scenario
 
@@ -81,6 +83,26 @@ def test_growth_asks_for_no_more_than_may_boot_now_and_again_later() -> None:
     engine = ran(jobs((0, 100, 4)), replace(POOL, max_booting=2), growth=SemiElastic(wait_limit=5))
     assert sorted(boots(engine)[0]) == [(0, 10, 2), (10, 20, 2)]
     assert list(engine.runs.first) == [20]
+
+
+@pytest.mark.parametrize(
+    "growth",
+    [OnDemand(), Ratio(), SemiElastic(wait_limit=5), GroupBursts(group=3)],
+    ids=lambda growth: type(growth).__name__,
+)
+def test_machines_whose_turns_outlast_their_idle_time_wait_for_the_last_one(
+    growth: AnyGrowth,
+) -> None:
+    """Under a common limit idle machines go although jobs wait. Growth would buy them again for
+    ever.
+    """
+    pool = replace(POOL, boot=BootTimes(((1, 100),)), release=Idle(60), max_booting=1, machines=4)
+    pools = pool, replace(pool, name="other")
+    scenario = Scenario(pools=pools, growth=growth, limits=Limits(nodes=5))
+    history = jobs((0, 600, 3))
+    for outcome in (Engine(history, scenario).run(), simulate(history, scenario)):
+        assert outcome.figures.unserved == 0
+        assert sum(machines.launched for machines in outcome.pools) <= 4
 
 
 def test_backfill_counts_with_the_turns_that_it_has_to_wait_for() -> None:

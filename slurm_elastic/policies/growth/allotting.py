@@ -8,7 +8,7 @@ decides how many machines start, and this module decides which jobs get them.
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from math import floor
 from typing import Generic, NamedTuple, Protocol, TypeVar
 
@@ -220,6 +220,28 @@ class _Place(Generic[P]):
             room.total -= count
             room.now = min(room.now - at_once, room.total)
         return Share(tuple(free), tuple(starts), later)
+
+
+def kept_machines(
+    shares: Iterable[Share[P] | None], idle: Mapping[P, int]
+) -> Iterator[tuple[P, range]]:
+    """Yield the idle machines of jobs whose other machines boot or wait for their turn: the pool,
+    and the places among its idle machines. Slurm would end an idle machine after SuspendTime, and
+    the job would never have all of its machines.
+
+    ``idle``: by pool, how many machines idle. Jobs get them before those that boot.
+    """
+    dealt = dict.fromkeys(idle, 0)
+    for share in shares:
+        places: list[tuple[P, range]] = []
+        lacks = share is not None and share.lack > 0
+        for pool, count in share.free if share is not None else ():
+            begin, end = dealt[pool], min(dealt[pool] + count, idle[pool])
+            dealt[pool] = end
+            places.append((pool, range(begin, end)))
+            lacks = lacks or end - begin < count
+        if lacks:
+            yield from places
 
 
 def _allowed(pool: P, bounds: Iterable[CommonBound[P]], *, is_now: bool) -> Iterable[int]:

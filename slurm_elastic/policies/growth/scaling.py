@@ -19,7 +19,7 @@ from slurm_elastic.base.errors import GrowthError, ReleaseError
 from slurm_elastic.base.units import brief
 from slurm_elastic.model.causes import AnyCause
 from slurm_elastic.model.causes.stops import BudgetSpent, OutsideTimes
-from slurm_elastic.policies.growth.allotting import CommonBound, Room, choose
+from slurm_elastic.policies.growth.allotting import CommonBound, Room, choose, kept_machines
 from slurm_elastic.policies.growth.capacity import (
     AnyGrowth,
     Demand,
@@ -459,20 +459,10 @@ def _with_machines(dealt: Dealt) -> tuple[int, ...]:
 
 
 def _kept(now: GroupSnapshot, dealt: Dealt) -> tuple[str, ...]:
-    """Return the idle nodes of jobs whose other machines boot or wait for their turn. Slurm would
-    end an idle machine after SuspendTime, and the job would never have all of its machines.
-    """
-    idle = {pool.name: [machine.node for machine in pool.idle] for pool in now.pools}
-    kept: list[str] = []
-    for share in dealt.shares:
-        used = []
-        lacks = share is not None and share.lack > 0
-        for pool, count in share.free if share is not None else ():
-            nodes, idle[pool] = idle[pool][:count], idle[pool][count:]
-            used += nodes
-            lacks = lacks or len(nodes) < count
-        kept += used if lacks else ()
-    return tuple(kept)
+    """Return the idle nodes that must not be suspended (``kept_machines``)."""
+    idle = {pool.name: pool.idle for pool in now.pools}
+    kept = kept_machines(dealt.shares, {name: len(machines) for name, machines in idle.items()})
+    return tuple(idle[pool][place].node for pool, places in kept for place in places)
 
 
 def _unserved(now: GroupSnapshot, answer: Growth, missing: int) -> str:

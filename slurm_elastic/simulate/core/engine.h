@@ -91,7 +91,9 @@ static void grow(Core *core, i64 now)
 static void handle_check(Core *core, Pool *pool, i64 now)
 {
     if (pool->yields || !counts_any(core, now)) {
-        if (release_due(core, pool, now) && core->waiting_count) {
+        int may_keep = pool->yields && core->waiting_count && !core->direct;
+        i64 kept = may_keep ? ASK(core, "kept", "LL", pool->number, now) : 0;
+        if (release_due(core, pool, now, kept) && core->waiting_count) {
             core->stale = 1;
             plan_look(core, now);
         }
@@ -147,7 +149,7 @@ static i64 loop(Core *core, i64 begin, Vector *unserved)
         i64 when = now = TIME(top);
         if (when < soon) {
             if (!core->waiting_count && KIND(top) == CHECK) {
-                release_due(core, core->pools[PAYLOAD(heap_pop(&core->events))], now);
+                release_due(core, core->pools[PAYLOAD(heap_pop(&core->events))], now, 0);
                 core->now = now;
                 if (core->running || soon < NEVER)
                     idle_since = now;

@@ -193,10 +193,12 @@ static int counts_any(Core *core, i64 now)
 
 /* --- machines ----------------------------------------------------------------------------------------------- */
 
-/* Plan the check of idle machines. Pushes an event if no check is planned for that second. */
-static void check_later(Core *core, Pool *pool, i64 batch, i64 since, i64 now)
+/* Plan the check of idle machines. Pushes an event if no check is planned for that second. `kept_at`: the second before
+ * `now` if they were due then and had to stay; else -1. */
+static void check_later(Core *core, Pool *pool, i64 batch, i64 since, i64 now, i64 kept_at)
 {
     i64 idle_since = pool->sinces ? since : now, when;
+    idle_since = kept_at >= 0 ? kept_at : idle_since;
     if (pool->after >= 0) {
         when = idle_since + pool->after;
         when = when < now ? now : when;
@@ -216,28 +218,48 @@ static void put_idle(Core *core, Pool *pool, i64 batch, i64 count, i64 now)
     if (pool->sinces) {
         idle_put(pool, batch, count, now);
         if (due_at != NEVER && !pool->flagged)
-            check_later(core, pool, batch, now, now);
+            check_later(core, pool, batch, now, now, -1);
         return;
     }
     idle_put(pool, batch, count, 0);
     if (due_at <= now && !pool->flagged)
-        check_later(core, pool, batch, 0, now);
+        check_later(core, pool, batch, 0, now, -1);
 }
 
-static i64 release_due(Core *core, Pool *pool, i64 when)
+static int by_batch(const void *one, const void *other)
 {
-    i64 released = 0;
-    (void)core;
-    for (i64 row = due_pop(pool, when); row >= 0;) {
-        i64 batch = pool->dues[row].batch, since = pool->dues[row].since;
-        row = due_next(pool, row);
-        i64 count = idle_remove(pool, batch, since, pool->idle);
+    const Due *a = one, *b = other;
+    if (a->batch != b->batch)
+        return a->batch < b->batch ? -1 : 1;
+    return (a->since > b->since) - (a->since < b->since);
+}
+
+/* Release the idle machines that are due, except the last `kept`. Their idle time begins anew
+ * (PoolMachines.keep_longer). */
+static i64 release_due(Core *core, Pool *pool, i64 when, i64 kept)
+{
+    i64 released = 0, due_count = 0;
+    for (i64 row = map_get(&pool->due, when); row >= 0; row = pool->dues[row].next)
+        due_count++;
+    Due *due = resized(NULL, (size_t)due_count * sizeof(Due));
+    i64 place = 0;
+    for (i64 row = due_pop(pool, when); row >= 0; row = due_next(pool, row))
+        due[place++] = pool->dues[row];
+    if (kept && due_count)
+        qsort(due, (size_t)due_count, sizeof(Due), by_batch);
+    for (place = 0; place < due_count; place++) {
+        i64 batch = due[place].batch, since = due[place].since;
+        i64 releasable = pool->idle > kept ? pool->idle - kept : 0;
+        i64 count = idle_remove(pool, batch, since, releasable);
+        if (kept && count == releasable)
+            check_later(core, pool, batch, since, when + 1, when);
         if (!count)
             continue;
         pool->idle -= count;
         pool_end(pool, batch, count, when, 0);
         released += count;
     }
+    PyMem_Free(due);
     pool->releases += released > 0;
     return released;
 }
@@ -248,7 +270,7 @@ static void check_again(Core *core, Pool *pool, i64 now)
     Vector postponed = pool->postponed;
     pool->postponed = (Vector){NULL, 0, 0};
     for (i64 index = 0; index < postponed.count; index += 2)
-        check_later(core, pool, postponed.at[index], postponed.at[index + 1], now);
+        check_later(core, pool, postponed.at[index], postponed.at[index + 1], now, -1);
     PyMem_Free(postponed.at);
 }
 

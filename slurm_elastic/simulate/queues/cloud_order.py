@@ -104,12 +104,13 @@ class JobOrders:
             else:
                 look += LOOK_S
 
-    def for_growth(self, pools: Pools, job: int | None, now: int) -> Pools:
+    def for_growth(self, pools: Pools, job: int | None, now: int, *, starts: bool = True) -> Pools:
         """Return the ``pools`` in the order in which a growth policy starts machines: the order of
         the first waiting job or, if no job waits, of a job that needs one machine for an hour.
 
         The last order stays unless the job's is much better. Machines that are spread over several
         clouds because prices differ by a cent would serve no job that needs them together.
+        ``starts``: False if no machine starts in this order, so that it is no last order.
         """
         if job is None:
             self._table.refresh(now)
@@ -122,7 +123,8 @@ class JobOrders:
             or set(last.partitions) != set(order.partitions)
             or better_place(last.partitions, ranked, self._ranking)
         ):
-            last = self._growth = order
+            last = order
+            self._growth = order if starts else self._growth
         places = {pool: place for place, (pool, _, _) in enumerate(last.lanes)}
         # Sorting is stable: pools that cannot hold the job come last, in the order of the file.
         return sorted(pools, key=lambda entry: places.get(entry[0], len(places)))
