@@ -23,6 +23,8 @@
 
 from __future__ import annotations
 
+import re
+
 
 class SlurmElasticError(Exception):
     """Any error that this package raises on purpose. Its text is one readable sentence."""
@@ -94,6 +96,12 @@ _NO_ANSWER = (
 hangs, or that munged is gone. Measured on 22.05 and 25.11: 22.05's JSON has only "Unspecified
 error", and ``scontrol requeue`` reports an unexpected message.
 """
+_REFUSED_JOB = re.compile(
+    r"Unspecified error for job|^[\d_,%\[\]-]+: Unspecified error", re.MULTILINE
+)
+"""scontrol's text for slurm.ERROR of the site's own slurm_job_modify, of a job and of a task of an
+array. slurmctld gives no other text for it.
+"""
 
 
 UNKNOWN_JOB = "Invalid job id"
@@ -113,7 +121,8 @@ class SlurmError(SlurmElasticError):
     @property
     def unanswered(self) -> bool:
         """Whether slurmctld gave no answer. Then we know nothing, and it has refused nothing."""
-        return self.code is None or any(marker in self.stderr for marker in _NO_ANSWER)
+        text = _REFUSED_JOB.sub("", self.stderr)
+        return self.code is None or any(marker in text for marker in _NO_ANSWER)
 
     @property
     def is_of_unknown_job(self) -> bool:

@@ -453,8 +453,16 @@ def test_what_a_command_says_of_its_failure_counts_more_than_its_exit_status(
         assert e.value.unanswered
 
 
-def test_a_refusal_is_an_answer(stub: Stub) -> None:
-    stub.command("scontrol", stderr="Invalid job id specified for job 7", code=1)
+@pytest.mark.parametrize(
+    "said",
+    [
+        "Invalid job id specified for job 7",
+        "Unspecified error for job 7",  # the site's own slurm_job_modify refuses it
+        "7_1: Unspecified error\n7_[2-5,9%2]: Unspecified error",
+    ],
+)
+def test_a_refusal_is_an_answer(stub: Stub, said: str) -> None:
+    stub.command("scontrol", stderr=said, code=1)
     with pytest.raises(SlurmError) as e:
         stub.client().requeue(7)
     assert not e.value.unanswered
