@@ -30,11 +30,11 @@ from slurm_elastic.simulate.studies.standing import on_standing_machines
 from slurm_elastic.simulate.studies.unbought import unbought
 
 PROGRESS_EVERY = 1000
-_ARRIVE, _BOOT, _CHECK, _WARN = ARRIVE << 32, BOOT << 32, CHECK << 32, WARN << 32
-_PAYLOAD = (1 << 32) - 1
+_ARRIVE, _BOOT, _CHECK, _WARN = ARRIVE << 48, BOOT << 48, CHECK << 48, WARN << 48
+_PAYLOAD = (1 << 48) - 1
 # An event is one integer, time above kind above payload: heapq compares integers much faster than
 # tuples.
-_KIND, _FROM_CHECK = 7 << 32, 4 << 32
+_KIND, _FROM_CHECK = 7 << 48, 4 << 48
 """Bits of an event: its kind, and the bit common to all kinds from CHECK on."""
 
 Progress = Callable[
@@ -104,10 +104,10 @@ class Engine(RunState):
         orders = self.orders
         soon = submit[0] if count else NEVER
         # An event that never comes, so that the heap is never empty.
-        heappush(events, NEVER << 35)
+        heappush(events, NEVER << 51)
         while True:
             top = events[0]
-            when = now = top >> 35
+            when = now = top >> 51
             if when < soon:
                 # A shortcut for releases while no job waits, which are most events of a quiet time.
                 if not waiting and top & _KIND == _CHECK and not warmed:
@@ -132,7 +132,7 @@ class Engine(RunState):
             queue.full, self.asked = now > queue.shadow and now in (soon, ready), False
             if when == now and top & _KIND < _BOOT:
                 self._handle_ends(now)
-            if events[0] >> 35 == now:
+            if events[0] >> 51 == now:
                 self._handle_boots(now)
             while soon == now:
                 if arrival not in misfits:
@@ -149,7 +149,7 @@ class Engine(RunState):
                 queue.schedule(now)
             if self.asked and (waiting or self.postponed or grower.watches):
                 self._grow(now)
-            while events[0] >> 35 == now and events[0] & _FROM_CHECK:
+            while events[0] >> 51 == now and events[0] & _FROM_CHECK:
                 self._look(heappop(events), now)
             if warmed:
                 warm.keep(now)
@@ -173,7 +173,7 @@ class Engine(RunState):
 
     def _handle_ends(self, now: int) -> None:
         """Handle ends of jobs, losses of machines, and returns of jobs, which precede new jobs."""
-        events, running, beyond = self.events, self.runs.now, (now << 35) + _BOOT
+        events, running, beyond = self.events, self.runs.now, (now << 51) + _BOOT
         while events[0] < beyond:
             event = heappop(events)
             payload = event & _PAYLOAD
@@ -202,7 +202,7 @@ class Engine(RunState):
         """Handle the ends of boots, and jobs that return in the second of their
         interruption.
         """
-        events, first_event, beyond = self.events, (now << 35) + _ARRIVE, (now << 35) + _CHECK
+        events, first_event, beyond = self.events, (now << 51) + _ARRIVE, (now << 51) + _CHECK
         while events[0] < beyond and events[0] >= first_event:
             event = heappop(events)
             payload = event & _PAYLOAD
@@ -254,13 +254,13 @@ class Engine(RunState):
 
     def _look(self, event: int, now: int) -> None:
         """Handle an event from CHECK on: a release, a notice, a move, or a look at the queue."""
-        if (event >> 32) & 7 == CHECK:
-            machines = self.pools[event & 0xFFFFFFFF]
+        if (event >> 48) & 7 == CHECK:
+            machines = self.pools[event & _PAYLOAD]
             if machines.yields or not self.queue.counted(now):
-                kept = self.kept(event & 0xFFFFFFFF, now) if machines.yields else 0
+                kept = self.kept(event & _PAYLOAD, now) if machines.yields else 0
                 released = machines.release_due(now, max(self.warm.kept(machines, now), kept))
                 for when in machines.keep_longer(now) if kept else ():
-                    self._push(when, CHECK, event & 0xFFFFFFFF)
+                    self._push(when, CHECK, event & _PAYLOAD)
                 if released and self.queue.waiting:
                     self.queue.stale = True
                     self._plan_look(now)

@@ -34,8 +34,10 @@ from slurm_elastic.simulate.unhelped import SimulatedGuard
 from slurm_elastic.simulate.warm_pool import Warm
 
 END, FALL, ARRIVE, BOOT, CHECK, LOOK, WARN, MOVE = range(8)
-POOLS = 1 << 8  # a batch's payload is batch x this + pool
-_BOOT, _CHECK = BOOT << 32, CHECK << 32
+# A payload has 48 bits. Years of many short jobs make more than 16.7 million batches, and more bits
+# than the payload has would change the kind of the event.
+POOLS = 1 << 16  # a batch's payload is batch x this + pool
+_BOOT, _CHECK = BOOT << 48, CHECK << 48
 
 
 class RunEvents:
@@ -126,7 +128,7 @@ class RunEvents:
         for batch, count in pieces:
             look = machines.put_idle(batch, count, now)
             if look is not None:
-                heappush(self.events, look << 35 | _CHECK | pool)
+                heappush(self.events, look << 51 | _CHECK | pool)
         return True
 
     def _leave_shared(
@@ -155,7 +157,7 @@ class RunEvents:
         if count:
             look = machines.put_idle(batch, count, now)
             if look is not None:
-                heappush(self.events, look << 35 | _CHECK | pool)
+                heappush(self.events, look << 51 | _CHECK | pool)
 
     def _end_after_job(self, machines: PoolMachines, batch: int, count: int, now: int) -> int:
         """End machines after their job: the flagged machines, or all if machines are not reused.
@@ -226,7 +228,7 @@ class RunEvents:
         if shared is not None and shared.share(job) != shared.whole:
             ends = NEVER if ending is None else min(ending.end(batch) for batch, _ in pieces)
             shared.open(job, pieces, ready, expected, idle, ends)
-        heappush(self.events, end << 35 | job)
+        heappush(self.events, end << 51 | job)
         return True
 
     def _join_shared(
@@ -238,7 +240,7 @@ class RunEvents:
         shared.join(job, host, expected)
         machines.expected.drop(before)
         machines.expected.add(host.expected)
-        heappush(self.events, end << 35 | job)
+        heappush(self.events, end << 51 | job)
 
     def _boot_for(
         self, machines: PoolMachines, pool: int, sales: Sales, pieces: Pieces, now: int
@@ -287,7 +289,7 @@ class RunEvents:
         for ready, launched in machines.start(sales, now):
             for batch, machines_of_batch in launched:
                 machines.expect_boot(batch, machines_of_batch, ready)
-                heappush(self.events, ready << 35 | _BOOT | batch * POOLS + pool)
+                heappush(self.events, ready << 51 | _BOOT | batch * POOLS + pool)
                 if self.guard is not None:
                     self.guard.started(pool, batch, machines_of_batch, ready)
         if machines.spots or machines.ending is not None:
@@ -335,4 +337,4 @@ class RunEvents:
             self._push(when, LOOK, 0)
 
     def _push(self, when: int, kind: int, payload: int) -> None:
-        heappush(self.events, (when << 3 | kind) << 32 | payload)
+        heappush(self.events, (when << 3 | kind) << 48 | payload)

@@ -54,7 +54,7 @@ class Runs:
         self.jobs, self.scenario, self.pools = jobs, scenario, pools
         self.first = array("q", [-1]) * len(jobs)
         self.ended = array("q", [-1]) * len(jobs)
-        self.where = array("b", [-1]) * len(jobs)
+        self.where = array("h", [-1]) * len(jobs)
         self._work, self._limit = jobs.run, jobs.limit
         self.now: dict[int, SimulatedRun] = {}
         self.saved: dict[int, int] = {}

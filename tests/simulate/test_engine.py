@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
+from collections.abc import Sequence
+from typing import cast
+
 import msgspec
 import pytest
 from hypothesis import assume, given, settings
@@ -39,6 +43,7 @@ from slurm_elastic.simulate.checkpointed_run import Checkpoints
 from slurm_elastic.simulate.engine import simulate
 from slurm_elastic.simulate.histories.jobs import Job, Jobs
 from slurm_elastic.simulate.outcome import RunResult
+from slurm_elastic.simulate.queues.idle_set import idle_machines
 from slurm_elastic.simulate.scenario import Clock, CoolDownTimes, PoolModel, Scenario, Sold
 
 CLOUD = PoolModel(
@@ -68,6 +73,19 @@ def test_a_job_takes_idle_machines_and_boots_only_what_it_lacks() -> None:
     found = one(CLOUD, jobs((0, 50, 2), (200, 50, 5)))
     assert list(found.starts) == [100, 300]
     assert found.figures.pools[0].launched == 5
+
+
+def test_any_number_of_pools_and_launches_has_room_in_an_event_and_in_the_idle_machines() -> None:
+    small = [replace(CLOUD, name=f"small{number}", machines=1) for number in range(300)]
+    found = simulate(
+        jobs((0, 50, 2)), Scenario(pools=(*small, CLOUD), growth=OnDemand(period=None))
+    )
+    assert list(found.starts) == [100]
+    many = 1 << 24
+    starts = cast("Sequence[int]", defaultdict(int))
+    idle = idle_machines(IdleOrder.MAX_MARGIN, starts, 3600, 0, sinces=True)
+    idle.put(many, 1, 5)
+    assert idle.entries() == [(many, 5, 1)]
 
 
 def test_of_machines_that_boot_together_only_as_many_are_lost_as_there_is_no_room_for() -> None:

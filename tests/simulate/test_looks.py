@@ -55,7 +55,7 @@ def test_bounds_and_shared_limits_do_not_multiply_the_looks(growth: AnyGrowth) -
     look = engine._look
 
     def counted(event: int, now: int) -> None:
-        looks[now] += event >> 32 & 7 == LOOK
+        looks[now] += event >> 48 & 7 == LOOK
         look(event, now)
 
     engine._look = counted  # type: ignore[method-assign]

@@ -253,7 +253,7 @@ static PyObject *work(PyObject *module, PyObject *args)
     }
     if (of_pools && opened == count) {
         i128 total = 0;
-        const signed char *pool = pools.buf;
+        const short *pool = pools.buf;
         for (i64 job = 0; job < columns[0].count; job++)
             if (columns[1].at[job] >= 0)
                 total += (i128)of_pools[(int)pool[job]].at[job] * columns[0].at[job];

@@ -20,7 +20,7 @@ static void return_job(Core *core, i64 job, i64 now)
 
 static void handle_ends(Core *core, i64 now)
 {
-    i128 beyond = ((i128)now << 35) + ((i64)BOOT << 32);
+    i128 beyond = ((i128)now << 51) + ((i64)BOOT << 48);
     while (!core->failed && core->events.at[0] < beyond) {
         i128 event = heap_pop(&core->events);
         i64 payload = PAYLOAD(event);
@@ -35,7 +35,7 @@ static void handle_ends(Core *core, i64 now)
 
 static void handle_boots(Core *core, i64 now)
 {
-    i128 first = ((i128)now << 35) + ((i64)ARRIVE << 32), beyond = ((i128)now << 35) + ((i64)CHECK << 32);
+    i128 first = ((i128)now << 51) + ((i64)ARRIVE << 48), beyond = ((i128)now << 51) + ((i64)CHECK << 48);
     while (!core->failed && core->events.at[0] < beyond && core->events.at[0] >= first) {
         i128 event = heap_pop(&core->events);
         i64 payload = PAYLOAD(event);
@@ -143,7 +143,7 @@ static i64 loop(Core *core, i64 begin, Vector *unserved)
 {
     i64 now = begin, arrival = 0, count = core->count, idle_since = begin, soon = count ? core->submit.at[0] : NEVER;
     /* An event that never comes, so that the heap is never empty. */
-    heap_push(&core->events, (i128)NEVER << 35);
+    heap_push(&core->events, (i128)NEVER << 51);
     while (!core->failed) {
         i128 top = core->events.at[0];
         i64 when = now = TIME(top);

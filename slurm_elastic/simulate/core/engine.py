@@ -94,7 +94,7 @@ class CompiledEngine(Engine):
                 machines.forget()
             self._machines.clear()
         self.last_ready = core.last_ready
-        runs.where = array("b", self._where)
+        runs.where = array("h", self._where)
         del self._where
         runs.held, runs.useful, runs.lost = core.held, core.useful, core.lost
         runs.interruptions = core.interruptions

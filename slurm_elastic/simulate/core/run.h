@@ -7,11 +7,12 @@
 
 enum { END, FALL, ARRIVE, BOOT, CHECK, LOOK, WARN, MOVE };
 
-#define POOLS 256
+/* See events.py. */
+#define POOLS 65536
 #define WINDOW_LOOK_S 60
-#define KIND(event) ((int)(((event) >> 32) & 7))
-#define TIME(event) ((i64)((event) >> 35))
-#define PAYLOAD(event) ((i64)((event) & 0xFFFFFFFF))
+#define KIND(event) ((int)(((event) >> 48) & 7))
+#define TIME(event) ((i64)((event) >> 51))
+#define PAYLOAD(event) ((i64)((event) & 0xFFFFFFFFFFFF))
 
 typedef struct {
     i64 job, pool, need, assigned_at, ready, idle, end, work;
@@ -71,7 +72,7 @@ static inline Run *run_at(Core *core, i64 job) { return &core->runs[core->run_of
 
 static void push(Core *core, i64 when, int kind, i64 payload)
 {
-    heap_push(&core->events, ((((i128)when << 3) | kind) << 32) | payload);
+    heap_push(&core->events, ((((i128)when << 3) | kind) << 48) | payload);
 }
 
 static PyObject *list_of(const i64 *values, i64 count)

@@ -16,7 +16,7 @@ from slurm_elastic.policies.growth.release import IdleOrder
 
 Pieces = list[tuple[int, int]]  # (batch, machines) that a job holds
 
-_MAX_BATCHES = 1 << 24
+_MAX_BATCHES = 1 << 32
 _MAX_TIME_S = 1 << 40
 
 

@@ -105,7 +105,7 @@ def _result_of(
     runs = Runs(jobs, scenario, pools)
     runs.first = starts
     runs.ended, used, runs.useful = _replayed(jobs, sizes, starts)
-    runs.where = array("b", [index]) * len(jobs)
+    runs.where = array("h", [index]) * len(jobs)
     machines, begin = pools[index], jobs.submit[0]
     _check_capacity(sizes, starts, runs.ended, machines.max_machines)
     machines.add_standing(begin)
