@@ -61,6 +61,6 @@ def test_another_slurm_user_and_state_directory_are_in_them(tmp_path: Path) -> N
     daemon = (units / "slurm-elasticd.service").read_text()
     assert "\nUser=nobody\nGroup=nogroup\n" in daemon
     assert "User=root\n" in (units / "slurm-elastic-copier.service").read_text()
-    for service in ("slurm-elasticd", "slurm-elastic-ckptman"):
+    for service in ("slurm-elasticd", "slurm-elastic-ckptman", "slurm-elastic-web"):
         drop_in = units / f"{service}.service.d" / "state.conf"
         assert drop_in.read_text() == "[Service]\nReadWritePaths=/srv/elastic\n"

@@ -109,8 +109,9 @@ def test_install_tells_what_is_to_be_done_on_the_other_head(
         subprocess.run(["sh", "-n", "-c", line.partition(". ")[2]], check=True)
     parts = lines[5].partition(". ")[2].replace("/etc/systemd/system", str(admin.yaml.parent))
     subprocess.run(["sh", "-c", parts], check=True)
-    made = admin.yaml.parent / "slurm-elasticd.service.d" / "ha.conf"
-    assert made.read_text() == "[Service]\nReadWritePaths=/shared/slurm-elastic\n"
+    for unit in ("slurm-elasticd", "slurm-elastic-ckptman", "slurm-elastic-web"):
+        made = admin.yaml.parent / f"{unit}.service.d" / "ha.conf"
+        assert made.read_text() == "[Service]\nReadWritePaths=/shared/slurm-elastic\n"
 
 
 def test_the_other_head_gets_the_services_that_the_configuration_needs(

@@ -77,19 +77,21 @@ def _commands(config: Config, path: Path, here: str, restart: str | None) -> Ite
     drop_in = f"{_UNITS}/$unit.service.d"
     write = f"'[Service]\\nReadWritePaths={config.ha.directory}\\n'"
     units = "slurm-elasticd slurm-elastic-ckptman"
+    writers = f"{units} slurm-elastic-web"  # the page writes its visitors' orders
     yield f"install slurm-elastic {version('slurm-elastic')}; `id -u {user}` says {_uid(config)}"
     yield f"ssh {here} tar -C {parent} {copied} | tar -C {parent} -xp"
     yield f"scp -p {here}:/etc/default/slurm-elastic /etc/default/    # and credentials elsewhere"
     yield f"slurm-elastic --config {shlex.quote(str(path))} conf install{restart_option}"
     yield f"runuser -u {user} -- mkdir -p {config.ha.directory}"
     yield (
-        f"for unit in {units}; do mkdir -p {drop_in}; printf {write} >{drop_in}/ha.conf; done"
+        f"for unit in {writers}; do mkdir -p {drop_in}; printf {write} >{drop_in}/ha.conf; done"
         f"    # on {here}, too"
     )
     # Before slurm-elasticd, which asks the hub and the copier.
     yield f"systemctl enable --now {' '.join(_helpers(config))}    # on {here}, too"
     yield (
         f"systemctl daemon-reload && systemctl enable {units} && systemctl restart {units}"
+        f" && systemctl try-restart slurm-elastic-web"
         f"    # on {here}, too"
     )
     yield "slurm-elastic doctor --quick"

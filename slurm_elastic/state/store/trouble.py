@@ -47,6 +47,9 @@ class Trouble(Struct, frozen=True, kw_only=True):
     text: str
     remedy: str
 
+    def __str__(self) -> str:
+        return f"{self.text}; {self.remedy}"
+
 
 class LostFileError(OSError):
     """The file at the path is not the opened one."""
@@ -64,6 +67,10 @@ def locked_error(path: Path) -> OSError:
     return OSError(errno.EWOULDBLOCK, "another process has its lock", str(path))
 
 
+_WRITABLE = (
+    "mount its disk writable, or give the file back to its owner (ls -l {path}); the unit of a"
+    " service needs ReadWritePaths={real} (systemctl edit)"
+)
 _BY_CODE = {
     sqlite3.SQLITE_FULL: TroubleKind.FULL,
     sqlite3.SQLITE_BUSY: TroubleKind.LOCKED,
@@ -162,7 +169,7 @@ def trouble_of(error: BaseException, path: Path) -> Trouble:
         ),
         TroubleKind.READ_ONLY: (
             f"{path} cannot be written",
-            f"mount its disk writable, or give the file back to its owner (ls -l {path})",
+            _WRITABLE.format(path=path, real=Path(os.path.realpath(path)).parent),
         ),
         TroubleKind.UNUSABLE: (
             f"{path} cannot be used",

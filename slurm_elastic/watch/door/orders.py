@@ -31,6 +31,7 @@ from slurm_elastic.model.directive import (
 )
 from slurm_elastic.state.ledger import Decision, Ledger
 from slurm_elastic.state.store.shared_journal import is_there
+from slurm_elastic.state.store.trouble import trouble_of
 from slurm_elastic.watch.door.questions import DirectAsk, EndAsk, Order
 
 MAX_ORDER_S = 366 * 86400.0  # an order may hold, or begin in the future, for at most this long (s)
@@ -173,7 +174,7 @@ def carry_out(config: Config, ask: Order, giver: str, now: float) -> tuple[str, 
                 return _end(config, ledger, ask, giver, now)
             return _direct(config, ledger, ask, giver, now)
     except sqlite3.Error as error:
-        raise SlurmElasticError(f"the ledger {path} cannot be written: {error}") from error
+        raise SlurmElasticError(f"the ledger: {trouble_of(error, path)}") from error
 
 
 def _direct(

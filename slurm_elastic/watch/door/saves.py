@@ -22,6 +22,7 @@ from slurm_elastic.state.ckptstate.orders import DROPS, SaveOrder, drop
 from slurm_elastic.state.heartbeat import CKPTMAN
 from slurm_elastic.state.ledger import Decision, Ledger
 from slurm_elastic.state.store.shared_journal import is_there
+from slurm_elastic.state.store.trouble import trouble_of
 from slurm_elastic.watch.view.job_saves import choice_of, how
 
 MAX_SAVES, SPAN_S = 10, 600.0
@@ -140,7 +141,7 @@ def _record(config: Config, number: int, saver: Saver, now: float) -> None:
         with contextlib.closing(Ledger(path)) as ledger:
             ledger.decisions.record(decision)
     except sqlite3.Error as error:
-        raise SlurmElasticError(f"the ledger {path} cannot be written: {error}") from error
+        raise SlurmElasticError(f"the ledger: {trouble_of(error, path)}") from error
 
 
 def _drop(config: Config, order: SaveOrder, now: float) -> None:
