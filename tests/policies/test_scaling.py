@@ -223,8 +223,9 @@ def test_the_first_bound_that_stops_is_told() -> None:
 
 
 def test_the_head_starts_when_enough_machines_are_free() -> None:
-    assert head_start(2, T, [T + 50, T - 9, T + 20]) == T + 20
-    assert head_start(4, T, [T, T, T]) is None
+    assert head_start(2, T, [[T + 50, T - 9, T + 20]]) == T + 20
+    assert head_start(4, T, [[T, T, T]]) is None
+    assert head_start(2, T, [[T, T + 90], [T]]) == T + 90  # not of two clouds
     assert head_start(0, T, []) is None
 
 
@@ -405,9 +406,26 @@ def test_a_job_larger_than_max_booting_gets_all_its_machines_look_by_look(
     assert idle["large"] >= nodes
 
 
+@pytest.mark.parametrize("growth", [GroupBursts(group=4), Bursts(), OnDemand()], ids=type)
+def test_a_job_gets_the_machines_that_it_lacks_in_one_cloud_although_others_idle_elsewhere(
+    growth: AnyGrowth,
+) -> None:
+    """Jobs run, so the queue is not stuck."""
+    rules = PoolRules(growth=growth)
+    pools = [
+        pool(name, rules, cloud=name, room=8, idle=machines(2), running=1, taken=("n9",))
+        for name in ("a", "b")
+    ]
+    queue = (job(1, "a", "b", nodes=4),)
+    ((_, plan),) = split_demand(now(*pools, queue=queue))
+    assert plan.starts[0].pool == "a"
+    assert plan.starts[0].machines >= 2
+    assert plan.covered == (1,)
+
+
 def test_a_job_of_one_node_starts_when_the_first_machine_is_free() -> None:
-    assert head_start(1, T, [T + 50, T + 20]) == T + 20
-    assert head_start(2, T, [T + 50, T + 20]) == T + 50
+    assert head_start(1, T, [[T + 50, T + 20]]) == T + 20
+    assert head_start(2, T, [[T + 50, T + 20]]) == T + 50
 
 
 # what is told, and to the very machine

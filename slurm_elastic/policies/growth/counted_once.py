@@ -65,8 +65,7 @@ def deal(
 
     ``covered``: by job, whether it counts no longer. ``begun``: by job, whether its machines start
     in turns. ``is_stuck``: nothing runs or boots, so the first job would wait for ever if the
-    machines that serve it by the policy's count are in several clouds. ``allot``: the simulator has
-    it compiled, with equal results.
+    policy starts nothing for it. ``allot``: the simulator has it compiled, with equal results.
     """
     if isinstance(growth, Slurm):
         # Slurm itself starts the machines of jobs.
@@ -79,11 +78,32 @@ def deal(
     is_once = counts_once(growth)
     counted = [not (is_once and is_covered) for is_covered in covered]
     is_sure = [is_begun or (is_stuck and not place) for place, is_begun in enumerate(begun)]
+    apart = _first_apart(needs, clouds, counted) if is_once else None
+    if apart is not None:
+        is_sure[apart] = True
     may_start = [*map(or_, counted, is_sure)]
     shares = allot(needs, clouds, bounds, may_start)
     sure = [place for place, share in enumerate(shares) if is_sure[place] and share is not None]
     fresh = [place for place, is_counted in enumerate(counted) if is_counted and not begun[place]]
     return Dealing(shares, fresh, sure)
+
+
+def _first_apart(
+    needs: Sequence[Sequence[int]], clouds: Sequence[Sequence[Room[P]]], counted: Sequence[bool]
+) -> int | None:
+    """Return the place of the first counted job whose machines idle or boot, but in several clouds.
+    By the policy's count they serve the job, so it would count no longer and never start.
+    """
+    free = [max(sum(room.free for room in rooms), 0) for rooms in clouds]
+    if sum(1 for machines in free if machines) < 2:
+        return None
+    total = sum(free)
+    for place, is_counted in enumerate(counted):
+        if is_counted and needs[0][place] <= total:
+            pairs = zip(needs, free, strict=True)
+            if all(of_cloud[place] > machines for of_cloud, machines in pairs):
+                return place
+    return None
 
 
 def find_fitting(

@@ -24,6 +24,7 @@ from slurm_elastic.policies.growth.scaling import (
     ScaleUp,
     ScalingPlan,
     SharedRoom,
+    by_cloud,
     decide,
     head_start,
     holds_back,
@@ -181,7 +182,7 @@ def _widened(
 def _moment(
     group: GroupSnapshot, pools: Sequence[PoolSnapshot], jobs: Sequence[PendingJob]
 ) -> GroupSnapshot:
-    free = (when for pool in pools for when in pool.free)
+    free = ([when for pool in of_cloud for when in pool.free] for of_cloud in by_cloud(pools))
     return replace(
         group,
         pools=tuple(pools),

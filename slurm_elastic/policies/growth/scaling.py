@@ -240,10 +240,7 @@ class Dealt:
     def __init__(self, now: GroupSnapshot) -> None:
         self.jobs = [job for job in now.queue for _ in range(max(job.times, 1))]
         self.waiting = [Waiting(job.nodes, job.limit, job.submit) for job in self.jobs]
-        clouds: dict[str, list[Room[str]]] = {}
-        for pool in now.pools:
-            clouds.setdefault(pool.cloud or f"pool {pool.name}", []).append(_room_of(pool))
-        self.rooms = [*clouds.values()]
+        self.rooms = [[*map(_room_of, pools)] for pools in by_cloud(now.pools)]
         self.bounds = [
             CommonBound(bound.left, bound.costs, is_turn=bound.is_turn)
             for bound in now.shared_rooms
@@ -260,6 +257,14 @@ class Dealt:
             is_stuck=not now.running and not any(pool.booting for pool in now.pools),
         )
         self.shares, self.fresh, self.sure = self.dealing
+
+
+def by_cloud(pools: Iterable[PoolSnapshot]) -> list[list[PoolSnapshot]]:
+    """Return the pools of each cloud."""
+    clouds: dict[str, list[PoolSnapshot]] = {}
+    for pool in pools:
+        clouds.setdefault(pool.cloud or f"pool {pool.name}", []).append(pool)
+    return [*clouds.values()]
 
 
 def _room_of(pool: PoolSnapshot) -> Room[str]:
@@ -323,12 +328,13 @@ def stops(
     return None
 
 
-def head_start(nodes: int, now: int, free: Iterable[int]) -> int | None:
-    """Return when ``nodes`` machines could be free (Unix s). ``free``: when each machine is free
-    (None: never).
+def head_start(nodes: int, now: int, clouds: Iterable[Iterable[int]]) -> int | None:
+    """Return when ``nodes`` machines of one cloud could be free (Unix s); None: never. ``clouds``:
+    by cloud, when each machine is free.
     """
-    times = sorted(max(when, now) for when in free)
-    return times[nodes - 1] if 0 < nodes <= len(times) else None
+    sorted_times = (sorted(max(when, now) for when in free) for free in clouds)
+    starts = [times[nodes - 1] for times in sorted_times if 0 < nodes <= len(times)]
+    return min(starts, default=None)
 
 
 def shortfall(min_idle: int, idle: int, coming: int, room: int) -> int:

@@ -414,6 +414,28 @@ static int needs_several(Core *core, const Demand *demand)
     return 0;
 }
 
+/* The first counted job whose machines idle or boot, but in several pools; -1 without one (counted_once.py). */
+static i64 first_apart(Core *core, const Demand *demand)
+{
+    const struct Dealing *all = core->dealing;
+    i64 pools = core->growing.count, total = 0, pools_with_free = 0;
+    for (i64 pool = 0; pool < pools; pool++) {
+        total += all->free[pool];
+        pools_with_free += all->free[pool] > 0;
+    }
+    if (pools_with_free < 2)
+        return -1;
+    for (i64 place = 0; place < demand->count; place++) {
+        i64 job = demand->queue[place];
+        int is_apart = !core->covered[job] && nodes_of(core, job) <= total;
+        for (i64 pool = 0; pool < pools && is_apart; pool++)
+            is_apart = growing_at(core, pool)->needs.at[job] > all->free[pool];
+        if (is_apart)
+            return place;
+    }
+    return -1;
+}
+
 static void deal(Core *core, const Demand *demand, i64 now)
 {
     struct Dealing *all = core->dealing;
@@ -430,10 +452,11 @@ static void deal(Core *core, const Demand *demand, i64 now)
         within_purchases(core, now);
     reserve_places(all, demand->count);
     int is_once = counts_once(core), by_nodes = core->policy == ON_DEMAND, stuck = is_stuck(core, demand);
+    i64 apart = is_once && !by_nodes ? first_apart(core, demand) : -1;
     for (i64 place = 0; place < demand->count; place++) {
         i64 job = demand->queue[place];
         int is_counted = !(is_once && core->covered[job]), is_begun = core->begun[job];
-        int is_sure = is_begun || (stuck && !place);
+        int is_sure = is_begun || (stuck && !place) || place == apart;
         struct Dealt share = dealt_for(core, job, by_nodes || is_counted || is_sure);
         all->shares[place] = share;
         if (by_nodes ? share.pool < 0 || lack_of(&share) : is_counted && !is_begun)
