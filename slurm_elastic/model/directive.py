@@ -326,6 +326,28 @@ def stopped_nodes(directives: Iterable[Directive], now: float) -> dict[str, Dire
     return {node: d for d, word in leaving for node in word.nodes}
 
 
+def replaced_orders(
+    directives: Iterable[Directive], word: Word, starts: float, now: float
+) -> dict[Directive, float | None]:
+    """The orders that an order ``word`` from ``starts`` on replaces, with the time at which each
+    one ends (Unix time; None: at once). An order in force lasts until the new one begins. One with
+    replacements ends at once, because the new order continues with those that it has at ``now``.
+    """
+    replaced: dict[Directive, float | None] = {}
+    for earlier in directives:
+        is_same = (type(earlier.word), earlier.word.replaced_key) == (type(word), word.replaced_key)
+        if not is_same or (earlier.until is not None and now < earlier.until <= starts):
+            continue
+        shared = (
+            isinstance(word, Departure)
+            and isinstance(earlier.word, Departure)
+            and word.following(earlier.word, starts) is not word
+        )
+        lasts = earlier.starts < starts and now < starts and not shared
+        replaced[earlier] = starts if lasts else None
+    return replaced
+
+
 def kept_replacements(directives: Iterable[Directive], now: float) -> dict[str, Directive]:
     """By node: the migration for which its machine is kept although no job uses it yet."""
     held = ((d, d.word) for d in directives if d.holds(now))

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from slurm_elastic.base.errors import ConfigError
 from slurm_elastic.config.sections.policies import Budget, SitePolicies
@@ -205,6 +206,24 @@ def test_a_later_word_about_the_same_takes_the_place_of_the_earlier(world: World
         ("alice", ""),
         ("bob", "longer"),
     ]
+
+
+def test_an_order_in_force_lasts_until_the_one_begins_that_replaces_it(world: World) -> None:
+    word = Departure(verb="drain", about="cloud pub", nodes=tuple(PUB), scope="cloud:pub")
+    say(world, word)
+    world.advance(60)
+    later = DirectAsk(word=replace(word, aggressive=True), starts=world.now + 600)
+    lines = carry_out(world.config, later, "bob", world.now)
+    assert lines[0].startswith("order ends at 20")
+    assert lines[1].startswith("from 20")
+    for _ in range(14):
+        assert set(PUB) <= set(drained(world)), world.now
+        world.advance(60)
+    (left,) = world.ledger.directives.all()
+    assert (left.who, left.until) == ("bob", None)
+    assert carry_out(world.config, DirectAsk(word=word), "eve", world.now)[0].startswith(
+        "order ended: cloud pub is drained by bob"
+    )
 
 
 def test_nodes_that_are_up_are_left_alone(world: World) -> None:

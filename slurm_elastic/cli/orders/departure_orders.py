@@ -26,6 +26,8 @@ from slurm_elastic.config.limit_changes import places, pools_in, scope_named
 from slurm_elastic.model.directive import (
     Departure,
     clock,
+    describe,
+    replaced_orders,
     scope_in_words,
 )
 from slurm_elastic.model.slurm import SlurmJob
@@ -146,6 +148,7 @@ def _basis(config: Config, facts: Facts, word: Departure, starts: float) -> Iter
     machines = concerned([m for m in facts.machines if m.is_wanted], word, starts)
     yield sorted(m.instance.id for m in machines)
     yield sorted(m.instance.id for m in concerned(facts.stopped, word, starts))
+    yield [d.number for d in replaced_orders(facts.directives, word, starts, facts.now)]
     if not word.aggressive:
         return
     jobs = moved_jobs(config, facts, jobs_on(facts.jobs, [m.instance.node for m in machines]))
@@ -197,6 +200,9 @@ def preview(config: Config, facts: Facts, word: Departure, starts: float) -> Ite
     if kept:
         are = "is" if len(kept) == 1 else "are"
         yield f"{subject}{_priced(kept, 'stopped machine')} {are} ended."
+    for earlier, end in replaced_orders(facts.directives, word, starts, facts.now).items():
+        ends = "at once" if end is None else f"at {clock(end)}"
+        yield f"It replaces an order, which ends {ends}: {describe(earlier, facts.now)}."
     if word.blocks_starts:
         nodes = counted(len(word.nodes), "node")
         yield f"Nothing new starts there ({nodes}) until `{word.ending_command}`."

@@ -62,6 +62,11 @@ class Directives:
             sql = "update directives set word = ? where number = ?"
             return bool(self._store.change(sql, to_json(word), number))
 
+    def shorten(self, number: int, until: float) -> None:
+        """Let the directive end at ``until`` (Unix time)."""
+        with self._store.transaction("directives"):
+            self._store.change("update directives set until = ? where number = ?", until, number)
+
     def end(self, number: int) -> bool:
         """Delete the directive; return whether it existed."""
         with self._store.transaction("directives"):

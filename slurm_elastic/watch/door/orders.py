@@ -28,6 +28,7 @@ from slurm_elastic.model.directive import (
     clock,
     describe,
     given_by,
+    replaced_orders,
 )
 from slurm_elastic.state.ledger import Decision, Ledger
 from slurm_elastic.state.store.shared_journal import is_there
@@ -184,18 +185,18 @@ def _direct(
     word, starts = ask.word, now if ask.starts is None else max(ask.starts, now)
     until = None if ask.seconds is None else starts + ask.seconds
     reason = " ".join(ask.reason.split())
-    key = type(word), word.replaced_key
     with ledger.together():
         # Together, because slurm-elasticd writes the state of replacements into the order.
-        superseded = [
-            d for d in ledger.directives.all() if (type(d.word), d.word.replaced_key) == key
-        ]
-        for directive in superseded:
+        replaced = replaced_orders(ledger.directives.all(), word, starts, now)
+        for directive in replaced:
             if isinstance(word, Departure) and isinstance(directive.word, Departure):
                 word = word.following(directive.word, starts)
         new = Directive(word=word, who=giver, since=now, starts=starts, until=until, reason=reason)
-        for directive in superseded:
-            ledger.directives.end(directive.number)
+        for directive, new_end in replaced.items():
+            if new_end is None:
+                ledger.directives.end(directive.number)
+            else:
+                ledger.directives.shorten(directive.number, new_end)
         ledger.directives.give(new)
         _record(config, ledger, "directed", new, describe(new, now), now)
     after_end = RULES[type(word)].after_end(config, word)
@@ -203,7 +204,10 @@ def _direct(
     end = f"until: {departed}{word.ending_command}"
     after = end if until is None else f"from {clock(until)} on: {after_end}"
     return (
-        *(f"order ended: {describe(directive, now)}" for directive in superseded),
+        *(
+            f"order {'ended' if ends is None else f'ends at {clock(ends)}'}: {describe(d, now)}"
+            for d, ends in replaced.items()
+        ),
         describe(new, now),
         after,
     )
