@@ -192,6 +192,21 @@ def test_a_sites_own_prolog_is_chained_where_ours_replaces_it(
     assert ("site_epilog=/etc/slurm/epilog_slurmctld\n" in text) is chained
 
 
+def test_a_change_of_the_sites_own_prolog_is_named_until_the_next_install(root: Path) -> None:
+    host = Host("own-lua", root)
+    host.install()
+    before = plan.make(host.config, version=(22, 5))
+    assert list(plan.outdated_site_programs(before)) == []
+    (settings,) = (file for file in before.files if file.path.name == "settings")
+    settings.path.write_bytes(settings.content)
+    conf = host.conf.read_text()
+    assert "prolog_slurmctld" in conf
+    host.conf.write_text(conf.replace("prolog_slurmctld", "prolog_new"))
+    (told,) = plan.outdated_site_programs(plan.make(host.config, version=(22, 5)))
+    assert told.startswith("each job still runs /etc/slurm/prolog_slurmctld as PrologSlurmctld of")
+    assert told.endswith("; slurm.conf has /etc/slurm/prolog_new")
+
+
 def test_a_prologs_waits_share_the_sites_time(root: Path) -> None:
     """So do a site's own prolog and the boot, if no files are copied."""
     host = Host("own-lua", root)

@@ -163,6 +163,9 @@ def pools_of(config: Config) -> tuple[Pool, ...]:
     return tuple(replace(pool, features=features(pool)) for pool in pools)
 
 
+_SITE_PROGRAMS = {"site_prolog": "PrologSlurmctld", "site_epilog": "EpilogSlurmctld"}
+
+
 def settings_text(config: Config, site: SiteConf, version: tuple[int, int]) -> str:
     """The content of ``settings`` beside the programs. A value ends with its line."""
     # On 22.05 the last PrologSlurmctld replaces the site's own, so our program calls the site's.
@@ -175,6 +178,7 @@ def settings_text(config: Config, site: SiteConf, version: tuple[int, int]) -> s
         "partitions": " ".join(cloud.partition_name for cloud in config.clouds),
         "site_prolog": prolog,
         "site_epilog": epilog,
+        **({"slurm_conf": config.slurm.conf} if prolog or epilog else {}),
         "prolog_timeout": f"{_prolog_timeout(config, site):.0f}",
         **_whole_timeout(site),
         **_copying(config, site),
@@ -182,6 +186,26 @@ def settings_text(config: Config, site: SiteConf, version: tuple[int, int]) -> s
         "python": "/usr/bin/python3",
     }
     return "".join(f"{key}={value}\n" for key, value in values.items())
+
+
+def outdated_site_programs(planned: ConfPlan) -> Iterator[str]:
+    """A sentence for each of the site's own programs that ours still calls, although slurm.conf
+    names another one since, or none. Slurm does not tell: it uses the last line, which is ours.
+    """
+    (settings,) = (file for file in planned.files if file.path.name == "settings")
+    installed, now = (_values(content) for content in (settings.current(), settings.content))
+    for key, option in _SITE_PROGRAMS.items():
+        before, after = installed.get(key, ""), now.get(key, "")
+        if before and before != after:
+            yield (
+                f"each job still runs {before} as {option} of the site; slurm.conf has"
+                f" {after or 'none'}"
+            )
+
+
+def _values(settings: bytes | None) -> dict[str, str]:
+    lines = (settings or b"").decode(errors="replace").splitlines()
+    return {key: value for key, _, value in (line.partition("=") for line in lines)}
 
 
 def _prolog_timeout(config: Config, site: SiteConf) -> float:

@@ -475,6 +475,10 @@ def slurm_conf(config: Config) -> Iterator[Finding]:
     if not plan.is_installed(config):
         yield Finding.ok(conf_path, f"our part fits into it; {depth}")
     elif planned.changes():
+        for outdated in plan.outdated_site_programs(planned):
+            yield Finding.wrong(
+                conf_path, outdated, expected="the same", advice="slurm-elastic conf install"
+            )
         yield Finding.wrong(
             conf_path,
             "what is installed differs from the configuration",

@@ -179,6 +179,26 @@ def test_a_site_prolog_that_cannot_run_fails_the_job_as_without_us(installed: In
     assert installed.run("slurm-elastic-prolog", env=job(partition="batch"))[0] == 127
 
 
+@pytest.mark.parametrize("kind", ["prolog", "epilog"])
+@pytest.mark.parametrize(
+    ("lines", "code"),
+    [
+        (("PrologSlurmctld=/etc/new", "include slurm-elastic.conf"), 0),
+        (("PrologSlurmctld={old}", "include slurm-elastic.conf"), 127),
+        (("#PrologSlurmctld={old}", "include slurm-elastic.conf"), 0),
+        (("include of-the-site.conf", "include slurm-elastic.conf"), 127),
+    ],
+)
+def test_a_site_program_that_slurm_conf_no_longer_names_may_be_removed(
+    kind: str, lines: tuple[str, ...], code: int, installed: Installed, tmp_path: Path
+) -> None:
+    """Until the next `conf install` our program would requeue each job of the site for it."""
+    old, conf = tmp_path / "old", tmp_path / "slurm.conf"
+    conf.write_text("".join(f"{line.format(old=old)}\n" for line in lines))
+    installed.settings(f"site_{kind}={old}", f"slurm_conf={conf}")
+    assert installed.run(f"slurm-elastic-{kind}", env=job(partition="batch"))[0] == code
+
+
 # Waiting.
 
 
