@@ -97,6 +97,8 @@ def _require_own_arm(cloud: AzureCloud) -> None:
         )
     require_loopback(cloud.endpoint)
     require_loopback(cloud.login_endpoint)
+    if cloud.price_endpoint is not None:
+        require_loopback(cloud.price_endpoint)
 
 
 def _require_own_google(cloud: GcpCloud) -> None:

@@ -42,7 +42,7 @@ def site(azure: EmulatedAzure, sandbox: Callable[..., Sandbox]) -> Iterator[Sand
     os.chown(place, slurm.pw_uid, slurm.pw_gid)
     cloud = {
         "name": "azure", "provider": "azure", "location": "public", "endpoint": azure.url,
-        "login_endpoint": azure.url, "subscription": serve.SUBSCRIPTION,
+        "login_endpoint": azure.url, "price_endpoint": azure.url, "subscription": serve.SUBSCRIPTION,
         "resource_group": serve.GROUP, "region": "westeurope", "zones": ["1", "2"],
         "image": "debian:debian-12:12-gen2:latest", "subnet": SUBNET, "ssh_public_key": KEY,
         "credentials": str(place), "launch_wait": 1.0,

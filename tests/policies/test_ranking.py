@@ -132,8 +132,8 @@ def test_a_typed_price_below_what_the_cloud_asks_stops_the_type_in_both_markets(
     dear = told(replace(offer, on_demand_price=0.0328), 11.2)
     assert reason(dear) == (
         "clouds[aws].types[m5.large].price of the configuration is $0.0328/h, but the cloud itself"
-        " asks $11.20/h (spot in b), and spot is never dearer than on-demand: no machine of this"
-        " type is started before the right price is there"
+        " asks $11.20/h (spot in b): no machine of this type is started before the right price is"
+        " there"
     )
 
 

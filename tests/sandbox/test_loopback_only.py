@@ -23,6 +23,7 @@ from slurm_elastic.base.errors import SandboxError
 from slurm_elastic.config.clouds import CloudSettings, InstanceType
 from slurm_elastic.model.cluster import Location
 from slurm_elastic.providers.aws.settings import AwsCloud
+from slurm_elastic.providers.azure.settings import AzureCloud
 from slurm_elastic.providers.fake.settings import FakeCloud
 from slurm_elastic.providers.libvirt.settings import LibvirtCloud, LibvirtHost, LibvirtType
 from slurm_elastic.providers.opennebula.settings import OneTemplate, OpenNebulaCloud
@@ -172,6 +173,19 @@ def test_an_openstack_elsewhere_is_refused(tmp_path: Path, guarded: list[object]
         require_emulated([cloud])
     with pytest.raises(SandboxError, match="names no clouds_file"):
         require_emulated([replace(cloud, clouds_file=None)])
+    assert guarded == []
+
+
+def test_prices_of_azure_elsewhere_are_refused(guarded: list[object]) -> None:
+    here = "http://127.0.0.1:1"
+    azure = AzureCloud(
+        name="a", location=Location.PUBLIC, subscription="s", resource_group="g", region="r",
+        image="i", subnet="n", ssh_public_key="k", credentials="/login.yaml", endpoint=here,
+        login_endpoint=here,
+    )  # fmt: skip
+    require_emulated([azure, replace(azure, price_endpoint=here)])
+    with pytest.raises(SandboxError, match="not on this host's loopback"):
+        require_emulated([replace(azure, price_endpoint="https://prices.azure.com")])
     assert guarded == []
 
 

@@ -78,8 +78,8 @@ class PriceMistyped(Cause, frozen=True, kw_only=True):
         return (
             f"clouds[{self.cloud}].types[{self.instance_type}].price of the configuration is"
             f" {money(self.typed)}/h, but the cloud itself asks {money(self.asked)}/h"
-            f" ({self.reference}), and spot is never dearer than on-demand: no machine of this"
-            " type is started before the right price is there"
+            f" ({self.reference}): no machine of this type is started before the right price is"
+            " there"
         )
 
 

@@ -30,6 +30,7 @@ PRICES_STALE_S = 3600.0
 """For so long an old answer serves if EC2 gives no new one: spot prices change slowly, and
 on-demand machines cost more.
 """
+_PROOF = ", which is never dearer than on-demand"
 
 
 class AwsOffers:
@@ -117,7 +118,7 @@ class AwsOffers:
             price=price,
             interruption_rate=rates.get(name, 0.0) if market is Market.SPOT else 0.0,
             reference_price=reference_price,
-            reference=f"spot in {reference_zone}" if reference_zone else "",
+            reference=f"spot in {reference_zone}{_PROOF}" if reference_zone else "",
         )
         return paid_offer(offer, self._settings, pool)
 

@@ -11,7 +11,7 @@ from msgspec import Struct
 
 from slurm_elastic.base.errors import TransientError
 from slurm_elastic.providers.azure.credentials import Tokens
-from slurm_elastic.providers.azure.errors import ArmRefused, translated
+from slurm_elastic.providers.azure.errors import BAD_ANSWER, ArmRefused, translated
 from slurm_elastic.providers.azure.pacing import ArmRates, rates_of
 from slurm_elastic.providers.azure.settings import AzureCloud
 from slurm_elastic.providers.base.bounded_http import BoundedSession
@@ -70,7 +70,7 @@ class ArmApi:
         # Any other host would get our token.
         if not is_below(url, self._root):
             text = "the answer leads to another host"
-            raise TransientError(self._settings.name, "BadAnswer", text)
+            raise TransientError(self._settings.name, BAD_ANSWER, text)
         with translated(self._settings.name, "GET", urlsplit(url).path):
             return self._answered("GET", url, {}, None, {})
 
@@ -88,7 +88,7 @@ class ArmApi:
             if not next_url:
                 return
             answer = self.follow(str(next_url))
-        raise TransientError(self._settings.name, "BadAnswer", "the list does not end")
+        raise TransientError(self._settings.name, BAD_ANSWER, "the list does not end")
 
     def _answered(
         self, method: str, url: str, query: Mapping[str, str], body: object,

@@ -28,6 +28,7 @@ from slurm_elastic.providers.base.bounded_http import NotConnected, is_unsent
 from slurm_elastic.providers.base.errors import NoCredentials, translating
 from slurm_elastic.providers.base.statuses import THROTTLED, kind_of
 
+BAD_ANSWER = "BadAnswer"
 ALREADY_THERE = "PreconditionFailed"
 """The code of ``If-None-Match: *`` for a name that a machine has."""
 _CAPACITY = frozenset(
@@ -64,7 +65,10 @@ _CERTIFICATE = re.compile(
 )
 """One side rejects the other's certificate, before any request is carried out."""
 _NOT_CARRIED_OUT = frozenset({NotConnected.__name__, THROTTLED})
-_BAD_ANSWER = (ArithmeticError, AttributeError, LookupError, TypeError, ValueError)
+# RecursionError: JSON of many brackets.
+_BAD_ANSWER = (
+    ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError,
+)  # fmt: skip
 
 
 class ArmRefused(Exception):  # noqa: N818 - the cloud's answer, not a failure of ours
@@ -122,7 +126,7 @@ def _translate(cloud: str, error: Exception, asked: Asked) -> ProviderError | No
 
 def _bad_answer(cloud: str, error: Exception) -> ProviderError:
     text = f"the answer makes no sense: {type(error).__name__}: {sentence(error)}"
-    return TransientError(cloud, "BadAnswer", text)
+    return TransientError(cloud, BAD_ANSWER, text)
 
 
 def refusal(cloud: str, error: ArmRefused, asked: Asked) -> ProviderError:

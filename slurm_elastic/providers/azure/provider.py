@@ -36,6 +36,7 @@ from slurm_elastic.providers.azure.errors import ALREADY_THERE, had_no_effect
 from slurm_elastic.providers.azure.machines import Machines, SeenVm
 from slurm_elastic.providers.azure.pacing import ArmRates
 from slurm_elastic.providers.azure.remains import Remains
+from slurm_elastic.providers.azure.retail_prices import RetailPrices
 from slurm_elastic.providers.azure.settings import AzureCloud
 from slurm_elastic.providers.base.late import LateFailures
 from slurm_elastic.providers.base.launched import launched
@@ -87,6 +88,7 @@ class AzureProvider:
         )
         self._failures = LateFailures(settings.name, monotonic, settings.threads)
         self._remains = Remains(settings, self._api, cluster.uuid or "", monotonic)
+        self._prices = RetailPrices(settings, monotonic)
         self._poll_every_s, self._monotonic = poll_every_s, monotonic
         self._lock = threading.Lock()
         self._launches = LaunchesUnderWay()
@@ -96,11 +98,12 @@ class AzureProvider:
     @property
     def trouble(self) -> str:
         """See protocols.Reporting."""
-        return self._remains.trouble
+        return "; ".join(filter(None, (self._remains.trouble, self._prices.trouble)))
 
     def offers(self, pool: Pool) -> Sequence[Offer]:
         """The configured types of the pool. Azure does not report how many machines fit."""
-        return offers_with(self._settings, pool, lambda _name: ROOM_UNKNOWN)
+        published = self._prices.published()
+        return offers_with(self._settings, pool, lambda _name: ROOM_UNKNOWN, published)
 
     def launch(self, spec: LaunchSpec) -> Sequence[Instance]:
         """Make one PUT per node, and wait a while for Azure to find that it has no capacity."""
@@ -199,8 +202,9 @@ class AzureProvider:
         self._machines.check()
 
     def examine(self, pools: Sequence[Pool]) -> Sequence[Finding]:
-        """Findings about the group, image, subnet, sizes and quotas."""
-        return tuple(preflight.examine(self._api, self._settings, pools))
+        """Findings about the group, image, subnet, sizes, quotas and published prices."""
+        findings = preflight.examine(self._api, self._settings, pools)
+        return (*findings, *self._prices.examine())
 
     # launching
 

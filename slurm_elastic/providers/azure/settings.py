@@ -61,6 +61,10 @@ class AzureCloud(CloudSettings, frozen=True, kw_only=True, forbid_unknown_fields
     """Change it when the subscription is in a national cloud of Azure."""
     login_endpoint: str = LOGIN
     """Change it when the subscription is in a national cloud of Azure."""
+    price_endpoint: str | None = None
+    """Change it when spot machines should be ranked by Azure's prices of now
+    (https://prices.azure.com), and the prices under ``types`` checked by them.
+    """
 
     threads: ClassVar[int] = 16
     """Calls at the same time. Each creates or ends one machine."""

@@ -61,6 +61,11 @@ def check(draft: Draft, i: int, cloud: AzureCloud) -> None:
             "login_endpoint", cloud.login_endpoint, _is_url(cloud.login_endpoint),
             "a URL such as https://HOST",
         ),
+        (
+            "price_endpoint", cloud.price_endpoint or "",
+            cloud.price_endpoint is None or _is_url(cloud.price_endpoint),
+            "https://prices.azure.com, without a path",
+        ),
     ):  # fmt: skip
         if not is_right:
             draft.problems.add((*path, key), shown(text), expected)

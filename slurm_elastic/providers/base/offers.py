@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from functools import partial
 
+from msgspec import Struct
 from msgspec.structs import replace
 
 from slurm_elastic.config.clouds import CloudSettings, InstanceType
@@ -15,6 +16,31 @@ Room = tuple[int | None, str]
 """How many more machines of a type fit (None: the cloud does not report it), and why not more."""
 
 ROOM_UNKNOWN: Room = (None, "")
+
+
+class PublishedPrices(Struct, frozen=True, kw_only=True):
+    """The prices ($/h) that a cloud publishes now, by type and market. ``source``: their source, as
+    it follows a price in a sentence.
+    """
+
+    prices: Mapping[tuple[str, Market], float] = {}
+    source: str = ""
+
+    def on(self, offer: Offer) -> Offer:
+        """Return the offer with these prices. A spot price replaces the configured one. An
+        on-demand price only checks the configured one, because the caps count with that everywhere.
+        """
+        name = offer.instance_type
+        reference = self.prices.get((name, Market.ON_DEMAND))
+        price = offer.price
+        if offer.market is Market.SPOT:
+            price = self.prices.get((name, Market.SPOT), price)
+        source = "" if reference is None else self.source
+        return replace(offer, price=price, reference_price=reference, reference=source)
+
+
+UNPUBLISHED = PublishedPrices()
+"""Of a cloud that publishes no prices. The configured prices count."""
 
 
 def typed_offer(
@@ -100,11 +126,15 @@ def reserved_offers(settings: CloudSettings, pool: Pool, zones: Sequence[str]) -
 
 
 def offers_with(
-    settings: CloudSettings, pool: Pool, room: Callable[[str], Room | None]
+    settings: CloudSettings,
+    pool: Pool,
+    room: Callable[[str], Room | None],
+    published: PublishedPrices = UNPUBLISHED,
 ) -> Sequence[Offer]:
     """One offer for each type of the pool, in each zone, on each market that pool and cloud both
     have and for which the type has a price, at the prices that the site pays. ``room`` is called
-    once for each type; None says that the cloud does not have the type.
+    once for each type; None says that the cloud does not have the type. A type with a published
+    spot price needs no configured one.
     """
     zones = [z for z in settings.known_zones if not pool.zones or z in pool.zones]
     markets = [m for m in pool.markets if m in settings.markets]
@@ -114,13 +144,14 @@ def offers_with(
     types, place = settings.shapes, (settings.name, settings.location)
     names = [n for n in pool.instance_types or types if n in types] if places else []
     typed_offers = (
-        paid_offer(typed_offer(place, name, types[name], zone, market, free), settings, pool)
+        published.on(typed_offer(place, name, types[name], zone, market, free))
         for name in names
         if (free := room(name)) is not None
         for zone, market in places
-        if types[name].price_on(market) is not None
+        if types[name].price_on(market) is not None or (name, market) in published.prices
     )
-    return (*reserved_offers(settings, pool, zones), *typed_offers)
+    paid_offers = (paid_offer(offer, settings, pool) for offer in typed_offers)
+    return (*reserved_offers(settings, pool, zones), *paid_offers)
 
 
 def plain_offers(

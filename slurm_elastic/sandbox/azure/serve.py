@@ -7,14 +7,15 @@ import re
 import socket
 import struct
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any, ClassVar
-from urllib.parse import parse_qs, urlsplit
+from urllib.parse import parse_qs, urlencode, urlsplit
 
 from slurm_elastic.base.guards import GuardedBy
 from slurm_elastic.base.processes.lasting import LastingThread
+from slurm_elastic.sandbox.azure import retail
 from slurm_elastic.sandbox.azure.world import (
     CREATE,
     ArmError,
@@ -156,6 +157,8 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _served(self, path: str, body: bytes) -> Reply:
         query = {key: values[0] for key, values in parse_qs(urlsplit(self.path).query).items()}
+        if path == retail.PATH:
+            return self._prices(query)
         with self.owner.lock:
             if (
                 self.headers.get("Authorization", "").removeprefix("Bearer ")
@@ -173,6 +176,15 @@ class _Handler(BaseHTTPRequestHandler):
             version = query["api-version"]
             link = f"{self.owner.link_root}{path}?api-version={version}&$skiptoken="
             reply.content["nextLink"] = link + reply.content["nextLink"]
+        return reply
+
+    def _prices(self, query: Mapping[str, str]) -> Reply:
+        """A page of the published prices, which need no login."""
+        with self.owner.lock:
+            reply = retail.price_page(self.owner.world, query)
+        if start := reply.content["NextPageLink"]:
+            more = urlencode({**query, "$skip": start})
+            reply.content["NextPageLink"] = f"{self.owner.link_root}{retail.PATH}?{more}"
         return reply
 
     def _send_token(self, body: bytes) -> None:

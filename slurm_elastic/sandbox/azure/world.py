@@ -87,7 +87,8 @@ class World(Struct, kw_only=True):
     shows only after the order was accepted. ``late``: the failure of VMs of these nodes.
     ``late_start``: the failure of each start, which shows after the start was accepted.
     ``evictions``: when VMs are taken (Unix time). ``visible_after``: for so long (s) lists lack a
-    new VM. ``leaves_parts``: the end of a VM leaves its card and disk.
+    new VM. ``leaves_parts``: the end of a VM leaves its card and disk. ``meters``: the published
+    prices; None for the usual ones. ``price_page``: how many of them a page has.
     """
 
     subscription: str
@@ -112,6 +113,8 @@ class World(Struct, kw_only=True):
     restrictions: list[dict[str, Any]] = field(default_factory=list)
     spot_cores: int = 100
     evictions: dict[str, float] = field(default_factory=dict)
+    meters: list[dict[str, Any]] | None = None
+    price_page: int = 100
 
 
 class Reply(Struct, kw_only=True):

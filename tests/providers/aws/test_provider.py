@@ -176,7 +176,9 @@ def test_every_offer_has_the_dearest_spot_price_of_its_type_beside_the_typed_one
     for markets in (bed.pool.markets, (Market.ON_DEMAND,)):
         offers = bed.open().offers(replace(bed.pool, markets=markets))
         assert {o.market for o in offers} == set(markets)
-        assert {(o.reference_price, o.reference) for o in offers} == {(11.2, "spot in us-east-1c")}
+        assert {(o.reference_price, o.reference) for o in offers} == {
+            (11.2, "spot in us-east-1c, which is never dearer than on-demand")
+        }
         assert all(o.worst_price == 11.2 and mispriced(o) for o in offers)
 
 
@@ -184,7 +186,9 @@ def test_a_local_zone_which_has_prices_of_its_own_says_nothing_of_the_regions(be
     bed.control.price("c5.large", "us-east-1a", 0.05)
     bed.control.price("c5.large", "us-east-1-bos-1a", 11.2)
     offers = bed.open(zones=("us-east-1a",)).offers(bed.pool)
-    assert {(o.reference_price, o.reference) for o in offers} == {(0.05, "spot in us-east-1a")}
+    assert {(o.reference_price, o.reference) for o in offers} == {
+        (0.05, "spot in us-east-1a, which is never dearer than on-demand")
+    }
     offers = bed.open(zones=("us-east-1a", "us-east-1-bos-1a")).offers(bed.pool)
     assert {o.reference_price for o in offers} == {11.2}, "it is used, at the one typed price"
 

@@ -10,7 +10,12 @@ from slurm_elastic.config.clouds import CloudSettings, InstanceType, SpotType
 from slurm_elastic.model.cluster import Location, Market, Pool
 from slurm_elastic.model.machine_options import MachineOptions
 from slurm_elastic.providers.aws.settings import AwsCloud
-from slurm_elastic.providers.base.offers import offers_with, plain_offers, typed_offer
+from slurm_elastic.providers.base.offers import (
+    PublishedPrices,
+    offers_with,
+    plain_offers,
+    typed_offer,
+)
 
 CLOUD = AwsCloud(
     name="aws", location=Location.PUBLIC, region="r", image="ami-1", subnets={"a": "s-1", "b": "s-2"},
@@ -91,6 +96,29 @@ def test_a_spot_offer_has_the_spot_price_and_a_type_without_one_is_not_bought_as
         ("a", Market.SPOT, 0.2, 0.5), ("a", Market.ON_DEMAND, 0.5, 0.5),
         ("b", Market.ON_DEMAND, 0.4, 0.4),
     ]  # fmt: skip
+
+
+def test_published_prices_replace_spot_prices_and_check_the_others() -> None:
+    """A published price below the configured one on demand must not make the caps count less."""
+    cloud = MistCloud(
+        name="mist", location=Location.PUBLIC,
+        types={
+            "a": SpotType(cpus=2, memory=4096, price=0.5, spot_price=0.2),
+            "b": SpotType(cpus=2, memory=4096, price=0.4),
+        },
+    )  # fmt: skip
+    published = PublishedPrices(
+        prices={("a", Market.ON_DEMAND): 0.3, ("b", Market.SPOT): 0.1, ("c", Market.SPOT): 0.1},
+        source="a list",
+    )
+    offers = offers_with(cloud, pool(cloud="mist"), lambda _: (None, ""), published)
+    assert [(o.key, o.price, o.reference_price, o.reference) for o in offers] == [
+        ("mist/a/default/spot", 0.2, 0.3, "a list"),
+        ("mist/a/default/on-demand", 0.5, 0.3, "a list"),
+        ("mist/b/default/spot", 0.1, None, ""),
+        ("mist/b/default/on-demand", 0.4, None, ""),
+    ]
+    assert [o.worst_price for o in offers] == [0.5, 0.5, 0.4, 0.4]
 
 
 def test_an_offer_has_the_price_of_the_pools_disks() -> None:
