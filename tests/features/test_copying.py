@@ -462,16 +462,14 @@ def test_the_last_try_waits_for_no_end_of_the_job(stage: Stage) -> None:
 
 
 def test_groups_that_go_missing_are_doubted_for_a_time() -> None:
-    memory = GroupMemory(doubt_s=3600.0)
+    memory = GroupMemory()
     memory.check(UID, [1])
     memory.check(UID, [1, 2])
     with pytest.raises(CopierRefusalError, match=r"fewer groups .* without 2: its directory"):
         memory.check(UID, [1])
     memory.check(UID + 1, [1])
     memory.check(UID, [1, 2, 3])
-    resigned = GroupMemory(doubt_s=0.0)
-    resigned.check(UID, [1, 2])
-    resigned.check(UID, [1])
+    memory.check(UID, [1], doubt_s=0.0)
 
 
 def test_the_bound_goes_on_over_a_restart(stage: Stage) -> None:

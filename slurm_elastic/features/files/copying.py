@@ -37,7 +37,7 @@ from slurm_elastic.features.files.unfit_images import (
     reason_against_image,
     saved_outputs,
 )
-from slurm_elastic.machine.jobfiles.copier import CopierRefusalError
+from slurm_elastic.machine.jobfiles.copier import GROUPS_DOUBT_S, CopierRefusalError
 from slurm_elastic.machine.jobfiles.identity import END_WAIT_S
 from slurm_elastic.model import admin_comment
 from slurm_elastic.model.admin_comment import NoteKind
@@ -555,7 +555,9 @@ class Copies:
             return CopyResult(reason=str(error), final=row.uid <= 0)
         remaining_s = until - time.monotonic()
         has_time = remaining_s >= END_WAIT_S + MIN_TRY_S
+        within_s = settings.out_within if way == "out" else settings.back_within
         order = user | {
+            "groups_doubt": min(GROUPS_DOUBT_S, within_s / 2),
             # In the last try better a copy without the last words of the job than none.
             "end_wait": END_WAIT_S if has_time else int(remaining_s / 2),
             "do": way, "job": row.job, "restarts": row.restarts, "directory": row.directory,

@@ -36,7 +36,8 @@ _MAX_ORDER_BYTES = 256 << 10
 _MAX_CLIENTS = 64
 _REQUEST_TIMEOUT_S = 10.0
 GROUPS_DOUBT_S = 300.0
-"""Shorter than copy.back_within, so that a user who has really left a group loses no files."""
+"""At most half of copy.back_within, too, so that a user who has really left a group loses no files.
+"""
 KILL_WAIT_S = 5.0
 MAX_STUCK_ENDS = 8
 """Copies of one user that may wait for a directory that does not answer."""
@@ -61,7 +62,11 @@ def start_head(order: Mapping[str, Any], descriptors: Sequence[int]) -> subproce
         raise CopierRefusalError(f"this host has no user with uid {uid}") from None
     stuck_ends.check(uid)
     # The groups are ours and not the order's: slurm-elasticd names a user, and no rights.
-    text = json.dumps({**order, "gid": account.pw_gid, "groups": groups_of(account)})
+    groups = groups_of(account)
+    _memory.check(uid, groups, float(order.get("groups_doubt", GROUPS_DOUBT_S)))
+    if not set(groups) <= set(order.get("groups", groups)):
+        raise CopierRefusalError(f"slurm-elasticd named fewer groups of uid {uid}")
+    text = json.dumps({**order, "gid": account.pw_gid, "groups": groups})
     # -P and -s keep the current directory and the user's own packages out of the path: it starts as
     # root. Its own session lets ``_run`` kill it with all its children.
     python_path = os.environ.get("PYTHONPATH")
@@ -83,24 +88,24 @@ def start_head(order: Mapping[str, Any], descriptors: Sequence[int]) -> subproce
 
 class GroupMemory:
     """The groups of users. A directory service that does not answer looks like a user with the
-    primary group alone, who may read fewer files. So a group that is missing is doubted for
-    ``doubt_s`` seconds.
+    primary group alone, who may read fewer files. So a group that is missing is doubted for a time.
+    Only the service that starts the head's end doubts: two doubts in a row would use up the time
+    that a copy has.
     """
 
     guarded_by: ClassVar[GuardedBy] = {"_lock": Guarded("_groups", "_doubted_at")}
 
-    def __init__(self, doubt_s: float = GROUPS_DOUBT_S) -> None:
-        self._doubt_s = doubt_s
+    def __init__(self) -> None:
         self._lock = threading.Lock()
         self._groups: dict[int, frozenset[int]] = {}
         self._doubted_at: dict[int, float] = {}
 
-    def check(self, uid: int, groups: Collection[int]) -> None:
-        """CopierRefusalError if groups of the user have been missing only for a short time."""
+    def check(self, uid: int, groups: Collection[int], doubt_s: float = GROUPS_DOUBT_S) -> None:
+        """CopierRefusalError if groups of the user have been missing for less than ``doubt_s``."""
         with self._lock:
             missing = self._groups.get(uid, frozenset()).difference(groups)
             now = time.monotonic()
-            if missing and now - self._doubted_at.setdefault(uid, now) < self._doubt_s:
+            if missing and now - self._doubted_at.setdefault(uid, now) < doubt_s:
                 raise CopierRefusalError(
                     f"this host names fewer groups of uid {uid} than before, without"
                     f" {', '.join(map(str, sorted(missing)))}: its directory service may be away"
@@ -150,10 +155,8 @@ _memory = GroupMemory()
 
 
 def groups_of(account: pwd.struct_passwd) -> list[int]:
-    """The groups of a user, without root's. CopierRefusalError if some may be missing."""
-    groups = [gid for gid in os.getgrouplist(account.pw_name, account.pw_gid) if gid > 0]
-    _memory.check(account.pw_uid, groups)
-    return groups
+    """The groups of a user, without root's."""
+    return [gid for gid in os.getgrouplist(account.pw_name, account.pw_gid) if gid > 0]
 
 
 class Copier:

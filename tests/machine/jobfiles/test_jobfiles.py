@@ -23,6 +23,7 @@ from typing import Any
 
 import pytest
 
+from slurm_elastic.features.files import copy_orders
 from slurm_elastic.machine.ckptroot import steps as ckptroot_steps
 from slurm_elastic.machine.jobfiles import (
     book,
@@ -1443,6 +1444,35 @@ def test_no_process_of_the_user_can_reach_the_heads_end(tmp_path: Path) -> None:
             process.wait()
             os.close(result)
             os.close(sink)
+
+
+def test_only_the_service_that_starts_the_heads_end_doubts_groups(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Two doubts in a row would use up copy.back_within, and the files of the job be lost."""
+    groups, clock = [1000, 2000], [0.0]
+    monkeypatch.setattr(copier, "_memory", copier.GroupMemory())
+    monkeypatch.setattr(copier, "groups_of", lambda account: list(groups))
+    monkeypatch.setattr(copy_orders, "groups_of", lambda account: list(groups))
+    monkeypatch.setattr(copier.time, "monotonic", lambda: clock[0])
+    monkeypatch.setattr(subprocess, "Popen", lambda *command, **options: None)
+    uid = pwd.getpwnam("nobody").pw_uid
+
+    def starts() -> bool:
+        with contextlib.suppress(copier.CopierRefusalError):
+            copier.start_head({**copy_orders.order_of(uid), "groups_doubt": 300.0}, [0, 1, 2])
+            return True
+        return False
+
+    assert starts()
+    groups.remove(2000)
+    assert not starts()
+    clock[0] = 301.0
+    assert starts()
+    earlier = copy_orders.order_of(uid)
+    groups.append(3000)
+    with pytest.raises(copier.CopierRefusalError, match="fewer groups"):
+        copier.start_head(earlier, [0, 1, 2])
 
 
 @as_root
