@@ -245,6 +245,21 @@ def test_without_ckptman_jobs_start_anew_elsewhere_and_those_that_must_not_are_w
     assert world.alive("onp") == []
 
 
+@pytest.mark.parametrize("state", ["SUSPENDED", "STOPPED"])
+def test_a_job_that_stands_still_keeps_no_machine(world: World, state: str) -> None:
+    """Its limit never ends it, so the machine would be paid without end."""
+    busy(world, 1)
+    if state == "SUSPENDED":
+        world.slurm.suspend(1)
+    else:
+        world.slurm.set_job(1, state, nodes=running(world)[1])
+    leave(world, aggressive=True)
+    world.advance(240)
+    assert world.slurm.queue()[1].restarts == 1
+    assert world.kinds("job:1").count("requeued") == 1
+    assert world.alive("onp") == []
+
+
 @pytest.mark.parametrize(("state", "restarts"), [("COMPLETED", 0), ("RUNNING", 1)])
 def test_a_job_that_changed_after_the_list_was_read_is_not_requeued(
     world: World, monkeypatch: pytest.MonkeyPatch, state: str, restarts: int

@@ -49,6 +49,7 @@ from slurm_elastic.state.store.shared_journal import is_there
 
 log = logging.getLogger(__name__)
 
+_BEGUN = frozenset({"RUNNING", "SUSPENDED", "STOPPED"})
 MAX_SILENCE_S = 60.0
 """Seconds after which we record that ckptman has not begun to move a job."""
 
@@ -187,7 +188,7 @@ class Departures:
         """
         site = self._site
         subject = (job_subject(job.id),)
-        if "RUNNING" not in job.states:
+        if not _can_start_over(job):
             return
         if not job.batch or not job.requeue:
             self._record_once(
@@ -205,7 +206,7 @@ class Departures:
         # The list is some commands old. Slurm would also requeue a job that has completed since, or
         # its next run.
         present = site.slurm.job(job.id)
-        if present is None or present.key != job.key or "RUNNING" not in present.states:
+        if present is None or present.key != job.key or not _can_start_over(present):
             return
         site.requeues.expect(job, site.monotonic(), frozenset(nodes))
         site.slurm.requeue(job.id)
@@ -228,6 +229,13 @@ class Departures:
             log.warning("moves of jobs cannot be read: %s", error)
             # Not None, because None would requeue jobs that ckptman may be moving.
             return {}
+
+
+def _can_start_over(job: SlurmJob) -> bool:
+    """Whether the job has begun on its nodes and has not ended. A suspended one has no end, because
+    Slurm stops the clock of its limit. Slurm holds it after its requeue, as its person wanted it.
+    """
+    return bool(job.states & _BEGUN) and "COMPLETING" not in job.states
 
 
 def _cause(directive: Directive, now: float) -> ByOrder:
