@@ -277,7 +277,7 @@ def test_waiting_jobs_get_their_own_order_back_after_the_end(world: World) -> No
     world.slurm.submit(3, ONP, 1, partitions=("onp",), start=begin)
     migrate(world, *ONP, scope="cloud:onp", aggressive=True)
     world.advance(30)
-    assert partitions(world, 1) == ("pub", "site", "west")
+    assert partitions(world, 1) == ("site", "west", "pub")
     assert partitions(world, 2) == ("pub",)
     world.slurm.change_pending([3], partitions=("mine",))
     world.restart()

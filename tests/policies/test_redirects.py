@@ -67,7 +67,7 @@ def test_waiting_jobs_of_an_emptied_cloud_go_to_the_other_one_if_it_could_run_th
     whole = route("r1", "r2", "m1")
     assert whole.is_whole
     assert sent(jobs, whole) == {
-        1: ("gcp",), 8: ("gcp",), 2: ("gcp", "static"), 3: ("gcp", "static"),
+        1: ("gcp",), 8: ("gcp",), 2: ("static", "gcp"), 3: ("gcp", "static"),
     }  # fmt: skip
     assert sent(jobs, replace(whole, pools=[])) == {}
 

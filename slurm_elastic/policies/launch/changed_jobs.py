@@ -179,8 +179,10 @@ def _sent(names: tuple[str, ...], order: Redirected) -> tuple[str, ...]:
     if order.source not in names:
         return names
     if order.is_whole:
-        # No job can start in the source, so the target takes its place and comes first.
-        return (order.target, *(p for p in names if p not in (order.source, order.target)))
+        # No job can start in the source, so the target takes its place. The partitions before it
+        # stay first: a job that can have one of the site's own nodes must not buy a machine.
+        taken = (order.target if name == order.source else name for name in names)
+        return tuple(dict.fromkeys(taken))
     if order.target in names:
         return names
     place = names.index(order.source) + 1
