@@ -92,6 +92,16 @@ def test_ended_tasks_of_an_array_have_one_row_for_each_way_to_end() -> None:
     assert "50 ended" in text
 
 
+def test_cancelled_tasks_without_nodes_share_a_row_as_well() -> None:
+    tasks = tuple(
+        replace(JOBS[-1], id=60 + n, label=f"50_{n}", nodes=nodes, slurm_state="CANCELLED")
+        for n, nodes in enumerate(("", "pub1", ""))
+    )
+    assert "50 (3 tasks)" in (text := printed(replace(DOCUMENT, jobs=tasks), 160))
+    assert "pub1" in text
+    assert "50 (2 tasks)" in printed(replace(DOCUMENT, jobs=tasks[::2]), 160)
+
+
 def test_running_tasks_of_an_array_have_one_row_with_the_sum_of_their_bounds() -> None:
     tasks = tuple(
         replace(

@@ -141,7 +141,8 @@ def _row_key(job: OwnJob) -> object:
 
 def _in_one_row(tasks: Sequence[OwnJob]) -> OwnJob:
     array, _, _ = tasks[0].label.partition("_")
-    nodes = {node for task in tasks for node in expand(task.nodes)}
+    # A task that was cancelled after a requeue has no nodes.
+    nodes = {node for task in tasks if task.nodes for node in expand(task.nodes)}
     return replace(
         tasks[0],
         label=f"{array} ({len(tasks)} tasks)",
