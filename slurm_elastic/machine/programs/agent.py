@@ -10,7 +10,8 @@ money, and the head that should end it may be gone. By ``scontrol show node`` ov
 further port of the head, the machine is needed as long as slurmctld answers and does not have this
 node powered down. So the switch also works if slurmctld runs, but not the daemon that ends them.
 ``stop_command`` runs only after the machine was observed to be unneeded for ``heartbeat_timeout``
-seconds, far longer than a restart of slurmctld, and only while no slurmstepd runs. An idle machine
+seconds, far longer than a restart of slurmctld, and only while no slurmstepd runs and slurmctld, if
+it answers, has no job on the node. An idle machine
 older than ``max_age`` plus ``heartbeat_timeout`` ends even if it is needed. A machine with files
 that are to go back to the head stays ``owed`` seconds after its last job.
 
@@ -33,7 +34,7 @@ import sys
 import threading
 import time
 from pathlib import Path
-from typing import Dict, List, Optional, Set, Tuple  # noqa: UP035 - the machine's Python may be an old one
+from typing import Dict, List, Optional, Tuple  # noqa: UP035 - the machine's Python may be an old one
 
 PERIOD_S = 5.0
 """Seconds between two checks of the machine."""
@@ -47,8 +48,6 @@ PREPARE_S = 300.0
 """Time-out of the program that prepares the machine. Each of its mounts has a shorter one."""
 REFUSED_S = 30.0
 """Seconds for which slurmctld may keep a node powering up after its slurmd has started."""
-REPORTS = 12
-"""Tries to report to slurmctld why slurmd does not start."""
 MAX_BYTES = 65536
 """Of an answer of the metadata service."""
 GONE = {"POWERED_DOWN", "POWERING_DOWN"}
@@ -97,7 +96,7 @@ class NodeInSlurm:
     def __init__(self, node: str, scontrol: str) -> None:
         self.node = node
         self.scontrol = scontrol
-        self.flags: Set[str] = set()  # noqa: UP006
+        self.flags = {""}
 
     def unneeded(self) -> str:
         """Why this machine is not needed; '' if slurmctld needs it. Sets ``flags``, the words of
@@ -149,11 +148,7 @@ def finish(command: List[str], timeout: float) -> Tuple[int, str]:  # noqa: UP00
 
 def busy(workdir: str) -> bool:
     """Whether a slurmstepd runs (with ``workdir``: in that directory). If in doubt, True."""
-    try:
-        pids = [entry for entry in os.listdir("/proc") if entry.isdigit()]
-    except OSError:
-        return True
-    return any(is_step(pid, workdir) for pid in pids)
+    return any(is_step(pid, workdir) for pid in os.listdir("/proc") if pid.isdigit())
 
 
 def owes(directory: str = "/var/lib/slurm-elastic-node/owed") -> bool:
@@ -221,9 +216,9 @@ class Gate:
         code, output = finish(shlex.split(command), timeout)
         if code == 0:
             return ""
-        last_line = output.strip().splitlines()[-1:]
+        last_line = "".join(output.strip().splitlines()[-1:])
         # Slurm joins reasons by commas.
-        text = "".join(c if c.isprintable() else "?" for c in "".join(last_line)).replace(",", ";")
+        text = "".join(c if c.isprintable() else "?" for c in last_line).replace(",", ";")
         return "exit %d: %s" % (code, text[:150])  # noqa: UP031
 
     def enter(self, reported: str) -> int:
@@ -240,7 +235,7 @@ class Gate:
         if content(reported) == report:
             return 1
         say("slurmd does not start, %s: %s" % (kind, failure))  # noqa: UP031
-        for _ in range(REPORTS):
+        for _ in range(12):  # slurmctld may be away
             if self.slurm.update("comment=" + report):
                 Path(reported).write_text(report)
                 break
@@ -478,6 +473,8 @@ class Agent:
         is_busy = busy(self.settings.get("workdir", ""))
         self.gate.look(is_busy)
         kept = owes() and float(self.settings.get("owed") or 0)
+        # A node of a job of several nodes has a slurmstepd only while a step runs on it.
+        is_busy |= bool(self.slurm.flags & {"ALLOCATED", "MIXED"})
         reason = self.switch.reason(time.monotonic(), age, self.unneeded, is_busy, kept)
         if reason:
             say("this machine stops itself: " + reason)
@@ -608,7 +605,7 @@ def main(argv: List[str]) -> int:  # noqa: UP006
     With ``end``: end the machine by the cloud's API.
     """
     settings = read(argv[1])
-    missing: Set[str] = {"node", "heartbeat_timeout", "stop_command"} - set(settings)  # noqa: UP006
+    missing = {"node", "heartbeat_timeout", "stop_command"} - set(settings)
     if missing:
         say("%s lacks %s" % (argv[1], ", ".join(sorted(missing))))  # noqa: UP031
         return 2

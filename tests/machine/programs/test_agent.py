@@ -729,6 +729,22 @@ def test_a_check_that_hangs_or_is_not_there_fails(tmp_path: Path, scontrol: Scon
     assert "No such file" in ran[-1]
 
 
+@pytest.mark.parametrize("state", ["ALLOCATED+CLOUD+POWER_DOWN", "MIXED+CLOUD"])
+def test_an_old_machine_stays_while_its_node_has_a_job_without_a_step(
+    tmp_path: Path, scontrol: Scontrol, state: str
+) -> None:
+    """Between two steps of a job of several nodes only the first node has a slurmstepd."""
+    (tmp_path / "agent.began").write_text("0")
+    one = agent.Agent(str(tmp_path / "agent"), {
+        "node": "pub1", "heartbeat_timeout": "60", "max_age": "600", "stop_command": "true",
+        "scontrol": str(scontrol.command), "workdir": str(tmp_path / "none"),
+    })  # fmt: skip
+    for text, stops in ((state, False), ("IDLE+CLOUD", True)):
+        scontrol.says(f"NodeName=pub1\n   State={text} CPUAlloc=1\n")
+        one.next_look, one.switch.busy_at = 0.0, float("-inf")
+        assert bool(one.tick()) is stops
+
+
 @pytest.mark.parametrize("killable", [True, False])
 def test_a_check_whose_child_hangs_does_not_hold_the_switch(
     tmp_path: Path, scontrol: Scontrol, monkeypatch: pytest.MonkeyPatch, *, killable: bool
