@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from .locks import Locks
 from .marks import is_in, marked
-from .places import NOT_SHARED
+from .places import NOT_SHARED, check_way, ways_of
 from .tree import Tree, open_below, sample, stamp, write_blocks
 from .wire import Block, Channel, CopyError, Message, UnreadableError
 
@@ -55,19 +55,24 @@ def run(order: Message, channel: Channel, locks: Locks) -> Message:
     if order["do"] == "outputs":  # they may be elsewhere, and the directory may be gone
         directory = "/"
     try:
+        if order["do"] == "out":
+            check_way(str(order["directory"]))
         tree = Tree(directory, order["exclude"], locks=locks)
     except OSError as error:
         # Not final: its user may make it again, and a file system may be away for a moment.
         raise CopyError(f"{directory}: {error.strerror}") from None
     # The machine takes the user and the job from slurm-elasticd's ssh command, not from us.
     header = {"holes": True} | {name: order[name] for name in _PASSED_ON}
-    of_outputs = [os.path.normpath(os.path.dirname(path)) for path in outputs]
-    used = list(dict.fromkeys((directory, *of_outputs)))
+    of_outputs = [os.path.dirname(path) for path in outputs]
+    used = list(dict.fromkeys((directory, *map(os.path.normpath, of_outputs))))
     # While the job runs, nothing is removed, and a mark each minute would touch its directories.
     with marked(used if order["do"] != "outputs" else ()) as marks:
         if order["do"] == "out":
+            ways = chain.from_iterable(map(ways_of, (str(order["directory"]), *of_outputs)))
             places = [
-                _owned_place(place) for place in used if place != "/" and os.path.isdir(place)
+                _owned_place(place)
+                for place in dict.fromkeys((*used, *ways))
+                if place != "/" and os.path.isdir(place)
             ]
             # The user's rights, as those of the job that has run here until now.
             may_write = os.access(directory, os.W_OK | os.X_OK, effective_ids=True)

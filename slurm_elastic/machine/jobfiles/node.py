@@ -16,7 +16,7 @@ from .book import Book, State, known, wait
 from .identity import END_WAIT_S, Identity, become
 from .marks import check_different, is_in, marks_of, shared_directories, unmarked_directories
 from .owed import Owed
-from .places import make_place
+from .places import check_way, make_place
 from .steps import has_steps
 from .tree import Tree, sample, stamp
 from .uses import Use
@@ -46,6 +46,9 @@ def run(identity: Identity, channel: Channel) -> None:
     place = _state_directory(identity.uid, identity.gid)
     owed = Owed(identity)
     become(identity)
+    if header["do"] == "out":
+        with contextlib.suppress(OSError):  # if it could not be made, its use says so
+            check_way(str(header["directory"]))
     header["shared"] = shared_directories(marks_of(header))
     if os.path.normpath(str(header["directory"])) in header["shared"]:
         use.end()  # the jobs of all users work there as on the head

@@ -20,6 +20,28 @@ _SYSTEM = frozenset(
 NOT_SHARED = -1
 
 
+def ways_of(path: str) -> tuple[str, ...]:
+    """Return the plain path of a directory, and those of the directories before each ".." in it.
+    The kernel enters these for Slurm, so the machine needs them, too.
+    """
+    names = path.split("/")
+    ways = [os.path.normpath("/".join(names[:i])) for i, name in enumerate(names) if name == ".."]
+    return (os.path.normpath(path), *ways)
+
+
+def check_way(path: str) -> None:
+    """CopyError if Slurm's text leads to another directory than the plain path that is copied. A
+    link before a ".." does that. OSError if there is no such directory.
+    """
+    plain = os.path.normpath(path)
+    if not os.path.samefile(path, plain):
+        raise CopyError(
+            f"{path} leads through a link, and so not to {plain}: submit the job with a path"
+            ' without ".."',
+            final=True,
+        )
+
+
 def make_place(
     path: str, owners: Sequence[int], uid: int, gid: int, *, shared: Sequence[int] = (),
     groups: Sequence[int] = (),

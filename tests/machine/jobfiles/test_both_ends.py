@@ -43,7 +43,7 @@ class Ends:
         NODE_DIR.mkdir(exist_ok=True)
         self.mounts: dict[str, Path] = {}
         self.made_at = 0
-        self.directory = WORK
+        self.directory: Path | str = WORK
         self.live: list[int] = []
         self.user, self.groups = USER, list[int]()
         for top in (self.head, self.machine):
@@ -136,6 +136,45 @@ def test_files_go_and_come_back(ends: Ends) -> None:
     assert (result["ok"], result["files"], result["notes"]) == (True, 1, [])
     assert names(ends.work) == ["input", "made"]
     assert names(ends.machine / "work") == []
+
+
+@pytest.mark.parametrize("path", ["w/../x", "w/v/../../x/.", "x/../w/../x"])
+def test_slurm_finds_a_directory_whose_path_has_dots(ends: Ends, path: str) -> None:
+    for name in ("w", "w/v", "x"):
+        (ends.work / name).mkdir()
+        own(ends.work / name)
+    write(ends.work / "x" / "input", "input")
+    ends.directory = f"{WORK}/{path}"
+    assert ends.do("out")["ok"]
+    of_slurm = f"{ends.machine}/work/{path}"  # the kernel walks this text
+    assert Path(f"{of_slurm}/input").read_text() == "input"
+    write(Path(f"{of_slurm}/made"), "made")
+    write(Path(f"{of_slurm}/out"), "output")
+    assert ends.do("back")["ok"]
+    assert names(ends.work / "x") == ["input", "made", "out"]
+
+
+@pytest.mark.parametrize("end", ["head", "machine"])
+def test_a_job_does_not_start_where_dots_lead_through_a_link(ends: Ends, end: str) -> None:
+    for name in ("far/w", "x", "far/x", "w"):
+        (ends.work / name).mkdir(parents=True)
+    work = ends.machine / "work"
+    if end == "head":
+        work = ends.work
+        (work / "w").rmdir()
+    else:
+        (work / "far" / "w").mkdir(parents=True)
+        (work / "far" / "x").mkdir()
+    (work / "w").symlink_to("far/w")
+    for path in (*ends.work.rglob("*"), *ends.machine.rglob("*")):
+        shutil.chown(path, USER.pw_uid, USER.pw_gid)
+    ends.directory = f"{WORK}/w/../x"
+    result = ends.do("out")
+    assert (result["ok"], result["final"]) == (False, True)
+    assert result["reason"] == (
+        f"{WORK}/w/../x leads through a link, and so not to {WORK}/x: submit the job with a path"
+        ' without ".."'
+    )
 
 
 def test_a_result_that_one_end_may_not_copy_stays_on_the_machine(ends: Ends) -> None:
