@@ -11,10 +11,11 @@ from msgspec import Struct
 
 from slurm_elastic.base.errors import TransientError
 from slurm_elastic.providers.azure.credentials import Tokens
-from slurm_elastic.providers.azure.errors import BAD_ANSWER, ArmRefused, translated
+from slurm_elastic.providers.azure.errors import ArmRefused, translated
 from slurm_elastic.providers.azure.pacing import ArmRates, rates_of
 from slurm_elastic.providers.azure.settings import AzureCloud
 from slurm_elastic.providers.base.bounded_http import BoundedSession
+from slurm_elastic.providers.base.published import BAD_ANSWER
 
 COMPUTE = "2026-04-01"
 """The version of the interface for machines (Microsoft.Compute). Azure refuses properties that the

@@ -26,9 +26,9 @@ from slurm_elastic.base.one_line import one_line
 from slurm_elastic.providers.azure.credentials import TokenRefused
 from slurm_elastic.providers.base.bounded_http import NotConnected, is_unsent
 from slurm_elastic.providers.base.errors import NoCredentials, translating
+from slurm_elastic.providers.base.published import BAD_ANSWER
 from slurm_elastic.providers.base.statuses import THROTTLED, kind_of
 
-BAD_ANSWER = "BadAnswer"
 ALREADY_THERE = "PreconditionFailed"
 """The code of ``If-None-Match: *`` for a name that a machine has."""
 _CAPACITY = frozenset(

@@ -36,7 +36,7 @@ from slurm_elastic.providers.azure.errors import ALREADY_THERE, had_no_effect
 from slurm_elastic.providers.azure.machines import Machines, SeenVm
 from slurm_elastic.providers.azure.pacing import ArmRates
 from slurm_elastic.providers.azure.remains import Remains
-from slurm_elastic.providers.azure.retail_prices import RetailPrices
+from slurm_elastic.providers.azure.retail_prices import price_source
 from slurm_elastic.providers.azure.settings import AzureCloud
 from slurm_elastic.providers.base.late import LateFailures
 from slurm_elastic.providers.base.launched import launched
@@ -45,6 +45,7 @@ from slurm_elastic.providers.base.offers import ROOM_UNKNOWN, offers_with
 from slurm_elastic.providers.base.one_by_one import OneByOne
 from slurm_elastic.providers.base.ownership import Ownership, ownership_of
 from slurm_elastic.providers.base.parallel import each, failures, raise_first_error
+from slurm_elastic.providers.base.published import PublishedFeed
 from slurm_elastic.providers.base.recipe import recipe
 from slurm_elastic.providers.base.under_way import LaunchesUnderWay
 
@@ -88,7 +89,7 @@ class AzureProvider:
         )
         self._failures = LateFailures(settings.name, monotonic, settings.threads)
         self._remains = Remains(settings, self._api, cluster.uuid or "", monotonic)
-        self._prices = RetailPrices(settings, monotonic)
+        self._prices = PublishedFeed(settings, price_source(settings), monotonic)
         self._poll_every_s, self._monotonic = poll_every_s, monotonic
         self._lock = threading.Lock()
         self._launches = LaunchesUnderWay()

@@ -27,6 +27,7 @@ from slurm_elastic.base.errors import (
 from slurm_elastic.base.one_line import one_line
 from slurm_elastic.providers.base.bounded_http import NotConnected, is_unsent
 from slurm_elastic.providers.base.errors import NoCredentials, translating
+from slurm_elastic.providers.base.published import BAD_ANSWER
 from slurm_elastic.providers.base.statuses import kind_of
 
 EXISTS = frozenset({"alreadyExists", "RESOURCE_ALREADY_EXISTS"})
@@ -64,7 +65,10 @@ GENERAL = frozenset({"VM_MIN_COUNT_NOT_REACHED"})
 _TOKENS = re.compile(r"ya29\.[\w.-]+|1//[\w-]+|eyJ[\w-]+\.[\w-]+\.[\w-]*|AIza[\w-]{20,}")
 _LONG = re.compile(r"[A-Za-z0-9+/=_-]{128,}")
 _MAX_CHARS = 300
-_BAD_ANSWER = (ArithmeticError, AttributeError, LookupError, TypeError, ValueError)
+# RecursionError: JSON of many brackets.
+_BAD_ANSWER = (
+    ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError,
+)  # fmt: skip
 
 
 class Refused(Exception):  # noqa: N818 - the cloud's answer, not a failure of ours
@@ -101,7 +105,7 @@ def _translate(cloud: str, error: Exception) -> ProviderError | None:
             return kind(cloud, type(error).__name__, sentence(error))
         case _ if isinstance(error, _BAD_ANSWER):
             text = f"the answer makes no sense: {type(error).__name__}: {sentence(error)}"
-            return TransientError(cloud, "BadAnswer", text)
+            return TransientError(cloud, BAD_ANSWER, text)
     return None
 
 

@@ -43,24 +43,23 @@ def _services(settings: GcpCloud, use: GrantUse) -> Iterator[str]:
         "compute.zoneOperations.list", "compute.images.get", "compute.images.getFromFamily",
         "compute.images.useReadOnly", "compute.subnetworks.get", "compute.subnetworks.use",
     )  # fmt: skip
-    if settings.subnetwork is None:
-        yield "compute.networks.use"
-    if settings.external_ip:
-        yield "compute.subnetworks.useExternalIp"
-    if settings.network_tags:
-        yield "compute.instances.setTags"
-    if settings.service_account is not None:
-        yield "compute.instances.setServiceAccount"
-    if any(pool.image is not None and pool.image.id is None for pool in use.pools):
-        yield "compute.images.list"
-    if any(pool.machine.placement_group for pool in use.pools):
-        yield "compute.resourcePolicies.use"
-    if any(pool.stopped for pool in use.pools):
-        yield from ("compute.instances.start", "compute.instances.stop")
-    if settings.reservations:
-        yield from ("compute.reservations.get", "compute.reservations.list")
-    if use.console:
-        yield "compute.instances.getSerialPortOutput"
+    pools, has_reservations = use.pools, bool(settings.reservations)
+    is_stopped = any(pool.stopped for pool in pools)
+    right_uses = (
+        ("compute.networks.use", settings.subnetwork is None),
+        ("compute.advice.capacityHistory", settings.published_prices),
+        ("compute.subnetworks.useExternalIp", settings.external_ip),
+        ("compute.instances.setTags", bool(settings.network_tags)),
+        ("compute.instances.setServiceAccount", settings.service_account is not None),
+        ("compute.images.list", any(p.image is not None and p.image.id is None for p in pools)),
+        ("compute.resourcePolicies.use", any(p.machine.placement_group for p in pools)),
+        ("compute.instances.start", is_stopped),
+        ("compute.instances.stop", is_stopped),
+        ("compute.reservations.get", has_reservations),
+        ("compute.reservations.list", has_reservations),
+        ("compute.instances.getSerialPortOutput", use.console),
+    )
+    yield from (right for right, is_used in right_uses if is_used)
 
 
 def _notes(settings: GcpCloud, name: str, holder: Holder) -> Iterator[str]:

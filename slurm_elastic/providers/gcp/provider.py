@@ -36,6 +36,7 @@ from slurm_elastic.providers.base.launched import launched
 from slurm_elastic.providers.base.offers import ROOM_UNKNOWN, offers_with
 from slurm_elastic.providers.base.ownership import Ownership, ownership_of
 from slurm_elastic.providers.base.parallel import each
+from slurm_elastic.providers.base.published import PublishedFeed
 from slurm_elastic.providers.base.recipe import recipe
 from slurm_elastic.providers.base.under_way import LaunchesUnderWay
 from slurm_elastic.providers.base.user_data import read_parts
@@ -47,6 +48,7 @@ from slurm_elastic.providers.gcp.instances import Machines
 from slurm_elastic.providers.gcp.launch import BulkLaunch
 from slurm_elastic.providers.gcp.operations import Operations
 from slurm_elastic.providers.gcp.settings import GcpCloud
+from slurm_elastic.providers.gcp.spot_prices import price_source
 
 TYPES_TTL_S = 3600.0
 NOTICES_TTL_S = 60.0
@@ -91,6 +93,8 @@ class GcpProvider:
             settings, uuid, self._project, self._machines, self._operations, self._body
         )
         self._failures = LateFailures(settings.name, monotonic, settings.threads)
+        source = price_source(settings, self._project, clock)
+        self._prices = PublishedFeed(settings, source, monotonic)
         self._types = TtlCache[tuple[str, str], bool](monotonic)
         self._notices = TtlCache[str, Sequence[Notice]](monotonic)
         self._lock = threading.Lock()
@@ -98,11 +102,17 @@ class GcpProvider:
         self._stopped: set[str] = set()
         self._failed: set[str] = set()
 
+    @property
+    def trouble(self) -> str:
+        """See protocols.Reporting."""
+        return self._prices.trouble
+
     def offers(self, pool: Pool) -> Sequence[Offer]:
         """The types of the pool, in the zones that have them. Google does not report how many
         machines it has left.
         """
-        offers = offers_with(self._settings, pool, lambda _: ROOM_UNKNOWN)
+        published = self._prices.published()
+        offers = offers_with(self._settings, pool, lambda _: ROOM_UNKNOWN, published)
         places = list(dict.fromkeys((offer.zone, offer.instance_type) for offer in offers))
         found = [f.result() for f in each(places, self._has_type, self._settings.threads)]
         there = {place for place, is_there in zip(places, found, strict=True) if is_there}
@@ -260,5 +270,6 @@ class GcpProvider:
         self._project.call("GET", path, query={"maxResults": "1", "fields": "items(name)"})
 
     def examine(self, pools: Sequence[Pool]) -> Sequence[Finding]:
-        """Findings about image, subnetwork, types and quotas."""
-        return tuple(preflight.examine(self._project, self._settings, self._images, pools))
+        """Findings about image, subnetwork, types, quotas and published prices."""
+        findings = preflight.examine(self._project, self._settings, self._images, pools)
+        return (*findings, *self._prices.examine())

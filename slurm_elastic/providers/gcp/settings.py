@@ -30,6 +30,8 @@ class GcpCloud(CloudSettings, frozen=True, kw_only=True, forbid_unknown_fields=T
     """Change it when a newer image is there for all pools that choose none."""
     types: dict[str, SpotType] = field(default_factory=dict)
     """Change it when other machine types are used, or their prices change."""
+    published_prices: bool = False
+    """Change it when spot machines should be ranked by Google's spot prices of now."""
     credentials: str | None = None
     """Change it when the head has a key file of a service account."""
     endpoint: str | None = None

@@ -218,6 +218,36 @@ def _region(cloud: GceCloud, call: Call) -> Answer:
     }
 
 
+def _capacity_history(cloud: GceCloud, call: Call) -> Answer:
+    """The spot price of a type in the region: twice of now until yesterday, then of now."""
+    properties = call.body.get("instanceProperties", {})
+    if properties.get("scheduling", {}).get("provisioningModel") != "SPOT":
+        raise GceRefusal(400, "invalid", "The provisioning model must be SPOT")
+    name = properties.get("machineType", "")
+    kind = cloud.world.types.get(name)
+    if kind is None:
+        raise GceRefusal(400, "invalid", f"Invalid value for field machineType: '{name}'")
+    answer: Answer = {"machineType": name, "location": _url(cloud, f"regions/{cloud.world.region}")}
+    if kind.spot_price and "PRICE" in call.body.get("types", ()):
+        day = call.now - call.now % 86400
+        spans = ((day - 30 * 86400, day, 2 * kind.spot_price), (day, day + 86400, kind.spot_price))
+        answer["priceHistory"] = [
+            {
+                "interval": {"startTime": stamp(start), "endTime": stamp(end)},
+                "listPrice": _money(price, kind.currency),
+            }
+            for start, end, price in spans
+        ]
+    return answer
+
+
+def _money(price: float, currency: str) -> Answer:
+    units, nanos = divmod(round(price * 10**9), 10**9)
+    money: Answer = {"currencyCode": currency}
+    # Google leaves out fields that are 0.
+    return money | ({"units": str(units)} if units else {}) | ({"nanos": nanos} if nanos else {})
+
+
 def _subnetwork(cloud: GceCloud, call: Call) -> Answer:
     if call.name not in cloud.world.subnetworks:
         raise GceRefusal(404, "notFound", f"The resource '{call.path}' was not found")
@@ -257,6 +287,7 @@ _ROUTES: tuple[tuple[str, str, Callable[..., Answer]], ...] = (
     (rf"{_Z}/machineTypes", "GET", _machine_types),
     (rf"{_Z}/machineTypes/(?P<name>[^/]+)", "GET", _machine_type),
     (rf"{_P}/regions/(?P<region>[^/]+)", "GET", _region),
+    (rf"{_P}/regions/(?P<region>[^/]+)/advice/capacityHistory", "POST", _capacity_history),
     (rf"{_P}/regions/(?P<region>[^/]+)/subnetworks/(?P<name>[^/]+)", "GET", _subnetwork),
     (rf"{_P}/global/images", "GET", _images),
     (rf"{_P}/global/images/(?P<name>[^/]+)", "GET", _image),

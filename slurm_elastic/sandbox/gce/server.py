@@ -189,7 +189,7 @@ def name_of(verb: str, path: str) -> str:
     parts = path.split("/")
     place = 3 if "global" in parts[:3] else 4
     resource, tail = (parts[place] if len(parts) > place else parts[2], parts[place + 1 :])
-    if len(tail) > 1 or tail == ["bulkInsert"]:
+    if len(tail) > 1 or tail in (["bulkInsert"], ["capacityHistory"]):
         return f"{resource}.{tail[-1]}"
     verbs = {"GET": "get" if tail else "list", "POST": "insert", "DELETE": "delete"}
     return f"{resource}.{verbs.get(verb, verb)}"

@@ -10,11 +10,15 @@ FIRST_IMAGE = "5000000000000000001"
 
 
 class GceType(Struct, kw_only=True):
-    """A machine type. ``memory``: MiB."""
+    """A machine type. ``memory``: MiB. ``spot_price``: $/h, 0 if Google publishes none.
+    ``currency``: of that price.
+    """
 
     cpus: int
     memory: int
     gpus: int = 0
+    spot_price: float = 0.0
+    currency: str = "USD"
 
 
 class GceImage(Struct, kw_only=True):
@@ -63,9 +67,9 @@ def sandbox_world() -> GceWorld:
     """Return a project with a few types and one image."""
     return GceWorld(
         types={
-            "e2-standard-2": GceType(cpus=2, memory=8192),
-            "n2-standard-2": GceType(cpus=2, memory=8192),
-            "n2-standard-16": GceType(cpus=16, memory=65536),
+            "e2-standard-2": GceType(cpus=2, memory=8192, spot_price=0.0268),
+            "n2-standard-2": GceType(cpus=2, memory=8192, spot_price=0.0233),
+            "n2-standard-16": GceType(cpus=16, memory=65536, spot_price=0.1864),
         },
         images=[GceImage(name="slurm-node-1", family="slurm-node")],
         pace=GcePace(operation=0.2, boot=1.0, stop=0.5, delete=0.5),

@@ -17,6 +17,7 @@ from slurm_elastic.model.finding import FindingLevel
 from slurm_elastic.policies.launch.ranking import mispriced
 from slurm_elastic.providers.azure import retail_prices
 from slurm_elastic.providers.azure.provider import AzureProvider
+from slurm_elastic.providers.base import published
 from slurm_elastic.sandbox.azure import retail, serve
 from slurm_elastic.sandbox.ec2.faults import Fault, FaultKind
 from slurm_elastic.testing.contract import UUID
@@ -74,7 +75,7 @@ def test_spot_costs_what_azure_publishes_and_its_list_price_checks_the_configure
     provider = opened(bed)
     offers = provider.offers(bed.pool)
     assert {o.market: o.price for o in offers} == {SPOT: 0.018, ON_DEMAND: 0.1}
-    assert {(o.reference_price, o.reference) for o in offers} == {(0.09, retail_prices.SOURCE)}
+    assert {(o.reference_price, o.reference) for o in offers} == {(0.09, retail_prices.ON_DEMAND)}
     bed.world.meters = [meter(" Spot"), meter(retailPrice=0.2)]
     offers = opened(bed).offers(bed.pool)
     assert {o.market: o.price for o in offers} == {SPOT: 0.03, ON_DEMAND: 0.1}
@@ -117,8 +118,8 @@ def test_a_size_with_a_published_spot_price_needs_no_configured_one(bed: AzureBe
          "its meters differ: 0.001, 0.03"),
         ([meter(), meter(" Spot"), meter(" Spot", currencyCode="INR")], SPOT,
          "its currency is INR"),
-        ([meter()], SPOT, "there is no such meter"),
-        ([meter(" Spot")], ON_DEMAND, "there is no such meter"),
+        ([meter()], SPOT, "it is not in the list"),
+        ([meter(" Spot")], ON_DEMAND, "it is not in the list"),
     ],
 )  # fmt: skip
 def test_a_price_that_may_be_wrong_is_refused_and_named(
@@ -257,14 +258,14 @@ def test_a_failed_reading_is_named_and_not_repeated_at_each_look(
     provider = opened(bed, clock, types=types, api_timeout=0.5)
     assert prices_of(bed, provider) == CONFIGURED
     assert f"has none for {SIZE}, {OTHER}: {cause}" in provider.trouble
-    clock.now = retail_prices.RETRY_S - 1
+    clock.now = published.RETRY_S - 1
     read = read_times(bed)
     assert prices_of(bed, provider) == CONFIGURED
     assert read_times(bed) == read
     bed.heal()
     bed.world.meters = [meter(), meter(" Spot"), *(m | {"armSkuName": OTHER} for m in
                         (meter(), meter(" Spot")))]  # fmt: skip
-    clock.now = retail_prices.RETRY_S
+    clock.now = published.RETRY_S
     assert prices_of(bed, provider)[SPOT] == 0.03
     assert provider.trouble == ""
 
@@ -295,20 +296,20 @@ def test_the_last_answer_counts_for_six_hours(bed: AzureBed) -> None:
     bed.world.meters = [meter(), meter(" Spot")]
     provider = opened(bed, clock)
     assert prices_of(bed, provider)[SPOT] == 0.03
-    clock.now = retail_prices.FRESH_S - 1
+    clock.now = published.FRESH_S - 1
     bed.world.meters = [meter(), meter(" Spot", retailPrice=0.04)]
     assert prices_of(bed, provider)[SPOT] == 0.03
-    clock.now = retail_prices.FRESH_S
+    clock.now = published.FRESH_S
     assert prices_of(bed, provider)[SPOT] == 0.04
     bed.emulator.faults.add(Fault(kind=FaultKind.INTERNAL, action="prices"))
-    clock.now = retail_prices.FRESH_S + retail_prices.KEPT_S - 1
+    clock.now = published.FRESH_S + published.KEPT_S - 1
     assert prices_of(bed, provider)[SPOT] == 0.04
     assert provider.trouble == ""
     clock.now += 1
     assert prices_of(bed, provider) == CONFIGURED
     assert provider.trouble.endswith(f"has none for {SIZE}: HTTP500")
     bed.heal()
-    clock.now += retail_prices.RETRY_S
+    clock.now += published.RETRY_S
     assert prices_of(bed, provider)[SPOT] == 0.04
 
 
@@ -316,7 +317,7 @@ def test_prices_that_nobody_has_looked_at_are_no_trouble(bed: AzureBed) -> None:
     clock = Clock()
     provider = opened(bed, clock)
     provider.offers(bed.pool)
-    clock.now = 2 * retail_prices.KEPT_S
+    clock.now = 2 * published.KEPT_S
     assert provider.trouble == ""
 
 
@@ -324,7 +325,7 @@ def test_names_cannot_change_the_filter(bed: AzureBed) -> None:
     name = "x' or armSkuName eq 'y"
     provider = opened(bed, types={name: SpotType(cpus=2, memory=4096, price=0.1)})
     provider.offers(bed.pool)
-    assert provider.trouble.endswith(f"has none for {name} (on-demand): there is no such meter")
+    assert provider.trouble.endswith(f"has none for {name} (on-demand): it is not in the list")
 
 
 def test_no_login_is_sent_with_the_question(
