@@ -94,6 +94,8 @@ class CloudSettings(
     """Whether user data may differ from launch to launch."""
     targets_reservations: ClassVar[bool] = False
     """Whether a launch can name a reservation by its id."""
+    refuses_parts: ClassVar[bool] = False
+    """Whether it starts none of a launch's machines if it has fewer than ``LaunchSpec.least``."""
     has_spot_prices: ClassVar[bool] = False
     """Whether the cloud reports the history of its spot prices (``CloudKind.spot_prices``)."""
     has_queue: ClassVar[bool] = False

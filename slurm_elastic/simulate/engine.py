@@ -241,9 +241,9 @@ class Engine(RunState):
         for jobs, own_only in queue.classes(now):
             head = queue.head_start(jobs, now)
             wanted = self.grower.wanted(jobs, head, running, now, own_only=own_only)
-            stays = self.grower.stays(sum([count for _, count in wanted])) if wanted else ()
-            for pool, count in wanted:
-                self.boot_ahead(pool, count, now, stays[:count])
+            stays = self.grower.stays(sum([count for _, count, _ in wanted])) if wanted else ()
+            for pool, count, least in wanted:
+                self.boot_ahead(pool, count, now, stays[:count], least)
                 stays = stays[count:]
                 launched = True
             queue.watch_started(jobs, now)

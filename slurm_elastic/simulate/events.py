@@ -271,19 +271,23 @@ class RunEvents:
             self._plan_next_loss(pool, now)
         return ready
 
-    def boot_ahead(self, pool: int, count: int, now: int, stays: Sequence[int] = ()) -> None:
+    def boot_ahead(
+        self, pool: int, count: int, now: int, stays: Sequence[int] = (), least: int = 1
+    ) -> None:
         """Boot up to ``count`` machines for no job in particular, as many as are available.
-        ``stays``: by machine for how long (s) it must stay.
+        ``stays``: by machine for how long (s) it must stay. ``least``: fewer are of no use.
         """
         if self.pools[pool].ending is None or not stays:
-            self._boot_ahead(pool, count, now)
+            self._boot_ahead(pool, count, now, least)
             return
         for needs_s, machines in self.purchases.by_need(pool, stays, now):
-            self._boot_ahead(pool, machines, now, needs_s)
+            self._boot_ahead(pool, machines, now, least, needs_s)
 
-    def _boot_ahead(self, pool: int, count: int, now: int, needs_s: float = 0.0) -> None:
+    def _boot_ahead(
+        self, pool: int, count: int, now: int, least: int, needs_s: float = 0.0
+    ) -> None:
         machines = self.pools[pool]
-        sales = self.purchases.buy(pool, count, now, whole=False, needs_s=needs_s)
+        sales = self.purchases.buy(pool, count, now, whole=False, needs_s=needs_s, least=least)
         if not sales:
             return
         for ready, launched in machines.start(sales, now):

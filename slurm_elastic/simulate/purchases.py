@@ -122,10 +122,19 @@ class Purchases:
         """Return how many machines of each offer are up or boot."""
         return tuple([tuple(machines.live_of) for machines in self.pools])
 
-    def buy(self, pool: int, count: int, now: int, *, whole: bool, needs_s: float = 0.0) -> Sales:
+    def buy(
+        self,
+        pool: int,
+        count: int,
+        now: int,
+        *,
+        whole: bool,
+        needs_s: float = 0.0,
+        least: int = 1,
+    ) -> Sales:
         """Buy up to ``count`` machines; with ``whole``, all or none. Returns (offer, machines) of
         each successful launch. A pool that did not get all is held. ``needs_s``: for so long the
-        machines must stay.
+        machines must stay. ``least``: fewer of them are of no use to any job.
         """
         standing = self._decisions[pool]
         if (
@@ -136,7 +145,7 @@ class Purchases:
             standing.left -= count
             sales = [(standing.offer, count)]
         else:
-            sales = self.decide(pool, count, now, whole=whole, needs_s=needs_s)
+            sales = self.decide(pool, count, now, whole=whole, needs_s=needs_s, least=least)
         # Under common limits this purchase may leave less room for the other pools.
         if not self.unlimited:
             self._drop_decisions(but=pool)
@@ -287,10 +296,13 @@ class Purchases:
         """
         self._decisions = list(decisions)
 
-    def decide(self, pool: int, count: int, now: int, *, whole: bool, needs_s: float) -> Sales:
+    def decide(
+        self, pool: int, count: int, now: int, *, whole: bool, needs_s: float, least: int
+    ) -> Sales:
         """Buy as ``buy`` does, by a new decision, or by the decision of an equal state."""
         if self._timeless is None or self.cool_downs:
-            return self._decide(pool, count, now, whole=whole, needs_s=needs_s)
+            return self._decide(pool, count, now, whole=whole, needs_s=needs_s, least=least)
+        # Without ``least``: these offers have any number of machines.
         key = "sales", pool, count, whole, self.live_machines()
         standing = self._decisions[pool]
         answer = self._timeless.get(key)
@@ -299,15 +311,19 @@ class Purchases:
             standing.offer, standing.left, standing.until, standing.stock = answer[0]
             return list(answer[1])
         standing.offer, standing.until, standing.stock = 0, -1, 0
-        sales = self._decide(pool, count, now, whole=whole, needs_s=needs_s)
+        sales = self._decide(pool, count, now, whole=whole, needs_s=needs_s, least=least)
         if sum([machines for _, machines in sales]) == count and not self.cool_downs:
             stored = standing.offer, standing.left, standing.until, standing.stock
             remember(self._timeless, key, (stored, tuple(sales)))
         return sales
 
-    def _decide(self, pool: int, count: int, now: int, *, whole: bool, needs_s: float) -> Sales:
+    def _decide(
+        self, pool: int, count: int, now: int, *, whole: bool, needs_s: float, least: int
+    ) -> Sales:
         machines, names = self.pools[pool], self._nodes(count)
         request = NodeRequest(id="", pool=self._pools[pool], nodes=names, needs_s=needs_s)
+        if least > 1:
+            request = replace(request, least_by_node=dict.fromkeys(names, least))
         gangs = (Gang(nodes=names, job=0),) if whole else tuple(Gang(nodes=(n,)) for n in names)
         self._drop_decisions()
         sales: Sales = []
@@ -327,6 +343,7 @@ class Purchases:
             requested, offer = len(decided.nodes), decided.offers[0]
             index = self._offer_index[pool][offer.key]
             delivered = min(requested, machines.stock(index, now, sales))
+            delivered = _kept_part(delivered, decided.least, machines)
             if 0 < delivered < requested:
                 rows = self.cool_downs.values()
                 earlier_refusals[offer.key] = strikes_of(rows, offer.key, now)
@@ -463,6 +480,11 @@ class Purchases:
         if count > len(self._names):
             self._names = tuple(str(number) for number in range(count))
         return self._names[:count]
+
+
+def _kept_part(delivered: int, least: int, machines: PoolMachines) -> int:
+    """Return how many of the machines start, of which the jobs need at least so many."""
+    return 0 if machines.pool.refuses_parts and delivered < least else delivered
 
 
 def _fixed_prices(held: Sequence[Held], now: int) -> Usage:

@@ -150,9 +150,9 @@ class Grower:
         now: int,
         *,
         own_only: bool = False,
-    ) -> list[tuple[int, int]]:
-        """Return (pool, machines) to launch now. ``own_only``: for jobs that may not use public
-        machines.
+    ) -> list[tuple[int, int, int]]:
+        """Return (pool, machines, least) to launch now: fewer than ``least`` of them are of no use
+        to any job. ``own_only``: for jobs that may not use public machines.
         """
         for _, machines in self.growing:
             room = machines.room_now()
@@ -203,7 +203,11 @@ class Grower:
                 p for p in chosen.places if (share := shares[p]) is not None and share.later
             ]
             self.begun.update(queue[place] for place in in_turns)
-        return [(index, chosen.starts[index]) for index, _ in growing if index in chosen.starts]
+        return [
+            (index, chosen.starts[index], chosen.least[index])
+            for index, _ in growing
+            if index in chosen.starts
+        ]
 
     def kept(
         self, classes: Iterable[tuple[Sequence[int], bool]], running: int, now: int

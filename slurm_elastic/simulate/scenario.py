@@ -55,7 +55,8 @@ class PoolModel(Struct, frozen=True, kw_only=True):
     (empty: the cloud of the first offer, or a cloud of its own). ``limited``: False for nodes that
     the site has anyway, to which no limits apply. ``traffic``: of jobs that say how much data they
     move. ``watts``: the power of a machine that is up. ``resume_timeout``: the seconds that
-    slurm-elasticd allows for a boot before a reservation ends.
+    slurm-elasticd allows for a boot before a reservation ends. ``refuses_parts``: the cloud starts
+    no machine of a launch that has too few for any job.
     """
 
     name: str
@@ -83,6 +84,7 @@ class PoolModel(Struct, frozen=True, kw_only=True):
     traffic: TrafficTerms = FREE_TRAFFIC
     watts: float = 0.0
     resume_timeout: float = 0.0
+    refuses_parts: bool = False
 
     @property
     def sold(self) -> tuple[Sold, ...]:

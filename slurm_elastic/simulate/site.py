@@ -229,6 +229,7 @@ def _pool(config: Config, pool: Pool, world: World, notes: list[str]) -> PoolMod
         traffic=traffic_terms(cloud),
         watts=_option_of(pool.name, world.power) or 0.0,
         resume_timeout=config.resume_timeout(cloud),
+        refuses_parts=cloud.refuses_parts,
     )
 
 

@@ -254,20 +254,25 @@ class Independent(Queue):
         assert isinstance(self.scenario.growth, OnDemand)
         if not any(self.room_now(pool) for pool in self.growing_pools()) or not self.waiting:
             return
-        for pool, count in self.deal(starts=True)[0].items():
-            self.launch_ahead(pool, count)
+        starts, dealt = self.deal(starts=True)
+        for pool, count in starts.items():
+            # A job whose machines start in turns keeps the machines that it gets.
+            of_use = [now if now == new else 1 for at, _, new, now in dealt if at == pool and now]
+            self.launch_ahead(pool, count, min(of_use, default=1))
 
     def growing_pools(self) -> list[int]:
         """The pools whose machines come and go."""
         pools = self.scenario.pools
         return [p for p in self.pools if pools[p].machines > pools[p].standing]
 
-    def deal(self, *, starts: bool) -> tuple[dict[int, int], list[tuple[int, int, int]]]:
-        """By pool the machines to start, and (pool, machines that idle or boot, new ones) by job."""
+    def deal(self, *, starts: bool) -> tuple[dict[int, int], list[tuple[int, int, int, int]]]:
+        """By pool the machines to start, and (pool, machines that idle or boot, new ones, new ones
+        that start now) by job.
+        """
         queue = self.waiting[: self.scenario.depth]
         growing = self.orders.growing(queue[0], self.growing_pools(), starts=starts)
         rooms = {pool: self.room_now(pool) for pool in growing}
-        dealt = list[tuple[int, int, int]]()
+        dealt = list[tuple[int, int, int, int]]()
         free = {
             pool: len(self.site.idle(pool, self.now)) + sum(not m.up for m in self.site.of(pool))
             for pool in growing
@@ -289,7 +294,7 @@ class Independent(Queue):
             served = [pool for pool in growing if lacks[pool] <= 0]
             if served:
                 free[served[0]] -= self.need(job, served[0])
-                dealt.append((served[0], self.need(job, served[0]), 0))
+                dealt.append((served[0], self.need(job, served[0]), 0, 0))
                 continue
             allowed = {
                 pool: min(
@@ -312,7 +317,7 @@ class Independent(Queue):
             for pool in fitting[:1]:
                 at_once = min(lacks[pool], rooms[pool])
                 started[pool] += at_once
-                dealt.append((pool, free[pool], lacks[pool]))
+                dealt.append((pool, free[pool], lacks[pool], at_once))
                 rooms_in_turns[pool] -= lacks[pool]
                 rooms[pool] = min(rooms[pool] - at_once, rooms_in_turns[pool])
                 free[pool] = 0
@@ -326,7 +331,7 @@ class Independent(Queue):
         if self.slurm or not self.waiting or pool not in self.growing_pools():
             return 0
         idle, found = len(self.site.idle(pool, self.now)), 0
-        for at, free, lacks in self.deal(starts=False)[1]:
+        for at, free, lacks, _ in self.deal(starts=False)[1]:
             if at == pool:
                 found += min(free, idle) if lacks or free > idle else 0
                 idle -= min(free, idle)
@@ -340,10 +345,10 @@ class Independent(Queue):
         booting = sum(not m.up for m in self.site.of(pool))
         return max(min(room, most - booting), 0)
 
-    def launch_ahead(self, pool: int, count: int) -> None:
+    def launch_ahead(self, pool: int, count: int, least: int) -> None:
         """Machines for whoever comes first."""
         if count > 0:
-            bought = self.site.buy(pool, count, self.now, whole=False)
+            bought = self.site.buy(pool, count, self.now, whole=False, least=least)
             self.site.launch(pool, bought, self.now)
 
     def release(self) -> bool:

@@ -129,6 +129,7 @@ def cloud(
         spot=draw(spot(machines)) if bought in (1, 2) else None,
         offers=draw(offers(of, machines, price)) if bought == 3 else (),
         check=draw(st.sampled_from((1, 1, 60))),
+        refuses_parts=draw(st.booleans()),
         max_booting=draw(st.sampled_from((None, None, 1, 2))),
         clock=draw(st.sampled_from((Clock.REQUEST, Clock.REQUEST, Clock.REQUEST, Clock.READY))),
     )  # fmt: skip

@@ -246,8 +246,10 @@ class Site:
         sold = self.sold[pool][offer]
         return sold.offer.price if sold.market is None else price_at(sold.market, now)
 
-    def buy(self, pool: int, count: int, now: int, *, whole: bool) -> list[int]:
-        """The offer of each machine that was to be had; where ``whole`` all or none."""
+    def buy(self, pool: int, count: int, now: int, *, whole: bool, least: int = 1) -> list[int]:
+        """The offer of each machine that was to be had; where ``whole`` all or none. A cloud that
+        refuses parts starts no fewer than are of use (``least``) from the last offer.
+        """
         bought: list[int] = []
         parts: dict[str, int] = {}
         spare = 0
@@ -261,6 +263,9 @@ class Site:
             offer = ranked[0][0]
             wanted = min(ranked[0][1], lacks, rooms)
             given = max(min(wanted, self.stock(pool, offer, now, bought)), 0)
+            of_use = wanted if whole else min(least, wanted)
+            if self.pools[pool].refuses_parts and len(ranked) == 1 and given < of_use:
+                given = 0
             if 0 < given < wanted:
                 key = self.sold[pool][offer].offer.key
                 parts[key] = self._strikes(key, now)

@@ -39,11 +39,17 @@ def differences(entries: Iterable[tuple[GroupSnapshot, ScalingPlan]]) -> list[st
         still = _Still(now)
         for name, theirs, ours in (
             ("starts", _starts(plan), still.starts()),
+            ("least", _least(plan), still.least),
             ("machines that may go", _leaves(now, plan), still.leaves(plan)),
         ):
             if theirs != ours:
                 found.append(f"at {now.now}: {name}: the daemon {theirs}, the simulator {ours}")
     return found
+
+
+def _least(plan: ScalingPlan) -> dict[str, int]:
+    """By pool, fewer of the machines for the waiting jobs are of no use."""
+    return {start.pool: start.least for start in plan.starts if not start.is_warm}
 
 
 def _starts(plan: ScalingPlan) -> dict[str, int]:
@@ -83,12 +89,15 @@ class _Still:
         known = frozenset(now.covered)
         self._grower.cloud_of = [pool.cloud or pool.name for pool in now.pools]
         self._grower.covered = {i for i in self._queue if jobs.number[i] in known}
+        self.least: dict[str, int] = {}
         self._grower.begun = {i for i in self._queue if jobs.number[i] in now.begun}
 
     def starts(self) -> dict[str, int]:
         """Machines to launch, by pool."""
         now, grower = self._now, self._grower
-        counts = dict(grower.wanted(self._queue, now.head_start, now.running, now.now))
+        wanted = grower.wanted(self._queue, now.head_start, now.running, now.now)
+        self.least = {now.pools[index].name: least for index, _, least in wanted}
+        counts = {index: count for index, count, _ in wanted}
         for index, count in counts.items():
             self._pools[index].booting += count
         for index, (machines, pool) in enumerate(zip(self._pools, now.pools, strict=True)):

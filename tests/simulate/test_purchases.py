@@ -70,6 +70,22 @@ def test_each_launch_takes_the_zone_that_is_cheapest_then() -> None:
     assert bought(engine) == [(0, "a/spot", 1), (1500, "b/spot", 1), (3000, "a/spot", 1)]
 
 
+@pytest.mark.parametrize("growth", [Slurm(), OnDemand()], ids=lambda growth: type(growth).__name__)
+def test_a_cloud_that_refuses_parts_starts_no_machine_that_serves_no_job(
+    growth: Slurm | OnDemand,
+) -> None:
+    """The zone has two machines, and four from 100 on. OnDemand looks every 30 s."""
+    few = spot("a", Curve.flat(0.1), (0, 2), (100, 4))
+    whole = replace(pool(few), release=Idle(600), refuses_parts=True)
+    cool = CoolDownTimes(capacity=60, longest=60)
+    engine = ran(jobs((0, 50, 4)), whole, growth=growth, cool_downs=cool)
+    assert [count for _, _, count in bought(engine)] == [4]
+    of_others = ran(
+        jobs((0, 50, 4)), replace(whole, refuses_parts=False), growth=growth, cool_downs=cool
+    )
+    assert bought(of_others)[0][2] == 2
+
+
 def test_machines_of_one_zone_fall_without_the_others() -> None:
     a = spot("a", Curve.flat(0.1), (0, 2), (500, 0))
     b = spot("b", Curve.flat(0.2), (0, 9))

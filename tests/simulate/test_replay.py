@@ -132,7 +132,7 @@ def test_another_decision_is_told() -> None:
     )
     plan = decide(now)
     assert plan.starts == (ScaleUp("burst", 2, "1 new jobs wait for 2 nodes", least=2),)
-    other = replace(plan, starts=(ScaleUp("burst", 3, "x"),))
+    other = replace(plan, starts=(ScaleUp("burst", 3, "x", least=2),))
     assert differences([(now, other)]) == [
         f"at {T}: starts: the daemon {{'burst': 3}}, the simulator {{'burst': 2}}"
     ]

@@ -88,6 +88,7 @@ class AwsCloud(CloudSettings, frozen=True, kw_only=True, forbid_unknown_fields=T
     can_stop: ClassVar[bool] = True
     names_images: ClassVar[bool] = True
     targets_reservations: ClassVar[bool] = True
+    refuses_parts: ClassVar[bool] = True
     has_spot_prices: ClassVar[bool] = True
     has_queue: ClassVar[bool] = True
     machine_keys: ClassVar[frozenset[str]] = frozenset(MachineOptions.__struct_fields__)

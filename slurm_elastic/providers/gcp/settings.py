@@ -61,6 +61,7 @@ class GcpCloud(CloudSettings, frozen=True, kw_only=True, forbid_unknown_fields=T
     can_stop: ClassVar[bool] = True
     names_images: ClassVar[bool] = True
     targets_reservations: ClassVar[bool] = True
+    refuses_parts: ClassVar[bool] = True
     machine_keys: ClassVar[frozenset[str]] = frozenset(
         {"root_disk", "placement_group", "disk_price"}
     )

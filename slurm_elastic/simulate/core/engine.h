@@ -333,10 +333,10 @@ static PyObject *core_look_again(PyObject *self, PyObject *args)
 static PyObject *core_boot_ahead(PyObject *self, PyObject *args)
 {
     Core *core = (Core *)self;
-    i64 pool, count, now;
-    if (!PyArg_ParseTuple(args, "LLL", &pool, &count, &now))
+    i64 pool, count, now, least;
+    if (!PyArg_ParseTuple(args, "LLLL", &pool, &count, &now, &least))
         return NULL;
-    boot_ahead(core, core->pools[pool], count, now);
+    boot_ahead(core, core->pools[pool], count, now, least);
     return finished(core);
 }
 

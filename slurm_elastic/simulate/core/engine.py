@@ -108,9 +108,16 @@ class CompiledEngine(Engine):
 
     # --- what Python's rules ask for, done in C ---
 
-    def boot_ahead(self, pool: int, count: int, now: int, stays: Sequence[int] = ()) -> None:  # noqa: ARG002
+    def boot_ahead(
+        self,
+        pool: int,
+        count: int,
+        now: int,
+        stays: Sequence[int] = (),  # noqa: ARG002
+        least: int = 1,
+    ) -> None:
         """Boot machines for no job in particular. No capacity block ends them."""
-        self.core.boot_ahead(pool, count, now)
+        self.core.boot_ahead(pool, count, now, least)
 
     def _look_again(self, now: int) -> None:
         self._note_unhelped()
@@ -141,9 +148,13 @@ class CompiledEngine(Engine):
         machines = self._machines[pool]
         return waves(machines.turns, count, now, machines.boot_seconds)
 
-    def decide(self, pool: int, count: int, now: int, whole: int, needs_s: int) -> Sales:
+    def decide(
+        self, pool: int, count: int, now: int, whole: int, needs_s: int, least: int
+    ) -> Sales:
         """Buy up to so many machines, by the ranking of the offers."""
-        return self.purchases.decide(pool, count, now, whole=bool(whole), needs_s=needs_s)
+        return self.purchases.decide(
+            pool, count, now, whole=bool(whole), needs_s=needs_s, least=least
+        )
 
     def counts_any(self, now: int) -> int:
         """Return whether growth policies count a waiting job."""

@@ -189,7 +189,7 @@ struct Dealing {
     struct Dealt *shares; /* by place in the queue */
     i64 *fresh, *sure, *places;
     i64 jobs_room, fresh_count, sure_count, places_count;
-    i64 *starts;
+    i64 *starts, *least; /* `least`: the fewest machines of `starts` that any job can use */
     /* The last answer of Purchases: how many machines may be bought, and by which bounds, until which second, for which
      * machines that are up and which rooms. */
     Vector key, asked_key, rooms;
@@ -218,6 +218,7 @@ static struct Dealing *dealing_new(i64 pools)
     all->now = filled(pools, 0);
     all->total = filled(pools, 0);
     all->starts = filled(pools, 0);
+    all->least = filled(pools, 0);
     all->rooms_until = -1;
     return all;
 }
@@ -226,7 +227,7 @@ static void dealing_free(struct Dealing *all)
 {
     if (!all)
         return;
-    void *made[] = {all->free, all->now, all->total, all->starts, all->bounds, all->costs, all->shares, all->fresh,
+    void *made[] = {all->free, all->now, all->total, all->starts, all->least, all->bounds, all->costs, all->shares, all->fresh,
                     all->sure, all->places, all->key.at, all->asked_key.at, all->rooms.at, all->answer,
                     all->answer_costs, all};
     for (size_t index = 0; index < sizeof made / sizeof *made; index++)
@@ -532,15 +533,19 @@ static Chosen choose(Core *core, const Demand *demand, i64 wanted)
         chosen.counted += share->starts;
     }
     for (i64 pool = 0; pool < core->growing.count; pool++)
-        all->starts[pool] = 0;
+        all->starts[pool] = all->least[pool] = 0;
     for (i64 index = 0; index < all->places_count; index++) {
         const struct Dealt *share = &all->shares[all->places[index]];
+        i64 least = share->later ? 1 : share->starts;
         all->starts[share->pool] += share->starts;
+        if (share->starts && (!all->least[share->pool] || least < all->least[share->pool]))
+            all->least[share->pool] = least;
     }
     left -= lacking;
     for (i64 pool = 0; pool < core->growing.count && left > 0; pool++) {
         i64 count = bounded(core, pool, left < all->now[pool] ? left : all->now[pool], 1);
         all->starts[pool] += count;
+        all->least[pool] = count ? 1 : all->least[pool];
         left -= count;
         chosen.counted += count;
         all->now[pool] -= count;
@@ -651,7 +656,8 @@ static void grow_unasked(Core *core, i64 now)
         return;
     for (i64 index = 0; index < core->growing.count && !core->failed; index++)
         if (core->dealing->starts[index])
-            boot_ahead(core, growing_at(core, index), core->dealing->starts[index], now);
+            boot_ahead(core, growing_at(core, index), core->dealing->starts[index], now,
+                       core->dealing->least[index]);
     if (core->guarded)
         ASK(core, "watch_started", "L", now);
     if (core->waiting_count > 1 && !core->failed) {

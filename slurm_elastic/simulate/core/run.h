@@ -147,7 +147,7 @@ static void read_sales(Core *core, PyObject *list)
 /* What may be bought changes with cool-downs, which purchases and losses of machines begin and end. */
 static void forget_rooms(Core *core);
 
-static void buy(Core *core, Pool *pool, i64 count, i64 now, int whole, i64 needs_s)
+static void buy(Core *core, Pool *pool, i64 count, i64 now, int whole, i64 needs_s, i64 least)
 {
     Decision *decision = pool->decision;
     if (count <= decision->left && now < decision->until &&
@@ -157,7 +157,8 @@ static void buy(Core *core, Pool *pool, i64 count, i64 now, int whole, i64 needs
         pieces_push(&core->sales, decision->offer, count);
     } else if (!core->failed) {
         forget_rooms(core);
-        read_sales(core, PyObject_CallMethod(core->site, "decide", "LLLiL", pool->number, count, now, whole, needs_s));
+        read_sales(core, PyObject_CallMethod(core->site, "decide", "LLLiLL", pool->number, count, now, whole, needs_s,
+                                             least));
     }
     if (!core->unlimited)
         for (i64 other = 0; other < core->pools_count; other++)
@@ -368,9 +369,10 @@ static i64 launch_waves(Core *core, Pool *pool, i64 now, Pieces *pieces)
 }
 
 /* Boot up to `count` machines for no job in particular, as many as are available. */
-static void boot_ahead(Core *core, Pool *pool, i64 count, i64 now)
+/* `least`: fewer machines are of no use to any job. */
+static void boot_ahead(Core *core, Pool *pool, i64 count, i64 now, i64 least)
 {
-    buy(core, pool, count, now, 0, 0);
+    buy(core, pool, count, now, 0, 0, least);
     if (core->failed || !core->sales.count)
         return;
     Pieces launched = {NULL, 0, 0};
@@ -570,7 +572,7 @@ static int start(Core *core, i64 job, Pool *pool, i64 need, i64 now, Host *besid
         idle = need;
         pool_take(pool, need, now, &pieces);
     } else {
-        buy(core, pool, need - idle, now, 1, 0);
+        buy(core, pool, need - idle, now, 1, 0, 1);
         if (core->failed || !core->sales.count) {
             /* The refusal holds the pool, so other jobs may now start fewer machines there. */
             core->full = core->stale = 1;
