@@ -84,10 +84,22 @@ class SqsQueue:
 
     def read(self, now: float) -> Sequence[SourceReading]:
         """Receive all waiting messages, at most MAX_MESSAGES. ``done`` deletes them later."""
+        try:
+            return self._receive(self._opened(), now)
+        except Exception:
+            # An administrator may renew the credentials while we run, but a client keeps the
+            # credentials it started with.
+            self._client = None
+            raise
+
+    def _opened(self) -> SqsClient:
         self._client = self._client or self._open()
+        return self._client
+
+    def _receive(self, client: SqsClient, now: float) -> Sequence[SourceReading]:
         readings: list[SourceReading] = []
         while len(readings) < self.MAX_MESSAGES:
-            answer = self._client.receive_message(
+            answer = client.receive_message(
                 QueueUrl=self._url, MaxNumberOfMessages=self.BATCH_SIZE, WaitTimeSeconds=0,
                 # A message that a crash leaves undeleted comes again after so many seconds.
                 VisibilityTimeout=60,

@@ -173,6 +173,25 @@ def test_a_queue_that_is_down_is_said_and_stops_nothing(world: CkptWorld) -> Non
     world.until(lambda: world.job(7).restarts == 1)
 
 
+def test_a_queue_is_opened_anew_after_an_error(world: CkptWorld) -> None:
+    """A client keeps the credentials that it started with, and they may have been renewed."""
+    opened: list[int] = []
+
+    class Client:
+        def receive_message(self, **_: object) -> dict[str, list[dict[str, str]]]:
+            if len(opened) == 1:
+                raise PermissionError("ExpiredToken")
+            return {}
+
+    def open_client() -> Any:
+        opened.append(1)
+        return Client()
+
+    source = poller(world, SqsQueue("https://q", open_client))
+    assert [source.poll(), source.poll(), source.poll()] == [False, True, True]
+    assert len(opened) == 2
+
+
 def test_a_throttled_cloud_is_said_and_asked_again(world: CkptWorld) -> None:
     node = world.runs(7).nodes[0]
     world.clouds["pub"].fail_next(TransientError, 3, "notices")

@@ -71,7 +71,13 @@ class Ec2Feed:
         points: dict[PriceKey, Points] = {}
         for (_, product), keys_of_history in keys_by_history.items():
             client = self._client(self._sellers[keys_of_history[0][0]])
-            history = self._history(client, product, keys_of_history, since)
+            try:
+                history = self._history(client, product, keys_of_history, since)
+            except Exception:
+                # An administrator may renew the credentials while we run, but a client keeps the
+                # credentials it started with.
+                self._clients.clear()
+                raise
             points |= {key: history[key[1:]] for key in keys_of_history if key[1:] in history}
         return points
 

@@ -84,6 +84,21 @@ def test_a_history_without_an_end_is_none_and_prices_that_are_none_are_left_out(
     assert feed_of(Pages(odd)).read([A], T0) == {A: ((T0 + 2, 0.04),)}
 
 
+def test_a_client_is_opened_anew_after_an_error() -> None:
+    """It keeps the credentials that it started with, and they may have been renewed."""
+
+    class Expired(Pages):
+        def describe_spot_price_history(self, **request: Any) -> Mapping[str, Any]:
+            raise PermissionError("ExpiredToken")
+
+    clients = [Pages([item(A, T0, "0.03")]), Expired()]
+    sellers = {"p": PoolSeller(cloud="aws", open_client=clients.pop, product=lambda: "Linux/UNIX")}
+    feed = Ec2Feed(sellers, lambda: T0)
+    with pytest.raises(PermissionError):
+        feed.read([A], T0)
+    assert feed.read([A], T0) == {A: ((T0, 0.03),)}
+
+
 def test_without_machines_nothing_is_asked() -> None:
     def never() -> Pages:
         raise AssertionError
