@@ -37,6 +37,7 @@ from slurm_elastic.model.protocols import Checkpointer, Provider, Slurm
 from slurm_elastic.policies.checkpoint.checkpoint import watches_prices
 from slurm_elastic.providers import open_provider
 from slurm_elastic.providers.base.prices.book import FileFeed, PriceBook
+from slurm_elastic.providers.base.refused import OpenedWhenRead
 from slurm_elastic.state.ckptstate import CheckpointState
 from slurm_elastic.state.ckptstate.orders import DROPS
 from slurm_elastic.state.ckptstate.schema import FILE
@@ -93,15 +94,17 @@ def _open_methods(config: Config, slurm: Slurm, jobs: JobList) -> Mapping[str, C
 
 
 def _open_providers(config: Config) -> Mapping[str, Provider]:
-    """The clouds, which are needed for their notices only. If a cloud cannot be opened, we lose
-    just its notices.
+    """The clouds, of which only notices and machines are read. A cloud that cannot be opened now is
+    opened at a later reading; until then its source of notices fails.
     """
     providers: dict[str, Provider] = {}
     for cloud in config.clouds if config.checkpoint.notices.poll_clouds else ():
+        open_cloud = partial(open_provider, cloud, config.cluster, config)
         try:
-            providers[cloud.name] = open_provider(cloud, config.cluster, config)
+            providers[cloud.name] = open_cloud()
         except ConfigError as error:
-            log.warning("a cloud cannot be opened, its notices are not read: %s", error)
+            log.warning("a cloud cannot be opened, its notices are not read yet: %s", error)
+            providers[cloud.name] = OpenedWhenRead(cloud.name, str(error), open_cloud)
     return providers
 
 

@@ -9,6 +9,7 @@ from typing import Any, ClassVar
 import pytest
 from msgspec.structs import replace
 
+from slurm_elastic.base.errors import ConfigError
 from slurm_elastic.ckptman import wiring
 from slurm_elastic.ckptman.sources import NodeComments
 from slurm_elastic.ckptman.wiring import open_pollers, open_prices
@@ -73,6 +74,31 @@ def test_comments_of_nodes_are_read_if_a_metadata_service_gives_warnings(
     assert world.service is not None
     names = [poller._source.name for poller in open_pollers(site, world.service)]
     assert (NodeComments.name in names) is is_read
+
+
+def test_a_cloud_that_could_not_be_opened_is_opened_at_a_later_reading(
+    world: CkptWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A file of the cloud may be away for the moment in which the service starts."""
+    reasons = ["user_data: no such file", "user_data: no such file"]
+
+    def open_provider(*_: object) -> Any:
+        if reasons:
+            raise ConfigError(reasons.pop())
+        return world.clouds["pub"]
+
+    monkeypatch.setattr(wiring, "open_provider", open_provider)
+    cloud = next(c for c in world.config.clouds if c.name == "pub")
+    providers = wiring._open_providers(replace(world.config, clouds=(cloud,)))
+    site = dataclasses.replace(world.ckpt, providers=providers)
+    assert world.service is not None
+    name = "notices of pub"
+    (poller,) = [p for p in open_pollers(site, world.service) if p._source.name == name]
+    assert not poller.poll()
+    (trouble,) = [row for row in world.ledger.health.all() if row.name == name]
+    assert "no such file" in (trouble.error or "")
+    assert poller.poll()
+    assert not reasons
 
 
 class QueueCloud(MistCloud, frozen=True, kw_only=True, forbid_unknown_fields=True, tag="queue"):
