@@ -7,7 +7,7 @@ from msgspec.structs import replace
 
 from slurm_elastic.model.slurm import SlurmJob
 from slurm_elastic.slurm.client.job_files import files_of
-from slurm_elastic.slurm.client.output_names import with_output_names
+from slurm_elastic.slurm.client.output_names import with_default_name, with_output_names
 
 TASK = SlurmJob(
     id=12, array=10, task=2, states=frozenset(), name="a %j", user="alice", directory="/w/%j"
@@ -19,14 +19,24 @@ TASK = SlurmJob(
     [
         ("%A_%a.out", "10_2.out"), ("%j-%x-%u", "12-a %j-alice"), ("%4a.%20j", "0002.0000000012"),
         ("%N.%t", "%N.%t"), ("x", "x"), ("%b-%2b.out", "2-02.out"), ("100%%%j%%j", "100%12%j"),
-        (r"\%j%%", "%j%%"), ("slurm-12.out", "slurm-10_2.out"),
+        (r"\%j%%", "%j%%"), ("slurm-12.out", "slurm-12.out"),
     ],
 )  # fmt: skip
 def test_a_pattern_is_replaced_once(pattern: str, name: str) -> None:
     job = replace(TASK, output=f"/w/%j/{pattern}", error_output=f"/e/{pattern}")
     named = with_output_names(job)
     assert named.output == f"/w/%j/{name}"
-    assert named.error_output == f"/e/{'slurm-12.out' if name == 'slurm-10_2.out' else name}"
+    assert named.error_output == f"/e/{name}"
+
+
+@pytest.mark.parametrize("error_output", ["", "/w/%j/slurm-12.out", "/e/slurm-12.out"])
+def test_the_text_of_squeue_shows_the_default_name_of_a_task_wrongly(error_output: str) -> None:
+    job = replace(TASK, output="/w/%j/slurm-12.out", error_output=error_output)
+    named = with_output_names(with_default_name(job))
+    assert named.output == "/w/%j/slurm-10_2.out"
+    assert named.error_output == ("/e/slurm-12.out" if error_output[:2] == "/e" else "")
+    alone = replace(job, task=None)
+    assert with_default_name(alone) == alone
 
 
 @pytest.mark.parametrize(("name", "is_known"), [

@@ -29,11 +29,20 @@ def with_output_names(job: SlurmJob) -> SlurmJob:
     return replace(job, output=output, error_output=error_output)
 
 
+def with_default_name(job: SlurmJob) -> SlurmJob:
+    """The job, as the text of 22.05's squeue shows it, with the pattern of an array task's output.
+
+    This text has "slurm-JOB.out" for each job without --output, but slurmstepd names only the files
+    of jobs without an array so. In the JSON of later releases this name is what the user wrote.
+    """
+    if job.task is None or job.output != f"{job.directory}/slurm-{job.id}.out":
+        return job
+    output = f"{job.directory}/slurm-%A_%a.out"
+    error_output = output if job.error_output == job.output else job.error_output
+    return replace(job, output=output, error_output=error_output)
+
+
 def _named(path: str, job: SlurmJob) -> str:
-    # squeue shows this name for each job without --output. slurmstepd gives it only to jobs without
-    # an array.
-    if job.task is not None and path == f"{job.directory}/slurm-{job.id}.out":
-        path = f"{job.directory}/slurm-%A_%a.out"
     if "%" not in path and "\\" not in path:
         return path
     task = _NO_TASK if job.task is None else job.task

@@ -23,7 +23,7 @@ from slurm_elastic.slurm.client.answers import (
     task_list,
     waiting_tasks,
 )
-from slurm_elastic.slurm.client.output_names import with_output_names
+from slurm_elastic.slurm.client.output_names import with_default_name, with_output_names
 
 FIELDS = (
     "JobID", "ArrayJobID", "ArrayTaskID", "State", "UserName", "UserID", "GroupID", "Account",
@@ -80,7 +80,7 @@ class QueueText:
         values = text.decode(errors="replace").split(self._mark)
         if len(values) != len(FIELDS):
             raise ValueError(f"{len(values)} fields where {len(FIELDS)} were asked for")
-        return with_output_names(_job(*values))
+        return with_output_names(with_default_name(_job(*values)))
 
 
 def _job(
