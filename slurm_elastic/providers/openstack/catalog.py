@@ -133,9 +133,10 @@ class Catalog:
         raise ProviderError(self._settings.name, "NoImage", f"no active image is called {name!r}")
 
     def _choose_image(self, choice: ImageChoice) -> str:
-        candidates = [
-            candidate(r) for r in image_pages(self._settings.name, self._call, "status=active&")
-        ]
+        records = [*image_pages(self._settings.name, self._call, "status=active&")]
+        if choice.name is None:
+            records = _without_copies(records)
+        candidates = [candidate(record) for record in records]
         image = newest(choice, candidates)
         if image is None:
             text = none_fits(choice, candidates)
@@ -194,6 +195,23 @@ def _flavor(record: Mapping[str, Any]) -> FlavorFound:
         ram=int(record["ram"]),
         disk=int(record.get("disk") or 0),
     )
+
+
+_CONTENT = ("os_distro", "os_version", "slurm_elastic_software")
+"""Properties that say what is in an image."""
+
+
+def _without_copies(records: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+    """Leave out the snapshots of machines that started from another of these images and have just
+    its properties, because nova's snapshots inherit them. The copy of a used machine has its keys,
+    and files of users. A tool that builds images by snapshots sets other properties.
+    """
+    content = {str(r["id"]): [r.get(key) for key in _CONTENT] for r in records}
+    return [
+        record
+        for record in records
+        if content.get(str(record.get("base_image_ref"))) != content[str(record["id"])]
+    ]
 
 
 def candidate(record: Mapping[str, Any]) -> Candidate:

@@ -33,6 +33,7 @@ from slurm_elastic.providers import open_provider
 from slurm_elastic.providers.base.user_data import program
 from slurm_elastic.providers.openstack import boothook, requests
 from slurm_elastic.providers.openstack.capacity import room
+from slurm_elastic.providers.openstack.catalog import Catalog
 from slurm_elastic.providers.openstack.convert import STATES, servers, state_of
 from slurm_elastic.providers.openstack.errors import classify, from_fault, sentence
 from slurm_elastic.providers.openstack.provider import OpenStackProvider
@@ -655,6 +656,27 @@ def test_sentences() -> None:
     assert sentence("two\n lines") == "two lines"
     assert sentence("") == "no message"
     assert "hunter2" not in sentence("auth failed: password=hunter2 for elastic")
+
+
+def test_a_snapshot_of_a_machine_is_no_pools_image_unless_it_was_built_or_named(
+    bed: StackBed,
+) -> None:
+    """Nova's snapshots inherit all properties."""
+    base, copy, built = (f"00000000-0000-0000-0000-00000000000{n}" for n in "abc")
+    node = {"os_distro": "debian", "os_version": "12", "slurm_elastic_software": "slurm-24.11.5"}
+    of_machine = {"image_type": "snapshot", "base_image_ref": base, "instance_uuid": "m"}
+    images = [
+        {"id": copy, "name": "backup", "created_at": "2026-02-01T00:00:00Z", **node, **of_machine},
+        {"id": base, "name": "node-1", "created_at": "2026-01-01T00:00:00Z", **node},
+    ]
+    bed.world.images = images
+    catalog = Catalog(bed.settings(), lambda *_, **__: {"images": bed.world.images})
+    choice = ImageChoice(os="debian", software=("slurm-24.11",))
+    assert catalog.image(choice) == base
+    assert catalog.image(ImageChoice(name="backup")) == copy
+    newer = {**node, **of_machine, "slurm_elastic_software": "slurm-24.11.6"}
+    images[:0] = [{"id": built, "name": "x", "created_at": "2026-03-01T00:00:00Z", **newer}]
+    assert Catalog(bed.settings(), lambda *_, **__: {"images": images}).image(choice) == built
 
 
 def test_clusters_are_told_apart_in_names() -> None:
