@@ -24,6 +24,8 @@ from .wire import Channel, CopyError, Message
 
 STATE = "/var/lib/slurm-elastic-node/files"
 """A directory for each uid, with a file for each copied directory."""
+MOUNT_WAIT_S = 60.0
+"""How long a copy waits for a directory that the machine lacks."""
 
 
 def run(identity: Identity, channel: Channel) -> None:
@@ -46,14 +48,13 @@ def run(identity: Identity, channel: Channel) -> None:
     place = _state_directory(identity.uid, identity.gid)
     owed = Owed(identity)
     become(identity)
-    if header["do"] == "out":
-        with contextlib.suppress(OSError):  # if it could not be made, its use says so
-            check_way(str(header["directory"]))
     header["shared"] = shared_directories(marks_of(header))
     if os.path.normpath(str(header["directory"])) in header["shared"]:
         use.end()  # the jobs of all users work there as on the head
     else:
         use.check()
+    if header["do"] == "out":
+        _check_place(str(header["directory"]), channel)
     if header["do"] == "outputs":
         channel.send(holes=True, shared=sorted(header["shared"]))
         missing = _send_outputs(header, channel)
@@ -79,6 +80,24 @@ def run(identity: Identity, channel: Channel) -> None:
                 raise
             owed.set(is_owed=False)
             use.end()
+
+
+def _check_place(path: str, channel: Channel) -> None:
+    """CopyError if Slurm would not find the job's directory, although it was made if it can be."""
+
+    def is_there() -> bool:
+        return os.access(path, os.R_OK | os.X_OK, effective_ids=True)
+
+    if is_there():
+        check_way(path)
+        return
+    # Final, because the machine is paid while its job waits, and the next machine is no other. But
+    # a mount of the image may come after the machine's sshd.
+    raise CopyError(
+        f"on the machine {path} cannot be made for the job's user, or not be read:"
+        " submit the job from another directory",
+        final=not wait(is_there, MOUNT_WAIT_S, channel),
+    )
 
 
 def _check_rights(header: Message, book: Book) -> None:

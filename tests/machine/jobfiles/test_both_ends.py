@@ -42,6 +42,7 @@ class Ends:
             path.chmod(0o755)
         NODE_DIR.mkdir(exist_ok=True)
         self.mounts: dict[str, Path] = {}
+        self.program = ["-m", "slurm_elastic.machine.jobfiles.run"]
         self.made_at = 0
         self.directory: Path | str = WORK
         self.live: list[int] = []
@@ -81,7 +82,7 @@ class Ends:
         given, sink = os.pipe()
         os.write(sink, json.dumps(order).encode())
         os.close(sink)
-        program = [sys.executable, "-P", "-m", "slurm_elastic.machine.jobfiles.run"]
+        program = [sys.executable, "-P", *self.program]
         with (
             self.within(
                 self.machine, machine, [*program, "node", command], to_machine[0], from_machine[1]
@@ -174,6 +175,39 @@ def test_a_job_does_not_start_where_dots_lead_through_a_link(ends: Ends, end: st
     assert result["reason"] == (
         f"{WORK}/w/../x leads through a link, and so not to {WORK}/x: submit the job with a path"
         ' without ".."'
+    )
+
+
+IMPATIENT = (
+    "import sys; from slurm_elastic.machine.jobfiles import node, run;"
+    " node.MOUNT_WAIT_S = 0.5; sys.exit(run.main(sys.argv))"
+)
+"""The program, which does not wait for mounts."""
+
+
+@pytest.mark.parametrize("mode", [0o700, None], ids=["of another user", "of the system"])
+def test_a_job_whose_directory_cannot_be_on_the_machine_is_held_at_once(
+    ends: Ends, mode: int | None
+) -> None:
+    """Below /opt root makes no directory, and an ACL of the head is not on the machine."""
+    ends.program = ["-c", IMPATIENT]
+    if mode is None:
+        with tempfile.TemporaryDirectory(dir="/opt") as place:
+            shutil.chown(place, USER.pw_uid, USER.pw_gid)
+            ends.mounts["../opt"] = ends.machine  # it belongs to root
+            ends.directory = f"{place}/w"
+            Path(ends.directory).mkdir()
+            result = ends.do("out")
+    else:
+        for top in (ends.work, ends.machine / "work"):
+            (top / "theirs" / "w").mkdir(parents=True)
+            (top / "theirs").chmod(0o711 if top == ends.work else mode)
+        ends.directory = WORK / "theirs" / "w"
+        result = ends.do("out")
+    assert (result["ok"], result["final"]) == (False, True)
+    assert result["reason"] == (
+        f"on the machine {ends.directory} cannot be made for the job's user, or not be read:"
+        " submit the job from another directory"
     )
 
 
