@@ -213,6 +213,40 @@ def walled(tmp_path: Path) -> Iterator[Bed]:
     made.close()
 
 
+def _started(bed: Bed) -> Callable[[str, list[Instance]], tuple[Instance, ...]]:
+    """The daemon starts again. How it takes in a cloud's list."""
+    extensions = tunnels.join(bed.site)
+    assert extensions is not None
+    (note,) = extensions.complete_listed
+    (_, make) = extensions.parts[0]
+    part = make(Inline())
+    assert isinstance(part, TunnelsPart)
+    part.close()
+    bed.reopen(outside=part._outside)
+    return note
+
+
+def test_the_firewall_lets_a_machine_in_at_its_public_address_from_its_first_list_on(
+    walled: Bed,
+) -> None:
+    """A router of the cloud gives it that address on the way to the head."""
+    note = _started(walled)
+    one = replace(walled.machine(), public_address="203.0.113.9")
+    both = {one.address, one.public_address}
+    walled.ledger.machines.observe("aws", note("aws", [one]), walled.now)
+    walled.tunnels.look()
+    assert {p.address for p in walled.hub.peers} == both
+    note = _started(walled)
+    walled.tunnels.look()
+    assert {p.address for p in walled.hub.peers} == both, "the cloud has not listed it yet"
+    note("aws", [replace(one, public_address="203.0.113.10")])
+    walled.tunnels.look()
+    assert {p.address for p in walled.hub.peers} == {one.address, "203.0.113.10"}
+    walled.ledger.machines.record_ending("aws", [one.id], Quoted(text="idle"), walled.now)
+    walled.tunnels.look()
+    assert walled.hub.peers == ()
+
+
 def test_a_key_on_the_console_lets_a_machine_in_under_its_address(bed: Bed) -> None:
     one = bed.machine()
     bed.tunnels.look()
@@ -230,14 +264,7 @@ def test_a_head_that_opens_the_tunnels_calls_machines_where_their_cloud_lists_th
     tmp_path: Path,
 ) -> None:
     bed = Bed(tmp_path, Network(opened_by=Opener.HEAD, udp_port=4500, routes=("10.7.0.0/16",)))
-    extensions = tunnels.join(bed.site)
-    assert extensions is not None
-    (note,) = extensions.complete_listed
-    (_, make) = extensions.parts[0]
-    part = make(Inline())
-    assert isinstance(part, TunnelsPart)
-    part.close()
-    bed.reopen(outside=part._outside)
+    note = _started(bed)
 
     def listed(one: Instance) -> None:
         for step in (partial(in_tunnel, bed.site), note):

@@ -80,19 +80,23 @@ def join(site: Site) -> Extensions | None:
 
     def note_outside(cloud: str, machines: Sequence[Instance]) -> tuple[Instance, ...]:
         del cloud
-        outside.update({m.id: m.public_address for m in machines if m.public_address})
+        for machine in machines:
+            if machine.public_address:
+                outside[machine.id] = machine.public_address
+            else:
+                outside.setdefault(machine.id, "")
         return tuple(machines)
 
     return Extensions(
         parts=[("network", lambda worker: TunnelsPart(site, network, worker, outside=outside))],
-        complete_listed=[note_outside] if network.head_opens else [],
+        complete_listed=[note_outside] if network.head_opens or network.firewall else [],
     )
 
 
 class TunnelsPart(Part):
     """``task``: the periodic task that the daemon runs. ``readers``: threads that read consoles.
     ``desk``: where machines hand in their keys, None if they do not. ``outside``: by machine id,
-    the address at which the head calls it, as its cloud last listed it.
+    its public or floating address as its cloud last listed it ("": it has none).
     """
 
     guarded_by: ClassVar[GuardedBy] = {
@@ -167,6 +171,7 @@ class TunnelsPart(Part):
             # read before the machine was in the ledger.
             state = self._site.ledger.state()
             unread_clouds = self._site.providers.keys() - state.read_whole
+            unread_clouds |= self._clouds_without_addresses(state.machines)
             admitted, clock = self._admission(state), self._site.monotonic()
             called_peers = self._with_endpoints(admitted.peers, state.machines)
             admitted_peers = (*called_peers, *self._enrolling_peers(admitted))
@@ -185,6 +190,19 @@ class TunnelsPart(Part):
             # would leave peers in the hub that the ledger does not know.
             if admitted.over:
                 self._site.ledger.tunnels.end(admitted.over)
+
+    def _clouds_without_addresses(self, machines: Iterable[Machine]) -> set[str]:
+        """The clouds without a tunnel that have not listed a machine since our start. It may reach
+        the head from an address that only the cloud knows.
+        """
+        if self._network.firewall is None:
+            return set()
+        listed = self._outside.snapshot()
+        return {
+            m.instance.cloud
+            for m in machines
+            if m.is_wanted and m.instance.cloud not in self._clouds and m.instance.id not in listed
+        }
 
     def _note_left_out(self, left_out: Mapping[str, str]) -> None:
         """Log each peer once that the hub has left out. The hub has admitted all others."""
@@ -216,8 +234,9 @@ class TunnelsPart(Part):
         tunnels = self._site.ledger.tunnels.all()
         subnet = self._network.subnet if self._network.tunnels else None
         return admission(
-            state.machines, state.launches, tunnels, self._addresses, self._clouds, subnet
-        )
+            state.machines, state.launches, tunnels, self._addresses, self._clouds, subnet,
+            self._outside.snapshot(),
+        )  # fmt: skip
 
     def _live(self) -> list[Machine]:
         return self._site.serving_machines()
@@ -273,7 +292,10 @@ class TunnelsPart(Part):
         lately = self._site.now() - ENDED_LATELY_S
         recent_machines = self._site.ledger.machines.live(ended_since=lately)
         ending = [m for m in recent_machines if not m.is_wanted]
-        return {m.instance.address for m in ending if m.instance.address}
+        public_addresses = self._outside.snapshot()
+        addresses = {m.instance.address or "" for m in ending}
+        addresses |= {public_addresses.get(m.instance.id, "") for m in ending}
+        return addresses - {""}
 
     def _recover(self) -> None:
         """After the loss of a ledger, take the keys of live machines from the hub's peers. A key

@@ -44,13 +44,14 @@ def admission(
     addresses: Mapping[str, str],
     clouds: frozenset[str],
     subnet: str | None = None,
+    outside: Mapping[str, str] | None = None,
 ) -> Admission:
     """Decide who may reach the head now: machines of ``clouds`` through the tunnel, all others from
-    their own address. A machine whose end is decided may not.
+    their own addresses. A machine whose end is decided may not.
 
     ``addresses``: by node, in the tunnel. ``subnet``: the tunnel's; no address outside the tunnel
-    may be in it. An open launch may have made machines that no list has shown yet, so its nodes may
-    enrol.
+    may be in it. ``outside``: by machine id, its public or floating address. An open launch may
+    have made machines that no list has shown yet, so its nodes may enrol.
     """
     # A machine loses its way to the head when its end is decided, not when the cloud has ended it.
     # Whether a list has it as stopped does not count: one list may be wrong, and a machine without
@@ -63,7 +64,12 @@ def admission(
         (row.generation, node) for row in launching for node in row.nodes
     }
     tunnel_by_key = {(t.generation, t.node): t for t in tunnels}
-    plain_addresses = [m.instance.address or "" for m in serving if m.instance.cloud not in clouds]
+    plain = [m.instance for m in serving if m.instance.cloud not in clouds]
+    # The head sees the public address of a machine that reaches it through a router of its cloud.
+    public_addresses = outside or {}
+    plain_addresses = [
+        address for i in plain for address in (i.address or "", public_addresses.get(i.id, ""))
+    ]
     return Admission(
         peers=(
             *(
