@@ -124,7 +124,7 @@ options="-N $node --conf-server @{conf_server}"
 echo "SLURMD_OPTIONS=$options" >"$dir/slurmd"
 
 # Slurm uses its own keys (auth/slurm) if they exist, else munge.
-keys="[ -e /etc/slurm/slurm.jwks ] || [ -e /etc/slurm/slurm.key ]"
+keys="[ -e @{slurm_keys} ] || [ -e /etc/slurm/slurm.key ]"
 check=:
 # Without a configuration, scontrol gets the head's only by SLURM_CONF_SERVER: slurmd has not run.
 grep -Eq '^(check|prepare)=.' "$dir/agent" &&

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import re
+import shlex
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -20,7 +21,7 @@ from slurm_elastic.config.basics.metadata_service import MetadataService, Warnin
 from slurm_elastic.config.clouds import CloudSettings
 from slurm_elastic.config.mounting import MachineMount, mounts_of
 from slurm_elastic.config.sections.copying import Data
-from slurm_elastic.config.sections.joining import CloudInit, Network
+from slurm_elastic.config.sections.joining import CloudInit, Join, Network
 from slurm_elastic.config.tunnel import clouds_with_tunnel, node_addresses, nodes_by_pool
 from slurm_elastic.machine.hub.ports import with_port
 from slurm_elastic.machine.programs import agent
@@ -80,6 +81,7 @@ def program_of(config: Config, cloud: CloudSettings) -> str:
         "owed": f"{config.copy.back_within:g}" if cloud.data is Data.COPY else "",
         "open_metadata": "yes" if join.metadata_for_jobs else "",
         # A cloud that has a command of its own needs it: there a plain shutdown goes on costing.
+        "slurm_keys": shlex.quote(_slurm_keys(join)),
         "stop_command": cloud.stop_command or join.stop_command,
         "check": join.check or "",
         "check_timeout": f"{join.check_timeout:g}",
@@ -95,6 +97,11 @@ def program_of(config: Config, cloud: CloudSettings) -> str:
         # slurmd would start there with empty homes.
         raise ConfigError(f"join.template: {join.template} has no @{{prepare}}: see join.mounts")
     return fill(text, join.template, values)
+
+
+def _slurm_keys(join: Join) -> str:
+    """The file of auth/slurm's keys on a machine, which then needs no munge."""
+    return join.ssh.place if join.ssh and join.ssh.slurm_keys else "/etc/slurm/slurm.jwks"
 
 
 def closing_rules(service: MetadataService) -> str:

@@ -580,6 +580,20 @@ def test_slurmd_waits_neither_for_the_agent_nor_for_munge_where_the_key_is_of_an
     assert f"|| systemctl {munge} munge.service" in (machine.run / "start").read_text()
 
 
+def test_a_machine_whose_slurm_keys_are_at_another_place_starts_no_munge(tmp_path: Path) -> None:
+    """Munge without a key does not start, and then slurmd would not start either."""
+    machine, target = Machine(tmp_path), tmp_path / "slurm keys"
+    (tmp_path / "systemd" / "system").mkdir(parents=True)
+    machine.command("systemd-run")
+    ssh = Ssh(key="/root/key", slurm_keys="/etc/slurm/keys", target=str(target))
+    environment = {"PATH": f"{machine.bin}:{os.environ['PATH']}"}
+    for program in (["-c", machine.text(ssh=ssh)], [str(machine.run / "start")]):
+        target.touch()
+        subprocess.run(["sh", *program], check=True, env=environment, timeout=patience(60))
+    ran = machine.ran("systemctl restart slurmd.service")
+    assert not [line for line in ran if "munge" in line]
+
+
 @pytest.mark.parametrize(
     ("join", "bounded"),
     [
