@@ -30,6 +30,7 @@ from slurm_elastic.config import Config, domain_pools
 from slurm_elastic.config.checkpoint_kinds import policy_of
 from slurm_elastic.config.cloud_kinds import table as kinds
 from slurm_elastic.config.clouds import CloudSettings
+from slurm_elastic.config.grants import cloud_of_queue
 from slurm_elastic.config.method_kinds import table
 from slurm_elastic.config.sections.checkpoint import CLOUD_PRICES
 from slurm_elastic.model.price_feed import PriceFeed
@@ -179,9 +180,9 @@ def _cloud_feeds(config: Config) -> Sequence[PriceFeed]:
 
 def _queue_client(config: Config) -> Callable[[], Any]:
     """A function that opens a client of the queue, for the account that reads it."""
-    cloud_name = config.checkpoint.notices.queue_cloud
-    account = next(c for c in config.clouds if c.has_queue and cloud_name in (None, c.name))
-    open_client = kinds().kind(account.provider).queue_client
+    account = cloud_of_queue(config)
+    open_client = None if account is None else kinds().kind(account.provider).queue_client
     if open_client is None:
-        raise ConfigError(f"cloud {account.name!r}: provider {account.provider} opens no queue")
+        name = config.checkpoint.notices.queue_cloud if account is None else account.name
+        raise ConfigError(f"checkpoint.notices.queue_url: cloud {name} opens no queue")
     return partial(open_client, account)

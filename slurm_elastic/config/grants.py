@@ -28,11 +28,14 @@ class Holder(StrEnum):
 
 
 class GrantUse(Struct, frozen=True, kw_only=True):
-    """Facts on which the rights depend: the cloud's ``pools``, and whether we read consoles."""
+    """Facts on which the rights depend: the cloud's ``pools``, whether we read consoles, and the
+    queue of notices that its account reads ("": none).
+    """
 
     cluster: Cluster
     pools: tuple[Pool, ...]
     console: bool = False
+    queue_url: str = ""
 
 
 class Grant(Struct, frozen=True, kw_only=True):
@@ -46,11 +49,23 @@ def use_of(
     config: Config, cloud: CloudSettings, expand: Callable[[str], Sequence[str]]
 ) -> GrantUse:
     """How a configuration uses one of its clouds."""
+    of_queue = cloud_of_queue(config)
+    has_queue = of_queue is not None and of_queue.name == cloud.name
     return GrantUse(
         cluster=config.cluster,
         pools=tuple(p for p in domain_pools(config, expand) if p.cloud == cloud.name),
         console=_reads_host_keys(config) or _reads_tunnel_keys(config, cloud),
+        queue_url=config.checkpoint.notices.queue_url or "" if has_queue else "",
     )
+
+
+def cloud_of_queue(config: Config) -> CloudSettings | None:
+    """The cloud whose account reads the queue of notices; None without a queue."""
+    notices = config.checkpoint.notices
+    if notices.queue_url is None:
+        return None
+    of_queue = (c for c in config.clouds if c.has_queue and notices.queue_cloud in (None, c.name))
+    return next(of_queue, None)
 
 
 def _reads_host_keys(config: Config) -> bool:

@@ -21,16 +21,19 @@ from providers.aws.bed import REGION, AwsBed, FleetBed
 from providers.aws.judge import S3, Known, actions, asks, granted
 
 from slurm_elastic.base.errors import ProviderError
-from slurm_elastic.config import Cluster
+from slurm_elastic.base.hostlist import expand
+from slurm_elastic.config import Cluster, Config
 from slurm_elastic.config.clouds import InstanceType
-from slurm_elastic.config.grants import GrantUse, Holder
+from slurm_elastic.config.grants import GrantUse, Holder, use_of
+from slurm_elastic.config.sections.checkpoint import CheckpointSettings, NoticeSettings
 from slurm_elastic.image.upload import image_file, upload
 from slurm_elastic.model.boot_image import ImageChoice
-from slurm_elastic.model.cluster import Market
+from slurm_elastic.model.cluster import Location, Market
 from slurm_elastic.model.machine_options import Disk, MachineOptions
 from slurm_elastic.model.protocols import Provider, list_tidily
 from slurm_elastic.providers import open_images, open_provider
 from slurm_elastic.providers.aws import CLOUD, imports
+from slurm_elastic.providers.aws.settings import AwsCloud
 from slurm_elastic.providers.catalogues import ask
 from slurm_elastic.sandbox.ec2.control import Ec2Control
 from slurm_elastic.sandbox.spec import IMAGE
@@ -272,6 +275,29 @@ def test_machines_of_others_can_neither_be_ended_nor_made(ec2: Ec2Control, gate:
     large = replace(spec, offer=replace(spec.offer, instance_type="p5.48xlarge"))
     with pytest.raises(AssertionError, match="RunInstances"):
         provider.launch(large)
+
+
+@pytest.mark.parametrize(
+    ("queue", "reads"), [(None, []), ("other", []), ("aws", ["arn:aws:sqs:eu-west-1:12:spot"])]
+)
+def test_the_account_that_reads_the_queue_of_notices_may_read_it(
+    queue: str | None, reads: list[str]
+) -> None:
+    clouds = [
+        AwsCloud(name=name, location=Location.PUBLIC, region="eu-west-1", image="ami-1", types={})
+        for name in ("aws", "other")
+    ]
+    url = None if queue is None else "https://sqs.eu-west-1.amazonaws.com/12/spot"
+    notices = NoticeSettings(queue_url=url, queue_cloud=queue)
+    config = Config(
+        cluster=Cluster(name="site", uuid=UUID), clouds=tuple(clouds), pools=(),
+        checkpoint=CheckpointSettings(notices=notices),
+    )  # fmt: skip
+    granted = json.loads(
+        CLOUD.grant(clouds[0], use_of(config, clouds[0], expand), Holder.SERVICES).text
+    )
+    found = [row for row in granted["Statement"] if row["Sid"] == "ReadNotices"]
+    assert [row["Resource"] for row in found] == reads
 
 
 def test_whoever_uploads_images_may_do_that_and_nothing_else(

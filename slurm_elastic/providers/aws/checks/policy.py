@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
+from urllib.parse import urlsplit
 
 import boto3
 from botocore.exceptions import UnknownRegionError
@@ -62,7 +63,7 @@ def grant(settings: AwsCloud, use: GrantUse, holder: Holder) -> Grant:
         ]
         notes = []
     else:
-        statements = list(_services(settings, cluster, pools, arns))
+        statements = [*_services(settings, cluster, pools, arns), *_queue(settings, use, arns)]
         notes = list(_notes(settings, pools))
     text = json.dumps({"Version": "2012-10-17", "Statement": statements}, indent=2)
     how = (
@@ -184,6 +185,18 @@ def _services(
         "Resource": "*",
         "Condition": _in_region(settings),
     }
+
+
+def _queue(settings: AwsCloud, use: GrantUse, arns: _Arns) -> Iterator[Statement]:
+    """The statement for the queue of notices. Its URL ends with account and name."""
+    account, _, name = urlsplit(use.queue_url).path.strip("/").partition("/")
+    if name:
+        yield {
+            "Sid": "ReadNotices",
+            "Effect": "Allow",
+            "Action": ["sqs:DeleteMessage", "sqs:ReceiveMessage"],
+            "Resource": f"arn:{arns.partition}:sqs:{settings.region}:{account}:{name}",
+        }
 
 
 def _read_actions(settings: AwsCloud, pools: Sequence[Pool]) -> Iterator[str]:
