@@ -14,13 +14,25 @@ from slurm_elastic.model.cluster import Pool
 from slurm_elastic.providers.base.preflight import demand_bounds
 from slurm_elastic.providers.opennebula.settings import OpenNebulaCloud
 
+_ACCOUNT = """\
+#!/bin/sh
+# run it as oneadmin, with the account that {who}: sh FILE ACCOUNT
+set -e
+account=$(oneuser show "${{1:?name the account}}")
+account=$(echo "$account" | sed -n 's/^ID *: *//p')
+allow() {{
+  said=$(oneacl create "#${{account:?the account has no id}} $1" 2>&1) && return
+  # The rule may be of an earlier run, or of another template.
+  case $said in
+  *"already exists"*) ;;
+  *) echo "$said" >&2; exit 1 ;;
+  esac
+}}
+"""
 _SCRIPT = """\
-#!/bin/sh -e
-# run it as oneadmin, with the account that slurm-elastic uses: sh FILE ACCOUNT
-account=$(oneuser show "${{1:?name the account}}" | sed -n 's/^ID *: *//p')
-allow() {{ oneacl create "#$account $1"; }}
 each() {{
-  onetemplate show "$1" | sed -n "s/.*$2=\\"\\([0-9][0-9]*\\)\\".*/\\1/p" | sort -u
+  shown=$(onetemplate show "$1")
+  echo "$shown" | sed -n "s/.*$2=\\"\\([0-9][0-9]*\\)\\".*/\\1/p" | sort -u
 }}
 {rules}
 quota=$(mktemp)
@@ -32,11 +44,8 @@ rm -f "$quota"
 """
 
 _IMAGES = """\
-#!/bin/sh -e
-# run it as oneadmin, with the account that uploads images: sh FILE ACCOUNT
-account=$(oneuser show "${{1:?name the account}}" | sed -n 's/^ID *: *//p')
-oneacl create "#$account IMAGE/* CREATE"
-oneacl create "#$account DATASTORE/#{store} USE"
+allow "IMAGE/* CREATE"
+allow "DATASTORE/#{store} USE"
 """
 _APPLIED = "sh FILE ACCOUNT   # as oneadmin; the account in a group that has no rules (oneacl list)"
 _OWNER = (
@@ -54,8 +63,9 @@ def grant(settings: OpenNebulaCloud, use: GrantUse, holder: Holder) -> Grant:
         return Grant(text="", notes=("init --make creates nothing in OpenNebula",))
     if holder is Holder.IMAGES:
         store = settings.image_datastore
-        return Grant(text=_IMAGES.format(store=store).rstrip("\n"), notes=(_APPLIED, _OWNER))
-    script = _SCRIPT.format(
+        script = _ACCOUNT.format(who="uploads images") + _IMAGES.format(store=store)
+        return Grant(text=script.rstrip("\n"), notes=(_APPLIED, _OWNER))
+    script = _ACCOUNT.format(who="slurm-elastic uses") + _SCRIPT.format(
         rules="\n".join(_rules(settings, use.pools)), quota=_quota(settings, use.pools)
     )
     return Grant(text=script.rstrip("\n"), notes=tuple(_notes(settings, use.pools)))
@@ -67,8 +77,11 @@ def _rules(settings: OpenNebulaCloud, pools: Sequence[Pool]) -> Iterator[str]:
     types = {n for p in pools for n in p.instance_types or settings.types if n in settings.types}
     for number in sorted({settings.types[name].template for name in types}):
         yield f'allow "TEMPLATE/#{number} USE"'
-        yield f'for id in $(each {number} IMAGE_ID); do allow "IMAGE/#$id USE"; done'
-        yield f'for id in $(each {number} NETWORK_ID); do allow "NET/#$id USE"; done'
+        # By a variable: in the list of "for", sh would pass over a template that it cannot read.
+        yield f"ids=$(each {number} IMAGE_ID)"
+        yield 'for id in $ids; do allow "IMAGE/#$id USE"; done'
+        yield f"ids=$(each {number} NETWORK_ID)"
+        yield 'for id in $ids; do allow "NET/#$id USE"; done'
     fixed_ids = {int(p.image.id) for p in pools if p.image is not None and p.image.id is not None}
     yield from (f'allow "IMAGE/#{number} USE"' for number in sorted(fixed_ids))
     yield 'allow "HOST/* USE"  # to see them: room is known before an order, and hosts taken out'

@@ -38,23 +38,29 @@ NIC=[ NETWORK_ID="0", SECURITY_GROUPS="0" ]
 END
 """
 TOOLS = {
-    "oneuser": '#!/bin/sh\n[ "$1" = quota ] && { echo "quota $2" >> "$OUT"; cat "$3" >> "$OUT"; }\n'
+    "oneuser": '#!/bin/sh\n[ "$2" = nobody ] && { echo "user not found" >&2; exit 255; }\n[ "$1" = quota ] && { echo "quota $2" >> "$OUT"; cat "$3" >> "$OUT"; }\n'
     'echo "USER 5 INFORMATION"\necho "ID              : 5"\n',
-    "oneacl": '#!/bin/sh\necho "$*" >> "$OUT"\n',
+    "oneacl": '#!/bin/sh\n[ -z "$REFUSED" ] || { echo "$REFUSED"; exit 255; }\n'
+    'grep -qxF "$*" "$OUT" 2>/dev/null && { echo "Rule $2 already exists" >&2; exit 255; }\n'
+    'echo "$*" >> "$OUT"\n',
     "onetemplate": ONETEMPLATE,
 }
 
 
-def carried_out(script: str, directory: Path) -> list[str]:
-    """The commands that the script gives OpenNebula's own tools."""
+def carried_out(
+    script: str, directory: Path, account: str = "elastic", refused: str = ""
+) -> list[str]:
+    """The commands that the script gives OpenNebula's own tools. oned refuses a rule that exists
+    (AclManager::add_rule). ``refused``: why it refuses all.
+    """
     for name, text in TOOLS.items():
         tool = directory / name
         tool.write_text(text)
         tool.chmod(0o755)
     (directory / "script").write_text(script)
     out = directory / "out"
-    env = {"PATH": f"{directory}:{os.environ['PATH']}", "OUT": str(out)}
-    subprocess.run(["sh", directory / "script", "elastic"], env=env, check=True)
+    env = {"PATH": f"{directory}:{os.environ['PATH']}", "OUT": str(out), "REFUSED": refused}
+    subprocess.run(["sh", directory / "script", account], env=env, check=True)
     return out.read_text().splitlines()
 
 
@@ -130,6 +136,26 @@ def test_the_quota_is_what_the_pools_could_have(bed: GatedBed, tmp_path: Path) -
     assert "".join(told[at + 1 :]) == (
         f'VM=[  VMS="{count}",  CPU="{2 * count}",  MEMORY="{4096 * count}" ]'
     )
+
+
+@pytest.mark.parametrize("holder", [Holder.SERVICES, Holder.IMAGES])
+def test_rules_that_exist_are_no_error_and_all_else_ends_the_script(
+    bed: GatedBed, tmp_path: Path, holder: Holder
+) -> None:
+    """It is run again after each change, and two templates may use one network."""
+    two = {"other": replace(next(iter(bed.settings().types.values())), template=77)}
+    settings = replace(bed.settings(), types=bed.settings().types | two)
+    pool = replace(bed.pool, instance_types=tuple(settings.types))
+    use = GrantUse(cluster=Cluster(name="site", uuid=UUID), pools=(pool,))
+    script = CLOUD.grant(settings, use, holder).text
+    first = carried_out(script, tmp_path)
+    again = carried_out(script, tmp_path)
+    rules = [line for line in again if line.startswith("create ")]
+    assert rules == [line for line in first if line.startswith("create ")]
+    assert len(set(rules)) == len(rules) > 1
+    for wrong in ({"account": "nobody"}, {"refused": "you are not oneadmin"}):
+        with pytest.raises(subprocess.CalledProcessError):
+            carried_out(script, tmp_path, **wrong)
 
 
 def test_a_named_image_gets_a_rule_of_its_own(bed: GatedBed) -> None:
