@@ -8,9 +8,8 @@ limit or shortens the job releases it.
 
 A job that has to wait for a reservation which begins later gets that begin as its own begin time.
 So does a job that must stay off spot machines (``policies.launch.spot_use``) while no other machine
-is available: its begin time is when the cloud is asked again. The exception is a job with other
-partitions, because a begin time holds in all partitions. Until then, slurmctld may give such a job
-nodes of the cloud again every few minutes, and the job is requeued each time. It is reported once.
+is available: its begin time is when the cloud is asked again. A begin time holds in all partitions,
+so a job with other partitions loses that of the cloud until then.
 """
 
 from __future__ import annotations
@@ -40,7 +39,7 @@ from slurm_elastic.model.causes.stops import CloudMayServe
 from slurm_elastic.model.changed_jobs import ChangedJob, Delayed, Held, Misfit, Wish
 from slurm_elastic.model.cluster import Limits, NodeRequest, Offer
 from slurm_elastic.model.job_holds import MACHINES_LOST, NEVER
-from slurm_elastic.model.slurm import SlurmJob
+from slurm_elastic.model.slurm import REQUEUE_HOLD, SlurmJob
 from slurm_elastic.policies.launch.changed_jobs import is_waiting, request_of
 from slurm_elastic.policies.launch.lasting import Asked, early_end, next_begin, sum_ceilings
 from slurm_elastic.policies.launch.ranking import Scope
@@ -54,6 +53,8 @@ Bound = TypeVar("Bound", int | None, float | None)
 CORRELATION = "limits"
 REQUEUE_TIMEOUT_S = 300.0
 """Seconds in which a requeued job must be pending again."""
+_CHANCE_S = 60.0
+"""Seconds in which slurmctld's scheduler looks at each waiting job."""
 
 
 def keep_job_out(
@@ -77,7 +78,7 @@ def move_or_hold_jobs(site: Site) -> None:
         return
     queue = {job.id: job for job in site.slurm.jobs()}
     due = {number: row for number, row in waiting.items() if _is_due(queue.get(number))}
-    wishes = {n: wish for n, row in due.items() if (wish := _wish_of(site, queue[n], row))}
+    wishes = {number: _wish_of(site, queue[number], row) for number, row in due.items()}
 
     def say(job: SlurmJob, record: ChangedJob, evaluate: Evaluate) -> ChangedJob:
         del evaluate
@@ -104,17 +105,19 @@ def _is_due(job: SlurmJob | None) -> bool:
     return job is not None and is_waiting(job)
 
 
-def _wish_of(site: Site, job: SlurmJob, barred: KeptOutJob) -> Wish | None:
-    """Return what must happen to the job; None if it may start in other partitions before."""
+def _wish_of(site: Site, job: SlurmJob, barred: KeptOutJob) -> Wish:
+    """Return what must happen to the job."""
     cause, request = barred.cause, request_of(job)
     if isinstance(cause, MachinesLost):
         return Held()
     partition = site.clouds[barred.cloud].partition_name
     if isinstance(cause, NotYetHere):
-        # A begin time holds in all partitions, and the job may start in the others before.
-        if set(job.partitions) != {partition}:
-            return None
-        return Delayed(partition=partition, begins_at=cause.begins_at, request=request)
+        begins_at = cause.begins_at
+        if {*job.partitions} != {partition}:
+            # Slurm itself lets a requeued job wait. With this partition in its list by then, it
+            # would never get a node of the others.
+            begins_at = max(begins_at, site.now() + REQUEUE_HOLD + _CHANCE_S)
+        return Delayed(partition=partition, begins_at=begins_at, request=request)
     return Misfit(
         cloud=barred.cloud, partition=partition, nodes=compress(barred.nodes),
         need_s=barred.need_s if barred.need_s < inf else None, request=request,
@@ -295,8 +298,9 @@ def _record(site: Site, job: SlurmJob, barred: KeptOutJob, change: JobChange | N
         return  # it was logged, and the job is tried again
     cause = barred.cause
     decided_cause = replace(cause, consequence=_consequence(site, job, barred, change))
-    # A job with other partitions comes back every few minutes.
-    if isinstance(decided_cause, NotYetHere) and len(job.partitions) > 1:
+    # A job with other partitions comes back at the end of each cool-down.
+    has_others = barred.cloud and set(job.partitions) != {site.clouds[barred.cloud].partition_name}
+    if isinstance(decided_cause, NotYetHere) and has_others:
         if _is_same(site.set_aside.get(job.id), decided_cause):
             return
         site.set_aside[job.id] = decided_cause

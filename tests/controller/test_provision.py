@@ -619,8 +619,10 @@ def test_a_job_kept_off_spot_machines_waits_for_other_machines_and_closes_no_nod
         assert job is not None
         assert "PENDING" in job.states
         cool_downs = [row.until for row in world.ledger.exclusions.cool_downs(world.now)]
-        # A begin time would keep it from its other partitions, too.
+        # A begin time would keep it from its other partitions, too, and with its list Slurm would
+        # give it a node of the cloud after each cool-down and never one of the others.
         assert (job.begin in cool_downs) == (len(partitions) == 1)
+        assert job.partitions == (partitions if len(partitions) == 1 else ("debug",))
         about = world.ledger.decisions.about("job:1")
         *earlier, reported = [str(row.cause) for row in about if row.kind == "set-aside"]
         if len(partitions) == 1:

@@ -94,7 +94,10 @@ def restarts(site: Sandbox, number: int) -> int:
 
 
 def die(site: Sandbox, node: str) -> None:
-    """As in a power cut; what is left of its job is of no account."""
+    """As in a power cut; what is left of its job is of no account. The cloud has ended it: a machine
+    that its id still names is not gone.
+    """
+    site.opennebula.end([vm.id for vm in site.opennebula.state().machines if vm.node == node])
     machines = SlurmdMachines(site.layout.machines)
     started = [found for name in machines.ids() if (found := machines.get(name))]
     (process,) = [s.process for s in started if s.machine.node == node and s.process]

@@ -32,7 +32,7 @@ JOBS = (
     "tests/e2e/test_migrate_nodes.py",
     "tests/e2e/test_interruption.py::test_an_announced_interruption_saves_and_moves_the_job",
 )
-ALONE = {"test_array_limits": 48, "test_array_growth": 32, "test_slurm_words_live": 16}
+ALONE = {"test_array_limits": 48, "test_array_growth": 32, "test_slurm_words_live": 17}
 """Files of tests, and how many there are in each."""
 ENOUGH = 1200.0
 LONG = 3000.0

@@ -197,8 +197,8 @@ def _bounded(
     is_refused: IsRefused,
     now: float,
 ) -> JobValues:
-    """Return the values without the partitions in which the job must not or can never start. If no
-    partition is left, or Slurm refuses the list, the job waits instead.
+    """Return the values without the partitions in which the job must not, can never or cannot yet
+    start. If no partition is left, or Slurm refuses the list, the job waits instead.
     """
     never = {wish.partition for wish in wishes if isinstance(wish, Misfit)}
     names, is_held = values.partitions, any(isinstance(wish, Held) for wish in wishes)
@@ -219,6 +219,12 @@ def _bounded(
             names = others
         else:
             begin = max(begin, until)
-    delays = (w.begins_at for w in wishes if isinstance(w, Delayed) and names == (w.partition,))
-    begin = max(begin, *delays, 0.0)
+    delays = {w.partition: w.begins_at for w in wishes if isinstance(w, Delayed)}
+    later = {name: delays[name] for name in names if delays.get(name, 0.0) > now}
+    if later:
+        others = tuple(name for name in names if name not in later)
+        if others and not is_bound and not is_refused(others):
+            names = others
+        else:
+            begin = max(begin, *later.values())
     return JobValues(partitions=names, begin=begin, is_held=is_held)
