@@ -16,7 +16,7 @@ from .book import Book, State, known, wait
 from .identity import END_WAIT_S, Identity, become
 from .marks import check_different, is_in, marks_of, shared_directories, unmarked_directories
 from .owed import Owed
-from .places import check_way, make_place
+from .places import check_owners, check_way, make_place
 from .steps import has_steps
 from .tree import Tree, sample, stamp
 from .uses import Use
@@ -53,6 +53,7 @@ def run(identity: Identity, channel: Channel) -> None:
         use.end()  # the jobs of all users work there as on the head
     else:
         use.check()
+        _check_strangers(header, identity)
     if header["do"] == "out":
         _check_place(str(header["directory"]), channel)
     if header["do"] == "outputs":
@@ -98,6 +99,12 @@ def _check_place(path: str, channel: Channel) -> None:
         " submit the job from another directory",
         final=not wait(is_there, MOUNT_WAIT_S, channel),
     )
+
+
+def _check_strangers(header: Message, identity: Identity) -> None:
+    """CopyError if a stranger has made a directory that the job's files would go to."""
+    for path, owners, _ in header.get("places", ()):
+        check_owners(str(path), owners, identity.uid)
 
 
 def _check_rights(header: Message, book: Book) -> None:

@@ -42,6 +42,26 @@ def check_way(path: str) -> None:
         )
 
 
+def check_owners(path: str, owners: Sequence[int], uid: int) -> None:
+    """CopyError if a directory on the way, or a link, belongs to a stranger: not to root, the user
+    or its owner on the head (``owners``, for each directory). In a directory that all may write,
+    such as /scratch, a stranger could have made it before, and exchange the job's files there.
+    """
+    way = ""
+    for number, name in enumerate(path.strip("/").split("/")):
+        way = f"{way}/{name}"
+        try:
+            owner = os.lstat(way).st_uid
+        except OSError:
+            return  # its use says so
+        if owner not in {0, uid, *owners[number : number + 1]}:
+            raise CopyError(
+                f"{way} belongs to uid {owner} on the machine, and not on the head: submit the job"
+                " from a directory of your own",
+                final=True,
+            )
+
+
 def make_place(
     path: str, owners: Sequence[int], uid: int, gid: int, *, shared: Sequence[int] = (),
     groups: Sequence[int] = (),

@@ -1212,6 +1212,26 @@ def test_root_makes_what_is_missing_for_the_user(
 
 
 @as_root
+def test_a_directory_that_a_stranger_has_made_takes_no_files(top: Path) -> None:
+    """Below /scratch, as its owner the stranger could exchange the job's program."""
+    scratch = top / "scratch"
+    scratch.mkdir(parents=True)
+    scratch.chmod(0o1777)
+    for name, owner in (("mine", 7), ("leader", 5), ("stranger", 9)):
+        (scratch / name / "work").mkdir(parents=True)
+        os.chown(scratch / name, owner, owner)
+    (scratch / "link").symlink_to(scratch / "mine")
+    os.chown(scratch / "link", 9, 9, follow_symlinks=False)
+    depth = len(scratch.parts) - 1
+    places.check_owners(f"{scratch}/mine/work/later", [0] * depth + [7, 7, 7], 7)
+    places.check_owners(f"{scratch}/leader/work", [0] * depth + [5, 5], 7)
+    for name in ("stranger", "link"):
+        with pytest.raises(CopyError, match=rf"{name} belongs to uid 9 on the machine") as error:
+            places.check_owners(f"{scratch}/{name}/work", [0] * depth + [7, 7], 7)
+        assert error.value.final
+
+
+@as_root
 def test_a_directory_of_another_user_is_made_for_its_owner(top: Path) -> None:
     """As for a job with its output in a colleague's home: the colleague's next job needs it."""
     places.make_place(f"{top}/colleague/of-mine", [0, 9, 7], 7, 8)
