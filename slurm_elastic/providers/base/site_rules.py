@@ -34,7 +34,19 @@ def rules_of(place: SitePlace) -> tuple[FirewallRule, ...]:
     """The rules of the machines' group. All else is closed, in both directions."""
     rules = _tunnel(place) if place.tunnel_port is not None else _routed(place)
     # Two purposes may need the same ports of the same network.
-    return tuple({rule.key: rule for rule in (*rules, *_mounts(place))}.values())
+    all_rules = (*_fabric(place), *rules, *_mounts(place))
+    return tuple({rule.key: rule for rule in all_rules}.values())
+
+
+def _fabric(place: SitePlace) -> Iterator[FirewallRule]:
+    """Yield the rules for pools with ``rdma``. EFA's packets go from machine to machine, beside any
+    tunnel, and a rule of ports or addresses does not cover them.
+    """
+    if any(pool.machine.rdma for pool in place.use.pools):
+        for direction in ("ingress", "egress"):
+            yield FirewallRule(
+                direction=direction, peer=GROUP, purpose="the fabric of pools with rdma"
+            )
 
 
 def _mounts(place: SitePlace) -> Iterator[FirewallRule]:
