@@ -18,7 +18,7 @@ from slurm_elastic.ckptman import ended_by_save, lost_files, nodes, suspended
 from slurm_elastic.ckptman.decide import MOVE, NO_DEADLINE, JobPlan
 from slurm_elastic.ckptman.executor import KeyedExecutor, Urgency, WorkKind
 from slurm_elastic.ckptman.losses import UnannouncedEnds
-from slurm_elastic.ckptman.moves import after_requeue, migration, node_release, steps
+from slurm_elastic.ckptman.moves import after_requeue, migration, node_release, requeueing, steps
 from slurm_elastic.ckptman.moves.rescheduling import reschedule
 from slurm_elastic.ckptman.orders import Orders, ReceivedOrder
 from slurm_elastic.ckptman.requeue_failover import RequeueFailover
@@ -235,5 +235,6 @@ def _has_work(move: Migration, now: float) -> bool:
     if move.step is MigrationStep.WAITING:
         return move.at is not None and now >= move.at
     if move.step in (MigrationStep.SAVED, MigrationStep.REQUEUEING):
-        return move.at is None or now >= move.at
+        # If the next try is further away than any pause, the clock was set back meanwhile.
+        return move.at is None or not 0.0 < move.at - now <= requeueing.LATE_RETRY_AFTER_S
     return move.step in (MigrationStep.PLANNED, MigrationStep.SAVING)

@@ -8,6 +8,7 @@ import logging
 import sqlite3
 from collections.abc import Iterable, Mapping
 from functools import partial
+from math import inf
 from typing import Any
 
 from msgspec import Struct
@@ -104,11 +105,10 @@ class SavesInPlace:
         """Submit the saves that policies want, except of jobs whose last save has just failed."""
         for plan in plans:
             run = plan.facts.run
-            not_before = max(
-                self._retry_at.get(run.job, 0.0), suspended.resumable_at(self._site, run)
-            )
-            # Also not before a suspended job may be resumed: each save runs it for some seconds.
-            if self._site.now() < not_before:
+            if self._site.monotonic() < self._retry_at.get(run.job, -inf):
+                continue
+            # Not before a suspended job may be resumed: each save runs it for some seconds.
+            if self._site.now() < suspended.resumable_at(self._site, run):
                 continue
             for situation in plan.facts.situations:
                 self._expected_seconds[run.job] = situation.dump
@@ -126,9 +126,10 @@ class SavesInPlace:
         """
         for number, choice in snapshot.choices.items():
             probe_at = max(
-                self._probed_at.get(number, 0.0) + PROBE_EVERY_S, self._retry_at.get(number, 0.0)
+                self._probed_at.get(number, -inf) + PROBE_EVERY_S, self._retry_at.get(number, -inf)
             )
-            if number in moving_jobs or self._site.now() < probe_at or not is_transparent(choice):
+            is_early = self._site.monotonic() < probe_at
+            if number in moving_jobs or is_early or not is_transparent(choice):
                 continue
             # Its launcher is suspended too and reports nothing new.
             if snapshot.jobs[number].is_suspended:
@@ -142,7 +143,7 @@ class SavesInPlace:
                 kind=WorkKind.PERIODIC,
             ):  # fmt: skip
                 # Only if the work was taken. A job that was busy is probed at the next tick.
-                self._probed_at[number] = self._site.now()
+                self._probed_at[number] = self._site.monotonic()
 
     def _save_if_hindered(self, plan: JobPlan) -> None:
         """Save even if we expect failure (the launcher reports a lasting obstacle, or earlier saves
@@ -234,7 +235,7 @@ class SavesInPlace:
             self._handle_image(plan, late_image)
         elif self._has_failed(run) and suspended.is_suspended(self._site, run):
             # The next try would resume the job once more, and so would each try after that.
-            self._retry_at[run.job] = self._site.now() + UNSAVABLE_RETRY_AFTER_S
+            self._retry_at[run.job] = self._site.monotonic() + UNSAVABLE_RETRY_AFTER_S
         else:
             self._save(plan)
 
@@ -325,7 +326,7 @@ class SavesInPlace:
             and not self._launcher_may_wait(run, error_text)
             and verdicts.judge_run(site, run, choice, error_text)
         )
-        self._retry_at[run.job] = site.now() + max(
+        self._retry_at[run.job] = site.monotonic() + max(
             UNSAVABLE_RETRY_AFTER_S if is_unsavable else MIN_RETRY_AFTER_S, expected_s
         )
 

@@ -333,6 +333,47 @@ def test_a_clock_that_was_ahead_keeps_no_job_from_being_saved() -> None:
         world.close()
 
 
+def set_clock(world: CkptWorld, seconds: float) -> None:
+    """Set the head's clock; monotonic time goes on."""
+    earlier, at = world.ckpt.monotonic(), world.now + seconds
+    world.now = at
+    object.__setattr__(world.ckpt, "monotonic", lambda: earlier + world.now - at)
+
+
+def test_what_failed_while_the_clock_was_ahead_is_tried_again_soon() -> None:
+    world = CkptWorld(policy="daly(mtti=18000)")
+    try:
+        world.runs(7)
+        set_clock(world, 7200)
+        world.saver.fail_next.append(CheckpointError("the directory cannot be read now"))
+        world.until(lambda: ("checkpoint", 7) in world.saver.calls, 60)
+        set_clock(world, -7200)
+        world.until(lambda: len(world.state.images(7)) == 1, 1200)
+    finally:
+        world.close()
+
+
+def test_a_stopped_job_is_requeued_soon_after_the_clock_was_set_back(
+    world: CkptWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world.saver.hold_s = 1e9  # only ckptman continues its program
+    node, requeue = world.runs(7).nodes[0], world.slurm.requeue
+    refused: list[int] = []
+
+    def refuse_once(job: int) -> None:
+        if not refused:
+            refused.append(job)
+            raise SlurmError(("scontrol", "requeue"), 1, "Unable to contact slurm controller")
+        requeue(job)
+
+    monkeypatch.setattr(world.slurm, "requeue", refuse_once)
+    set_clock(world, 7200)
+    world.order("notice", node=node, reason="its host is replaced")
+    world.until(lambda: bool(refused), 120)
+    set_clock(world, -7200)
+    world.until(lambda: world.job(7).restarts == 1, 120)
+
+
 def test_a_job_that_began_before_the_clock_was_set_back_is_saved(world: CkptWorld) -> None:
     node = world.runs(7).nodes[0]
     world.slurm.set_job(7, start=world.now + 7200)
