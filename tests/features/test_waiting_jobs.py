@@ -30,7 +30,7 @@ Make = Callable[..., World]
 def make(tmp_path: Any) -> Iterator[Make]:
     made: list[World] = []
 
-    def world(**site: Any) -> World:
+    def world(max_time: float | None = HOUR, **site: Any) -> World:
         """One public cloud with two pools: pub[1-3] and big[1-2]."""
         plain = make_config(tmp_path)
         pool = plain.pools[1]
@@ -41,7 +41,7 @@ def make(tmp_path: Any) -> Iterator[Make]:
         one = World(
             clouds=(plain.clouds[1],), pools=pools, limits=Limits(),
             policies=SitePolicies(**({"growth": "on_demand"} | site)),
-            allow=Who(accounts=("physics",), max_time=HOUR),
+            allow=Who(accounts=("physics",), max_time=max_time),
         )  # fmt: skip
         made.append(one)
         return one
@@ -209,6 +209,20 @@ def test_licences_and_the_time_limit_count(
 ) -> None:
     number = fields.pop("id", 1)
     assert bought(make(), job(number, **fields), **facts) == expected
+
+
+def test_a_time_limit_that_the_partition_inherits_counts_as_well(make: Make) -> None:
+    """Of several partitions Slurm's reason is of the one that it tried last."""
+    world, jobs = make(max_time=None), {1: 2 * HOUR, 2: HOUR}
+    world.slurm.partition_max_times = {"batch": None, "pub": HOUR}
+    fields = {"partitions": ("batch", "pub"), "submit": NOW - 60.0}
+    for number, limit in jobs.items():
+        world.slurm.set_job(number, "PENDING", limit=limit, **fields)
+    max_times = observe(world.site).facts.max_times
+    found = [
+        bought(world, job(limit=limit, **fields), max_times=max_times) for limit in jobs.values()
+    ]
+    assert found == [{}, {"pub": 1}]
 
 
 @pytest.mark.parametrize(

@@ -283,8 +283,9 @@ def test_a_job_that_its_partition_cannot_hold_is_told_which_can(
         ({}, {"partition_states": {"burst": "DOWN"}}, ()),
         ({"requeue": False}, {}, ()),
         ({}, {}, ("chemists",)),
+        ({"limit": 7200}, {"max_times": {"burst": 3600}}, ()),
     ],
-    ids=["shut", "spot machines", "other groups"],
+    ids=["shut", "spot machines", "other groups", "inherited MaxTime"],
 )
 def test_no_partition_is_named_that_would_not_start_the_job(
     site: Config, changes: dict[str, Any], facts: dict[str, Any], groups: tuple[str, ...]

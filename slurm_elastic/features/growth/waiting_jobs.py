@@ -45,8 +45,7 @@ def queue_facts(site: Site, jobs: Sequence[SlurmJob], now: float) -> QueueFacts:
         cloud.partition_name: site.config.who_of(cloud).max_time for cloud in site.clouds.values()
     }
     may_be_over = any(
-        site_max_times.get(name) is not None
-        and (job.limit is None or job.limit > (site_max_times[name] or 0))
+        name in site_max_times and _may_be_over(job, site_max_times[name])
         for job in waiting
         for name in job.partitions
     )
@@ -61,6 +60,16 @@ def queue_facts(site: Site, jobs: Sequence[SlurmJob], now: float) -> QueueFacts:
         # slurmctld names an inactive partition as a job's reason only at its next look at the job.
         closed_partitions=partition_states.closed(site.slurm.partition_states()),
     )
+
+
+def _may_be_over(job: SlurmJob, max_time: float | None) -> bool:
+    """Whether the job's limit may be over MaxTime of a partition. ``max_time``: what ``allow``
+    sets.
+    """
+    if max_time is None:
+        # PartitionName=DEFAULT may set it. Only of a job in one partition Slurm's reason proves it.
+        return len(job.partitions) > 1
+    return job.limit is None or job.limit > max_time
 
 
 def _is_counted_now(job: SlurmJob, now: float) -> bool:

@@ -101,7 +101,8 @@ def _pool_cases(config: Config, facts: WaitFacts) -> Iterator[PoolCase]:
             qos=access.qos,
             site_partitions=access.partitions,
             no_requeue_on_spot=access.no_requeue_on_spot,
-            max_time=access.max_time,
+            # PartitionName=DEFAULT gives the partition a MaxTime if ``allow`` sets none.
+            max_time=_smaller(access.max_time, facts.max_times.get(cloud.partition_name)),
             interactive=config.resume_timeout(cloud) <= facts.client_timeout_s,
             # An order is temporary: a job that fits the file's limits or the order's can start.
             most=max(
@@ -125,6 +126,11 @@ def _pool_cases(config: Config, facts: WaitFacts) -> Iterator[PoolCase]:
             shut=f"{shut.text}; do: {shut.do}" if shut else "",
             reserved=reserved_nodes(facts.reservations, pool.nodes, facts.now),
         )
+
+
+def _smaller(limit: float | None, other_limit: float | None) -> float | None:
+    """Return the smaller limit; None is no limit."""
+    return min((each for each in (limit, other_limit) if each is not None), default=None)
 
 
 def _larger(limit: int | None, other_limit: int | None) -> int | None:
