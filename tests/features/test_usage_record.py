@@ -477,9 +477,10 @@ def test_what_a_job_costs_is_that_of_all_its_runs_and_of_no_other_job(
         "runs",
         lambda begin, end: read(begin, end) if begin > 0.0 else pytest.fail("all runs are read"),
     )
-    ((job, (micro, markets)),) = costs_of(site, {7}).items()
+    ((job, (micro, markets)),) = costs_of(site, {7: 1000}).items()
     assert (job, markets) == (7, {"spot", "on-demand"})
     assert micro == pytest.approx(1_000_000, rel=0.01)
+    assert costs_of(site, {7: 1001}) == {}, "a number that came again, of another user"
 
 
 def test_where_slurmdbd_refuses_nothing_is_noted_and_the_runs_are_kept(

@@ -6,7 +6,7 @@ cost is not noted.
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection, Iterable
+from collections.abc import Iterable, Mapping
 
 from slurm_elastic.base.errors import SlurmError
 from slurm_elastic.controller.context import Site
@@ -20,8 +20,8 @@ log = logging.getLogger(__name__)
 
 def note_costs(site: Site, runs: Iterable[ChargedRun], jobs: Iterable[SlurmJob]) -> None:
     """Note the cost of the ended jobs among ``jobs`` whose end is in ``runs`` (just recorded)."""
-    ended_jobs = {job.id for job in jobs if job.has_ended}
-    newly_ended = {run.job for run in runs if run.end is not None} & ended_jobs
+    ended_runs = {run.job for run in runs if run.end is not None}
+    newly_ended = {job.id: job.uid for job in jobs if job.has_ended and job.id in ended_runs}
     if not newly_ended:
         return
     try:
@@ -34,7 +34,9 @@ def note_costs(site: Site, runs: Iterable[ChargedRun], jobs: Iterable[SlurmJob])
         log.info("costs are not noted in AdminComment jobs=%d error=%s", len(newly_ended), error)
 
 
-def costs_of(site: Site, jobs: Collection[int]) -> dict[int, tuple[int, set[str]]]:
-    """By job id: micro-dollars of all its runs, and the markets of their machines."""
+def costs_of(site: Site, jobs: Mapping[int, int]) -> dict[int, tuple[int, set[str]]]:
+    """By job id: micro-dollars of all its runs, and the markets of their machines. ``jobs``: the
+    uid of each job's user.
+    """
     costs = costs_of_jobs(site.config, site.ledger, jobs, site.now())
     return {job: (cost.micro, set(cost.markets)) for job, cost in costs.items()}

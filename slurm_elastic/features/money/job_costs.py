@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from types import MappingProxyType
 
 from msgspec import Struct
@@ -29,17 +29,20 @@ class JobCost(Struct, frozen=True, kw_only=True):
 def costs_of_jobs(
     config: Config,
     ledger: Ledger,
-    jobs: Collection[int],
+    jobs: Mapping[int, int],
     now: float,
     ends: Mapping[int, float] = MappingProxyType({}),
 ) -> dict[int, JobCost]:
     """The costs of jobs that ran on our machines, to the micro-dollar as in ``cost --by job``.
 
+    ``jobs``: the uid of each job's user. Slurm's numbers come again (MaxJobId, a lost
+    StateSaveLocation), and the runs of another user's earlier job of the number do not count.
     ``ends``: by job, when it ended according to Slurm. The ledger learns of an end up to a minute
     later, and until then counts the run as if it went on.
     """
     # Read the runs job by job. The ledger may keep millions of runs, and a reading holds its lock.
-    begin = min((run.begin for job in jobs for run in ledger.usage.runs_of(job)), default=None)
+    runs = (run for job in jobs for run in ledger.usage.runs_of(job) if _is_of(run, jobs))
+    begin = min((run.begin for run in runs), default=None)
     if begin is None:
         return {}
     # An hour of a machine is split as a whole: from within an hour the parts would be rounded
@@ -53,11 +56,15 @@ def costs_of_jobs(
     for charge in charges(books):
         for hour in charge.hours:
             for key, share_micro in hour.parts.items():
-                if not isinstance(key, Unused) and books.runs[key].job in jobs:
+                if not isinstance(key, Unused) and _is_of(books.runs[key], jobs):
                     job = books.runs[key].job
                     micro[job] += share_micro
                     markets[job].add(str(charge.machine.instance.market))
     return {job: JobCost(micro=micro[job], markets=frozenset(markets[job])) for job in micro}
+
+
+def _is_of(run: ChargedRun, jobs: Mapping[int, int]) -> bool:
+    return jobs.get(run.job) == run.uid
 
 
 def _ended_run(run: ChargedRun, ends: Mapping[int, float]) -> ChargedRun:
@@ -67,16 +74,16 @@ def _ended_run(run: ChargedRun, ends: Mapping[int, float]) -> ChargedRun:
 
 
 def rates_of_jobs(
-    ledger: Ledger, jobs: Collection[int], machines: Iterable[Machine]
+    ledger: Ledger, jobs: Mapping[int, int], machines: Iterable[Machine]
 ) -> Mapping[int, float]:
     """The cost of each job now, in dollars per hour: its share of the ``machines`` that it runs on.
-    A job on a machine of unknown price is left out.
+    A job on a machine of unknown price is left out. ``jobs``: as in ``costs_of_jobs``.
     """
     prices = node_prices(machines)
     rates: dict[int, float] = {}
     for run in ledger.usage.open_runs():
         shares = [(node, share) for nodes, share in run.shares for node in expand(nodes)]
-        if run.job in jobs and all(node in prices for node, _ in shares):
+        if _is_of(run, jobs) and all(node in prices for node, _ in shares):
             rates[run.job] = sum(prices[node] * share / WHOLE for node, share in shares)
     return rates
 

@@ -178,7 +178,7 @@ def read_own_jobs(
     view = status_view(config, facts)
     with opened(config) as ledger:
         runs = [run for run in _runs(ledger, ask, subject, now) if run.job not in cut]
-        numbers = {job.id for job in jobs} | {run.job for run in runs}
+        numbers = {run.job: run.uid for run in runs} | {job.id: job.uid for job in jobs}
         affordable = [_affordable(config, job, facts.obstacles.payers) for job in jobs]
         ends = {job.id: job.end for job in jobs if job.has_ended and job.end}
         reading = OwnJobsReading(
