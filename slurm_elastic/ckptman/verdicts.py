@@ -115,8 +115,9 @@ def _may_move(site: CheckpointSite, run: JobRun, verdict: UnsavableRun) -> bool:
 
 
 def _has_lasting_nodes(site: CheckpointSite, run: JobRun, job: SlurmJob) -> bool:
-    """Whether a node of the job's partitions is the site's own, or may get a machine that is not a
-    spot machine. Otherwise the job, which runs well, would wait for as long as the rule stands.
+    """Whether enough nodes of the job's partitions are the site's own, or may get a machine that is
+    not a spot machine and have no spot machine now. Otherwise the job, which runs well, would wait
+    for as long as the rule stands, or until a spot machine of a busy pool ends.
     """
     try:
         nodes = site.slurm.nodes().values()
@@ -124,8 +125,15 @@ def _has_lasting_nodes(site: CheckpointSite, run: JobRun, job: SlurmJob) -> bool
         log.warning("the nodes for a job are not known job=%s error=%s", run.label, error)
         return False
     shared = {node.name for node in nodes if not set(node.partitions).isdisjoint(job.partitions)}
-    pools = [site.pool_of.get(node) for node in shared or run.nodes]
-    return any(pool is None or set(site.markets_of(pool)) - {Market.SPOT} for pool in pools)
+    if not shared:
+        return _may_last(site, run.nodes[0])
+    lasting = [node for node in shared.difference(spot_nodes(site)) if _may_last(site, node)]
+    return len(lasting) >= max(job.node_count, 1)
+
+
+def _may_last(site: CheckpointSite, node: str) -> bool:
+    pool = site.pool_of.get(node)
+    return pool is None or bool(set(site.markets_of(pool)) - {Market.SPOT})
 
 
 def spot_nodes(site: CheckpointSite) -> list[str]:

@@ -19,7 +19,7 @@ from slurm_elastic.ckptman.origins import LAUNCHER_WAIT_S
 from slurm_elastic.config.job_checkpoint import MethodChoice
 from slurm_elastic.model.causes.threats import GoesOnDemand
 from slurm_elastic.model.checkpoint import Image, JobRun
-from slurm_elastic.model.cluster import Market
+from slurm_elastic.model.cluster import Limits, Market
 from slurm_elastic.model.exclusion import NO_SPOT
 from slurm_elastic.policies.checkpoint.checkpoint import Never
 from slurm_elastic.policies.checkpoint.threat import ThreatCause
@@ -511,3 +511,27 @@ def test_a_late_save_that_is_not_whole_does_not_count(world: CkptWorld) -> None:
     assert world.state.images(7) == ()
     world.until(lambda: bool(world.state.images(7)), 300.0)
     assert [image.number for image in world.state.images(7)] == [2]
+
+
+def test_a_job_stays_on_spot_while_all_nodes_of_its_partition_have_spot_machines() -> None:
+    """Slurm would give it none of them, and it would wait behind all younger jobs."""
+    clouds = [
+        replace(cloud, limits=Limits(dollars_per_hour=10.0))
+        for cloud in make_config(Path("/nowhere")).clouds
+    ]
+    world = made(
+        unsavable="on_demand",
+        site={"clouds": tuple(clouds), "limits": Limits(nodes=10, dollars_per_hour=10.0)},
+    )
+    try:
+        world.saver.broken = None
+        for node in PUB:
+            world.slurm.set_node(node, partitions=("burst",))
+        for number in range(5, 5 + len(PUB)):
+            world.slurm.submit(number, PUB, partitions=("burst",))
+        world.until(lambda: all("RUNNING" in world.job(n).states for n in range(5, 5 + len(PUB))))
+        world.saver.broken = LOCK
+        world.advance(900)
+        assert [world.job(n).restarts for n in range(5, 5 + len(PUB))] == [0] * len(PUB)
+    finally:
+        world.close()
