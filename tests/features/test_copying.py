@@ -1045,6 +1045,23 @@ def test_a_user_whose_copies_take_long_has_half_of_the_threads(stage: Stage, bac
     assert stage.copies.attempt(BACK if back else OUT, threading.Event()) == GO
 
 
+def test_slurm_is_asked_once_for_jobs_that_wait_for_a_place_of_their_user(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Hundreds of tasks of one array wait, and each is tried again every few seconds."""
+    asked: list[int] = []
+    monkeypatch.setattr(stage.copies, "_read", lambda job: asked.append(job) or FILES)
+    with stage.copies.claim(1), contextlib.ExitStack() as others:
+        for _ in range(copying.OUT_AT_ONCE // 2):
+            others.enter_context(stage.copies._share(UID, back=False))
+        for _ in range(5):
+            assert stage.copies.attempt(OUT, threading.Event()) is None
+        assert asked == [1]
+        others.close()
+        assert stage.copies.attempt(OUT, threading.Event()) == GO
+    assert asked == [1, 1]
+
+
 def test_outputs_of_one_user_that_take_long_leave_threads_to_others(stage: Stage) -> None:
     stage.serve(OUT)
     (row,) = stage.world.ledger.copies.of(1)

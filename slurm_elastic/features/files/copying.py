@@ -69,6 +69,8 @@ HOLD_WITHIN_S = 300.0
 """How long a refused job is looked for until it can be held: Slurm requeues it first."""
 FORGET_WITHIN_S = 300.0
 """How long ckptman may take to forget an image that does not fit the files of its job."""
+CROWDED_LOOK_S = 60.0
+"""How often Slurm is asked for a job that only waits for a place of its user."""
 OUT_AT_ONCE, BACK_AT_ONCE = 16, 48
 """Jobs whose files are copied at a time. A try to copy back may wait for a lost machine."""
 _NODES_AT_ONCE = 8
@@ -122,7 +124,9 @@ class Copies:
     job's files.
     """
 
-    guarded_by: ClassVar[GuardedBy] = {"_lock": Guarded("_busy", "_tries", "_unfit_since")}
+    guarded_by: ClassVar[GuardedBy] = {
+        "_lock": Guarded("_busy", "_crowded", "_tries", "_unfit_since")
+    }
 
     def __init__(
         self, site: Site, run: CopyRun, read: Callable[[int], JobFiles | None],
@@ -140,6 +144,10 @@ class Copies:
         self._busy_since: dict[_RunKey, float] = {}
         """When (monotonic s) a copy of a run's files first found another one in its directory."""
         self._unfit_since: dict[int, float] = {}
+        self._crowded: dict[int, tuple[int, float]] = {}
+        """The jobs whose user had no place free, with the user's uid and when (monotonic s) we last
+        asked Slurm for the job. An array of hundreds of tasks may wait so for an hour.
+        """
         self._late_outputs: dict[_RunKey, frozenset[str]] = {}
         """By run and node, the outputs that a job on another machine writes, too. A copy before the
         last copy brings them in vain. After a restart the next copy finds them again.
@@ -176,6 +184,7 @@ class Copies:
                     del self._busy[job]
                     self._retries.clear(job)
                     self._unfit_since.pop(job, None)
+                    self._crowded.pop(job, None)
 
     @contextlib.contextmanager
     def _share(self, uid: int, *, back: bool) -> Iterator[bool]:
@@ -203,6 +212,8 @@ class Copies:
     # To the machine.
 
     def _bring_out(self, request: CopyRequest, cancelled: threading.Event) -> str | None:
+        if self._is_crowded(request):
+            return None
         files = self._files_of(request)
         if files is None:
             return None
@@ -226,7 +237,19 @@ class Copies:
         with self._share(files.uid, back=False) as has_place:
             if has_place or time.monotonic() >= request.until:
                 return self._try_out(files, begins, request.until, cancelled)
+        with self._lock:
+            self._crowded[request.job] = files.uid, time.monotonic()
         return None
+
+    def _is_crowded(self, request: CopyRequest) -> bool:
+        """Whether the job still waits for a place of its user, as far as we know without Slurm."""
+        with self._lock:
+            uid, asked_at = self._crowded.get(request.job, (-1, -math.inf))
+        now = time.monotonic()
+        if now - asked_at >= CROWDED_LOOK_S or now >= request.until:
+            return False
+        with self._share(uid, back=False) as has_place:
+            return not has_place
 
     def _allow_requeue(self, files: JobFiles) -> bool:
         """Lift ``--no-requeue`` (or the site's ``JobRequeue=0``) of a job that has not started, as
