@@ -42,7 +42,7 @@ class Ends:
             path.chmod(0o755)
         NODE_DIR.mkdir(exist_ok=True)
         self.mounts: dict[str, Path] = {}
-        self.program = ["-m", "slurm_elastic.machine.jobfiles.run"]
+        self.program = ["-P", "-m", "slurm_elastic.machine.jobfiles.run"]
         self.made_at = 0
         self.directory: Path | str = WORK
         self.live: list[int] = []
@@ -82,7 +82,7 @@ class Ends:
         given, sink = os.pipe()
         os.write(sink, json.dumps(order).encode())
         os.close(sink)
-        program = [sys.executable, "-P", *self.program]
+        program = [sys.executable, *self.program]
         with (
             self.within(
                 self.machine, machine, [*program, "node", command], to_machine[0], from_machine[1]
