@@ -37,6 +37,7 @@ from slurm_elastic.slurm.conf.checks import (
     job_order,
     mentions,
     node_names,
+    slurmd_files,
     tree_width,
     untyped_gres,
     users_socket,
@@ -314,6 +315,7 @@ def _notices(
 ) -> Iterator[str]:
     # First, because jobs that ran before may be refused after the install.
     yield from allow_lists.notices(config)
+    yield from slurmd_files.notices(config, pools, site)
     epilog = site.option("Epilog")
     if fragment.wipes(config) and epilog is not None and not epilog.value.startswith("/"):
         yield (
