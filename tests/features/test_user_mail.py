@@ -219,4 +219,11 @@ def test_the_mail_of_a_job_is_read_from_the_end_of_its_record() -> None:
     assert job_mail(f"{forged}\n", 7) is None
     asked = job_mail(f"{forged}MailUser=ann MailType=FAIL,REQUEUE \n", 7)
     assert asked == mail("FAIL", "REQUEUE", address="ann")
+    for more in (
+        "NtasksPerTRES=2",
+        "Container=/c ContainerID=7",
+        "SELinuxContext=u",
+        "ResvPorts=9",
+    ):
+        assert job_mail(f"{forged}MailUser=ann MailType=FAIL,REQUEUE {more} \n", 7) == asked
     assert job_mail("JobId=8 JobName=y MailUser=b MailType=END \n", 7) is None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import tempfile
 from collections.abc import Iterator
@@ -22,7 +23,7 @@ from slurm_elastic.config.sections.joining import Network
 from slurm_elastic.model.copying import CopyState, JobCopy
 from slurm_elastic.model.finding import FindingLevel
 from slurm_elastic.slurm.client import controller
-from slurm_elastic.slurm.conf import pair
+from slurm_elastic.slurm.conf import install, pair, uninstall
 from slurm_elastic.slurm.conf.checks import cloud_prices
 from slurm_elastic.slurm.conf.checks.overridden import overridden
 from slurm_elastic.state.ledger import Ledger
@@ -69,6 +70,17 @@ def test_show_names_clouds_that_are_not_in_use(
     assert admin("show") == 0
     first = capsys.readouterr().out.splitlines()[0]
     assert first.startswith("# not in use: cloud aws costs money: it has no spending cap")
+
+
+@pytest.mark.parametrize("number", [signal.SIGHUP, signal.SIGTERM])
+@pytest.mark.parametrize("command", ["install", "uninstall"])
+def test_an_end_of_the_connection_takes_back_what_was_done(
+    admin: Admin, monkeypatch: pytest.MonkeyPatch, command: str, number: signal.Signals
+) -> None:
+    """As Ctrl-C does: what is done inside is taken back by an exception."""
+    program = install if command == "install" else uninstall
+    monkeypatch.setattr(program, command, lambda *_, **__: os.kill(os.getpid(), number))
+    assert admin(command) == 130
 
 
 def test_join_prints_what_machines_run(admin: Admin, capsys: pytest.CaptureFixture[str]) -> None:

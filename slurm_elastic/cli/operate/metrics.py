@@ -12,7 +12,7 @@ from slurm_elastic.base.errors import SlurmElasticError, SlurmError
 from slurm_elastic.base.extras import missing_module
 from slurm_elastic.base.pages import page
 from slurm_elastic.cli.helptext import examples
-from slurm_elastic.config.configfile import load
+from slurm_elastic.cli.operate.looking import config_to_look
 from slurm_elastic.slurm.client.prompt import PromptCli
 from slurm_elastic.watch.door.records import may_read
 
@@ -39,7 +39,7 @@ def add(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None
 
 def run(args: argparse.Namespace) -> int:
     """Print the metrics or write them to a file. SlurmElasticError for users without the right."""
-    config = load(Path(args.config))
+    config = config_to_look(args)
     if not may_read(config):
         raise SlurmElasticError(f"{config.state} is for root and {config.slurm.user}")
     try:

@@ -20,9 +20,9 @@ from slurm_elastic.base.hostlist import expand
 from slurm_elastic.base.units import brief, counted
 from slurm_elastic.cli.helptext import examples
 from slurm_elastic.cli.operate.console import plain
+from slurm_elastic.cli.operate.looking import config_to_look
 from slurm_elastic.cli.orders.clear_gone import gone
 from slurm_elastic.config import Config, domain_pools
-from slurm_elastic.config.configfile import load
 from slurm_elastic.controller.other_heads import SUBJECT as OTHER_HEAD_SUBJECT
 from slurm_elastic.controller.other_heads import continue_here
 from slurm_elastic.model.causes import Quoted
@@ -82,7 +82,7 @@ def run(args: argparse.Namespace) -> int:
 
     Raises SlurmElasticError if the user may not clear, ConfigError for an unknown subject.
     """
-    config, person = load(Path(args.config)), own_person()
+    config, person = config_to_look(args), own_person()
     require_trusted(config, person)
     if misuse := wrong_use(args):
         print(misuse, file=sys.stderr)

@@ -12,6 +12,7 @@ from pathlib import Path
 
 from slurm_elastic.base.errors import ConfigError, SlurmElasticError
 from slurm_elastic.base.pages import page
+from slurm_elastic.base.processes.signals import ended_like_ctrl_c
 from slurm_elastic.cli.helptext import examples
 from slurm_elastic.cli.operate.console import say
 from slurm_elastic.cli.setting_up import conf_upgrade
@@ -238,7 +239,8 @@ def run_install(args: argparse.Namespace) -> int:
         _print_diff(config, whole=False)
         return 0
     peer = pair.steps(config, path, args.peer, args.restart) if args.peer else ()
-    outcome = install.install(config, path, restart=args.restart, force=args.force)
+    with ended_like_ctrl_c():  # an end of the connection takes back what was done, too
+        outcome = install.install(config, path, restart=args.restart, force=args.force)
     _say((*outcome.lines, *peer))
     return 2 if outcome.restart_needed and not outcome.changed else 0
 
@@ -249,7 +251,8 @@ def run_uninstall(args: argparse.Namespace) -> int:
     # Not whole=True: a mistake in one cloud must not keep a site from uninstalling.
     config = configfile.load(path)
     options = {"force": args.force, "dry_run": args.dry_run}
-    return _end(slurm_uninstall.uninstall(config, path, restart=args.restart, **options))
+    with ended_like_ctrl_c():
+        return _end(slurm_uninstall.uninstall(config, path, restart=args.restart, **options))
 
 
 def _load(args: argparse.Namespace) -> Config:

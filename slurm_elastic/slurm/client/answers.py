@@ -442,13 +442,21 @@ def default_partition(text: str) -> str:
     return next((row["PartitionName"] for row in rows if row.get("Default") == "YES"), "")
 
 
+_MAIL = re.compile(
+    r" MailUser=(\S+) MailType=(\S+)"
+    r"(?: (?:NtasksPerTRES|Container|ContainerID|SELinuxContext|ResvPorts)=\S*)*\s*$"
+)
+"""With the fields that ``scontrol show job`` prints after them for some jobs (job_info.c)."""
+
+
 def job_mail(text: str, job: int) -> JobMail | None:
     """The mail that the job asks for in ``scontrol --oneliner show job``; None if it asks for no
     mail.
     """
-    records = [line for line in text.splitlines() if line.startswith(f"JobId={job} ")]
+    # Not splitlines: a field of the user's may have any of Python's other line ends.
+    records = [line for line in text.split("\n") if line.startswith(f"JobId={job} ")]
     # A user may write anything into the fields before, so the end of the record counts.
-    match = re.search(r" MailUser=(\S+) MailType=(\S+)\s*$", records[0]) if records else None
+    match = _MAIL.search(records[0]) if records else None
     return JobMail(address=match[1], types=frozenset(match[2].split(","))) if match else None
 
 

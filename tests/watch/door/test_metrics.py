@@ -28,6 +28,7 @@ from status_cases import busy_ledger, busy_slurm, config, config_file
 from slurm_elastic.base.errors import CapacityError
 from slurm_elastic.cli.main import main
 from slurm_elastic.config import Config, HaSettings
+from slurm_elastic.config.configfile import INSTALLED_COPY
 from slurm_elastic.config.sections.policies import Budget, SitePolicies
 from slurm_elastic.features.money.usage_counters import LAG_S, CallTimes, settle
 from slurm_elastic.model.checkpoint import Image
@@ -165,6 +166,19 @@ def test_a_file_is_there_whole_for_everybody(site: Config, ledger: Ledger, tmp_p
     assert "slurm_elastic_info" in output.read_text()
     assert output.stat().st_mode & 0o777 == 0o644
     assert not list(tmp_path.glob(".*.prom.*"))
+
+
+def test_a_slip_in_the_configuration_leaves_the_metrics(
+    site: Config, ledger: Ledger, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The services run on, and without metrics an alert would say that they are dead."""
+    path = config_file(tmp_path)
+    (path.parent / INSTALLED_COPY).write_text(path.read_text())
+    path.write_text("clouds: [")
+    assert main(["--config", str(path), "metrics", "--no-slurm"]) == 0
+    out, err = capsys.readouterr()
+    assert "slurm_elastic_info" in out
+    assert str(path) in err
 
 
 def test_sums_go_on_over_restarts_and_count_each_span_once(site: Config, tmp_path: Path) -> None:
