@@ -13,7 +13,6 @@ import json
 import os
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -60,7 +59,7 @@ class Book:
         if not wait(self._locked, LOCK_WAIT_S[self._identity.do], self._channel):
             raise CopyError(f"{self.directory}: another copy has used it for too long", busy=True)
         try:
-            content = json.loads(self._path.read_text())
+            content = _content_of(self._path)
             self.base, self.own = content["base"], content["own"]
             self.runs = self._counting(content["runs"])
             self.is_new = False
@@ -69,8 +68,7 @@ class Book:
         except ValueError:
             # The file may be empty after a crash of the machine.
             self.is_broken = True
-        is_nested = partial(_is_nested, self.directory)
-        self._nested = [entry for entry in self._elsewhere() if is_nested(entry["directory"])]
+        self._nested = list(self._nested_records())
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -86,10 +84,11 @@ class Book:
     def save(self) -> None:
         """Write the record to its file."""
         draft = self._path.with_suffix(".new")
-        content = {
-            "directory": self.directory, "base": self.base, "own": self.own, "runs": self.runs
-        }  # fmt: skip
-        draft.write_text(json.dumps(content))
+        # The files have a line of their own: each copy reads the runs of all directories, and the
+        # files of a large directory take a second to read.
+        head = {"directory": self.directory, "runs": self.runs}
+        files = {"base": self.base, "own": self.own}
+        draft.write_text(f"{json.dumps(head)}\n{json.dumps(files)}")
         # With half a record all files would count as changed, and would be sent back.
         os.replace(draft, self._path)
 
@@ -126,15 +125,23 @@ class Book:
         return bool(self.runs.keys() - {self._identity.run})
 
     def _elsewhere(self) -> Iterator[Message]:
-        """Yield the user's other records that have runs."""
+        """Yield the user's other records that have runs, without their files."""
         for path in self._path.parent.glob(f"*{_ENDING}"):
             self._channel.beat()
             if path == self._path:
                 continue
             with contextlib.suppress(OSError, ValueError):
-                record = json.loads(path.read_text())
+                with path.open() as lines:
+                    record = json.loads(lines.readline())
                 if runs := self._counting(record["runs"]):
-                    yield {**record, "runs": runs}
+                    yield {"directory": record["directory"], "runs": runs, "path": path}
+
+    def _nested_records(self) -> Iterator[Message]:
+        """Yield the user's other records that have runs above or below, with their files."""
+        for record in self._elsewhere():
+            if _is_nested(self.directory, record["directory"]):
+                with contextlib.suppress(OSError, ValueError):
+                    yield {**_content_of(record["path"]), "runs": record["runs"]}
 
     def has_neighbours(self) -> bool:
         """Whether another run uses a directory above or below this one."""
@@ -202,6 +209,12 @@ class Book:
         known = self.base.get(path)
         here = known["here"] if isinstance(known, dict) else self.own.get(path)
         return bool(here != stamp(status))
+
+
+def _content_of(path: Path) -> Message:
+    """The record in a file. ValueError if it breaks off."""
+    head, _, files = path.read_text().partition("\n")
+    return {**json.loads(head), **json.loads(files)}
 
 
 def record_name(directory: str) -> str:
