@@ -38,6 +38,7 @@ from slurm_elastic.watch.door.questions import (
     PriceAsk,
     SaveAsk,
     TermsAsk,
+    packed,
     trusted,
 )
 from slurm_elastic.watch.door.records import (
@@ -55,7 +56,8 @@ from slurm_elastic.watch.view.own_jobs import OwnJobs
 ANSWER_TIMEOUT_S = 40.0
 """Time-out of the whole conversation: a little longer than the daemon's own limit."""
 T = TypeVar("T")
-_MAX_NODES = 32 << 10  # characters; a request has at most 64 KiB
+_MAX_LINE = 64 << 10  # bytes of a request, as the read door takes them
+_MAX_NODES = _MAX_LINE // 2  # characters
 
 
 def facts_of(config: Config, now: float) -> Facts:
@@ -170,7 +172,7 @@ def order(config: Config, ask: Order, now: float, giver: str = "") -> tuple[str,
 
         with config.sharing():
             return carry_out(config, ask, giver or own_name(), now)
-    return _ask(config, ask, lambda answer: answer.lines)
+    return _ask(config, packed(ask), lambda answer: answer.lines)
 
 
 def save_job(config: Config, slurm: Slurm, job: int, now: float) -> tuple[str, ...]:
@@ -197,9 +199,14 @@ def _ask(
     timeout_s: float = ANSWER_TIMEOUT_S,
 ) -> T:
     path = config.read_socket
+    line = msgspec.json.encode(ask) + b"\n"
+    if len(line) > _MAX_LINE:
+        raise SlurmElasticError(
+            f"the request has {len(line)} bytes, and slurm-elasticd takes {_MAX_LINE} from users:"
+            " name fewer nodes at a time, or ask as root or SlurmUser"
+        )
     try:
         with contextlib.closing(socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)) as link:
-            line = msgspec.json.encode(ask) + b"\n"
             document = _conversation(link, path, line, config, timeout_s)
     # The time-outs of the socket end a call with EAGAIN.
     except BlockingIOError as error:

@@ -13,8 +13,10 @@ import sqlite3
 from collections.abc import Callable, Container, Iterable, Mapping
 from typing import Any, NamedTuple
 
+from msgspec.structs import replace
+
 from slurm_elastic.base.errors import ConfigError, SlurmElasticError
-from slurm_elastic.base.hostlist import compress, expand
+from slurm_elastic.base.hostlist import HostlistError, compress, expand
 from slurm_elastic.config import Config
 from slurm_elastic.config.limit_changes import checked, clouds_of, configured, scope_named
 from slurm_elastic.features.orders.directives import subjects_of
@@ -33,7 +35,7 @@ from slurm_elastic.model.directive import (
 from slurm_elastic.state.ledger import Decision, Ledger
 from slurm_elastic.state.store.shared_journal import is_there
 from slurm_elastic.state.store.trouble import trouble_of
-from slurm_elastic.watch.door.questions import DirectAsk, EndAsk, Order
+from slurm_elastic.watch.door.questions import DirectAsk, EndAsk, Order, unpacked
 
 MAX_ORDER_S = 366 * 86400.0  # an order may hold, or begin in the future, for at most this long (s)
 MAX_TEXT = 200  # most characters of a text that a person gives
@@ -181,6 +183,10 @@ def carry_out(config: Config, ask: Order, giver: str, now: float) -> tuple[str, 
 def _direct(
     config: Config, ledger: Ledger, ask: DirectAsk, giver: str, now: float
 ) -> tuple[str, ...]:
+    try:
+        ask = replace(ask, word=unpacked(ask.word))
+    except HostlistError as error:
+        raise ConfigError(f"the nodes of the order: {error.complaint}") from error
     _check(config, ask, now)
     word, starts = ask.word, now if ask.starts is None else max(ask.starts, now)
     until = None if ask.seconds is None else starts + ask.seconds

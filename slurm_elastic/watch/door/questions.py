@@ -26,13 +26,15 @@ from typing import Literal
 
 import msgspec
 from msgspec import Struct
+from msgspec.structs import replace
 
 from slurm_elastic.base import account
 from slurm_elastic.base.errors import SlurmElasticError
+from slurm_elastic.base.hostlist import compress, expand
 from slurm_elastic.config import Config
 from slurm_elastic.features.money.books import Costs
 from slurm_elastic.features.money.cost_keys import By
-from slurm_elastic.model.directive import Word
+from slurm_elastic.model.directive import Departure, Word
 from slurm_elastic.model.slurm import SlurmJob
 from slurm_elastic.policies.waits.situation import Obstacles
 from slurm_elastic.state.ledger import Decision, Machine
@@ -166,6 +168,21 @@ class DirectAsk(Struct, frozen=True, kw_only=True, tag_field="ask", tag="direct"
     starts: float | None = None
     seconds: float | None = None
     reason: str = ""
+
+
+def packed(ask: Order) -> Order:
+    """The order as it is sent: a cloud may have more nodes than a request has bytes for."""
+    if not isinstance(ask, DirectAsk) or not isinstance(ask.word, Departure) or not ask.word.nodes:
+        return ask
+    return replace(ask, word=replace(ask.word, nodes=(compress(ask.word.nodes),)))
+
+
+def unpacked(word: Word) -> Word:
+    """The order with the name of each node. HostlistError if a text is no hostlist."""
+    if not isinstance(word, Departure) or not word.nodes:
+        return word
+    # Together, so that many texts name no more nodes than one may.
+    return replace(word, nodes=tuple(expand(",".join(word.nodes))))
 
 
 class EndAsk(Struct, frozen=True, kw_only=True, tag_field="ask", tag="end"):

@@ -22,6 +22,7 @@ import needs
 import pytest
 from cost_cases import NOW as LATER
 from cost_cases import book, config_file
+from msgspec.structs import replace
 from patience import patience
 from status_cases import NOW, busy_ledger
 
@@ -29,6 +30,7 @@ from slurm_elastic.base.errors import SlurmElasticError, SlurmError
 from slurm_elastic.base.processes import bounded_process
 from slurm_elastic.base.processes.unixsocket import Peer
 from slurm_elastic.cli.main import GROUPS
+from slurm_elastic.cli.orders.departure_orders import departure
 from slurm_elastic.config import Config, configfile
 from slurm_elastic.model.causes import Quoted
 from slurm_elastic.model.causes.pool_failures import ConsoleRead
@@ -45,7 +47,7 @@ from slurm_elastic.state.audit_trail import pool_subject
 from slurm_elastic.state.ledger import Decision
 from slurm_elastic.watch.door import client
 from slurm_elastic.watch.door.answers import USERS_SPAN, DoorAnswers
-from slurm_elastic.watch.door.questions import Chain, ChainAsk, DoorAnswer
+from slurm_elastic.watch.door.questions import Chain, ChainAsk, DirectAsk, DoorAnswer
 from slurm_elastic.watch.door.records import may_read, read_facts
 from slurm_elastic.watch.door.server import Door
 
@@ -561,6 +563,8 @@ LIMIT = {"kind": "limit", "scope": "pool:rack", "key": "max_nodes", "value": 3}
         ({"word": LEAVE | {"unavailable": 0}}, "unavailable is 0"),
         ({"word": LEAVE | {"verb": "explode"}}, "verb is 'explode', expected one of drain"),
         ({"word": LEAVE | {"nodes": ["op9"]}}, "nodes are in no pool: 'op9'"),
+        ({"word": LEAVE | {"nodes": ["op["]}}, "the nodes of the order: bracket is not closed"),
+        ({"word": LEAVE | {"nodes": ["a[1-9]", "b[1-99999]"]}}, "names more than 100000 hosts"),
         ({"word": LEAVE | {"nodes": []}}, "no nodes are named, so no machine would leave"),
         ({"word": LEAVE | {"scope": "rack"}}, "scope is 'rack', expected 'pool:rack'"),
         ({"word": LEAVE | {"to": "moon"}}, "emptied only to another cloud"),
@@ -590,6 +594,22 @@ def test_an_order_that_makes_no_sense_is_refused_in_a_sentence_and_not_kept(
     assert why in said
     assert said.isprintable()
     assert host.ledger.directives.all() == ()
+
+
+def test_an_operator_drains_a_cloud_of_thousands_of_nodes(
+    host: Host, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    nodes = "op[00001-20000]"
+    host.file.write_text(YAML.format(root=host.root).replace("op[1-2]", nodes))
+    monkeypatch.setattr(client.os, "geteuid", lambda: NOBODY)
+    word = departure(host.config, "drain", "rack")
+    scattered = replace(word, nodes=tuple(f"n{n}x" for n in range(20_000)))
+    with host.serving():
+        assert client.order(host.config, DirectAsk(word=word), NOW)
+        with pytest.raises(SlurmElasticError, match="name fewer nodes at a time"):
+            client.order(host.config, DirectAsk(word=scattered), NOW)
+    (order,) = host.ledger.directives.all()
+    assert order.word == word
 
 
 @pytest.mark.parametrize("words", [("usage",), ("accounts", "jobs", "nodes", "usage")])
