@@ -315,8 +315,12 @@ def test_states_of_releases_to_come_are_kept_and_mean_nothing_yet() -> None:
 
 
 def test_the_nodes_that_jobs_exclude_are_read() -> None:
-    text = "7|pub[1-2],st1\n8|\n9|(null)\n\n10|st1\n"
-    assert answers.excluded_nodes(text) == {7: ("pub1", "pub2", "st1"), 10: ("st1",)}
+    rows = answers.rows_by_job("<m>7|pub[1-2],st1\n<m>8|\n<m>9|(null)\n<m>10|st1\n", "<m>")
+    assert answers.excluded_nodes(rows) == {7: ("pub1", "pub2", "st1"), 10: ("st1",)}
+    assert answers.rows_by_job("", "<m>") == {}
+    for broken in ("7|pub1\n", "<m>|pub1\n", "error\n<m>7|\n"):
+        with pytest.raises(ValueError, match=r"begins with|invalid literal"):
+            answers.rows_by_job(broken, "<m>")
 
 
 def test_lists_that_a_user_wrote_leave_the_queue_readable() -> None:
@@ -324,9 +328,12 @@ def test_lists_that_a_user_wrote_leave_the_queue_readable() -> None:
     for record in (OLD_JOB, NEW_JOB):
         job = job_of(record | written)
         assert (job.required, job.excluded) == (("pub1", "pub2"), ("st1", "st2"))
-    text = "7|pub1,\n8|pub1 pub2\n9|pub1\npub2\n10|st1\n"
-    assert answers.excluded_nodes(text) == {
-        7: ("pub1",), 8: ("pub1", "pub2"), 9: ("pub1",), 10: ("st1",),
+    # Job 9 writes a row of job 10, which comes before it.
+    text = "<m>10|st1\n<m>7|pub1,\n<m>8|pub1 pub2\n<m>9|pub1\npub2\n10|st9\n"
+    rows = answers.rows_by_job(text, "<m>")
+    assert (rows[9], rows[10]) == ("pub1\npub2\n10|st9", "st1")
+    assert answers.excluded_nodes({**rows, 9: "pub1\npub2"}) == {
+        7: ("pub1",), 8: ("pub1", "pub2"), 9: ("pub1", "pub2"), 10: ("st1",),
     }  # fmt: skip
 
 

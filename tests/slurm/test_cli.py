@@ -80,6 +80,18 @@ def stub(tmp_path: Path) -> Stub:
     return stub
 
 
+def test_a_line_break_in_an_account_is_no_row_of_another_job(stub: Stub) -> None:
+    """As sbatch --account takes it on a site without associations."""
+    rows = r"%s7|ann|physics\n%s8|ben|x\n7|eve|forged\n"
+    (stub.path / "squeue").write_text(
+        "#!/bin/sh\nfor last; do :; done\nmark=${last#--format=} mark=${mark%%%*}\n"
+        f'printf \'{rows}\' "$mark" "$mark"\n'
+    )
+    (stub.path / "squeue").chmod(0o755)
+    owners = stub.client().owners([7, 8])
+    assert owners == {7: {"user": "ann", "account": "physics"}, 8: {"user": "ben"}}
+
+
 def test_updates_go_out_by_compressed_hostlist(stub: Stub) -> None:
     client = stub.client()
     client.update_nodes([f"n{i}" for i in range(1, 5001)], state="DRAIN", reason="a b")

@@ -370,25 +370,30 @@ def reservations(text: str) -> tuple[Reservation, ...]:
     return tuple(reservations)
 
 
-def excluded_nodes(text: str) -> dict[int, tuple[str, ...]]:
-    """The nodes by job in ``squeue --format=%A|%x``."""
-    rows = (line.strip().partition("|") for line in text.splitlines())
-    # A user's list may have line breaks, so a line may be no row.
-    return {
-        int(job): expand_of_user(nodes)
-        for job, _, nodes in rows
-        if job.isdecimal() and nodes not in ("", "(null)")
-    }
+_NO_TEXT = frozenset({"", "(null)"})
 
 
-def dependencies(text: str) -> dict[int, str]:
-    """What each job depends on in ``squeue --format=%A|%E``."""
-    rows = (line.strip().partition("|") for line in text.splitlines())
-    return {
-        int(job): dependency
-        for job, _, dependency in rows
-        if job.isdecimal() and dependency not in ("", "(null)")
-    }
+def rows_by_job(text: str, mark: str) -> dict[int, str]:
+    """The texts by job in ``squeue --format=<mark>%A|...``. ValueError for another text.
+
+    A user's list or account may have line breaks, so without the ``mark`` a part of it could look
+    like the row of another user's job.
+    """
+    before, *rows = text.split(mark)
+    if before.strip():
+        raise ValueError(f"it begins with {before[:80]!r}")
+    parts = (row.removesuffix("\n").partition("|") for row in rows)
+    return {int(job): value for job, _, value in parts}
+
+
+def excluded_nodes(rows: Mapping[int, str]) -> dict[int, tuple[str, ...]]:
+    """The nodes by job in rows of ``%x``."""
+    return {job: expand_of_user(nodes) for job, nodes in rows.items() if nodes not in _NO_TEXT}
+
+
+def dependencies(rows: Mapping[int, str]) -> dict[int, str]:
+    """What each job depends on in rows of ``%E``."""
+    return {job: dependency for job, dependency in rows.items() if dependency not in _NO_TEXT}
 
 
 def max_times(text: str) -> dict[str, float | None]:

@@ -53,8 +53,6 @@ _JSON_SINCE = (23, 2)  # this release brought data_parser; 22.05 has only forms 
 _MISSHAPEN = (AttributeError, KeyError, TypeError, ValueError)
 """The errors that ``answers`` raises for an answer of an unknown shape."""
 _MAX_ERROR_BYTES = 1 << 16  # of a failed command's output
-_EXCLUDED = ("squeue", "--all", "--noheader", "--format=%A|%x")
-_DEPENDENCIES = ("squeue", "--all", "--noheader", "--format=%A|%E")
 OPTION_TTL_S = 600.0
 RETRY_FOR_S = 5.0
 _RETRY_PAUSE_S = 0.2
@@ -182,14 +180,18 @@ class SlurmCli(CommentCommands, PartitionCommands, ReservationCommands):
         owners: dict[int, Mapping[str, str]] = {}
         for batch in batches((str(job), "") for job in jobs):
             ids = ",".join(job for job, _ in batch)
-            rows = self._run("squeue", "--all", "--noheader", f"--jobs={ids}", "--format=%A|%u|%a")
-            for row in rows.splitlines():
-                number, _, names = row.strip().partition("|")
+            for job, names in self._rows("%u|%a", f"--jobs={ids}").items():
                 user, _, account = names.partition("|")
                 values = {"user": user, "account": "" if account == "(null)" else account}
-                if number.isdecimal():
-                    owners[int(number)] = {key: name for key, name in values.items() if name}
+                # Slurm takes any text for an account if it enforces none. Clouds refuse such tags.
+                owners[job] = {k: name for k, name in values.items() if name and name.isprintable()}
         return owners
+
+    def _rows(self, fields: str, *options: str) -> dict[int, str]:
+        """The fields of ``squeue --format`` by job."""
+        mark = f"<{os.urandom(8).hex()}>"
+        command = ("squeue", "--all", "--noheader", *options, f"--format={mark}%A|{fields}")
+        return self._table(lambda text: answers.rows_by_job(text, mark), *command)
 
     def update_nodes(
         self,
@@ -283,7 +285,7 @@ class SlurmCli(CommentCommands, PartitionCommands, ReservationCommands):
         return self._dependencies.get()
 
     def _read_dependencies(self) -> Mapping[int, str]:
-        return self._table(answers.dependencies, *_DEPENDENCIES, "--states=PENDING")
+        return answers.dependencies(self._rows("%E", "--states=PENDING"))
 
     def any_nodes(self, job: int) -> None:
         # A job with --nodelist would wait for its drained node (measured on 24.11 and 26.05).
@@ -292,8 +294,8 @@ class SlurmCli(CommentCommands, PartitionCommands, ReservationCommands):
     def excluded_nodes(self, job: int) -> tuple[str, ...]:
         if self._form():
             return self._existing(job).excluded
-        command = (*_EXCLUDED, "--states=all", f"--jobs={job}")
-        return self._table(answers.excluded_nodes, *command).get(job, ())
+        rows = self._rows("%x", "--states=all", f"--jobs={job}")
+        return answers.excluded_nodes(rows).get(job, ())
 
     def exclude_nodes(self, job: int, nodes: Sequence[str]) -> None:
         self._update_job(self._label(job), f"excnodelist={compress(nodes)}")
@@ -315,7 +317,7 @@ class SlurmCli(CommentCommands, PartitionCommands, ReservationCommands):
         """``squeue --format=%x``, because 22.05's ``squeue --Format`` has no such field."""
         if self._form():
             return {}  # ``jobs`` has them
-        return self._table(answers.excluded_nodes, *_EXCLUDED, "--states=PENDING")
+        return answers.excluded_nodes(self._rows("%x", "--states=PENDING"))
 
     def free_licenses(self) -> Mapping[str, int]:
         return self._table(answers.free_licenses, "scontrol", "--oneliner", "show", "licenses")

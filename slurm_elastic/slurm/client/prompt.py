@@ -53,8 +53,7 @@ class PromptCli(SlurmCli):
         if not self._excluded:
             return jobs
         try:
-            command = ("squeue", "--all", "--noheader", *which, "--format=%A|%x")
-            avoided = answers.excluded_nodes(self._run(*command))
+            avoided = answers.excluded_nodes(self._rows("%x", *which))
         except SlurmError as error:
             if error.unanswered:
                 raise
