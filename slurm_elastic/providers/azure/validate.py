@@ -64,7 +64,7 @@ def check(draft: Draft, i: int, cloud: AzureCloud) -> None:
         (
             "price_endpoint", cloud.price_endpoint or "",
             cloud.price_endpoint is None or _is_url(cloud.price_endpoint),
-            "https://prices.azure.com, without a path",
+            "a URL such as https://prices.azure.com",
         ),
     ):  # fmt: skip
         if not is_right:

@@ -84,7 +84,7 @@ def test_jobs_may_not_use_the_identity_that_ends_machines() -> None:
         ("memory: 7G,", "memory: 7G, machine: {rdma: true},", "provider azure"),
         ("    types:", "    endpoint: management\n    types:", "a URL such as https://HOST"),
         ("    types:", "    price_endpoint: https://h/api/retail/prices\n    types:",
-         "https://prices.azure.com, without a path"),
+         "a URL such as https://prices.azure.com"),
         ("    types:", "    security_group: sg\n    types:", "a network security group"),
         ("    types:", "    machine_identity: me\n    types:", "a user-assigned managed identity"),
         ("    types:", "    launch_wait: 2h\n    types:", "resume_timeout"),
