@@ -7,6 +7,7 @@ import pwd
 import re
 import signal
 import tempfile
+import time
 from itertools import pairwise
 from pathlib import Path
 
@@ -142,6 +143,10 @@ def test_each_service_stops_and_starts_alone_and_status_says_so(cluster, spec, c
 def test_up_restarts_a_crashed_slurmctld_and_announces_what_it_throws_away(cluster, spec):
     job = cluster.submit("sleep 1000", "-p", "batch")
     cluster.wait_job(job, "RUNNING")
+    # slurmctld saves its jobs some seconds later, and forgets in a crash what it has not saved.
+    saved, began = cluster.layout.dir / "slurmctld" / "job_state", time.time()
+    cluster.run(["scontrol", "update", f"jobid={job}", "comment=saved"])
+    cluster.wait_for(lambda: saved.exists() and saved.stat().st_mtime > began, 60, "a save")
     ledger = cluster.layout.dir / "state" / "ledger.db"
     before, steps = ledger.stat().st_ino, []
     assert ordered(spec.dir, "stop", "slurmctld", "--crash") == 0
