@@ -235,6 +235,6 @@ def _has_work(move: Migration, now: float) -> bool:
     if move.step is MigrationStep.WAITING:
         return move.at is not None and now >= move.at
     if move.step in (MigrationStep.SAVED, MigrationStep.REQUEUEING):
-        # If the next try is further away than any pause, the clock was set back meanwhile.
+        # No pause is longer: the clock was set back since the last try.
         return move.at is None or not 0.0 < move.at - now <= requeueing.LATE_RETRY_AFTER_S
     return move.step in (MigrationStep.PLANNED, MigrationStep.SAVING)

@@ -126,7 +126,7 @@ def _has_lasting_nodes(site: CheckpointSite, run: JobRun, job: SlurmJob) -> bool
         return False
     shared = {node.name for node in nodes if not set(node.partitions).isdisjoint(job.partitions)}
     if not shared:
-        return _may_last(site, run.nodes[0])
+        return any(_may_last(site, node) for node in run.nodes)
     lasting = [node for node in shared.difference(spot_nodes(site)) if _may_last(site, node)]
     return len(lasting) >= max(job.node_count, 1)
 

@@ -94,7 +94,7 @@ def move_or_hold_jobs(site: Site) -> None:
     for number, barred in waiting.items():
         job = queue.get(number)
         if number in due and job is not None:
-            _record(site, job, barred, changes.get(number))
+            _record(site, job, barred, wishes[number], changes.get(number))
         elif job is not None and site.monotonic() < barred.deadline:
             continue
         site.oversized.pop(number)
@@ -114,8 +114,8 @@ def _wish_of(site: Site, job: SlurmJob, barred: KeptOutJob) -> Wish:
     if isinstance(cause, NotYetHere):
         begins_at = cause.begins_at
         if {*job.partitions} != {partition}:
-            # Slurm itself lets a requeued job wait. With this partition in its list by then, it
-            # would never get a node of the others.
+            # Slurm lets a requeued job wait. The job would never get a node of the others if it
+            # had this partition again when that wait ends.
             begins_at = max(begins_at, site.now() + REQUEUE_HOLD + _CHANCE_S)
         return Delayed(partition=partition, begins_at=begins_at, request=request)
     return Misfit(
@@ -292,11 +292,15 @@ def _larger(limit: Bound, changed: Bound) -> Bound:
     return None if limit is None or changed is None else max(limit, changed)
 
 
-def _record(site: Site, job: SlurmJob, barred: KeptOutJob, change: JobChange | None) -> None:
+def _record(
+    site: Site, job: SlurmJob, barred: KeptOutJob, wish: Wish, change: JobChange | None
+) -> None:
     """Record and log what has happened to the job."""
     if change is not None and change.error is not None and not change.is_changed:
         return  # it was logged, and the job is tried again
     cause = barred.cause
+    if isinstance(cause, NotYetHere) and isinstance(wish, Delayed):
+        cause = replace(cause, begins_at=wish.begins_at)
     decided_cause = replace(cause, consequence=_consequence(site, job, barred, change))
     # A job with other partitions comes back at the end of each cool-down.
     has_others = barred.cloud and set(job.partitions) != {site.clouds[barred.cloud].partition_name}

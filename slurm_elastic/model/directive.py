@@ -330,8 +330,8 @@ def replaced_orders(
     directives: Iterable[Directive], word: Word, starts: float, now: float
 ) -> dict[Directive, float | None]:
     """The orders that an order ``word`` from ``starts`` on replaces, with the time at which each
-    one ends (Unix time; None: at once). An order in force lasts until the new one begins. One with
-    replacements ends at once, because the new order continues with those that it has at ``now``.
+    one ends (Unix time; None: at once). An order in force lasts until the new one begins. An order
+    whose replacements the new order takes over ends at once: later replacements would be unknown.
     """
     replaced: dict[Directive, float | None] = {}
     for earlier in directives:

@@ -371,7 +371,7 @@ class PoolMachines(MachineFacts):
         times.
         """
         postponed, self.postponed = self.postponed, []
-        # From the next second on: a machine that is still due would be looked at for ever in this.
+        # From the next second on, because this second would never end: the machine is due again.
         looks = [self.look_later(batch, since, now + 1, now) for batch, since in postponed]
         return [look for look in looks if look is not None]
 

@@ -232,8 +232,8 @@ class Departures:
 
 
 def _can_start_over(job: SlurmJob) -> bool:
-    """Whether the job has begun on its nodes and has not ended. A suspended one has no end, because
-    Slurm stops the clock of its limit. Slurm holds it after its requeue, as its person wanted it.
+    """Whether the job has begun on its nodes and has not ended. A suspended job has no end, because
+    Slurm stops the clock of its limit. After the requeue Slurm holds it, as its user wanted.
     """
     return bool(job.states & _BEGUN) and "COMPLETING" not in job.states
 

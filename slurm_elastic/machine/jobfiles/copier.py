@@ -36,7 +36,8 @@ _MAX_ORDER_BYTES = 256 << 10
 _MAX_CLIENTS = 64
 _REQUEST_TIMEOUT_S = 10.0
 GROUPS_DOUBT_S = 300.0
-"""At most half of copy.back_within, too, so that a user who has really left a group loses no files.
+"""The longest doubt. It also ends after half of copy.back_within, or the files of a user who has
+really left a group would be lost.
 """
 KILL_WAIT_S = 5.0
 MAX_STUCK_ENDS = 8
@@ -63,8 +64,11 @@ def start_head(order: Mapping[str, Any], descriptors: Sequence[int]) -> subproce
     stuck_ends.check(uid)
     # The groups are ours and not the order's: slurm-elasticd names a user, and no rights.
     groups = groups_of(account)
-    _memory.check(uid, groups, float(order.get("groups_doubt", GROUPS_DOUBT_S)))
-    if not set(groups) <= set(order.get("groups", groups)):
+    named, doubt_s = order.get("groups", groups), order.get("groups_doubt", GROUPS_DOUBT_S)
+    if not isinstance(named, list) or not isinstance(doubt_s, int | float):
+        raise CopierRefusalError("groups of the order is no list, or groups_doubt no number")
+    _memory.check(uid, groups, doubt_s)
+    if not all(group in named for group in groups):
         raise CopierRefusalError(f"slurm-elasticd named fewer groups of uid {uid}")
     text = json.dumps({**order, "gid": account.pw_gid, "groups": groups})
     # -P and -s keep the current directory and the user's own packages out of the path: it starts as

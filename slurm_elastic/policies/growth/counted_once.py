@@ -92,7 +92,7 @@ def _first_apart(
     needs: Sequence[Sequence[int]], clouds: Sequence[Sequence[Room[P]]], counted: Sequence[bool]
 ) -> int | None:
     """Return the place of the first counted job whose machines idle or boot, but in several clouds.
-    By the policy's count they serve the job, so it would count no longer and never start.
+    The policy would count these machines for the job, which then never starts.
     """
     free = [max(sum(room.free for room in rooms), 0) for rooms in clouds]
     if sum(1 for machines in free if machines) < 2:

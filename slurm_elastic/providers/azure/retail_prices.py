@@ -1,6 +1,6 @@
 """The prices that Azure publishes for a size: the Retail Prices interface, which needs no login.
-One size has many meters there: of Linux and Windows, on demand and spot, and of offers that nobody
-here can buy.
+One size has many meters there: of Linux and Windows, on demand and spot, and of offers that we
+cannot buy.
 """
 
 from __future__ import annotations
@@ -95,8 +95,8 @@ class RetailPrices:
 
 
 def size_prices(meters: Iterable[Meter]) -> TypePrices:
-    """The prices of a size by its meters. A market whose meters differ has no price: nobody knows
-    which of them Azure would bill.
+    """The prices of a size by its meters. A market whose meters differ has no price, because we do
+    not know which meter Azure would bill.
     """
     found: defaultdict[Market, set[float]] = defaultdict(set)
     refused: dict[Market, str] = {}
